@@ -1,0 +1,1 @@
+//! Process groups: store, rendezvous, transports, collectives, and the cause of every failure.

@@ -1,0 +1,1 @@
+//! Pictures: data sets, decoding, transforms, sampling and the loader.

@@ -1,0 +1,1 @@
+//! What a device is: it takes whole plans and gives back a program.

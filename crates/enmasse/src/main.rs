@@ -1,0 +1,2 @@
+//! The `enmasse` program.
+fn main() {}

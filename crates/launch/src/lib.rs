@@ -1,0 +1,1 @@
+//! Ranks as processes: spawning, supervision, and the environment variables of torchrun.

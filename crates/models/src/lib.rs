@@ -1,0 +1,1 @@
+//! Image classifiers by their torchvision names, and weights files.

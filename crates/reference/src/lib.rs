@@ -1,0 +1,1 @@
+//! The reference device: any plan in f64 with plain loops, collectives included. The oracle of every test.

@@ -1,0 +1,13 @@
+//! Element types, shapes, aligned memory and counter-based random numbers: what every other crate stands on.
+//!
+//! Nothing here holds state between calls; in particular the random numbers are pure functions of what they are for.
+
+mod buffer;
+mod dtype;
+pub mod random;
+mod shape;
+
+pub use buffer::AlignedBuffer;
+pub use dtype::DType;
+pub use random::RandomStream;
+pub use shape::Shape;

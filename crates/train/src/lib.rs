@@ -1,0 +1,1 @@
+//! The trainer: configuration, schedules, the loop, metrics, loggers and checkpoints.
