@@ -1,1 +1,127 @@
-//! What a device is: it takes whole plans and gives back a program.
+//! What a device is: it takes whole plans and gives back a program, which owns its memory.
+//!
+//! The trait is small on purpose. A program loads and stores named tensors, runs the instructions of a step, and tells the
+//! metrics of an earlier step; everything else (which kernels, which threads, what is packed how) is the device's own affair.
+
+use std::sync::Arc;
+
+use enmasse_comm::{Cause, Group};
+use enmasse_graph::{Mode, Phase, Plans};
+use thiserror::Error;
+
+/// Why a device could not do what it was asked.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The device's memory does not suffice.
+    #[error("no memory for {bytes} bytes of {arena}: use a smaller --batch or --size")]
+    Memory {
+        /// What was being allocated.
+        arena: String,
+        /// How much.
+        bytes: usize,
+    },
+    /// No tensor of that name.
+    #[error("the program holds no tensor named {0}")]
+    Name(String),
+    /// A tensor of another size.
+    #[error("tensor {name} has {expected} elements, got {found}")]
+    Size {
+        /// The tensor.
+        name: String,
+        /// Elements it has.
+        expected: usize,
+        /// Elements given.
+        found: usize,
+    },
+    /// The batch does not fit the plan.
+    #[error("batch does not fit the plan: {0}")]
+    Batch(String),
+    /// The plan asks for something this device cannot do.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A shard's loss is infinite or not a number; parameters are as before the step.
+    #[error("non-finite loss {loss} on shard {shard}")]
+    NonFinite {
+        /// The first offending shard.
+        shard: usize,
+        /// Its loss.
+        loss: f64,
+    },
+    /// The group failed.
+    #[error(transparent)]
+    Cause(#[from] Arc<Cause>),
+}
+
+/// What one step is given. `images` is `[batch, height, width, 3]`; a label below 0 marks no sample.
+#[derive(Clone, Copy, Debug)]
+pub struct StepInputs<'a> {
+    /// Pictures, as the loader decoded them.
+    pub images: &'a [u8],
+    /// Class labels.
+    pub labels: &'a [i32],
+    /// Positions in the data set, which key the random numbers of dropout.
+    pub sample_indices: &'a [u64],
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Learning rate of this step.
+    pub learning_rate: f32,
+    /// Number of this update since the optimiser's state was zero, from 1.
+    pub optimizer_step: u64,
+}
+
+/// Names a submitted step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// What a step measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepMetrics {
+    /// Training: mean loss over the global batch. Evaluation: sum of the losses of this program's samples.
+    pub loss: f64,
+    /// Training: hits in the global batch. Evaluation: hits among this program's samples.
+    pub correct: u64,
+}
+
+/// Bytes a program will hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The arenas of the plans.
+    pub arenas: usize,
+    /// What the device adds: packed weights, per-thread scratch.
+    pub scratch: usize,
+}
+
+/// Makes programs of plans.
+pub trait Device {
+    /// The device's name with what it chose, such as `cpu (avx512, 2 threads)`.
+    fn name(&self) -> String;
+
+    /// What a program of these plans will hold.
+    fn memory(&self, plans: &Plans) -> Memory;
+
+    /// Allocates everything the plans need, and sets parameters to zero and buffers to their initial values. `group` joins
+    /// the ranks when the plan has more shards than this program hosts.
+    fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError>;
+}
+
+/// A plan bound to memory.
+///
+/// Tensor names are those of [`enmasse_graph::StateTensor`], and beside them `gradient.NAME` for the gradient of a trainable
+/// parameter, and `logits`, `loss`, `correct` of the step last submitted. Elements come in PyTorch's order.
+pub trait Program: Send {
+    /// The plans it runs.
+    fn plans(&self) -> &Plans;
+
+    /// Sets a state tensor.
+    fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError>;
+
+    /// Reads a tensor; waits for steps that are still running.
+    fn store(&self, name: &str) -> Result<Vec<f64>, DeviceError>;
+
+    /// Runs the given phases of a step, in order. May return before they are done: errors of the step itself come from
+    /// [`Program::metrics`]. Phases after [`Phase::Forward`] go on with the batch of that forward.
+    fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError>;
+
+    /// The metrics of the step last submitted or the one before, waiting for it.
+    fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError>;
+}

@@ -1,1 +1,26 @@
-//! The training step as a graph: operations, shape inference, automatic differentiation, passes, and the plan.
+//! The training step as a plan: a person describes a model once, and every rank runs the same flat list of instructions.
+//!
+//! The way from one to the other: [`Builder`] records the forward graph and checks shapes; [`passes`] fuse and freeze;
+//! [`autodiff`] adds the backward nodes; passes add collectives, check and update; [`passes::memory`] gives every value a
+//! place in an arena sized before the first step. [`compile`] does all of it. Nothing here performs arithmetic on tensors or
+//! knows a device: devices run [`Plan`]s.
+
+pub mod autodiff;
+mod builder;
+mod compile;
+mod error;
+mod graph;
+mod init;
+mod layout;
+mod op;
+pub mod passes;
+mod plan;
+
+pub use builder::{Builder, Conv, Pool, Tensor};
+pub use compile::{Options, compile, compile_evaluation};
+pub use error::GraphError;
+pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};
+pub use init::Init;
+pub use layout::Layout;
+pub use op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Optimizer, Window};
+pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};

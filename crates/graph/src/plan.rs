@@ -1,0 +1,266 @@
+//! The plan: what every rank runs. Instructions in order, and for each value its place in an arena sized before the first step.
+//!
+//! A plan prints itself as text; that text is the debugging tool, and its hash is what ranks compare before the first step.
+
+use std::fmt;
+
+use enmasse_tensor::{DType, Shape};
+
+use crate::{Init, Layout, Node, Optimizer, Phase, Role, Value, ValueId};
+
+/// A region of memory that a device allocates once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Arena {
+    /// What arrives with each batch.
+    Input,
+    /// Parameters: trainable ones first, in the order in which backward completes their gradients; then frozen ones.
+    Parameters,
+    /// Running statistics.
+    Buffers,
+    /// Gradients of trainable parameters, at the offsets of the parameters; then what is carried with the last bucket.
+    Gradients,
+    /// State of the optimiser, one arena per state name, at the offsets of the parameters.
+    Optimizer(usize),
+    /// Everything that lives within a step; values share memory where their lives do not overlap.
+    Activations,
+}
+
+impl fmt::Display for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Arena::Input => f.write_str("input"),
+            Arena::Parameters => f.write_str("parameters"),
+            Arena::Buffers => f.write_str("buffers"),
+            Arena::Gradients => f.write_str("gradients"),
+            Arena::Optimizer(slot) => write!(f, "optimizer{slot}"),
+            Arena::Activations => f.write_str("activations"),
+        }
+    }
+}
+
+/// Where a value lies. Offsets are multiples of [`Plan::ALIGNMENT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The arena.
+    pub arena: Arena,
+    /// Bytes from its start.
+    pub offset: usize,
+}
+
+/// A range of the gradient arena that is summed over ranks as one, in f32 elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// First element.
+    pub start: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+/// A tensor that outlives the step, by its PyTorch name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateTensor {
+    /// `layer1.0.conv1.weight`, `layer1.0.bn1.running_mean`, `optimizer.momentum_buffer.layer1.0.conv1.weight`.
+    pub name: String,
+    /// Stored shape.
+    pub shape: Shape,
+    /// Order of elements under the PyTorch name.
+    pub layout: Layout,
+    /// Where it lies.
+    pub slot: Slot,
+    /// Its first value.
+    pub init: Init,
+}
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// A training step.
+    Train,
+    /// Loss and accuracy of a batch by the running statistics; nothing is changed.
+    Evaluate,
+}
+
+/// A flat list of instructions over values whose places are known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The model's name.
+    pub model: String,
+    /// What the plan is for.
+    pub mode: Mode,
+    /// Samples per shard.
+    pub batch: usize,
+    /// Classes of the classifier.
+    pub classes: usize,
+    /// Shards of the global batch.
+    pub shards: usize,
+    /// Every value, in the table the instructions index.
+    pub values: Vec<Value>,
+    /// The place of each value; parallel to `values`.
+    pub slots: Vec<Slot>,
+    /// The instructions, in order; phases ascend.
+    pub instructions: Vec<Node>,
+    /// Ranges of the gradient arena, in the order their sums start. Empty for a single shard.
+    pub buckets: Vec<Bucket>,
+    /// f32 elements at the start of the parameter, gradient and optimiser arenas that the optimiser updates.
+    pub trainable: usize,
+    /// Size of each arena in bytes.
+    pub arenas: Vec<(Arena, usize)>,
+    /// Bytes that activations would take if none shared memory.
+    pub unshared_activations: usize,
+    /// `u8 [batch, height, width, 3]`.
+    pub images: ValueId,
+    /// `i32 [batch]`; below 0 = no sample.
+    pub labels: ValueId,
+    /// `i64 [batch]`.
+    pub sample_indices: ValueId,
+    /// `f32 [batch, classes]`; valid after the step in evaluation.
+    pub logits: ValueId,
+    /// Training: `f32 [shards + 1]`, each shard's loss and the hits, summed over shards after the reduce phase.
+    /// Evaluation: see `loss` and `correct`.
+    pub metrics: Option<ValueId>,
+    /// This shard's loss, `f32 [1]`.
+    pub loss: ValueId,
+    /// This shard's hits, `f32 [1]`.
+    pub correct: ValueId,
+}
+
+impl Plan {
+    /// Every value starts at a multiple of this many bytes.
+    pub const ALIGNMENT: usize = 64;
+
+    /// The value `id` stands for.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0]
+    }
+
+    /// The shape of `id`.
+    pub fn shape(&self, id: ValueId) -> &Shape {
+        &self.values[id.0].shape
+    }
+
+    /// Where `id` lies.
+    pub fn slot(&self, id: ValueId) -> Slot {
+        self.slots[id.0]
+    }
+
+    /// Bytes of an arena; 0 where the plan has none.
+    pub fn arena_bytes(&self, arena: Arena) -> usize {
+        self.arenas.iter().find(|(a, _)| *a == arena).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// The instructions of one phase.
+    pub fn phase(&self, phase: Phase) -> &[Node] {
+        let start = self.instructions.partition_point(|node| node.phase < phase);
+        let end = self.instructions.partition_point(|node| node.phase <= phase);
+        &self.instructions[start..end]
+    }
+
+    /// Height, width and channels of a picture.
+    pub fn picture(&self) -> [usize; 3] {
+        let shape = self.shape(self.images);
+        [shape[1], shape[2], shape[3]]
+    }
+
+    /// BLAKE3 of the printed plan.
+    pub fn hash(&self) -> String {
+        blake3::hash(self.to_string().as_bytes()).to_hex().to_string()
+    }
+
+    fn write_operand(&self, f: &mut fmt::Formatter<'_>, id: ValueId) -> fmt::Result {
+        let value = self.value(id);
+        match value.role {
+            Role::Parameter(_) | Role::Buffer { .. } | Role::Input => f.write_str(&value.name),
+            _ => write!(f, "%{}", id.0),
+        }
+    }
+}
+
+/// Bytes of a value, rounded up to the alignment of arenas.
+pub(crate) fn aligned_bytes(shape: &Shape, dtype: DType) -> usize {
+    (shape.elements() * dtype.size()).next_multiple_of(Plan::ALIGNMENT)
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            Mode::Train => "train",
+            Mode::Evaluate => "evaluate",
+        };
+        let [height, width, channels] = self.picture();
+        writeln!(
+            f,
+            "plan {} {mode}: batch {} x {height}x{width}x{channels}, classes {}, shards {}",
+            self.model, self.batch, self.classes, self.shards
+        )?;
+        for (arena, bytes) in &self.arenas {
+            writeln!(f, "arena {arena} {bytes} bytes")?;
+        }
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            writeln!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.start + bucket.len)?;
+        }
+        let mut phase = None;
+        for node in &self.instructions {
+            if phase != Some(node.phase) {
+                phase = Some(node.phase);
+                writeln!(f, "{}:", node.phase.name())?;
+            }
+            f.write_str("  ")?;
+            for (i, &output) in node.outputs.iter().enumerate() {
+                let (value, slot) = (self.value(output), self.slot(output));
+                let comma = if i > 0 { ", " } else { "" };
+                write!(f, "{comma}%{} {}{} @{}+{}", output.0, value.dtype, value.shape, slot.arena, slot.offset)?;
+            }
+            write!(f, "{}{} (", if node.outputs.is_empty() { "" } else { " = " }, node.op)?;
+            for (i, &input) in node.inputs.iter().enumerate() {
+                if i > 0 {
+                    f.write_str(", ")?;
+                }
+                self.write_operand(f, input)?;
+            }
+            writeln!(f, ") # {}", node.layer)?;
+        }
+        Ok(())
+    }
+}
+
+/// The plans of one model: they share parameters and buffers, which lie at the same places in each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plans {
+    /// The training step; `None` for evaluation alone.
+    pub train: Option<Plan>,
+    /// The evaluation step.
+    pub evaluate: Plan,
+    /// What outlives a step: parameters, buffers, optimiser state.
+    pub state: Vec<StateTensor>,
+    /// The optimiser of the training step.
+    pub optimizer: Option<Optimizer>,
+}
+
+impl Plans {
+    /// The plan of a mode.
+    pub fn plan(&self, mode: Mode) -> Option<&Plan> {
+        match mode {
+            Mode::Train => self.train.as_ref(),
+            Mode::Evaluate => Some(&self.evaluate),
+        }
+    }
+
+    /// Bytes a device needs for an arena that serves all plans.
+    pub fn arena_bytes(&self, arena: Arena) -> usize {
+        self.train.iter().chain([&self.evaluate]).map(|plan| plan.arena_bytes(arena)).max().unwrap_or(0)
+    }
+
+    /// Every arena that some plan uses, with its size.
+    pub fn arenas(&self) -> Vec<(Arena, usize)> {
+        let mut arenas: Vec<Arena> =
+            self.train.iter().chain([&self.evaluate]).flat_map(|plan| plan.arenas.iter().map(|(arena, _)| *arena)).collect();
+        arenas.sort_unstable();
+        arenas.dedup();
+        arenas.into_iter().map(|arena| (arena, self.arena_bytes(arena))).collect()
+    }
+
+    /// The state tensor named `name`.
+    pub fn find(&self, name: &str) -> Option<&StateTensor> {
+        self.state.iter().find(|tensor| tensor.name == name)
+    }
+}
