@@ -74,7 +74,8 @@ pub enum Phase {
 
 impl Phase {
     /// All phases in order.
-    pub const ALL: [Phase; 6] = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce, Phase::Check, Phase::Update];
+    pub const ALL: [Phase; 6] =
+        [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce, Phase::Check, Phase::Update];
 
     /// The name in plans and messages.
     pub fn name(self) -> &'static str {

@@ -32,7 +32,9 @@ impl Init {
         let stream = |element: usize| RandomStream::with_key(key, 0, element as u64);
         match self {
             Init::Constant(value) => vec![value; elements.len()],
-            Init::Normal { deviation } => elements.map(|e| (stream(e).normal() * f64::from(deviation)) as f32).collect(),
+            Init::Normal { deviation } => {
+                elements.map(|e| (stream(e).normal() * f64::from(deviation)) as f32).collect()
+            }
             Init::Uniform { bound } => {
                 let bound = f64::from(bound);
                 elements.map(|e| stream(e).uniform(-bound, bound) as f32).collect()

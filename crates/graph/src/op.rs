@@ -32,7 +32,9 @@ impl Window {
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "kernel {}x{}", self.kernel[0], self.kernel[1])?;
-        for (name, value, usual) in [("stride", self.stride, 1), ("padding", self.padding, 0), ("dilation", self.dilation, 1)] {
+        for (name, value, usual) in
+            [("stride", self.stride, 1), ("padding", self.padding, 0), ("dilation", self.dilation, 1)]
+        {
             if value != [usual; 2] {
                 write!(f, " {name} {}x{}", value[0], value[1])?;
             }
@@ -332,11 +334,15 @@ impl fmt::Display for Op {
         f.write_str(self.name())?;
         match self {
             Op::Normalize { mean, deviation } => write!(f, " {{mean {mean:?} deviation {deviation:?}}}"),
-            Op::Conv2d(conv) | Op::Conv2dBackwardData(conv) | Op::Conv2dBackwardWeights(conv) => write!(f, " {{{conv}}}"),
+            Op::Conv2d(conv) | Op::Conv2dBackwardData(conv) | Op::Conv2dBackwardWeights(conv) => {
+                write!(f, " {{{conv}}}")
+            }
             Op::BatchNormNormalize { epsilon, statistics, relu } => {
                 write!(f, " {{epsilon {epsilon} {statistics}{}}}", if *relu { " relu" } else { "" })
             }
-            Op::BatchNormReduce { epsilon, relu } => write!(f, " {{epsilon {epsilon}{}}}", if *relu { " relu" } else { "" }),
+            Op::BatchNormReduce { epsilon, relu } => {
+                write!(f, " {{epsilon {epsilon}{}}}", if *relu { " relu" } else { "" })
+            }
             Op::BatchNormBackward { epsilon, statistics, relu, residual } => {
                 let (relu, residual) = (if *relu { " relu" } else { "" }, if *residual { " residual" } else { "" });
                 write!(f, " {{epsilon {epsilon} {statistics}{relu}{residual}}}")
@@ -348,7 +354,9 @@ impl fmt::Display for Op {
             Op::AdaptiveAvgPool(pool) | Op::AdaptiveAvgPoolBackward(pool) => {
                 write!(f, " {{output {}x{}}}", pool.output[0], pool.output[1])
             }
-            Op::Dropout { probability, seed, layer } => write!(f, " {{probability {probability} seed {seed} layer {layer}}}"),
+            Op::Dropout { probability, seed, layer } => {
+                write!(f, " {{probability {probability} seed {seed} layer {layer}}}")
+            }
             Op::CrossEntropy { scale, smoothing } | Op::CrossEntropyBackward { scale, smoothing } => {
                 write!(f, " {{scale {scale} smoothing {smoothing}}}")
             }
@@ -356,7 +364,11 @@ impl fmt::Display for Op {
             Op::SyncStatistics { count } => write!(f, " {{count {count}}}"),
             Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
             Op::Update(Optimizer::Sgd { momentum, weight_decay, nesterov }) => {
-                write!(f, " {{sgd momentum {momentum} weight_decay {weight_decay}{}}}", if *nesterov { " nesterov" } else { "" })
+                write!(
+                    f,
+                    " {{sgd momentum {momentum} weight_decay {weight_decay}{}}}",
+                    if *nesterov { " nesterov" } else { "" }
+                )
             }
             Op::Update(Optimizer::AdamW { betas, epsilon, weight_decay }) => {
                 write!(f, " {{adamw betas {betas:?} epsilon {epsilon} weight_decay {weight_decay}}}")
@@ -383,7 +395,8 @@ mod tests {
     #[test]
     fn window_output_rounds_down_and_refuses_what_does_not_fit() {
         let check = |kernel, stride, padding, dilation, size, expected| {
-            let window = Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] };
+            let window =
+                Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] };
             assert_eq!(window.output(0, size), expected);
         };
         check(7, 2, 3, 1, 224, Some(112));

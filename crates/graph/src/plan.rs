@@ -252,8 +252,12 @@ impl Plans {
 
     /// Every arena that some plan uses, with its size.
     pub fn arenas(&self) -> Vec<(Arena, usize)> {
-        let mut arenas: Vec<Arena> =
-            self.train.iter().chain([&self.evaluate]).flat_map(|plan| plan.arenas.iter().map(|(arena, _)| *arena)).collect();
+        let mut arenas: Vec<Arena> = self
+            .train
+            .iter()
+            .chain([&self.evaluate])
+            .flat_map(|plan| plan.arenas.iter().map(|(arena, _)| *arena))
+            .collect();
         arenas.sort_unstable();
         arenas.dedup();
         arenas.into_iter().map(|arena| (arena, self.arena_bytes(arena))).collect()

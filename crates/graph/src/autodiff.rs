@@ -1,0 +1,190 @@
+//! Reverse-mode differentiation: appends the backward nodes of a loss to its graph.
+//!
+//! Nodes are visited in reverse; each rule emits nodes that turn the gradient of an output into gradients of the inputs that
+//! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. Where
+//! two gradients of one value meet they are added, by the convolution itself where one comes from it.
+
+use enmasse_tensor::Shape;
+
+use crate::{Graph, GraphError, Node, NormStatistics, Op, Phase, Role, ValueId};
+
+/// Appends backward nodes for `loss_node`, a [`Op::CrossEntropy`], and returns the gradient of each trainable parameter as
+/// `(parameter, gradient)` in the order in which backward completes them. Those gradients have the role [`Role::Gradient`].
+///
+/// With `allow_unused`, a trainable parameter that does not reach the loss has a gradient that nobody writes: it stays zero.
+pub fn backward(
+    graph: &mut Graph,
+    loss_node: usize,
+    allow_unused: bool,
+) -> Result<Vec<(ValueId, ValueId)>, GraphError> {
+    let wants = wanting(graph);
+    let mut pass =
+        Backward { gradients: vec![None; graph.values.len()], wants, emitted: Vec::new(), layer: String::new(), graph };
+    for index in (0..=loss_node).rev() {
+        let node = pass.graph.nodes[index].clone();
+        pass.layer.clone_from(&node.layer);
+        pass.differentiate(&node);
+    }
+    let (gradients, emitted) = (pass.gradients, pass.emitted);
+    graph.nodes.extend(emitted);
+    order_parameters(graph, &gradients, allow_unused)
+}
+
+/// Which values are trainable parameters or depend on one.
+fn wanting(graph: &Graph) -> Vec<bool> {
+    let mut wants: Vec<bool> =
+        graph.values.iter().map(|value| matches!(&value.role, Role::Parameter(p) if p.trainable)).collect();
+    for node in &graph.nodes {
+        let any = node.inputs.iter().any(|input| wants[input.0]);
+        node.outputs.iter().for_each(|output| wants[output.0] |= any);
+    }
+    wants
+}
+
+/// Marks the final gradient of each trainable parameter and sorts them by when they are complete.
+fn order_parameters(
+    graph: &mut Graph,
+    gradients: &[Option<ValueId>],
+    allow_unused: bool,
+) -> Result<Vec<(ValueId, ValueId)>, GraphError> {
+    let trainable: Vec<ValueId> = graph.parameters().filter(|(_, _, p)| p.trainable).map(|(id, _, _)| id).collect();
+    if trainable.is_empty() {
+        return Err(GraphError::NothingToTrain);
+    }
+    let mut pairs = Vec::new();
+    for parameter in trainable {
+        let (name, shape) = (graph.value(parameter).name.clone(), graph.shape(parameter).clone());
+        let gradient = match gradients[parameter.0] {
+            Some(gradient) => gradient,
+            None if allow_unused => graph.add_activation("", shape),
+            None => return Err(GraphError::Unused { name }),
+        };
+        let value = &mut graph.values[gradient.0];
+        value.name = format!("gradient.{name}");
+        value.role = Role::Gradient { parameter };
+        pairs.push((parameter, gradient));
+    }
+    let producers = graph.producers();
+    // Unwritten gradients come first: they are complete before backward begins.
+    pairs.sort_by_key(|&(_, gradient)| (producers[gradient.0], gradient));
+    Ok(pairs)
+}
+
+struct Backward<'a> {
+    graph: &'a mut Graph,
+    gradients: Vec<Option<ValueId>>,
+    wants: Vec<bool>,
+    emitted: Vec<Node>,
+    layer: String,
+}
+
+impl Backward<'_> {
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, shapes: &[Shape]) -> Vec<ValueId> {
+        let name = format!("{}.{}", self.layer, op.name());
+        let outputs: Vec<ValueId> =
+            shapes.iter().map(|shape| self.graph.add_activation(name.clone(), shape.clone())).collect();
+        self.gradients.resize(self.graph.values.len(), None);
+        self.wants.resize(self.graph.values.len(), false);
+        let layer = self.layer.clone();
+        self.emitted.push(Node { op, inputs, outputs: outputs.clone(), phase: Phase::Backward, layer });
+        outputs
+    }
+
+    /// Emits an operation whose single output is a gradient of `target`, if `target` wants one.
+    fn emit_gradient(&mut self, target: ValueId, op: Op, inputs: Vec<ValueId>) {
+        if self.wants[target.0] {
+            let shape = self.graph.shape(target).clone();
+            let gradient = self.emit(op, inputs, &[shape])[0];
+            self.add_gradient(target, gradient);
+        }
+    }
+
+    fn add_gradient(&mut self, target: ValueId, gradient: ValueId) {
+        if !self.wants[target.0] {
+            return;
+        }
+        self.gradients[target.0] = Some(match self.gradients[target.0] {
+            None => gradient,
+            Some(earlier) => {
+                let shape = self.graph.shape(target).clone();
+                self.emit(Op::Add, vec![earlier, gradient], &[shape])[0]
+            }
+        });
+    }
+
+    fn differentiate(&mut self, node: &Node) {
+        if let Op::CrossEntropy { scale, smoothing } = node.op {
+            let inputs = vec![node.outputs[0], node.inputs[1]];
+            return self.emit_gradient(node.inputs[0], Op::CrossEntropyBackward { scale, smoothing }, inputs);
+        }
+        let Some(dy) = node.outputs.first().and_then(|output| self.gradients[output.0]) else { return };
+        let x = node.inputs[0];
+        match node.op {
+            Op::Conv2d(conv) => {
+                self.emit_gradient(node.inputs[1], Op::Conv2dBackwardWeights(conv), vec![x, dy]);
+                if let Some(&bias) = node.inputs.get(2) {
+                    self.emit_gradient(bias, Op::BiasBackward, vec![dy]);
+                }
+                if self.wants[x.0] {
+                    // The convolution adds the gradient that x has from elsewhere, instead of another pass over memory.
+                    let inputs = [dy, node.inputs[1]].into_iter().chain(self.gradients[x.0]).collect();
+                    let shape = self.graph.shape(x).clone();
+                    self.gradients[x.0] = Some(self.emit(Op::Conv2dBackwardData(conv), inputs, &[shape])[0]);
+                }
+            }
+            Op::Linear => {
+                self.emit_gradient(node.inputs[1], Op::LinearBackwardWeights, vec![x, dy]);
+                self.emit_gradient(node.inputs[2], Op::BiasBackward, vec![dy]);
+                self.emit_gradient(x, Op::LinearBackwardData, vec![dy, node.inputs[1]]);
+            }
+            Op::BatchNormNormalize { epsilon, statistics, relu } => {
+                self.batch_norm(node, dy, epsilon, statistics, relu)
+            }
+            Op::Relu => self.emit_gradient(x, Op::ReluBackward, vec![dy, node.outputs[0]]),
+            Op::MaxPool(window) => self.emit_gradient(x, Op::MaxPoolBackward(window), vec![dy, node.outputs[1]]),
+            Op::AvgPool(window) => self.emit_gradient(x, Op::AvgPoolBackward(window), vec![dy]),
+            Op::AdaptiveAvgPool(pool) => self.emit_gradient(x, Op::AdaptiveAvgPoolBackward(pool), vec![dy]),
+            Op::Dropout { .. } => self.emit_gradient(x, node.op.clone(), vec![dy, node.inputs[1]]),
+            Op::Flatten => self.emit_gradient(x, Op::FlattenBackward, vec![dy]),
+            Op::Add => {
+                self.add_gradient(x, dy);
+                self.add_gradient(node.inputs[1], dy);
+            }
+            // What remains of the forward phase has no differentiable input: pictures, and statistics, whose part in the
+            // gradient is in batch norm's own rule.
+            _ => {}
+        }
+    }
+
+    fn batch_norm(&mut self, node: &Node, dy: ValueId, epsilon: f32, statistics: NormStatistics, relu: bool) {
+        let [x, mean, variance, weight, bias] = [0, 1, 2, 3, 4].map(|i| node.inputs[i]);
+        let residual = node.inputs.get(5).copied();
+        let y = relu.then_some(node.outputs[0]);
+        let channels = self.graph.shape(weight).clone();
+        let batch = matches!(statistics, NormStatistics::Batch { .. });
+        let through_x = self.wants[x.0];
+        let mut sums = Vec::new();
+        if self.wants[weight.0] || self.wants[bias.0] || (batch && through_x) {
+            let inputs = [dy, x, mean, variance].into_iter().chain(y).collect();
+            let outputs = self.emit(Op::BatchNormReduce { epsilon, relu }, inputs, &[channels.clone(), channels]);
+            self.add_gradient(bias, outputs[0]);
+            self.add_gradient(weight, outputs[1]);
+            sums = if batch { outputs } else { Vec::new() };
+        }
+        let masked_residual = relu && residual.is_some_and(|r| self.wants[r.0]);
+        if through_x || masked_residual {
+            let inputs = [dy, x, mean, variance, weight].into_iter().chain(sums).chain(y).collect();
+            let shape = self.graph.shape(x).clone();
+            let shapes = vec![shape; 1 + usize::from(masked_residual)];
+            let op = Op::BatchNormBackward { epsilon, statistics, relu, residual: masked_residual };
+            let outputs = self.emit(op, inputs, &shapes);
+            self.add_gradient(x, outputs[0]);
+            if let (Some(residual), Some(&gradient)) = (residual, outputs.get(1)) {
+                self.add_gradient(residual, gradient);
+            }
+        }
+        if let (Some(residual), false) = (residual, relu) {
+            self.add_gradient(residual, dy);
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! Records a model as a graph while it is being written down, and checks every shape on the way.
+//!
+//! A model is a function from a [`Tensor`] to a [`Tensor`]. It is recorded once for training and once for evaluation, so that
+//! dropout and batch norm are in the graph as what they are in that mode. The first mistake is kept and reported by
+//! [`Builder::finish`]; what follows it records nothing, so model code needs no error handling.
+//!
+//! ```
+//! use enmasse_graph::{Builder, Conv, Mode, Pool, Tensor};
+//! fn lenet(x: Tensor) -> Tensor {
+//!     let x = x.conv2d("conv1", Conv::new(6, 5)).relu().max_pool(Pool::new(2));
+//!     let x = x.conv2d("conv2", Conv::new(16, 5)).relu().max_pool(Pool::new(2));
+//!     x.flatten().linear("fc1", 120).relu().linear("fc2", 10)
+//! }
+//! let builder = Builder::new(4, [32, 32], Mode::Train, 0);
+//! let logits = lenet(builder.pixels([0.5; 3], [0.25; 3]));
+//! assert_eq!(*logits.shape(), [4, 10]);
+//! builder.finish(&logits, 10).unwrap();
+//! ```
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use enmasse_tensor::{DType, Shape};
+
+use crate::op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Window};
+use crate::{Graph, GraphError, Init, Layout, Mode, Node, Parameter, Phase, Role, ValueId};
+
+/// A convolution layer to be: PyTorch's defaults, a bias among them.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv {
+    channels: usize,
+    window: Window,
+    groups: usize,
+    bias: bool,
+    kaiming: bool,
+}
+
+impl Conv {
+    /// `channels` outputs from a square kernel; stride 1, no padding, one group, with bias.
+    pub fn new(channels: usize, kernel: usize) -> Self {
+        let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] };
+        Conv { channels, window, groups: 1, bias: true, kaiming: false }
+    }
+
+    /// Another window, for what is not square.
+    pub fn window(self, window: Window) -> Self {
+        Conv { window, ..self }
+    }
+
+    /// The stride in both directions.
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.window.stride = [stride; 2];
+        self
+    }
+
+    /// Zero padding on all sides.
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.window.padding = [padding; 2];
+        self
+    }
+
+    /// The dilation in both directions.
+    pub fn dilation(mut self, dilation: usize) -> Self {
+        self.window.dilation = [dilation; 2];
+        self
+    }
+
+    /// Splits channels into groups that do not see each other.
+    pub fn groups(self, groups: usize) -> Self {
+        Conv { groups, ..self }
+    }
+
+    /// No bias, as in front of a batch norm.
+    pub fn no_bias(self) -> Self {
+        Conv { bias: false, ..self }
+    }
+
+    /// Weights start as torchvision's ResNets do: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`.
+    /// Otherwise as PyTorch's `Conv2d` does: uniform within `1 / sqrt(fan in)`.
+    pub fn kaiming_normal(self) -> Self {
+        Conv { kaiming: true, ..self }
+    }
+}
+
+/// A pooling window to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Pool(Window);
+
+impl Pool {
+    /// A square window whose stride is its size, as in PyTorch.
+    pub fn new(kernel: usize) -> Self {
+        Pool(Window { kernel: [kernel; 2], stride: [kernel; 2], padding: [0; 2], dilation: [1; 2] })
+    }
+
+    /// The stride in both directions.
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.0.stride = [stride; 2];
+        self
+    }
+
+    /// Padding on all sides, at most half the kernel.
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.0.padding = [padding; 2];
+        self
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    graph: Graph,
+    mode: Mode,
+    seed: u64,
+    /// The layer that operations without a name of their own are reported under.
+    layer: String,
+    error: Option<GraphError>,
+}
+
+/// Records one graph.
+#[derive(Debug)]
+pub struct Builder {
+    state: Rc<RefCell<State>>,
+    batch: usize,
+    size: [usize; 2],
+}
+
+/// A value of the graph being recorded.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    state: Rc<RefCell<State>>,
+    id: ValueId,
+}
+
+/// A recorded forward graph with the values that the rest of the step needs.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// The graph.
+    pub graph: Graph,
+    /// `u8 [batch, height, width, 3]`.
+    pub images: ValueId,
+    /// `i32 [batch]`.
+    pub labels: ValueId,
+    /// `i64 [batch]`.
+    pub sample_indices: ValueId,
+    /// `f32 [batch, classes]`.
+    pub logits: ValueId,
+}
+
+const IMAGES: ValueId = ValueId(0);
+const LABELS: ValueId = ValueId(1);
+const SAMPLE_INDICES: ValueId = ValueId(2);
+
+impl Builder {
+    /// A graph for `batch` pictures of `[height, width]`. The seed is dropout's.
+    pub fn new(batch: usize, size: [usize; 2], mode: Mode, seed: u64) -> Self {
+        let mut graph = Graph::default();
+        graph.add_value("images", [batch, size[0], size[1], 3].into(), DType::U8, Role::Input);
+        graph.add_value("labels", [batch].into(), DType::I32, Role::Input);
+        graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
+        let state = State { graph, mode, seed, layer: "input".into(), error: None };
+        Builder { state: Rc::new(RefCell::new(state)), batch, size }
+    }
+
+    /// The pictures, normalised per channel by mean and deviation on the scale 0 to 1.
+    pub fn pixels(&self, mean: [f32; 3], deviation: [f32; 3]) -> Tensor {
+        let shape = Shape::from([self.batch, self.size[0], self.size[1], 3]);
+        let images = Tensor { state: self.state.clone(), id: IMAGES };
+        images.record(Op::Normalize { mean, deviation }, &[], shape)
+    }
+
+    /// The recorded graph, if `logits` are `[batch, classes]` and every layer was right.
+    pub fn finish(self, logits: &Tensor, classes: usize) -> Result<Forward, GraphError> {
+        let state = self.state.borrow();
+        if let Some(error) = &state.error {
+            return Err(error.clone());
+        }
+        let shape = state.graph.shape(logits.id);
+        if **shape != [self.batch, classes] {
+            return Err(GraphError::Shape {
+                layer: state.layer.clone(),
+                operation: "the loss",
+                shape: shape.clone(),
+                reason: format!("the model must end in [{},{classes}], one logit per class", self.batch),
+            });
+        }
+        Ok(Forward {
+            graph: state.graph.clone(),
+            images: IMAGES,
+            labels: LABELS,
+            sample_indices: SAMPLE_INDICES,
+            logits: logits.id,
+        })
+    }
+}
+
+impl Tensor {
+    /// The shape, in memory order: `[batch, height, width, channels]`, or `[batch, features]`.
+    pub fn shape(&self) -> Shape {
+        self.state.borrow().graph.shape(self.id).clone()
+    }
+
+    /// Convolution; parameters `NAME.weight` and, with a bias, `NAME.bias`.
+    pub fn conv2d(self, name: &str, conv: Conv) -> Tensor {
+        self.enter(name);
+        let (shape, window) = (self.shape(), conv.window);
+        let Some([n, h, w, c]) = self.picture_dims("conv2d", &shape) else { return self };
+        if conv.groups == 0 || c % conv.groups != 0 || conv.channels == 0 || !conv.channels.is_multiple_of(conv.groups)
+        {
+            let reason = format!("{} groups must divide {c} input and {} output channels", conv.groups, conv.channels);
+            return self.fail(GraphError::Attribute { layer: name.into(), reason });
+        }
+        let Some([oh, ow]) = self.window_dims("conv2d", &shape, &window, [h, w]) else { return self };
+        let taps = window.kernel[0] * window.kernel[1];
+        let bound = 1.0 / ((c / conv.groups * taps) as f32).sqrt();
+        let init = match conv.kaiming {
+            true => Init::Normal { deviation: (2.0 / (conv.channels * taps) as f32).sqrt() },
+            false => Init::Uniform { bound },
+        };
+        let dims = Shape::from([window.kernel[0], window.kernel[1], c / conv.groups, conv.channels]);
+        let mut operands = vec![self.parameter(format!("{name}.weight"), dims, Layout::Convolution, init)];
+        if conv.bias {
+            let init = Init::Uniform { bound };
+            operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, init));
+        }
+        let op = Op::Conv2d(Conv2d { window, groups: conv.groups });
+        self.record(op, &operands, [n, oh, ow, conv.channels].into())
+    }
+
+    /// Batch norm with PyTorch's epsilon 1e-5 and momentum 0.1; parameters `NAME.weight`, `NAME.bias`, buffers
+    /// `NAME.running_mean`, `NAME.running_var`.
+    pub fn batch_norm(self, name: &str) -> Tensor {
+        const EPSILON: f32 = 1e-5;
+        const MOMENTUM: f32 = 0.1;
+        self.enter(name);
+        let shape = self.shape();
+        let (channels, training) = (shape.last(), self.state.borrow().mode == Mode::Train);
+        let count = shape.elements() / channels.max(1);
+        if training && count < 2 {
+            let reason = "training needs more than one value per channel: use a larger --batch or --size".into();
+            return self.fail(GraphError::Shape { layer: name.into(), operation: "batch_norm", shape, reason });
+        }
+        let plain =
+            |suffix: &str, init| self.parameter(format!("{name}.{suffix}"), [channels].into(), Layout::Plain, init);
+        let (weight, bias) = (plain("weight", Init::Constant(1.0)), plain("bias", Init::Constant(0.0)));
+        let running_mean = self.buffer(format!("{name}.running_mean"), channels, 0.0);
+        let running_var = self.buffer(format!("{name}.running_var"), channels, 1.0);
+        if !training {
+            let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics: NormStatistics::Running, relu: false };
+            return self.record(op, &[running_mean, running_var, weight, bias], shape);
+        }
+        let (mean, variance) = {
+            let mut state = self.state.borrow_mut();
+            let (graph, layer) = (&mut state.graph, name.to_string());
+            let mean = graph.add_activation(format!("{name}.mean"), [channels].into());
+            let variance = graph.add_activation(format!("{name}.variance"), [channels].into());
+            let share = graph.add_value(format!("{name}.share"), [2, channels].into(), DType::F32, Role::Carried);
+            let mut node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| {
+                graph.nodes.push(Node {
+                    op,
+                    inputs: inputs.into(),
+                    outputs: outputs.into(),
+                    phase,
+                    layer: layer.clone(),
+                });
+            };
+            node(Op::BatchNormStatistics, &[self.id], &[mean, variance], Phase::Forward);
+            node(Op::RunningShare { count, shards: 1 }, &[mean, variance], &[share], Phase::Forward);
+            let update = Op::RunningUpdate { momentum: MOMENTUM };
+            node(update, &[share, running_mean, running_var], &[], Phase::Update);
+            (mean, variance)
+        };
+        let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics: NormStatistics::Batch { count }, relu: false };
+        self.record(op, &[mean, variance, weight, bias], shape)
+    }
+
+    /// `max(x, 0)`.
+    pub fn relu(self) -> Tensor {
+        let shape = self.shape();
+        self.record(Op::Relu, &[], shape)
+    }
+
+    /// Max pooling.
+    pub fn max_pool(self, pool: Pool) -> Tensor {
+        if pool.0.kernel[0] * pool.0.kernel[1] > 256 {
+            let layer = self.state.borrow().layer.clone();
+            let reason = "max pooling windows hold at most 256 elements".into();
+            return self.fail(GraphError::Attribute { layer, reason });
+        }
+        let Some(shape) = self.pooled("max_pool", pool.0) else { return self };
+        let y = self.record(Op::MaxPool(pool.0), &[], shape.clone());
+        if y.failed() {
+            return y;
+        }
+        let mut state = y.state.borrow_mut();
+        let name = format!("{}.position", state.layer);
+        let position = state.graph.add_value(name, shape, DType::U8, Role::Activation);
+        if let Some(node) = state.graph.nodes.last_mut() {
+            node.outputs.push(position);
+        }
+        drop(state);
+        y
+    }
+
+    /// Average pooling; padding counts in the divisor.
+    pub fn avg_pool(self, pool: Pool) -> Tensor {
+        match self.pooled("avg_pool", pool.0) {
+            Some(shape) => self.record(Op::AvgPool(pool.0), &[], shape),
+            None => self,
+        }
+    }
+
+    /// Average pooling to a fixed `[height, width]`, whatever the input.
+    pub fn adaptive_avg_pool(self, output: [usize; 2]) -> Tensor {
+        let shape = self.shape();
+        let Some([n, _, _, c]) = self.picture_dims("adaptive_avg_pool", &shape) else { return self };
+        self.record(Op::AdaptiveAvgPool(AdaptiveAvgPool { output }), &[], [n, output[0], output[1], c].into())
+    }
+
+    /// Dropout in training, nothing in evaluation. The name keys its random numbers.
+    pub fn dropout(self, name: &str, probability: f32) -> Tensor {
+        self.enter(name);
+        if !(0.0..1.0).contains(&probability) {
+            let reason = format!("dropout probability {probability} must be at least 0 and below 1");
+            return self.fail(GraphError::Attribute { layer: name.into(), reason });
+        }
+        let (mode, seed) = (self.state.borrow().mode, self.state.borrow().seed);
+        if mode == Mode::Evaluate || probability == 0.0 {
+            return self;
+        }
+        let shape = self.shape();
+        self.record(Op::Dropout { probability, seed, layer: name.into() }, &[SAMPLE_INDICES], shape)
+    }
+
+    /// `[batch, features]` in PyTorch's order: channels first.
+    pub fn flatten(self) -> Tensor {
+        let shape = self.shape();
+        let Some([n, h, w, c]) = self.picture_dims("flatten", &shape) else { return self };
+        self.record(Op::Flatten, &[], [n, h * w * c].into())
+    }
+
+    /// A linear layer with bias; parameters `NAME.weight`, `NAME.bias`.
+    pub fn linear(self, name: &str, outputs: usize) -> Tensor {
+        self.enter(name);
+        let shape = self.shape();
+        let &[n, inputs] = &shape[..] else {
+            let reason = "it must be [batch, features]: put flatten in front".into();
+            return self.fail(GraphError::Shape { layer: name.into(), operation: "linear", shape, reason });
+        };
+        if outputs == 0 {
+            return self.fail(GraphError::Attribute { layer: name.into(), reason: "it has no outputs".into() });
+        }
+        let init = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
+        let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, init);
+        let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, init);
+        self.record(Op::Linear, &[weight, bias], [n, outputs].into())
+    }
+
+    fn pooled(&self, operation: &'static str, window: Window) -> Option<Shape> {
+        let shape = self.shape();
+        let [n, h, w, c] = self.picture_dims(operation, &shape)?;
+        if (0..2).any(|axis| window.padding[axis] * 2 > window.kernel[axis]) {
+            let layer = self.state.borrow().layer.clone();
+            let reason = format!("{operation} padding must be at most half the kernel");
+            self.set_error(GraphError::Attribute { layer, reason });
+            return None;
+        }
+        let [oh, ow] = self.window_dims(operation, &shape, &window, [h, w])?;
+        Some([n, oh, ow, c].into())
+    }
+
+    fn picture_dims(&self, operation: &'static str, shape: &Shape) -> Option<[usize; 4]> {
+        let dims = <[usize; 4]>::try_from(&shape[..]).ok();
+        if dims.is_none() {
+            let layer = self.state.borrow().layer.clone();
+            let reason = "it must be [batch, height, width, channels]".into();
+            self.set_error(GraphError::Shape { layer, operation, shape: shape.clone(), reason });
+        }
+        dims
+    }
+
+    fn window_dims(
+        &self,
+        operation: &'static str,
+        shape: &Shape,
+        window: &Window,
+        size: [usize; 2],
+    ) -> Option<[usize; 2]> {
+        let dims = window.output(0, size[0]).zip(window.output(1, size[1]));
+        if dims.is_none() {
+            let layer = self.state.borrow().layer.clone();
+            let reason = format!("a window with {window} does not fit; use larger pictures (--size)");
+            self.set_error(GraphError::Shape { layer, operation, shape: shape.clone(), reason });
+        }
+        dims.map(|(h, w)| [h, w])
+    }
+
+    fn parameter(&self, name: String, shape: Shape, layout: Layout, init: Init) -> ValueId {
+        self.named(name, shape, Role::Parameter(Parameter { layout, init, trainable: true }))
+    }
+
+    fn buffer(&self, name: String, channels: usize, initial: f32) -> ValueId {
+        self.named(name, [channels].into(), Role::Buffer { initial })
+    }
+
+    fn named(&self, name: String, shape: Shape, role: Role) -> ValueId {
+        let mut state = self.state.borrow_mut();
+        let taken = state.graph.ids().any(|(_, value)| value.name == name && value.role != Role::Activation);
+        if taken && state.error.is_none() {
+            state.error = Some(GraphError::Duplicate { layer: state.layer.clone(), name: name.clone() });
+        }
+        state.graph.add_value(name, shape, DType::F32, role)
+    }
+
+    fn record(&self, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
+        let mut state = self.state.borrow_mut();
+        if state.error.is_some() {
+            return Tensor { state: self.state.clone(), id: self.id };
+        }
+        let layer = state.layer.clone();
+        let id = state.graph.add_activation(format!("{layer}.{}", op.name()), shape);
+        let inputs = [&[self.id], operands].concat();
+        state.graph.nodes.push(Node { op, inputs, outputs: vec![id], phase: Phase::Forward, layer });
+        Tensor { state: self.state.clone(), id }
+    }
+
+    fn enter(&self, layer: &str) {
+        self.state.borrow_mut().layer = layer.into();
+    }
+
+    fn failed(&self) -> bool {
+        self.state.borrow().error.is_some()
+    }
+
+    fn set_error(&self, error: GraphError) {
+        self.state.borrow_mut().error.get_or_insert(error);
+    }
+
+    fn fail(self, error: GraphError) -> Tensor {
+        self.set_error(error);
+        self
+    }
+}
+
+/// Adds two tensors of one shape: a residual connection.
+impl std::ops::Add for Tensor {
+    type Output = Tensor;
+    fn add(self, other: Tensor) -> Tensor {
+        let (shape, theirs) = (self.shape(), other.shape());
+        if shape != theirs {
+            let layer = self.state.borrow().layer.clone();
+            let reason = format!("the other operand is {theirs}");
+            return self.fail(GraphError::Shape { layer, operation: "add", shape, reason });
+        }
+        self.record(Op::Add, &[other.id], shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(model: impl Fn(Tensor) -> Tensor) -> String {
+        let builder = Builder::new(2, [8, 8], Mode::Train, 0);
+        let logits = model(builder.pixels([0.0; 3], [1.0; 3]));
+        builder.finish(&logits, 10).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn mistakes_name_the_layer() {
+        let check = |model: &dyn Fn(Tensor) -> Tensor, parts: &[&str]| {
+            let text = error_of(model);
+            assert!(parts.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
+        };
+        check(&|x| x.conv2d("stem", Conv::new(4, 9)), &["layer stem", "[2,8,8,3]", "--size"]);
+        check(&|x| x.conv2d("stem", Conv::new(4, 3).groups(2)), &["layer stem", "2 groups", "3 input"]);
+        check(&|x| x.linear("fc", 10), &["layer fc", "flatten"]);
+        check(&|x| x.flatten().linear("fc", 9), &["layer fc", "[2,9]", "[2,10]"]);
+        check(&|x| x.conv2d("c", Conv::new(4, 1)).conv2d("c", Conv::new(4, 1)), &["layer c", "c.weight exists"]);
+        check(&|x| x.clone() + x.max_pool(Pool::new(2)), &["add", "[2,4,4,3]"]);
+        check(&|x| x.max_pool(Pool::new(2).padding(2)), &["half the kernel"]);
+        check(&|x| x.dropout("drop", 1.0), &["layer drop", "probability 1"]);
+        check(
+            &|x| x.max_pool(Pool::new(8)).flatten().linear("a", 5).batch_norm("b").conv2d("c", Conv::new(1, 1)),
+            &["layer c"],
+        );
+    }
+
+    #[test]
+    fn one_value_per_channel_cannot_be_normalised() {
+        let builder = Builder::new(1, [1, 1], Mode::Train, 0);
+        let x = builder.pixels([0.0; 3], [1.0; 3]).batch_norm("bn").flatten().linear("fc", 10);
+        assert!(builder.finish(&x, 10).unwrap_err().to_string().contains("larger --batch"));
+    }
+}

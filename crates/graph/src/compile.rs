@@ -1,0 +1,386 @@
+//! From a model to its plans: records it for training and for evaluation, runs the passes, and places every value.
+
+use std::collections::HashMap;
+
+use enmasse_tensor::DType;
+
+use crate::autodiff::backward;
+use crate::builder::Forward;
+use crate::passes::memory::{place_activations, unshared_bytes};
+use crate::passes::{BucketSizes, data_parallel, freeze, fuse, sync_batch_norm};
+use crate::plan::aligned_bytes;
+use crate::{
+    Arena, Builder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, Phase, Plan, Plans, Role, Slot,
+    StateTensor, Tensor, ValueId,
+};
+
+/// What a plan is compiled for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The model's name, for texts.
+    pub model: String,
+    /// Samples per shard.
+    pub batch: usize,
+    /// Height and width of the pictures.
+    pub size: [usize; 2],
+    /// Classes.
+    pub classes: usize,
+    /// Shards of the global batch.
+    pub shards: usize,
+    /// Batch statistics over all shards.
+    pub sync_batch_norm: bool,
+    /// Patterns of parameters that are not trained.
+    pub freeze: Vec<String>,
+    /// Label smoothing of the training loss.
+    pub label_smoothing: f32,
+    /// The optimiser.
+    pub optimizer: Optimizer,
+    /// Keys dropout.
+    pub seed: u64,
+    /// Normalisation of the pictures: mean per channel.
+    pub mean: [f32; 3],
+    /// Normalisation of the pictures: deviation per channel.
+    pub deviation: [f32; 3],
+    /// Bucket sizes of the gradient sums.
+    pub buckets: BucketSizes,
+    /// Parameters that do not reach the loss get a zero gradient instead of being an error.
+    pub allow_unused: bool,
+}
+
+impl Options {
+    /// One shard, ImageNet's normalisation, PyTorch's usual SGD (momentum 0.9, no weight decay), no smoothing, nothing frozen.
+    pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
+        Options {
+            model: model.into(),
+            batch,
+            size: [size; 2],
+            classes,
+            shards: 1,
+            sync_batch_norm: false,
+            freeze: Vec::new(),
+            label_smoothing: 0.0,
+            optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false },
+            seed: 0,
+            mean: [0.485, 0.456, 0.406],
+            deviation: [0.229, 0.224, 0.225],
+            buckets: BucketSizes::default(),
+            allow_unused: false,
+        }
+    }
+
+    fn check(&self) -> Result<(), GraphError> {
+        let positive = [("batch", self.batch), ("size", self.size[0].min(self.size[1])), ("shards", self.shards)];
+        if let Some((name, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
+            return Err(GraphError::Option(format!("{name} must be at least 1")));
+        }
+        if self.classes < 2 {
+            return Err(GraphError::Option(format!("a classifier needs at least 2 classes, got {}", self.classes)));
+        }
+        Ok(())
+    }
+}
+
+/// Compiles the training and the evaluation step of a model.
+///
+/// ```
+/// use enmasse_graph::{Options, Tensor, compile};
+/// let model = |x: Tensor| x.flatten().linear("fc1", 32).relu().linear("fc2", 10);
+/// let plans = compile(&model, &Options::new("mlp", 8, 16, 10)).unwrap();
+/// assert_eq!(plans.train.unwrap().trainable, (768 * 32 + 32) + (32 * 10 + 16));
+/// ```
+pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &Options) -> Result<Plans, GraphError> {
+    options.check()?;
+    let (train, state) = train_plan(record(model, options, Mode::Train)?, options)?;
+    let evaluate = evaluation_plan(record(model, options, Mode::Evaluate)?, options, &state);
+    Ok(Plans { train: Some(train), evaluate, state, optimizer: Some(options.optimizer) })
+}
+
+/// Compiles the evaluation step alone: no gradients, no optimiser state.
+pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &Options) -> Result<Plans, GraphError> {
+    options.check()?;
+    let forward = record(model, options, Mode::Evaluate)?;
+    let parameters: Vec<ValueId> = forward.graph.parameters().map(|(id, _, _)| id).collect();
+    let state = state_tensors(&forward.graph, &parameters, None);
+    let evaluate = evaluation_plan(forward, options, &state);
+    Ok(Plans { train: None, evaluate, state, optimizer: None })
+}
+
+fn record(model: &dyn Fn(Tensor) -> Tensor, options: &Options, mode: Mode) -> Result<Forward, GraphError> {
+    let builder = Builder::new(options.batch, options.size, mode, options.seed);
+    let logits = model(builder.pixels(options.mean, options.deviation));
+    let mut forward = builder.finish(&logits, options.classes)?;
+    if mode == Mode::Train {
+        freeze(&mut forward.graph, &options.freeze)?;
+    }
+    fuse(&mut forward.graph, &[forward.logits]);
+    Ok(forward)
+}
+
+/// Appends the loss and returns its node's index with `(loss, correct)`.
+fn add_loss(forward: &mut Forward, scale: f32, smoothing: f32) -> (usize, ValueId, ValueId) {
+    let graph = &mut forward.graph;
+    let shape = graph.shape(forward.logits).clone();
+    let probabilities = graph.add_activation("probabilities", shape);
+    let loss = graph.add_activation("loss", [1].into());
+    let correct = graph.add_activation("correct", [1].into());
+    graph.nodes.push(Node {
+        op: Op::CrossEntropy { scale, smoothing },
+        inputs: vec![forward.logits, forward.labels],
+        outputs: vec![probabilities, loss, correct],
+        phase: Phase::Loss,
+        layer: "loss".into(),
+    });
+    (graph.nodes.len() - 1, loss, correct)
+}
+
+fn train_plan(mut forward: Forward, options: &Options) -> Result<(Plan, Vec<StateTensor>), GraphError> {
+    // A mean over the global batch, so that the sum over shards needs no division.
+    let scale = 1.0 / (options.batch * options.shards) as f32;
+    // Running statistics are updated last; what autodiff walks ends with the loss.
+    let (updates, forwards) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
+    forward.graph.nodes = forwards;
+    let (loss_node, loss, correct) = add_loss(&mut forward, scale, options.label_smoothing);
+    let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
+    let graph = &mut forward.graph;
+    let metrics = graph.add_value("metrics", [options.shards + 1].into(), DType::F32, Role::Carried);
+    let node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| Node {
+        op,
+        inputs: inputs.into(),
+        outputs: outputs.into(),
+        phase,
+        layer: "step".into(),
+    };
+    graph.nodes.push(node(Op::ShareMetrics { shards: options.shards }, &[loss, correct], &[metrics], Phase::Loss));
+    graph.nodes.sort_by_key(|node| node.phase);
+    if options.sync_batch_norm {
+        sync_batch_norm(graph, options.shards);
+    }
+    let arena = gradient_arena(graph, &gradients);
+    let buckets = data_parallel(graph, &arena, options.shards, options.buckets);
+    graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
+    graph.nodes.push(node(Op::Update(options.optimizer), &[], &[], Phase::Update));
+    graph.nodes.extend::<Vec<Node>>(updates);
+
+    let order: Vec<ValueId> = gradients.iter().map(|&(parameter, _)| parameter).collect();
+    let state = state_tensors(graph, &order, Some(options.optimizer));
+    let trainable = gradients.iter().map(|&(_, gradient)| elements(graph, gradient)).sum();
+    let mut plan = place(forward, options, Mode::Train, [loss, correct], &state, &arena);
+    plan.metrics = Some(metrics);
+    plan.buckets = buckets;
+    plan.trainable = trainable;
+    Ok((plan, state))
+}
+
+fn evaluation_plan(mut forward: Forward, options: &Options, state: &[StateTensor]) -> Plan {
+    let (_, loss, correct) = add_loss(&mut forward, 1.0, 0.0);
+    place(forward, options, Mode::Evaluate, [loss, correct], state, &[])
+}
+
+/// Arena elements of an f32 value, padding to the alignment included.
+fn elements(graph: &Graph, id: ValueId) -> usize {
+    aligned_bytes(graph.shape(id), DType::F32) / DType::F32.size()
+}
+
+/// The gradient arena: gradients in the order backward completes them, then what is carried along.
+fn gradient_arena(graph: &Graph, gradients: &[(ValueId, ValueId)]) -> Vec<(ValueId, usize, usize)> {
+    let written: Vec<ValueId> = graph.nodes.iter().flat_map(|node| node.outputs.iter().copied()).collect();
+    let carried =
+        graph.ids().filter(|(id, value)| value.role == Role::Carried && written.contains(id)).map(|(id, _)| id);
+    let mut start = 0;
+    let mut arena = Vec::new();
+    for id in gradients.iter().map(|&(_, gradient)| gradient).chain(carried) {
+        arena.push((id, start, elements(graph, id)));
+        start += elements(graph, id);
+    }
+    arena
+}
+
+/// Everything that outlives a step. `order` are the parameters that lie at the start of the arena, in order: the trainable ones.
+fn state_tensors(graph: &Graph, order: &[ValueId], optimizer: Option<Optimizer>) -> Vec<StateTensor> {
+    let mut offsets: HashMap<ValueId, usize> = HashMap::new();
+    let rest = graph.parameters().map(|(id, _, _)| id).filter(|id| !order.contains(id));
+    let mut offset = 0;
+    for id in order.iter().copied().chain(rest) {
+        offsets.insert(id, offset);
+        offset += aligned_bytes(graph.shape(id), DType::F32);
+    }
+    let mut state = Vec::new();
+    for (id, value, parameter) in graph.parameters() {
+        let slot = Slot { arena: Arena::Parameters, offset: offsets[&id] };
+        let (name, shape) = (value.name.clone(), value.shape.clone());
+        state.push(StateTensor { name, shape, layout: parameter.layout, slot, init: parameter.init });
+    }
+    let mut offset = 0;
+    for (_, value) in graph.ids() {
+        if let Role::Buffer { initial } = value.role {
+            let slot = Slot { arena: Arena::Buffers, offset };
+            let (name, shape) = (value.name.clone(), value.shape.clone());
+            state.push(StateTensor { name, shape, layout: Layout::Plain, slot, init: Init::Constant(initial) });
+            offset += aligned_bytes(&value.shape, DType::F32);
+        }
+    }
+    for (index, kind) in optimizer.iter().flat_map(Optimizer::state_names).enumerate() {
+        for (id, value, parameter) in graph.parameters().filter(|(_, _, parameter)| parameter.trainable) {
+            let slot = Slot { arena: Arena::Optimizer(index), offset: offsets[&id] };
+            let (name, shape) = (format!("optimizer.{kind}.{}", value.name), value.shape.clone());
+            state.push(StateTensor { name, shape, layout: parameter.layout, slot, init: Init::Constant(0.0) });
+        }
+    }
+    state
+}
+
+/// Gives every value its slot.
+fn place(
+    forward: Forward,
+    options: &Options,
+    mode: Mode,
+    [loss, correct]: [ValueId; 2],
+    state: &[StateTensor],
+    gradients: &[(ValueId, usize, usize)],
+) -> Plan {
+    let Forward { graph, images, labels, sample_indices, logits } = forward;
+    let (activations, activation_bytes) = place_activations(&graph, &[logits, loss, correct]);
+    let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
+    let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start * 4)).collect();
+    let mut input_bytes = 0;
+    let slots = (graph.ids())
+        .map(|(id, value)| match &value.role {
+            Role::Input => {
+                input_bytes += aligned_bytes(&value.shape, value.dtype);
+                Slot { arena: Arena::Input, offset: input_bytes - aligned_bytes(&value.shape, value.dtype) }
+            }
+            Role::Parameter(_) | Role::Buffer { .. } => state_slots[value.name.as_str()],
+            Role::Gradient { .. } | Role::Carried => {
+                Slot { arena: Arena::Gradients, offset: gradient_slots.get(&id).copied().unwrap_or(0) }
+            }
+            Role::Activation => Slot { arena: Arena::Activations, offset: activations[id.0].unwrap_or(0) },
+        })
+        .collect();
+    let mut arenas = vec![(Arena::Input, input_bytes), (Arena::Activations, activation_bytes)];
+    let gradient_bytes = gradients.last().map_or(0, |&(_, start, len)| (start + len) * 4);
+    arenas.push((Arena::Gradients, gradient_bytes));
+    for tensor in state {
+        let end = tensor.slot.offset + aligned_bytes(&tensor.shape, DType::F32);
+        match arenas.iter_mut().find(|(arena, _)| *arena == tensor.slot.arena) {
+            Some((_, bytes)) => *bytes = end.max(*bytes),
+            None => arenas.push((tensor.slot.arena, end)),
+        }
+    }
+    arenas.retain(|&(arena, bytes)| bytes > 0 && (mode == Mode::Train || !matches!(arena, Arena::Optimizer(_))));
+    arenas.sort_unstable();
+    Plan {
+        model: options.model.clone(),
+        mode,
+        batch: options.batch,
+        classes: options.classes,
+        shards: options.shards,
+        unshared_activations: unshared_bytes(&graph),
+        values: graph.values,
+        slots,
+        instructions: graph.nodes,
+        buckets: Vec::new(),
+        trainable: 0,
+        arenas,
+        images,
+        labels,
+        sample_indices,
+        logits,
+        metrics: None,
+        loss,
+        correct,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Conv, Pool};
+
+    fn residual_net(x: Tensor) -> Tensor {
+        let x = x.conv2d("stem", Conv::new(8, 3).padding(1).no_bias()).batch_norm("bn").relu();
+        let y = x.clone().conv2d("a", Conv::new(8, 3).padding(1).no_bias()).batch_norm("bn_a").relu();
+        let y = y.conv2d("b", Conv::new(8, 3).padding(1).no_bias()).batch_norm("bn_b");
+        let x = (y + x).relu().max_pool(Pool::new(2)).dropout("drop", 0.5);
+        x.adaptive_avg_pool([1, 1]).flatten().linear("fc", 10)
+    }
+
+    fn options(shards: usize) -> Options {
+        Options { shards, ..Options::new("net", 4, 16, 10) }
+    }
+
+    #[test]
+    fn parameters_gradients_and_state_lie_at_the_same_offsets() {
+        let plans = compile(&residual_net, &options(1)).unwrap();
+        let train = plans.train.as_ref().unwrap();
+        for (id, value) in train.values.iter().enumerate() {
+            if let Role::Gradient { parameter } = value.role {
+                let name = &train.value(parameter).name;
+                let momentum = plans.find(&format!("optimizer.momentum_buffer.{name}")).unwrap();
+                assert_eq!(train.slots[id].offset, train.slot(parameter).offset, "{name}");
+                assert_eq!(train.slots[id].offset, momentum.slot.offset, "{name}");
+                assert_eq!(plans.find(name).unwrap().slot, train.slot(parameter));
+            }
+        }
+        let last = train.slot(train.values.iter().position(|v| v.name == "stem.weight").map(ValueId).unwrap());
+        assert_eq!(last.offset / 4 + 3 * 3 * 3 * 8 + 8, train.trainable, "the first layer's gradient is complete last");
+    }
+
+    #[test]
+    fn phases_ascend_and_collectives_pair_up() {
+        let check = |shards: usize, sync: bool, buckets: BucketSizes, expected: usize| {
+            let plans = compile(&residual_net, &Options { sync_batch_norm: sync, buckets, ..options(shards) }).unwrap();
+            let plan = plans.train.unwrap();
+            assert!(plan.instructions.is_sorted_by_key(|node| node.phase));
+            let starts: Vec<usize> = (plan.instructions.iter())
+                .filter_map(|node| if let Op::AllReduceStart { bucket } = node.op { Some(bucket) } else { None })
+                .collect();
+            assert!(starts.into_iter().eq(0..expected));
+            assert_eq!(plan.buckets.len(), expected);
+            let mut end = 0;
+            for bucket in &plan.buckets {
+                assert_eq!(bucket.start, end);
+                end += bucket.len;
+            }
+            assert!(expected == 0 || end * 4 == plan.arena_bytes(Arena::Gradients));
+        };
+        check(1, true, BucketSizes::default(), 0);
+        check(2, false, BucketSizes::default(), 1);
+        check(2, true, BucketSizes { first: 64, other: 2048 }, 4);
+        check(3, false, BucketSizes { first: 1, other: 1 }, 11);
+    }
+
+    #[test]
+    fn activations_share_memory() {
+        let plans = compile(&residual_net, &options(1)).unwrap();
+        let train = plans.train.unwrap();
+        let ratio = train.arena_bytes(Arena::Activations) as f64 / train.unshared_activations as f64;
+        assert!(ratio < 0.7, "{ratio}");
+        assert!(plans.evaluate.arena_bytes(Arena::Activations) * 2 < plans.evaluate.unshared_activations);
+    }
+
+    #[test]
+    fn the_text_is_the_same_every_time_and_differs_with_the_plan() {
+        let text = |options: &Options| compile(&residual_net, options).unwrap().train.unwrap().to_string();
+        assert_eq!(text(&options(2)), text(&options(2)));
+        assert_ne!(text(&options(2)), text(&Options { label_smoothing: 0.1, ..options(2) }));
+        assert!(
+            text(&options(2)).contains("batch_norm_normalize {epsilon 0.00001 batch of 1024 relu}"),
+            "{}",
+            text(&options(2))
+        );
+    }
+
+    #[test]
+    fn unused_parameters_are_named() {
+        let model = |x: Tensor| {
+            let side = x.clone().conv2d("side", Conv::new(4, 1));
+            drop(side);
+            x.flatten().linear("fc", 10)
+        };
+        let error = compile(&model, &options(1)).unwrap_err();
+        assert!(error.to_string().contains("side.weight"), "{error}");
+        assert!(compile(&model, &Options { allow_unused: true, ..options(2) }).is_ok());
+        let all = Options { freeze: vec!["*".into()], ..options(1) };
+        assert_eq!(compile(&residual_net, &all).unwrap_err(), GraphError::NothingToTrain);
+    }
+}

@@ -1,0 +1,100 @@
+//! Batch norm, residual addition and ReLU become one pass over memory.
+
+use crate::{Graph, Op, ValueId};
+
+/// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` in a forward graph, where nothing else uses
+/// what lies between. `keep` are values that must stay (the logits).
+pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
+    let mut uses = graph.uses();
+    keep.iter().for_each(|id| uses[id.0] += 1);
+    let mut index = 0;
+    while index < graph.nodes.len() {
+        let taken = match graph.nodes[index].op {
+            Op::Add => fuse_residual(graph, &uses, index),
+            Op::Relu => fuse_relu(graph, &uses, index),
+            _ => None,
+        };
+        match taken {
+            // The batch norm has moved to this place, where all its operands exist.
+            Some(old) => {
+                graph.nodes.remove(old);
+            }
+            None => index += 1,
+        }
+    }
+}
+
+/// The batch norm without ReLU whose only use is `value`, if there is one.
+fn batch_norm_of(graph: &Graph, uses: &[usize], value: ValueId) -> Option<usize> {
+    let index = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
+    let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize { relu: false, .. });
+    (plain && uses[value.0] == 1).then_some(index)
+}
+
+fn fuse_residual(graph: &mut Graph, uses: &[usize], add: usize) -> Option<usize> {
+    let [a, b] = [graph.nodes[add].inputs[0], graph.nodes[add].inputs[1]];
+    let (norm, residual) = [(a, b), (b, a)].into_iter().find_map(|(value, other)| {
+        let norm = batch_norm_of(graph, uses, value)?;
+        (graph.nodes[norm].inputs.len() == 5 && value != other).then_some((norm, other))
+    })?;
+    let mut fused = graph.nodes[norm].clone();
+    fused.inputs.push(residual);
+    fused.outputs.clone_from(&graph.nodes[add].outputs);
+    graph.nodes[add] = fused;
+    Some(norm)
+}
+
+fn fuse_relu(graph: &mut Graph, uses: &[usize], relu: usize) -> Option<usize> {
+    let norm = batch_norm_of(graph, uses, graph.nodes[relu].inputs[0])?;
+    let mut fused = graph.nodes[norm].clone();
+    if let Op::BatchNormNormalize { relu, .. } = &mut fused.op {
+        *relu = true;
+    }
+    fused.outputs.clone_from(&graph.nodes[relu].outputs);
+    graph.nodes[relu] = fused;
+    Some(norm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Builder, Conv, Mode, Tensor};
+
+    /// Names of the forward operations after fusion; `+` marks a residual, `r` a ReLU.
+    fn check(model: impl Fn(Tensor) -> Tensor, expected: &[&str]) {
+        let builder = Builder::new(2, [4, 4], Mode::Evaluate, 0);
+        let logits = model(builder.pixels([0.0; 3], [1.0; 3])).flatten().linear("fc", 2);
+        let mut forward = builder.finish(&logits, 2).unwrap();
+        fuse(&mut forward.graph, &[forward.logits]);
+        let names: Vec<String> = (forward.graph.nodes.iter())
+            .map(|node| match node.op {
+                Op::BatchNormNormalize { relu, .. } => {
+                    format!("bn{}{}", if node.inputs.len() > 5 { "+" } else { "" }, if relu { "r" } else { "" })
+                }
+                _ => node.op.name().into(),
+            })
+            .collect();
+        assert_eq!(names[1..names.len() - 2], *expected);
+    }
+
+    #[test]
+    fn what_is_fused_and_what_is_not() {
+        let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(3, 1).no_bias());
+        check(|x| conv(x, "c").batch_norm("b").relu(), &["conv2d", "bnr"]);
+        check(|x| conv(x.clone(), "c").batch_norm("b") + x, &["conv2d", "bn+"]);
+        check(|x| (x.clone() + conv(x, "c").batch_norm("b")).relu(), &["conv2d", "bn+r"]);
+        check(
+            |x| (conv(x.clone(), "c").batch_norm("b") + conv(x, "d").batch_norm("e")).relu(),
+            &["conv2d", "conv2d", "bn", "bn+r"],
+        );
+        // The batch norm's output has a second use: the addition stays.
+        check(
+            |x| {
+                let y = conv(x, "c").batch_norm("b");
+                y.clone().relu() + y
+            },
+            &["conv2d", "bn", "relu", "add"],
+        );
+        check(|x| x.clone().relu() + x, &["relu", "add"]);
+    }
+}

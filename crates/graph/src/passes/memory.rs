@@ -1,0 +1,148 @@
+//! Liveness to offsets: values of the activation arena share memory where their lives do not overlap.
+
+use enmasse_tensor::{DType, Shape};
+
+use crate::plan::aligned_bytes;
+use crate::{Graph, Node, Role, ValueId};
+
+/// Offsets in the activation arena for every activation that some node touches, and the arena's size in bytes.
+///
+/// Values live from the node that writes them to the last one that reads them, `keep` to the end. An output that may lie over
+/// an input that ends there does ([`crate::Op::in_place`]). Blocks are placed largest first, each at the lowest offset
+/// where it meets no block of an overlapping life.
+pub(crate) fn place_activations(graph: &Graph, keep: &[ValueId]) -> (Vec<Option<usize>>, usize) {
+    let blocks = blocks(graph, keep);
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(blocks[i].bytes), blocks[i].first));
+    let mut offsets = vec![None; graph.values.len()];
+    let mut placed: Vec<(usize, usize)> = Vec::new(); // (block, offset), by offset
+    let mut total = 0;
+    for index in order {
+        let block = &blocks[index];
+        let mut offset = 0;
+        for &(other, at) in &placed {
+            let other = &blocks[other];
+            let together = block.first <= other.last && other.first <= block.last;
+            if together && at < offset + block.bytes && offset < at + other.bytes {
+                offset = at + other.bytes;
+            }
+        }
+        let at = placed.partition_point(|&(_, o)| o < offset);
+        placed.insert(at, (index, offset));
+        total = total.max(offset + block.bytes);
+        block.values.iter().for_each(|id| offsets[id.0] = Some(offset));
+    }
+    (offsets, total)
+}
+
+/// Bytes the activations would take if none shared memory.
+pub(crate) fn unshared_bytes(graph: &Graph) -> usize {
+    touched(graph).into_iter().map(|id| bytes(graph, id)).sum()
+}
+
+struct Block {
+    values: Vec<ValueId>,
+    bytes: usize,
+    first: usize,
+    last: usize,
+}
+
+fn bytes(graph: &Graph, id: ValueId) -> usize {
+    let (shape, dtype): (&Shape, DType) = (graph.shape(id), graph.value(id).dtype);
+    aligned_bytes(shape, dtype)
+}
+
+fn is_activation(graph: &Graph, id: ValueId) -> bool {
+    graph.value(id).role == Role::Activation
+}
+
+fn operands(node: &Node) -> impl Iterator<Item = ValueId> {
+    node.inputs.iter().chain(&node.outputs).copied()
+}
+
+fn touched(graph: &Graph) -> Vec<ValueId> {
+    let mut ids: Vec<ValueId> = graph.nodes.iter().flat_map(operands).filter(|&id| is_activation(graph, id)).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// One block per value, or per chain of values that lie over each other.
+fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<Block> {
+    let mut first = vec![usize::MAX; graph.values.len()];
+    let mut last = vec![0; graph.values.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for id in operands(node) {
+            first[id.0] = first[id.0].min(index);
+            last[id.0] = index;
+        }
+    }
+    keep.iter().for_each(|id| last[id.0] = graph.nodes.len());
+    let mut block_of: Vec<Option<usize>> = vec![None; graph.values.len()];
+    let mut blocks: Vec<Block> = Vec::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for (position, &id) in node.outputs.iter().enumerate() {
+            if !is_activation(graph, id) {
+                continue;
+            }
+            let host =
+                node.op.in_place(node.inputs.len()).filter(|&(output, _)| output == position).and_then(|(_, input)| {
+                    let host = node.inputs[input];
+                    let ends = last[host.0] == index && node.inputs.iter().filter(|&&i| i == host).count() == 1;
+                    (ends && bytes(graph, host) == bytes(graph, id)).then_some(block_of[host.0]).flatten()
+                });
+            let block = host.unwrap_or_else(|| {
+                blocks.push(Block {
+                    values: Vec::new(),
+                    bytes: bytes(graph, id),
+                    first: first[id.0],
+                    last: last[id.0],
+                });
+                blocks.len() - 1
+            });
+            blocks[block].values.push(id);
+            blocks[block].last = blocks[block].last.max(last[id.0]);
+            block_of[id.0] = Some(block);
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Op, Phase};
+
+    /// A chain of element-wise nodes over values of the given sizes.
+    fn chain(op: Op, sizes: &[usize]) -> (Graph, Vec<ValueId>) {
+        let mut graph = Graph::default();
+        let ids: Vec<ValueId> = sizes.iter().map(|&n| graph.add_activation("v", [n].into())).collect();
+        let node = |op: &Op, inputs: &[ValueId], output| Node {
+            op: op.clone(),
+            inputs: inputs.into(),
+            outputs: vec![output],
+            phase: Phase::Forward,
+            layer: String::new(),
+        };
+        graph.nodes.push(node(&Op::Relu, &[], ids[0]));
+        for pair in ids.windows(2) {
+            graph.nodes.push(node(&op, &pair[..1], pair[1]));
+        }
+        (graph, ids)
+    }
+
+    #[test]
+    fn two_values_of_a_chain_live_at_a_time() {
+        let check = |op: Op, sizes: &[usize], expected: usize| {
+            let (graph, ids) = chain(op, sizes);
+            let (offsets, total) = place_activations(&graph, &[*ids.last().unwrap()]);
+            assert_eq!(total, expected);
+            assert!(ids.iter().all(|id| offsets[id.0].unwrap() + bytes(&graph, *id) <= total));
+        };
+        check(Op::Relu, &[16, 16, 16, 16], 128);
+        check(Op::Relu, &[16, 32, 16, 32], 192);
+        // Over each other from the first to the last.
+        check(Op::Dropout { probability: 0.5, seed: 0, layer: String::new() }, &[16, 16, 16, 16], 64);
+        check(Op::Relu, &[1, 1], 128);
+    }
+}

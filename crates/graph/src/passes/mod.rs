@@ -1,0 +1,12 @@
+//! Small functions from graph to graph, each with its own tests.
+
+mod data_parallel;
+mod freeze;
+mod fuse;
+pub(crate) mod memory;
+mod sync_batch_norm;
+
+pub use data_parallel::{BucketSizes, data_parallel};
+pub use freeze::{freeze, pattern_matches};
+pub use fuse::fuse;
+pub use sync_batch_norm::sync_batch_norm;

@@ -1,0 +1,57 @@
+//! SyncBatchNorm: statistics, and the sums of the backward pass, over the pixels of all shards.
+
+use std::collections::HashMap;
+
+use crate::{Graph, Node, NormStatistics, Op, ValueId};
+
+/// Inserts the collectives of SyncBatchNorm for `shards` shards into a graph with its backward nodes. Gradients of weight and bias
+/// stay this shard's own: their bucket sums them.
+pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
+    if shards == 1 {
+        return;
+    }
+    let mut renamed: HashMap<ValueId, ValueId> = HashMap::new();
+    // The layer's own sums, which only the backward of its input replaces by the sums of all.
+    let mut summed: HashMap<ValueId, ValueId> = HashMap::new();
+    let nodes = std::mem::take(&mut graph.nodes);
+    for mut node in nodes {
+        for input in &mut node.inputs {
+            *input = *renamed.get(input).unwrap_or(input);
+        }
+        match &mut node.op {
+            Op::RunningShare { count, shards: all } => {
+                *count *= shards;
+                *all = shards;
+            }
+            Op::BatchNormNormalize { statistics: NormStatistics::Batch { count }, .. } => *count *= shards,
+            Op::BatchNormBackward { statistics: NormStatistics::Batch { count }, .. } => {
+                *count *= shards;
+                for input in &mut node.inputs {
+                    *input = *summed.get(input).unwrap_or(input);
+                }
+            }
+            _ => {}
+        }
+        let (outputs, layer, phase) = (node.outputs.clone(), node.layer.clone(), node.phase);
+        let pixels = |graph: &Graph, x: ValueId| graph.shape(x).elements() / graph.shape(x).last();
+        let exchange = match node.op {
+            Op::BatchNormStatistics => Some(Op::SyncStatistics { count: pixels(graph, node.inputs[0]) }),
+            Op::BatchNormReduce { .. } if !is_running(graph, &node) => Some(Op::SyncSum),
+            _ => None,
+        };
+        graph.nodes.push(node);
+        if let Some(op) = exchange {
+            let all: Vec<ValueId> = (outputs.iter())
+                .map(|id| graph.add_activation(format!("{layer}.{}", op.name()), graph.shape(*id).clone()))
+                .collect();
+            let table = if op == Op::SyncSum { &mut summed } else { &mut renamed };
+            table.extend(outputs.iter().copied().zip(all.iter().copied()));
+            graph.nodes.push(Node { op, inputs: outputs, outputs: all, phase, layer });
+        }
+    }
+}
+
+/// Whether a reduction works on running statistics: the layer is frozen, and its sums are nobody else's business.
+fn is_running(graph: &Graph, node: &Node) -> bool {
+    matches!(graph.value(node.inputs[2]).role, crate::Role::Buffer { .. })
+}
