@@ -1,0 +1,265 @@
+//! The options of a training run: one definition each, from which flag, TOML key, environment variable, help and type follow.
+//!
+//! A setting named `sync_bn` is the flag `--sync-bn`, the TOML key `sync_bn` (or `sync-bn`), the variable `ENMASSE_SYNC_BN`,
+//! and the field [`TrainConfig::sync_bn`]. [`SETTINGS`] lists them for whoever builds a command line; [`LayeredConfig`]
+//! puts defaults, a saved run, a file, the environment and the command line in order.
+//!
+//! ```
+//! use enmasse_train::{OptimizerKind, TrainConfig};
+//! let mut config = TrainConfig { epochs: 3, ..TrainConfig::default() };
+//! config.set("optimizer", "adamw")?;
+//! assert_eq!(config.optimizer, OptimizerKind::AdamW);
+//! assert_eq!(config.set("batch", "0").unwrap_err().to_string(), "batch 0: must be 1 or more");
+//! assert_eq!(TrainConfig::from_toml(&config.to_toml())?, config);
+//! # Ok::<(), enmasse_train::ConfigError>(())
+//! ```
+
+mod error;
+mod layers;
+mod resources;
+mod value;
+
+use std::path::PathBuf;
+
+pub use error::{ConfigError, Source};
+pub use layers::{INTERNAL_VARIABLES, LayeredConfig};
+pub use value::{Devices, Kind, LrScaling, OptimizerKind, Precision, Range, RankKind, ScheduleKind, UnusedParameters};
+
+use value::{ANY, Inspection, SettingValue, above, at_least, below, between};
+
+/// Samples in a global batch where `--batch` is not given.
+pub const DEFAULT_GLOBAL_BATCH: usize = 64;
+
+/// What lasts of a setting when a run is resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Taken from the saved run, unless given again.
+    Run,
+    /// Taken from the saved run; giving another value is an error, since model and split cannot change within a run.
+    Fixed,
+    /// Belongs to one invocation, and is not taken from the saved run.
+    Invocation,
+}
+
+/// The definition of one setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// Key in TOML, field of [`TrainConfig`]: words joined by `_`.
+    pub name: &'static str,
+    /// One or more sentences, for the help of the command line.
+    pub help: &'static str,
+    /// What is shown for the value, such as `PIXELS`. Empty for a switch.
+    pub placeholder: &'static str,
+    /// The type of the value.
+    pub kind: Kind,
+    /// Which numbers are allowed.
+    pub range: Range,
+    /// What lasts on resume.
+    pub scope: Scope,
+}
+
+impl Setting {
+    /// The flag: `--sync-bn`.
+    pub fn flag(&self) -> String {
+        format!("--{}", self.name.replace('_', "-"))
+    }
+
+    /// The environment variable: `ENMASSE_SYNC_BN`.
+    pub fn variable(&self) -> String {
+        format!("{}{}", layers::VARIABLE_PREFIX, self.name.to_ascii_uppercase())
+    }
+
+    /// The setting of that name; `-` and `_` are the same.
+    pub fn find(name: &str) -> Option<&'static Setting> {
+        let name = name.replace('-', "_");
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// The setting's default as text; `None` where the program chooses.
+    pub fn default_text(&self) -> Option<String> {
+        TrainConfig::default().get(self.name)
+    }
+}
+
+/// Makes [`TrainConfig`] and [`SETTINGS`] of one list: `help, name: type = default, placeholder, range, scope;`.
+macro_rules! settings {
+    ($($(#[doc = $help:literal])+ $name:ident: $type:ty = $default:expr, $placeholder:literal, $range:expr, $scope:ident;)+) => {
+        /// Everything that decides a training run. Build one from [`TrainConfig::default`], or by [`LayeredConfig`].
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct TrainConfig {
+            $($(#[doc = $help])+ pub $name: $type,)+
+        }
+
+        impl Default for TrainConfig {
+            fn default() -> Self {
+                TrainConfig { $($name: $default,)+ }
+            }
+        }
+
+        /// Every setting, in the order of the help.
+        pub static SETTINGS: &[Setting] = &[$(Setting {
+            name: stringify!($name),
+            help: concat!($($help),+).trim_ascii_start(),
+            placeholder: $placeholder,
+            kind: <$type as SettingValue>::KIND,
+            range: $range,
+            scope: Scope::$scope,
+        },)+];
+
+        impl TrainConfig {
+            /// Parses `text` into the field; says what is allowed, or which name is nearest.
+            fn parse(&mut self, setting: &Setting, text: &str) -> Result<(), String> {
+                match setting.name {
+                    $(stringify!($name) => {
+                        let value = <$type as SettingValue>::parse(text).map_err(|reason| match setting.range.to_string() {
+                            range if range.is_empty() || matches!(setting.kind, Kind::Choice(_)) => reason,
+                            range => format!("{reason}, {range}"),
+                        })?;
+                        value.check(&setting.range)?;
+                        self.$name = value;
+                        Ok(())
+                    })+
+                    _ => Err("is not a setting".to_owned()),
+                }
+            }
+
+            fn inspect(&self, setting: &Setting) -> Inspection {
+                match setting.name {
+                    $(stringify!($name) => self.$name.inspection(&setting.range),)+
+                    _ => Inspection::default(),
+                }
+            }
+        }
+    };
+}
+
+settings! {
+    /// Folder of class folders, or one holding train/ and val/ (or test/). Without it, the embedded data set "shapes".
+    data: Option<PathBuf> = None, "DIR", ANY, Run;
+    /// Model to train.
+    model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
+    /// Passes over the training set.
+    epochs: usize = 10, "N", at_least(1), Run;
+    /// Samples per rank and step. Without it, a global batch of 64 is divided over the ranks.
+    batch: Option<usize> = None, "SAMPLES", at_least(1), Run;
+    /// Height and width of the pictures that the model sees.
+    size: usize = 64, "PIXELS", at_least(1), Run;
+    /// Learning rate at its highest.
+    lr: f64 = 0.05, "RATE", above(0), Run;
+    /// Seed of the initial weights, the order of samples, augmentation and dropout.
+    seed: u64 = 0, "SEED", ANY, Run;
+    /// Seed of the 80/20 split of a folder without a validation part. --seed does not change the split.
+    split_seed: u64 = 0, "SEED", ANY, Fixed;
+    /// Ranks to train on: cpu:N. Without it, one for each core, at most 8.
+    devices: Option<Devices> = None, "cpu:N", ANY, Run;
+    /// What a rank is: a process, or a thread (for tests and debuggers).
+    ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
+    /// Computing threads per rank. Without it, the ranks share the cores.
+    threads: Option<usize> = None, "N", at_least(1), Run;
+    /// Threads per rank that decode pictures. Without it, the ranks share the cores.
+    loader_threads: Option<usize> = None, "N", at_least(1), Run;
+    /// Precision of the computation: f32 only, until more exists.
+    precision: Precision = Precision::F32, "TYPE", ANY, Run;
+    /// Batch norm statistics over the global batch instead of each rank's own.
+    sync_bn: bool = false, "", ANY, Run;
+    /// Optimiser.
+    optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;
+    /// Momentum of sgd.
+    momentum: f64 = 0.9, "FACTOR", below(0, 1), Run;
+    /// Weight decay.
+    weight_decay: f64 = 5e-4, "FACTOR", at_least(0), Run;
+    /// Nesterov's momentum in sgd.
+    nesterov: bool = false, "", ANY, Run;
+    /// Learning rate over the epochs: "cosine" falls to lr x lrf, "cosine-annealing" to 0, "step" by gamma each step-size epochs.
+    schedule: ScheduleKind = ScheduleKind::Cosine, "NAME", ANY, Run;
+    /// Where schedule cosine ends, as a fraction of --lr.
+    lrf: f64 = 0.01, "FRACTION", between(0, 1), Run;
+    /// Epochs between two reductions of schedule step.
+    step_size: usize = 10, "EPOCHS", at_least(1), Run;
+    /// Factor of each reduction of schedule step.
+    gamma: f64 = 0.1, "FACTOR", between(0, 1), Run;
+    /// Epochs, or a part of one, in which the learning rate rises to --lr; the schedule takes the rest.
+    warmup_epochs: f64 = 0.0, "EPOCHS", at_least(0), Run;
+    /// "linear" multiplies --lr by the number of ranks.
+    scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
+    /// Share of each target spread evenly over the classes.
+    label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
+    /// Parameters to leave as they are, by name pattern such as layer1.*; repeatable, or separated by commas.
+    freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
+    /// What a parameter is that does not reach the loss: an error, or one with zero gradient.
+    unused_parameters: UnusedParameters = UnusedParameters::Error, "RULE", ANY, Run;
+    /// Convert pictures that are not RGB, which are errors otherwise.
+    convert_rgb: bool = false, "", ANY, Run;
+    /// Run folder to make or to resume. Without it, runs/<time>-<model>.
+    out: Option<PathBuf> = None, "DIR", ANY, Invocation;
+    /// Continue the run where its last checkpoint is; start it where none is.
+    resume: bool = false, "", ANY, Invocation;
+    /// Write a checkpoint every N steps; 0: only at the end of each epoch.
+    save_every: u64 = 0, "STEPS", ANY, Run;
+    /// Stop after this many steps of the run.
+    max_steps: Option<u64> = None, "STEPS", at_least(1), Invocation;
+    /// Compare the parameters of all ranks after every step.
+    check_ranks: bool = false, "", ANY, Run;
+    /// Print JSON objects, one per line, and nothing else on standard output.
+    json: bool = false, "", ANY, Invocation;
+}
+
+impl TrainConfig {
+    /// Sets a field by its name from text. Lists are separated by commas and replace what was there; switches take `true`
+    /// or `false`.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
+        let setting = Setting::find(name).ok_or_else(|| error::unknown_key(name, "in the configuration"))?;
+        self.parse(setting, text).map_err(|reason| ConfigError::value(setting, text, &Source::Default, reason))
+    }
+
+    /// A field as text, as [`TrainConfig::set`] takes it; `None` for an unknown name or where the program chooses.
+    pub fn get(&self, name: &str) -> Option<String> {
+        self.inspect(Setting::find(name)?).text
+    }
+
+    /// Every setting that has a value as TOML, one per line in the order of [`SETTINGS`].
+    pub fn to_toml(&self) -> String {
+        SETTINGS.iter().filter_map(|s| self.inspect(s).toml.map(|value| format!("{} = {value}\n", s.name))).collect()
+    }
+
+    /// Reads what [`TrainConfig::to_toml`] wrote; keys left out have their defaults.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let mut config = TrainConfig::default();
+        for (setting, value) in layers::toml_settings(text, "the configuration")? {
+            config
+                .parse(setting, &value)
+                .map_err(|reason| ConfigError::value(setting, &value, &Source::Default, reason))?;
+        }
+        Ok(config)
+    }
+
+    /// Checks each value and what they mean together. [`LayeredConfig::finish`] does it with the source of the offender.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_with(|_| Source::Default)
+    }
+
+    fn check_with(&self, source: impl Fn(&Setting) -> Source) -> Result<(), ConfigError> {
+        let refuse = |setting: &Setting, reason: String| {
+            let text = self.get(setting.name).unwrap_or_default();
+            Err(ConfigError::value(setting, &text, &source(setting), reason))
+        };
+        for setting in SETTINGS {
+            if let Some(reason) = self.inspect(setting).fault {
+                return refuse(setting, reason);
+            }
+        }
+        let together = |name: &str, wrong: bool, reason: String| match Setting::find(name) {
+            Some(setting) if wrong => refuse(setting, reason),
+            _ => Ok(()),
+        };
+        let gpu = matches!(self.devices, Some(Devices::Gpu(_)));
+        together("devices", gpu, "this build of enmasse has no GPU support; use cpu:N".to_owned())?;
+        let nesterov = self.nesterov && (self.optimizer != OptimizerKind::Sgd || self.momentum == 0.0);
+        together("nesterov", nesterov, "needs --optimizer sgd and a --momentum above 0".to_owned())?;
+        let warmup = self.warmup_epochs > self.epochs as f64;
+        together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", self.epochs))
+    }
+}
+
+#[cfg(test)]
+mod tests;

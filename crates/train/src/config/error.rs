@@ -1,0 +1,148 @@
+//! What can be wrong with a configuration, and where a value came from. Every message is one line.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::{SETTINGS, Setting};
+
+/// Where a value came from. Later ones outrank earlier ones.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The program, or code.
+    Default,
+    /// The configuration saved in this run folder.
+    Saved(PathBuf),
+    /// This TOML file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment,
+    /// A flag.
+    CommandLine,
+}
+
+impl Source {
+    /// Position in the order of precedence.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Source::Default => 0,
+            Source::Saved(_) => 1,
+            Source::File(_) => 2,
+            Source::Environment => 3,
+            Source::CommandLine => 4,
+        }
+    }
+
+    /// A setting and its value as the user wrote them there.
+    pub fn describe(&self, setting: &Setting, text: &str) -> String {
+        let name = setting.name;
+        match self {
+            Source::Default => format!("{name} {text}"),
+            Source::Saved(path) => format!("{name} = {text} in the saved run {}", path.display()),
+            Source::File(path) => format!("{name} = {text} in {}", path.display()),
+            Source::Environment => format!("{}={text}", setting.variable()),
+            Source::CommandLine => format!("{} {text}", setting.flag()),
+        }
+    }
+}
+
+/// Why a configuration was refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A value that is not allowed.
+    #[error("{what}: {reason}")]
+    Value {
+        /// Setting and value, as the user wrote them.
+        what: String,
+        /// What is allowed instead.
+        reason: String,
+    },
+    /// A name that is no setting.
+    #[error("unknown {kind} {name} {place}: did you mean {nearest}?")]
+    Unknown {
+        /// `key` or `variable`.
+        kind: &'static str,
+        /// The name.
+        name: String,
+        /// Where it stands.
+        place: String,
+        /// The setting whose name is nearest.
+        nearest: String,
+    },
+    /// A file that is not TOML, or cannot be read.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A value that contradicts the run to be resumed.
+    #[error("{what}: the run in {run} was started with {saved}, which cannot change; leave it out, or start a new run")]
+    Contradiction {
+        /// Setting and value, as the user wrote them.
+        what: String,
+        /// The run folder.
+        run: String,
+        /// The run's own value.
+        saved: String,
+    },
+}
+
+impl ConfigError {
+    pub(super) fn value(setting: &Setting, text: &str, source: &Source, reason: String) -> Self {
+        ConfigError::Value { what: source.describe(setting, &one_line(text)), reason }
+    }
+}
+
+/// Values come from users: a line break must not tear the message.
+fn one_line(text: &str) -> String {
+    if text.is_empty() || text.contains(char::is_control) { format!("{text:?}") } else { text.to_owned() }
+}
+
+pub(super) fn unknown_key(name: &str, place: &str) -> ConfigError {
+    let nearest = nearest(&name.replace('-', "_"), SETTINGS.iter().map(|setting| setting.name.to_owned()));
+    ConfigError::Unknown { kind: "key", name: one_line(name), place: place.to_owned(), nearest }
+}
+
+pub(super) fn unknown_variable(name: &str) -> ConfigError {
+    let nearest = nearest(name, SETTINGS.iter().map(Setting::variable));
+    ConfigError::Unknown { kind: "variable", name: one_line(name), place: "in the environment".to_owned(), nearest }
+}
+
+/// The candidate with the fewest edits, the first of equals.
+fn nearest(name: &str, candidates: impl Iterator<Item = String>) -> String {
+    candidates.min_by_key(|candidate| edit_distance(name, candidate)).unwrap_or_default()
+}
+
+/// Levenshtein's distance: insertions, deletions and substitutions of characters.
+fn edit_distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, &b) in to.iter().enumerate() {
+            let substituted = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edit_distances() {
+        let check = |from, to, expected| assert_eq!(edit_distance(from, to), expected, "{from} {to}");
+        check("", "", 0);
+        check("", "lr", 2);
+        check("batch", "batch", 0);
+        check("bach", "batch", 1);
+        check("kitten", "sitting", 3);
+        check("ü", "u", 1);
+    }
+}

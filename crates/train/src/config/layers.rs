@@ -1,0 +1,188 @@
+//! Defaults < saved run < configuration file < environment < command line, with the source of each value kept.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use super::error::{unknown_key, unknown_variable};
+use super::{ConfigError, SETTINGS, Scope, Setting, Source, TrainConfig};
+
+pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
+
+/// Variables with our prefix that are no settings: they pass between launcher and ranks, or say where things lie.
+pub const INTERNAL_VARIABLES: &[&str] =
+    &["ENMASSE_TOKEN", "ENMASSE_TOKEN_FD", "ENMASSE_STORE_FD", "ENMASSE_CACHE", "ENMASSE_JOB"];
+
+/// A configuration being put together. The layers may come in any order: a value yields only to a source that outranks
+/// its own, or to a later one from the same source.
+///
+/// ```
+/// use enmasse_train::LayeredConfig;
+/// let mut layers = LayeredConfig::new();
+/// layers.argument("batch", "16")?;
+/// layers.environment([("ENMASSE_BATCH".into(), "32".into()), ("ENMASSE_EPOCHS".into(), "5".into())])?;
+/// let config = layers.finish()?;
+/// assert_eq!((config.batch, config.epochs), (Some(16), 5));
+/// # Ok::<(), enmasse_train::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LayeredConfig {
+    config: TrainConfig,
+    /// Parallel to [`SETTINGS`].
+    sources: Vec<Source>,
+    /// What the run to be resumed holds, beside its folder.
+    saved: Option<(Source, TrainConfig)>,
+}
+
+impl Default for LayeredConfig {
+    fn default() -> Self {
+        LayeredConfig::new()
+    }
+}
+
+impl LayeredConfig {
+    /// The defaults.
+    pub fn new() -> Self {
+        LayeredConfig { config: TrainConfig::default(), sources: vec![Source::Default; SETTINGS.len()], saved: None }
+    }
+
+    /// Lays the configuration of a run to be resumed (its TOML text and folder) below everything but the defaults.
+    /// Settings that belong to an invocation are not taken.
+    pub fn saved_run(&mut self, text: &str, folder: &Path) -> Result<(), ConfigError> {
+        let source = Source::Saved(folder.to_owned());
+        let mut saved = TrainConfig::default();
+        for (setting, value) in toml_settings(text, &format!("the saved run {}", folder.display()))? {
+            if setting.scope != Scope::Invocation {
+                assign(&mut saved, setting, &value, &source)?;
+                self.apply(setting, &value, source.clone())?;
+            }
+        }
+        self.saved = Some((source, saved));
+        Ok(())
+    }
+
+    /// Lays a TOML file over the saved run. Relative paths in it are relative to the current directory.
+    pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::File {
+            path: path.display().to_string(),
+            reason: format!("cannot read the configuration: {error}"),
+        })?;
+        for (setting, value) in toml_settings(&text, &path.display().to_string())? {
+            self.apply(setting, &value, Source::File(path.to_owned()))?;
+        }
+        Ok(())
+    }
+
+    /// Lays the environment over the file: every variable that begins with `ENMASSE_` must be known.
+    pub fn environment(
+        &mut self,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<(), ConfigError> {
+        for (name, value) in variables {
+            let name = name.to_string_lossy();
+            if !name.starts_with(VARIABLE_PREFIX) || INTERNAL_VARIABLES.contains(&name.as_ref()) {
+                continue;
+            }
+            let setting =
+                SETTINGS.iter().find(|setting| setting.variable() == name).ok_or_else(|| unknown_variable(&name))?;
+            self.apply(setting, &utf8(setting, &value, &Source::Environment)?, Source::Environment)?;
+        }
+        Ok(())
+    }
+
+    /// Lays a flag over everything. The occurrences of a repeatable flag come joined by commas.
+    pub fn argument(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let setting = Setting::find(name).ok_or_else(|| unknown_key(name, "on the command line"))?;
+        self.apply(setting, value, Source::CommandLine)
+    }
+
+    /// What the layers give so far, such as `out` and `resume`, which say where a saved run is.
+    pub fn config(&self) -> &TrainConfig {
+        &self.config
+    }
+
+    /// Where the value of a setting came from; `None` for an unknown name.
+    pub fn source(&self, name: &str) -> Option<&Source> {
+        let setting = Setting::find(name)?;
+        SETTINGS.iter().zip(&self.sources).find_map(|(known, source)| (known.name == setting.name).then_some(source))
+    }
+
+    /// The configuration, checked as a whole and against the saved run.
+    pub fn finish(self) -> Result<TrainConfig, ConfigError> {
+        if let Some((Source::Saved(folder), saved)) = &self.saved {
+            for setting in SETTINGS.iter().filter(|setting| setting.scope == Scope::Fixed) {
+                let (given, kept) = (self.config.get(setting.name), saved.get(setting.name));
+                if given != kept {
+                    return Err(ConfigError::Contradiction {
+                        what: self.source_of(setting).describe(setting, &given.unwrap_or_default()),
+                        run: folder.display().to_string(),
+                        saved: kept.unwrap_or_default(),
+                    });
+                }
+            }
+        }
+        self.config.check_with(|setting| self.source_of(setting))?;
+        Ok(self.config)
+    }
+
+    fn source_of(&self, setting: &Setting) -> Source {
+        self.source(setting.name).cloned().unwrap_or(Source::Default)
+    }
+
+    /// Sets the field unless a higher source did. The value is parsed either way: a wrong one is an error even where
+    /// another outranks it.
+    fn apply(&mut self, setting: &'static Setting, text: &str, source: Source) -> Result<(), ConfigError> {
+        let mut changed = self.config.clone();
+        assign(&mut changed, setting, text, &source)?;
+        let place = SETTINGS.iter().zip(&mut self.sources).find(|(known, _)| known.name == setting.name);
+        if let Some((_, current)) = place
+            && source.weight() >= current.weight()
+        {
+            self.config = changed;
+            *current = source;
+        }
+        Ok(())
+    }
+}
+
+fn assign(config: &mut TrainConfig, setting: &Setting, text: &str, source: &Source) -> Result<(), ConfigError> {
+    config.parse(setting, text).map_err(|reason| ConfigError::value(setting, text, source, reason))
+}
+
+fn utf8(setting: &Setting, value: &OsStr, source: &Source) -> Result<String, ConfigError> {
+    value
+        .to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| ConfigError::value(setting, &value.to_string_lossy(), source, "must be UTF-8 text".to_owned()))
+}
+
+/// The settings of a TOML text, each with its value as text. `place` is where the text came from.
+pub(super) fn toml_settings(text: &str, place: &str) -> Result<Vec<(&'static Setting, String)>, ConfigError> {
+    let refuse = |reason: String| ConfigError::File { path: place.to_owned(), reason };
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(0, |span| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1);
+        // The parser's message may span lines; the first one says it.
+        refuse(format!("line {line} is not TOML: {}", error.message().lines().next().unwrap_or_default()))
+    })?;
+    let mut settings: Vec<(&'static Setting, String)> = Vec::with_capacity(table.len());
+    for (key, value) in &table {
+        let setting = Setting::find(key).ok_or_else(|| unknown_key(key, &format!("in {place}")))?;
+        if settings.iter().any(|(known, _)| known.name == setting.name) {
+            return Err(refuse(format!("{} is given twice, with - and with _", setting.name)));
+        }
+        let value = scalar(value).ok_or_else(|| refuse(format!("{key} must be a text, a number, true or false")))?;
+        settings.push((setting, value));
+    }
+    Ok(settings)
+}
+
+/// A TOML value as the text of a setting; arrays of texts become lists.
+fn scalar(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => Some(value.to_string()),
+        toml::Value::Array(items) => {
+            items.iter().map(toml::Value::as_str).collect::<Option<Vec<_>>>().map(|items| items.join(","))
+        }
+        toml::Value::Datetime(_) | toml::Value::Table(_) => None,
+    }
+}

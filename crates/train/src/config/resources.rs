@@ -1,0 +1,76 @@
+//! How ranks, threads and batch follow from the machine where the user did not say.
+
+use super::{DEFAULT_GLOBAL_BATCH, Devices, TrainConfig};
+
+/// Ranks that a machine is given at most without `--devices`.
+const MOST_RANKS: usize = 8;
+
+impl TrainConfig {
+    /// Ranks of a run on one machine: `--devices`, or one for each core up to 8.
+    pub fn rank_count(&self, cores: usize) -> usize {
+        match self.devices {
+            Some(Devices::Cpu(count) | Devices::Gpu(count)) => count,
+            None => cores.clamp(1, MOST_RANKS),
+        }
+    }
+
+    /// Samples per rank: `--batch`, or a global batch of 64 divided over the ranks to the nearest, so that the result
+    /// hardly depends on the machine.
+    pub fn batch_per_rank(&self, world_size: usize) -> usize {
+        let world_size = world_size.max(1);
+        self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + world_size / 2) / world_size).max(1))
+    }
+
+    /// Computing threads of the rank at `local_rank`: `--threads`, or its share of the node's cores.
+    pub fn threads_of_rank(&self, cores: usize, local_rank: usize, local_ranks: usize) -> usize {
+        self.threads.unwrap_or(share(cores, local_rank, local_ranks))
+    }
+
+    /// Decoding threads of the rank at `local_rank`: `--loader-threads`, or its share of the node's cores.
+    pub fn loader_threads_of_rank(&self, cores: usize, local_rank: usize, local_ranks: usize) -> usize {
+        self.loader_threads.unwrap_or(share(cores, local_rank, local_ranks))
+    }
+}
+
+/// Cores of one of several ranks: the first ranks take the remainder, and each has at least one.
+fn share(cores: usize, local_rank: usize, local_ranks: usize) -> usize {
+    let ranks = local_ranks.max(1);
+    (cores / ranks + usize::from(local_rank < cores % ranks)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_share_the_machine() {
+        let config = TrainConfig::default();
+        let check = |cores, expected: (usize, usize, &[usize])| {
+            let ranks = config.rank_count(cores);
+            let threads: Vec<_> = (0..ranks).map(|rank| config.threads_of_rank(cores, rank, ranks)).collect();
+            let distinct = threads.iter().fold(Vec::new(), |mut seen, &count| {
+                if !seen.contains(&count) {
+                    seen.push(count);
+                }
+                seen
+            });
+            assert_eq!((ranks, config.batch_per_rank(ranks), distinct.as_slice()), expected, "{cores} cores");
+        };
+        check(1, (1, 64, &[1]));
+        check(2, (2, 32, &[1]));
+        check(3, (3, 21, &[1]));
+        check(8, (8, 8, &[1]));
+        check(20, (8, 8, &[3, 2]));
+    }
+
+    #[test]
+    fn given_values_win() {
+        let mut config = TrainConfig::default();
+        for (name, value) in [("devices", "cpu:3"), ("batch", "5"), ("threads", "4"), ("loader_threads", "6")] {
+            config.set(name, value).unwrap();
+        }
+        let found = (config.rank_count(2), config.batch_per_rank(9), config.threads_of_rank(2, 0, 3));
+        assert_eq!((found, config.loader_threads_of_rank(2, 0, 3)), ((3, 5, 4), 6));
+        assert_eq!(TrainConfig::default().batch_per_rank(200), 1);
+    }
+}

@@ -1,0 +1,194 @@
+use std::ffi::OsString;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn set(name: &str, value: &str) -> Result<TrainConfig, ConfigError> {
+    let mut layers = LayeredConfig::new();
+    layers.argument(name, value)?;
+    layers.finish()
+}
+
+#[test]
+fn refused_values_say_what_is_allowed() {
+    let check = |name, value, expected: &str| assert_eq!(set(name, value).unwrap_err().to_string(), expected);
+    check("batch", "0", "--batch 0: must be 1 or more");
+    check("batch", "-1", "--batch -1: must be a whole number, 1 or more");
+    check("batch", "2.5", "--batch 2.5: must be a whole number, 1 or more");
+    check("batch", "", "--batch \"\": must be a whole number, 1 or more");
+    check("epochs", "0", "--epochs 0: must be 1 or more");
+    check("size", "0", "--size 0: must be 1 or more");
+    check("lr", "nan", "--lr nan: must be a finite number, above 0");
+    check("lr", "inf", "--lr inf: must be a finite number, above 0");
+    check("lr", "0", "--lr 0: must be a finite number, above 0");
+    check("lr", "fast", "--lr fast: must be a number, above 0");
+    check("momentum", "1", "--momentum 1: must be a finite number, from 0 to below 1");
+    check("weight_decay", "-0.1", "--weight-decay -0.1: must be a finite number, 0 or more");
+    check("lrf", "1.1", "--lrf 1.1: must be a finite number, from 0 to 1");
+    check("label_smoothing", "1", "--label-smoothing 1: must be a finite number, from 0 to below 1");
+    check("seed", "-3", "--seed -3: must be a whole number");
+    check("precision", "bf16", "--precision bf16: must be f32, the only precision there is so far");
+    check("optimizer", "adam", "--optimizer adam: must be sgd or adamw");
+    check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
+    check("sync_bn", "False", "--sync-bn False: must be true or false");
+    check("model", "", "--model \"\": must not be empty");
+    check("devices", "cpu:0", "--devices cpu:0: must be cpu:N with N ranks, 1 or more");
+    check("devices", "tpu:1", "--devices tpu:1: must be cpu:N with N ranks, 1 or more");
+    check("devices", "gpu:4", "--devices gpu:4: this build of enmasse has no GPU support; use cpu:N");
+    check("warmup_epochs", "11", "--warmup-epochs 11: must not be more than the 10 epochs of the run");
+    check("bacth", "1", "unknown key bacth on the command line: did you mean batch?");
+    check("model\n", "x", "unknown key \"model\\n\" on the command line: did you mean model?");
+}
+
+#[test]
+fn settings_that_contradict_each_other() {
+    let check = |settings: &[(&str, &str)], expected: Option<&str>| {
+        let mut config = TrainConfig::default();
+        for (name, value) in settings {
+            config.set(name, value).unwrap();
+        }
+        assert_eq!(config.check().err().map(|error| error.to_string()).as_deref(), expected);
+    };
+    let refused = Some("nesterov true: needs --optimizer sgd and a --momentum above 0");
+    check(&[("nesterov", "true")], None);
+    check(&[("nesterov", "true"), ("momentum", "0")], refused);
+    check(&[("nesterov", "true"), ("optimizer", "adamw")], refused);
+    let infinite = TrainConfig { lr: f64::INFINITY, ..TrainConfig::default() };
+    assert_eq!(infinite.check().unwrap_err().to_string(), "lr inf: must be a finite number, above 0");
+}
+
+#[test]
+fn accepted_values() {
+    let check = |name, value, expected: &str| {
+        assert_eq!(set(name, value).unwrap().get(name).as_deref(), Some(expected), "{name} {value}")
+    };
+    check("devices", "cpu", "cpu:1");
+    check("devices", "cpu:16", "cpu:16");
+    check("sync-bn", "1", "true");
+    check("lr", "1e-3", "0.001");
+    check("lrf", "0", "0");
+    check("momentum", "0", "0");
+    check("seed", "18446744073709551615", "18446744073709551615");
+    check("freeze", "layer1.*, conv1.weight,", "layer1.*,conv1.weight");
+    check("freeze", "", "");
+}
+
+/// A table that drifted from the fields would show here: each setting's own text reads back, and names do not collide.
+#[test]
+fn every_setting_is_whole() {
+    let config = TrainConfig::default();
+    for setting in SETTINGS {
+        assert!(!setting.help.is_empty() && !setting.help.starts_with(' '), "{}", setting.name);
+        assert_eq!(setting.placeholder.is_empty(), setting.kind == Kind::Switch, "{}", setting.name);
+        assert!(!INTERNAL_VARIABLES.contains(&setting.variable().as_str()), "{}", setting.name);
+        if let Some(text) = setting.default_text() {
+            let mut again = config.clone();
+            again.set(&setting.flag()[2..], &text).unwrap();
+            assert_eq!(again, config, "{}", setting.name);
+        }
+    }
+    config.check().unwrap();
+}
+
+#[test]
+fn precedence_in_any_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.toml");
+    std::fs::write(&file, "epochs = 2\nbatch = 2\nlr = 2\nweight-decay = 2.0\nfreeze = [\"a\", \"b\"]\n").unwrap();
+    let variables = || [("ENMASSE_EPOCHS", "3"), ("ENMASSE_BATCH", "3"), ("ENMASSE_TOKEN", "t"), ("HOME", "/")];
+    let variables = || variables().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let saved = "epochs = 1\nbatch = 1\nlr = 1.0\nweight_decay = 1.0\nsize = 1\njson = true\nmax_steps = 1\n";
+    type Layer<'a> = &'a dyn Fn(&mut LayeredConfig) -> Result<(), ConfigError>;
+    let layers: [Layer; 4] = [
+        &|layers| layers.saved_run(saved, Path::new("runs/a")),
+        &|layers| layers.file(&file),
+        &|layers| layers.environment(variables()),
+        &|layers| layers.argument("epochs", "4"),
+    ];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let mut layered = LayeredConfig::new();
+        for layer in order {
+            layers[layer](&mut layered).unwrap();
+        }
+        let source = |name: &str| layered.source(name).cloned().unwrap();
+        assert_eq!(source("epochs"), Source::CommandLine);
+        assert_eq!(source("batch"), Source::Environment);
+        assert_eq!(source("lr"), Source::File(file.clone()));
+        assert_eq!(source("size"), Source::Saved("runs/a".into()));
+        assert_eq!(source("json"), Source::Default);
+        let config = layered.finish().unwrap();
+        assert_eq!((config.epochs, config.batch, config.lr, config.weight_decay), (4, Some(3), 2.0, 2.0));
+        // Settings of an invocation are not taken from the saved run.
+        assert_eq!((config.size, config.json, config.max_steps), (1, false, None));
+        assert_eq!(config.freeze, ["a", "b"]);
+    }
+}
+
+#[test]
+fn errors_say_where_a_value_came_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |text: &str, expected: &str| {
+        let path = folder.path().join("x.toml");
+        std::fs::write(&path, text).unwrap();
+        let error = LayeredConfig::new().file(&path).unwrap_err().to_string();
+        assert_eq!(error.replace(&path.display().to_string(), "x.toml"), expected);
+    };
+    check("batch = 0", "batch = 0 in x.toml: must be 1 or more");
+    check("lr = nan", "lr = nan in x.toml: must be a finite number, above 0");
+    check("bach = 1", "unknown key bach in x.toml: did you mean batch?");
+    check("syncbn = true", "unknown key syncbn in x.toml: did you mean sync_bn?");
+    check("[train]\nbatch = 1", "unknown key train in x.toml: did you mean data?");
+    check("sync_bn = true\nsync-bn = false", "x.toml: sync_bn is given twice, with - and with _");
+    check("batch = [1]", "x.toml: batch must be a text, a number, true or false");
+    check("batch = 1\nepochs =\n", "x.toml: line 2 is not TOML: string values must be quoted, expected literal string");
+
+    let environment = |name: &str, value: &str| {
+        LayeredConfig::new().environment([(name.into(), value.into())]).unwrap_err().to_string()
+    };
+    assert_eq!(environment("ENMASSE_LR", "-1"), "ENMASSE_LR=-1: must be a finite number, above 0");
+    let unknown = "unknown variable ENMASSE_EPOCH in the environment: did you mean ENMASSE_EPOCHS?";
+    assert_eq!(environment("ENMASSE_EPOCH", "1"), unknown);
+    let missing = LayeredConfig::new().file(Path::new("/nowhere.toml")).unwrap_err().to_string();
+    assert_eq!(missing, "/nowhere.toml: cannot read the configuration: No such file or directory (os error 2)");
+
+    // What only shows when everything is known still names its source.
+    let mut layers = LayeredConfig::new();
+    layers.environment([("ENMASSE_DEVICES".into(), "gpu:2".into())]).unwrap();
+    let gpu = "ENMASSE_DEVICES=gpu:2: this build of enmasse has no GPU support; use cpu:N";
+    assert_eq!(layers.finish().unwrap_err().to_string(), gpu);
+}
+
+#[test]
+fn a_resumed_run_keeps_model_and_split() {
+    let check = |name: &str, value: &str, expected: Result<&str, &str>| {
+        let mut layers = LayeredConfig::new();
+        layers.argument(name, value).unwrap();
+        let saved = TrainConfig { model: "resnet34".to_owned(), split_seed: 5, ..TrainConfig::default() };
+        layers.saved_run(&saved.to_toml(), Path::new("runs/a")).unwrap();
+        let found = layers.finish().map(|config| config.get(name).unwrap()).map_err(|error| error.to_string());
+        assert_eq!(found.as_ref().map(String::as_str).map_err(String::as_str), expected);
+    };
+    check("model", "resnet34", Ok("resnet34"));
+    check("epochs", "99", Ok("99"));
+    let ending = "which cannot change; leave it out, or start a new run";
+    let model = format!("--model resnet18: the run in runs/a was started with resnet34, {ending}");
+    check("model", "resnet18", Err(&model));
+    let split = format!("--split-seed 0: the run in runs/a was started with 5, {ending}");
+    check("split_seed", "0", Err(&split));
+}
+
+proptest! {
+    #[test]
+    fn toml_reads_back(
+        lr in 1e-12..1e3f64, seed: u64, batch in proptest::option::of(1..1000usize), sync_bn: bool,
+        model in "[ -~]{1,20}", out in proptest::option::of("[a-zé\"\\\\]{1,9}"),
+        freeze in proptest::collection::vec("[a-z*.]{1,8}", 0..3),
+    ) {
+        let devices = batch.map(Devices::Cpu);
+        let out = out.map(PathBuf::from);
+        let config = TrainConfig { lr, seed, batch, sync_bn, model, out, freeze, devices, ..TrainConfig::default() };
+        prop_assert_eq!(TrainConfig::from_toml(&config.to_toml()).unwrap(), config);
+    }
+}

@@ -1,0 +1,375 @@
+//! The types of settings: how each reads from text, and writes itself as text and TOML.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// What kind of value a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// On where named; `=true` and `=false` say so too.
+    Switch,
+    /// A number.
+    Number,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Any text.
+    Text,
+    /// A path.
+    Path,
+    /// Texts separated by commas; on a command line repeatable.
+    List,
+}
+
+/// Which numbers a setting allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    low: Option<i32>,
+    /// Whether `low` itself is left out.
+    open_low: bool,
+    high: Option<i32>,
+    open_high: bool,
+}
+
+/// No limits but the type's own.
+pub(super) const ANY: Range = Range { low: None, open_low: false, high: None, open_high: false };
+
+pub(super) const fn at_least(low: i32) -> Range {
+    Range { low: Some(low), ..ANY }
+}
+
+pub(super) const fn above(low: i32) -> Range {
+    Range { low: Some(low), open_low: true, ..ANY }
+}
+
+/// From `low` to `high`, both allowed.
+pub(super) const fn between(low: i32, high: i32) -> Range {
+    Range { low: Some(low), high: Some(high), ..ANY }
+}
+
+/// From `low` to below `high`.
+pub(super) const fn below(low: i32, high: i32) -> Range {
+    Range { low: Some(low), high: Some(high), open_high: true, ..ANY }
+}
+
+impl Range {
+    /// Whether the number is finite and within the limits.
+    pub fn contains(&self, number: f64) -> bool {
+        let low = self.low.is_none_or(|low| number > low.into() || (number == low.into() && !self.open_low));
+        let high = self.high.is_none_or(|high| number < high.into() || (number == high.into() && !self.open_high));
+        number.is_finite() && low && high
+    }
+}
+
+/// `1 or more`, `above 0`, `from 0 to below 1`; empty without limits.
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.low, self.high) {
+            (Some(low), None) if self.open_low => write!(f, "above {low}"),
+            (Some(low), None) => write!(f, "{low} or more"),
+            (Some(low), Some(high)) => write!(f, "from {low} to {}{high}", if self.open_high { "below " } else { "" }),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+/// A type that a setting can have. Errors are the end of a sentence that begins with the setting and its value.
+pub(super) trait SettingValue: Sized {
+    const KIND: Kind;
+
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// What [`SettingValue::parse`] takes; `None` for no value.
+    fn text(&self) -> Option<String>;
+
+    /// A TOML literal; `None` for no value.
+    fn to_toml(&self) -> Option<String>;
+
+    fn check(&self, _range: &Range) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn inspection(&self, range: &Range) -> Inspection {
+        Inspection { text: self.text(), toml: self.to_toml(), fault: self.check(range).err() }
+    }
+}
+
+/// A value of any type, looked at from outside.
+#[derive(Default)]
+pub(super) struct Inspection {
+    pub text: Option<String>,
+    pub toml: Option<String>,
+    /// What [`SettingValue::check`] says against it.
+    pub fault: Option<String>,
+}
+
+fn quoted(text: &str) -> Option<String> {
+    Some(toml::Value::from(text).to_string())
+}
+
+macro_rules! whole_numbers {
+    ($($type:ty),+) => {$(
+        impl SettingValue for $type {
+            const KIND: Kind = Kind::Number;
+
+            fn parse(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| "must be a whole number".to_owned())
+            }
+
+            fn text(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+
+            /// TOML's integers end at 2^63 - 1; larger ones are written as text, which reads the same.
+            fn to_toml(&self) -> Option<String> {
+                if i64::try_from(*self).is_ok() { self.text() } else { quoted(&self.to_string()) }
+            }
+
+            fn check(&self, range: &Range) -> Result<(), String> {
+                if range.contains(*self as f64) { Ok(()) } else { Err(format!("must be {range}")) }
+            }
+        }
+    )+};
+}
+whole_numbers!(usize, u64);
+
+impl SettingValue for f64 {
+    const KIND: Kind = Kind::Number;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "must be a number".to_owned())
+    }
+
+    /// The shortest decimal that reads back as the same number.
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        Some(toml::Value::from(*self).to_string())
+    }
+
+    fn check(&self, range: &Range) -> Result<(), String> {
+        if range.contains(*self) { Ok(()) } else { Err(format!("must be a finite number, {range}")) }
+    }
+}
+
+impl SettingValue for bool {
+    const KIND: Kind = Kind::Switch;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => Err("must be true or false".to_owned()),
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.text()
+    }
+}
+
+impl SettingValue for String {
+    const KIND: Kind = Kind::Text;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.clone())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        quoted(self)
+    }
+}
+
+impl SettingValue for PathBuf {
+    const KIND: Kind = Kind::Path;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        String::parse(text).map(PathBuf::from)
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.display().to_string())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        quoted(&self.display().to_string())
+    }
+}
+
+/// Text without anything between commas is the empty list.
+impl SettingValue for Vec<String> {
+    const KIND: Kind = Kind::List;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.join(","))
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        Some(toml::Value::from(self.clone()).to_string())
+    }
+}
+
+impl<T: SettingValue> SettingValue for Option<T> {
+    const KIND: Kind = T::KIND;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        T::parse(text).map(Some)
+    }
+
+    fn text(&self) -> Option<String> {
+        self.as_ref().and_then(T::text)
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.as_ref().and_then(T::to_toml)
+    }
+
+    fn check(&self, range: &Range) -> Result<(), String> {
+        self.as_ref().map_or(Ok(()), |value| value.check(range))
+    }
+}
+
+/// Makes an enum whose variants have one word each.
+macro_rules! choices {
+    ($($(#[$meta:meta])* $type:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ } $(, $note:literal)?)+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $type {
+            $($(#[$variant_meta])* $variant,)+
+        }
+
+        impl $type {
+            /// The word that stands for it.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $($type::$variant => $word,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl SettingValue for $type {
+            const KIND: Kind = Kind::Choice(&[$($word),+]);
+
+            fn parse(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok($type::$variant),)+
+                    _ => Err(format!(concat!("must be {}" $(, ", ", $note)?), [$($word),+].join(" or "))),
+                }
+            }
+
+            fn text(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+
+            fn to_toml(&self) -> Option<String> {
+                quoted(self.word())
+            }
+        }
+    )+};
+}
+
+choices! {
+    /// What hosts a rank.
+    RankKind {
+        /// A process of its own.
+        Process = "process",
+        /// A thread of this process.
+        Thread = "thread",
+    }
+    /// Precision of the computation.
+    Precision {
+        /// IEEE single precision.
+        F32 = "f32",
+    }, "the only precision there is so far"
+    /// How parameters are updated.
+    OptimizerKind {
+        /// Stochastic gradient descent, as PyTorch's `SGD`.
+        Sgd = "sgd",
+        /// Adam with decoupled weight decay, as PyTorch's `AdamW`.
+        AdamW = "adamw",
+    }
+    /// The learning rate over the epochs.
+    ScheduleKind {
+        /// Half a cosine from the learning rate to a fraction of it.
+        Cosine = "cosine",
+        /// Half a cosine to zero.
+        CosineAnnealing = "cosine-annealing",
+        /// A factor every so many epochs.
+        Step = "step",
+        /// Always the same.
+        Constant = "constant",
+    }
+    /// How the learning rate follows from the number of ranks.
+    LrScaling {
+        /// Not at all.
+        None = "none",
+        /// Multiplied by it.
+        Linear = "linear",
+    }
+    /// What to do with a parameter that does not reach the loss.
+    UnusedParameters {
+        /// Refuse the model, naming the parameter.
+        Error = "error",
+        /// Give it zero gradient.
+        Zero = "zero",
+    }
+}
+
+/// The devices of a run: one per rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Devices {
+    /// So many ranks that compute on processor cores.
+    Cpu(usize),
+    /// So many graphics cards. Understood so that it can be refused by name.
+    Gpu(usize),
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Devices::Cpu(count) => write!(f, "cpu:{count}"),
+            Devices::Gpu(count) => write!(f, "gpu:{count}"),
+        }
+    }
+}
+
+/// `cpu` alone is `cpu:1`.
+impl SettingValue for Devices {
+    const KIND: Kind = Kind::Text;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let (kind, count) = text.split_once(':').unwrap_or((text, "1"));
+        match (kind, count.parse()) {
+            ("cpu", Ok(count)) if count > 0 => Ok(Devices::Cpu(count)),
+            ("gpu", Ok(count)) if count > 0 => Ok(Devices::Gpu(count)),
+            _ => Err("must be cpu:N with N ranks, 1 or more".to_owned()),
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        quoted(&self.to_string())
+    }
+}
