@@ -54,8 +54,8 @@ pub(super) const fn below(low: i32, high: i32) -> Range {
 impl Range {
     /// Whether the number is finite and within the limits.
     pub fn contains(&self, number: f64) -> bool {
-        let low = self.low.is_none_or(|low| number > low.into() || (number == low.into() && !self.open_low));
-        let high = self.high.is_none_or(|high| number < high.into() || (number == high.into() && !self.open_high));
+        let low = self.low.map(f64::from).is_none_or(|low| number > low || (number == low && !self.open_low));
+        let high = self.high.map(f64::from).is_none_or(|high| number < high || (number == high && !self.open_high));
         number.is_finite() && low && high
     }
 }
