@@ -1,0 +1,186 @@
+//! The events of a run, and `metrics.jsonl`: one object per epoch, each epoch once, through kill and resume.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::file::{FileError, write_whole};
+
+/// What an epoch measured. As JSON its keys are a contract with scripts, in this order.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EpochRecord {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Mean loss over the samples trained on.
+    pub train_loss: f64,
+    /// Hits among the samples trained on, 0 to 1; for charts, not part of the JSON object.
+    #[serde(skip)]
+    pub train_accuracy: f64,
+    /// Mean loss over the validation set.
+    pub val_loss: f64,
+    /// Hits in the validation set, 0 to 1.
+    pub val_accuracy: f64,
+    /// The learning rate that the epoch used.
+    pub learning_rate: f64,
+    /// Over all ranks, training only.
+    pub images_per_second: f64,
+    /// Seconds of the epoch, validation included.
+    pub seconds: f64,
+    /// Number of ranks.
+    pub world_size: usize,
+}
+
+/// The end of a run. As JSON its keys are a contract with scripts, in this order.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DoneRecord {
+    /// The highest validation accuracy of an epoch.
+    pub best_val_accuracy: f64,
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Sum over ranks.
+    pub peak_rss_bytes: u64,
+    /// The run folder.
+    pub run: PathBuf,
+}
+
+/// A line of `--json`.
+///
+/// ```
+/// use enmasse_train::{DoneRecord, Event};
+/// let done = DoneRecord { best_val_accuracy: 0.5, seconds: 2.0, peak_rss_bytes: 9, run: "runs/a".into() };
+/// let line = r#"{"event":"done","best_val_accuracy":0.5,"seconds":2.0,"peak_rss_bytes":9,"run":"runs/a"}"#;
+/// assert_eq!(Event::Done(&done).to_line(), line);
+/// ```
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event<'a> {
+    /// After each epoch.
+    Epoch(&'a EpochRecord),
+    /// The last line.
+    Done(&'a DoneRecord),
+}
+
+impl Event<'_> {
+    /// The event as one line of JSON, without its line break. Numbers read back as the same bits; those that are not
+    /// finite are `null`.
+    pub fn to_line(&self) -> String {
+        // Only a map whose keys are not texts, or a path that is not UTF-8, could fail here.
+        serde_json::to_string(self)
+            .unwrap_or_else(|error| format!("{{\"event\":\"error\",\"message\":{:?}}}", error.to_string()))
+    }
+}
+
+/// The open `metrics.jsonl` of a run.
+#[derive(Debug)]
+pub struct RunLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl RunLog {
+    /// Opens the log, and makes it where there is none. Records from `first_epoch` on are dropped, since those epochs are
+    /// about to run (again); so is a last line that a killed writer left incomplete.
+    pub fn open(path: &Path, first_epoch: u64) -> Result<Self, FileError> {
+        let text = match std::fs::read(path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(FileError::of("read", path)(error)),
+        };
+        let kept = records_before(&text, first_epoch);
+        if kept != text {
+            write_whole(path, |writer| writer.write_all(kept.as_bytes()))?;
+        }
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(FileError::of("write", path))?;
+        Ok(RunLog { path: path.to_owned(), file })
+    }
+
+    /// Adds an epoch, and waits until it is on disk. Write it before the checkpoint that ends the epoch: should the process
+    /// die in between, the epoch runs again and its record is replaced, while in the other order it would be missing.
+    pub fn append(&mut self, record: &EpochRecord) -> Result<(), FileError> {
+        let line = Event::Epoch(record).to_line() + "\n";
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        written.map_err(FileError::of("write", &self.path))
+    }
+}
+
+/// The complete records of epochs below `first_epoch`, in order; of an epoch recorded twice, the later.
+fn records_before(text: &str, first_epoch: u64) -> String {
+    let mut kept: Vec<(u64, &str)> = Vec::new();
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let epoch = serde_json::from_str::<serde_json::Value>(line).ok().and_then(|record| record["epoch"].as_u64());
+        if let Some(epoch) = epoch.filter(|epoch| *epoch < first_epoch) {
+            kept.retain(|(earlier, _)| *earlier < epoch);
+            kept.push((epoch, line));
+        }
+    }
+    kept.into_iter().map(|(_, line)| line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(epoch: u64) -> EpochRecord {
+        EpochRecord {
+            epoch,
+            train_loss: 0.1 + 0.2,
+            train_accuracy: 0.25,
+            val_loss: f64::NAN,
+            val_accuracy: 0.5,
+            learning_rate: 1e-3,
+            images_per_second: 100.5,
+            seconds: 2.0,
+            world_size: 2,
+        }
+    }
+
+    fn line(epoch: u64) -> String {
+        Event::Epoch(&record(epoch)).to_line() + "\n"
+    }
+
+    #[test]
+    fn lines_are_the_contract() {
+        let epoch =
+            r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"val_loss":null,"val_accuracy":0.5,"#;
+        let rest = r#""learning_rate":0.001,"images_per_second":100.5,"seconds":2.0,"world_size":2}"#;
+        assert_eq!(Event::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
+    }
+
+    #[test]
+    fn each_epoch_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let check = |before: Option<String>, first_epoch, expected: &[u64]| {
+            match before {
+                Some(text) => std::fs::write(&path, text).unwrap(),
+                None => drop(std::fs::remove_file(&path)),
+            }
+            let mut log = RunLog::open(&path, first_epoch).unwrap();
+            log.append(&record(first_epoch)).unwrap();
+            let expected: String = expected.iter().map(|&epoch| line(epoch)).collect();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        };
+        let three = || line(0) + &line(1) + &line(2);
+        check(None, 0, &[0]);
+        check(Some(three()), 3, &[0, 1, 2, 3]);
+        check(Some(three()), 1, &[0, 1]);
+        check(Some(three()), 0, &[0]);
+        // A torn last line, even one that is JSON but for its line break.
+        check(Some(three() + "{\"event\":\"epo"), 3, &[0, 1, 2, 3]);
+        check(Some(three().trim_end().to_owned()), 2, &[0, 1, 2]);
+        check(Some(line(0) + "\u{0}\u{0}\n"), 1, &[0, 1]);
+        // Recorded twice.
+        check(Some(line(0) + &line(1) + &line(1)), 2, &[0, 1, 2]);
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let check = |path: &str, expected: &str| {
+            assert_eq!(RunLog::open(Path::new(path), 0).unwrap_err().to_string(), expected)
+        };
+        check("/nowhere/metrics.jsonl", "cannot write /nowhere/metrics.jsonl: it does not exist");
+        check("/proc", "cannot read /proc: Is a directory (os error 21)");
+    }
+}
