@@ -1,0 +1,240 @@
+//! TensorBoard event files: TFRecord framing around a few protobuf messages, both written by hand.
+//!
+//! A record is the length (u64), a masked CRC-32C of the length, the bytes, and a masked CRC-32C of the bytes, all little
+//! endian. Sources: TensorFlow's `core/lib/io/record_writer.cc`, `core/util/event.proto`, `core/framework/summary.proto`.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::EpochRecord;
+use crate::file::FileError;
+
+/// An event file of a run.
+#[derive(Debug)]
+pub struct TensorBoard {
+    path: PathBuf,
+    file: File,
+}
+
+impl TensorBoard {
+    /// Makes a new event file in the run folder. What earlier files there say of `first_epoch` and later is void:
+    /// TensorBoard drops it, as those epochs run again.
+    pub fn create(folder: &Path, first_epoch: u64) -> Result<Self, FileError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
+        // TensorBoard reads files in the order of their names; nanoseconds keep two starts within a second apart.
+        let (seconds, nanoseconds, process) = (now.as_secs(), now.subsec_nanos(), std::process::id());
+        let path = folder.join(format!("events.out.tfevents.{seconds:010}.{nanoseconds:09}.{host}.{process}"));
+        let file =
+            OpenOptions::new().append(true).create_new(true).open(&path).map_err(FileError::of("create", &path))?;
+        let mut board = TensorBoard { path, file };
+        let wall_time = now.as_secs_f64();
+        board.write(&[version_event(wall_time), session_start_event(wall_time, first_epoch)])?;
+        Ok(board)
+    }
+
+    /// Adds an epoch under the tutorials' tags and under `train/` and `val/`; the step is the epoch.
+    pub fn append(&mut self, record: &EpochRecord) -> Result<(), FileError> {
+        let wall_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let scalars = [
+            ("loss", record.train_loss),
+            ("accuracy", record.val_accuracy),
+            ("learning_rate", record.learning_rate),
+            ("train/loss", record.train_loss),
+            ("train/accuracy", record.train_accuracy),
+            ("val/loss", record.val_loss),
+            ("val/accuracy", record.val_accuracy),
+        ];
+        self.write(&[scalars_event(wall_time, record.epoch, &scalars)])
+    }
+
+    /// Each call writes whole records at once, so that a reader never waits for the rest of one.
+    fn write(&mut self, events: &[Vec<u8>]) -> Result<(), FileError> {
+        let records: Vec<u8> = events.iter().flat_map(|event| frame(event)).collect();
+        self.file.write_all(&records).map_err(FileError::of("write", &self.path))
+    }
+}
+
+fn frame(data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u64).to_le_bytes();
+    [&length[..], &masked_crc(&length).to_le_bytes(), data, &masked_crc(data).to_le_bytes()].concat()
+}
+
+/// The first record of every file.
+fn version_event(wall_time: f64) -> Vec<u8> {
+    let mut event = event(wall_time, 0);
+    bytes_field(&mut event, 3, b"brain.Event:2");
+    event
+}
+
+/// `session_log { status: START }`, at which TensorBoard drops what it knows of this step and later ones.
+fn session_start_event(wall_time: f64, step: u64) -> Vec<u8> {
+    let mut session = Vec::new();
+    varint_field(&mut session, 1, 1);
+    let mut event = event(wall_time, step);
+    bytes_field(&mut event, 7, &session);
+    event
+}
+
+fn scalars_event(wall_time: f64, step: u64, scalars: &[(&str, f64)]) -> Vec<u8> {
+    let mut summary = Vec::new();
+    for (tag, value) in scalars {
+        let mut entry = Vec::new();
+        bytes_field(&mut entry, 1, tag.as_bytes());
+        // simple_value, field 2, 32 bits.
+        entry.push(2 << 3 | 5);
+        entry.extend((*value as f32).to_le_bytes());
+        bytes_field(&mut summary, 1, &entry);
+    }
+    let mut event = event(wall_time, step);
+    bytes_field(&mut event, 5, &summary);
+    event
+}
+
+/// `wall_time` is field 1 (64 bits), `step` field 2.
+fn event(wall_time: f64, step: u64) -> Vec<u8> {
+    let mut event = vec![1 << 3 | 1];
+    event.extend(wall_time.to_le_bytes());
+    varint_field(&mut event, 2, step);
+    event
+}
+
+fn bytes_field(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    message.push(field << 3 | 2);
+    varint(message, bytes.len() as u64);
+    message.extend(bytes);
+}
+
+fn varint_field(message: &mut Vec<u8>, field: u8, value: u64) {
+    message.push(field << 3);
+    varint(message, value);
+}
+
+fn varint(message: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        message.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    message.push(value as u8);
+}
+
+/// TFRecord's mask: a CRC of data that holds CRCs would be weak.
+fn masked_crc(bytes: &[u8]) -> u32 {
+    crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
+}
+
+/// CRC-32C (Castagnoli), bit by bit: a few hundred bytes per epoch need no table.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg());
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 3720, appendix B.4.
+    #[test]
+    fn crc_known_answers() {
+        let check = |bytes: &[u8], expected| assert_eq!(crc32c(bytes), expected);
+        check(b"", 0);
+        check(b"123456789", 0xE306_9283);
+        check(&[0; 32], 0x8A91_36AA);
+        check(&[0xFF; 32], 0x62A8_AB43);
+        check(&(0..32).collect::<Vec<u8>>(), 0x46DD_794E);
+    }
+
+    /// A field of a protobuf message: its number, and its value as bytes.
+    type Field<'a> = (u64, &'a [u8]);
+
+    /// An independent reader of just enough protobuf.
+    fn fields(mut message: &[u8]) -> Vec<Field<'_>> {
+        fn varint(message: &mut &[u8]) -> u64 {
+            let length = message.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+            let (digits, rest) = message.split_at(length);
+            *message = rest;
+            digits.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7F))
+        }
+        let mut found = Vec::new();
+        while !message.is_empty() {
+            let key = varint(&mut message);
+            let start = message;
+            let length = match key & 7 {
+                0 => {
+                    varint(&mut message);
+                    start.len() - message.len()
+                }
+                1 => 8,
+                2 => varint(&mut message) as usize,
+                5 => 4,
+                other => panic!("wire type {other}"),
+            };
+            let start = if key & 7 == 0 { start } else { message };
+            found.push((key >> 3, &start[..length]));
+            message = &start[length..];
+        }
+        found
+    }
+
+    fn records(mut file: &[u8]) -> Vec<&[u8]> {
+        let mut found = Vec::new();
+        while !file.is_empty() {
+            let (length, rest) = file.split_at(8);
+            let (length_crc, rest) = rest.split_at(4);
+            let (data, rest) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
+            let (data_crc, rest) = rest.split_at(4);
+            assert_eq!(masked_crc(length).to_le_bytes(), length_crc);
+            assert_eq!(masked_crc(data).to_le_bytes(), data_crc);
+            found.push(data);
+            file = rest;
+        }
+        found
+    }
+
+    #[test]
+    fn files_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut board = TensorBoard::create(folder.path(), 200).unwrap();
+        let record = EpochRecord {
+            epoch: 200,
+            train_loss: 0.5,
+            train_accuracy: 0.25,
+            val_loss: 0.75,
+            val_accuracy: 0.125,
+            learning_rate: 2.0,
+            images_per_second: 1.0,
+            seconds: 1.0,
+            world_size: 1,
+        };
+        board.append(&record).unwrap();
+        let name = board.path.file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with("events.out.tfevents."), "{name}");
+        let file = std::fs::read(&board.path).unwrap();
+        let events: Vec<_> = records(&file).into_iter().map(fields).collect();
+        let [version, session, scalars] = events.as_slice() else { panic!("{} events", events.len()) };
+        assert_eq!(version[2], (3, &b"brain.Event:2"[..]));
+        let step: Field = (2, &[200, 1]);
+        assert_eq!((session[1], session[2]), (step, (7, &[8, 1][..])));
+        assert_eq!((scalars[1], scalars[2].0), (step, 5));
+        let values: Vec<_> = fields(scalars[2].1)
+            .into_iter()
+            .map(|(field, value)| {
+                let value = fields(value);
+                assert_eq!((field, value[0].0, value[1].0), (1, 1, 2));
+                (std::str::from_utf8(value[0].1).unwrap(), f32::from_le_bytes(value[1].1.try_into().unwrap()))
+            })
+            .collect();
+        let expected = [
+            ("loss", 0.5),
+            ("accuracy", 0.125),
+            ("learning_rate", 2.0),
+            ("train/loss", 0.5),
+            ("train/accuracy", 0.25),
+            ("val/loss", 0.75),
+            ("val/accuracy", 0.125),
+        ];
+        assert_eq!(values, expected);
+    }
+}
