@@ -1,1 +1,24 @@
 //! Process groups: store, rendezvous, transports, collectives, and the cause of every failure.
+//!
+//! Ranks are processes or threads that run the same operations in the same order. A [`Group`] is one rank's handle; all
+//! sums are added in one fixed tree over ranks ([`tree_fold`]), so that no transport and no timing changes a bit. Nothing
+//! waits for ever: whatever goes wrong on one rank ends the operations of all, with the same [`Cause`].
+//!
+//! The crate knows bytes, element types and deadlines; it knows no model, and holds no state but in its handles.
+
+mod cause;
+mod element;
+mod engine;
+mod error;
+mod failure;
+mod group;
+mod operation;
+mod transport;
+mod tree;
+
+pub use cause::{Cause, CauseKind, MalformedCause};
+pub use element::{Element, Reduction};
+pub use engine::Handle;
+pub use error::JoinError;
+pub use group::{Group, Options};
+pub use tree::{tree_fold, tree_sum};

@@ -1,0 +1,290 @@
+//! The one failure currency of the program: which rank failed first, where, while doing what, and why.
+//!
+//! Whatever goes wrong on a rank becomes a [`Cause`]; the first one raised in a group wins, and is what every rank
+//! reports. It travels between ranks as a small bounded record, [`Cause::to_bytes`].
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use thiserror::Error;
+
+/// Longest host or operation name kept, in bytes.
+const NAME_LIMIT: usize = 255;
+/// Longest message kept, in bytes.
+const MESSAGE_LIMIT: usize = 8 << 10;
+/// No encoded cause is longer than this.
+pub(crate) const CAUSE_LIMIT: usize = 64 + 2 * NAME_LIMIT + MESSAGE_LIMIT;
+/// First byte of an encoded cause; a new layout takes the next number.
+const VERSION: u8 = 1;
+/// Stands for "no rank" in an encoded cause.
+const NO_RANK: u64 = u64::MAX;
+
+/// What sort of failure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CauseKind {
+    /// The rank is gone: its connection closed without goodbye, or it left while others still needed it.
+    Exited,
+    /// A signal, of this number, ended the rank.
+    Killed(i32),
+    /// The rank is connected, but has sent no heartbeat for the stated time.
+    Silent,
+    /// Two ranks do different things: another operation, type or count, or another plan, configuration or data.
+    Desync,
+    /// A loss or gradient is infinite or not a number.
+    NonFinite,
+    /// Any error that a rank reports.
+    Error,
+    /// The user or the scheduler asked to stop.
+    Interrupted,
+}
+
+impl CauseKind {
+    /// The kind's name in machine-readable output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CauseKind::Exited => "exited",
+            CauseKind::Killed(_) => "killed",
+            CauseKind::Silent => "silent",
+            CauseKind::Desync => "desync",
+            CauseKind::NonFinite => "non-finite",
+            CauseKind::Error => "error",
+            CauseKind::Interrupted => "interrupted",
+        }
+    }
+
+    fn code(self) -> (u8, i32) {
+        match self {
+            CauseKind::Exited => (1, 0),
+            CauseKind::Killed(signal) => (2, signal),
+            CauseKind::Silent => (3, 0),
+            CauseKind::Desync => (4, 0),
+            CauseKind::NonFinite => (5, 0),
+            CauseKind::Error => (6, 0),
+            CauseKind::Interrupted => (7, 0),
+        }
+    }
+
+    fn from_code(code: u8, signal: i32) -> Option<Self> {
+        Some(match code {
+            1 => CauseKind::Exited,
+            2 => CauseKind::Killed(signal),
+            3 => CauseKind::Silent,
+            4 => CauseKind::Desync,
+            5 => CauseKind::NonFinite,
+            6 => CauseKind::Error,
+            7 => CauseKind::Interrupted,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for CauseKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CauseKind::Exited => f.write_str("exited"),
+            CauseKind::Killed(signal) => write!(f, "was killed by signal {signal}"),
+            CauseKind::Silent => f.write_str("fell silent"),
+            CauseKind::Desync => f.write_str("is out of step"),
+            CauseKind::NonFinite => f.write_str("met a non-finite value"),
+            CauseKind::Error => f.write_str("failed"),
+            CauseKind::Interrupted => f.write_str("was interrupted"),
+        }
+    }
+}
+
+/// The first failure of a group. Prints as one line:
+///
+/// ```
+/// use enmasse_comm::{Cause, CauseKind};
+/// let cause = Cause::new(CauseKind::Exited, "connection closed without goodbye")
+///     .of_rank(2).on_host("h").during("all_reduce(sum) of 1000 f32", 17);
+/// assert_eq!(
+///     cause.to_string(),
+///     "rank 2 on host h exited during all_reduce(sum) of 1000 f32 #17: connection closed without goodbye"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct Cause {
+    /// The rank that failed; none where no single rank is to blame.
+    pub rank: Option<usize>,
+    /// The machine it ran on; empty where that is not known.
+    pub host: String,
+    /// What sort of failure.
+    pub kind: CauseKind,
+    /// What was being done; empty outside operations.
+    pub operation: String,
+    /// The operation's number in its group, from 1; 0 outside operations.
+    pub sequence: u64,
+    /// What happened and, where there is something, what to do.
+    pub message: String,
+    /// When it was raised, in milliseconds since 1970 (UTC), by the raising machine's clock.
+    pub time: u64,
+}
+
+impl Cause {
+    /// A cause raised now, on this machine.
+    pub fn new(kind: CauseKind, message: impl Into<String>) -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64);
+        Cause {
+            rank: None,
+            host: host_name(),
+            kind,
+            operation: String::new(),
+            sequence: 0,
+            message: message.into(),
+            time,
+        }
+    }
+
+    /// Names the rank that failed.
+    pub fn of_rank(mut self, rank: usize) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// Names its machine.
+    pub fn on_host(mut self, host: impl Into<String>) -> Self {
+        self.host = host.into();
+        self
+    }
+
+    /// Names the operation under way, and its number.
+    pub fn during(mut self, operation: impl Into<String>, sequence: u64) -> Self {
+        self.operation = operation.into();
+        self.sequence = sequence;
+        self
+    }
+
+    /// The bounded binary form, the same on every machine. Longer texts are cut.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (code, signal) = self.kind.code();
+        let mut bytes = vec![VERSION, code];
+        bytes.extend(signal.to_le_bytes());
+        bytes.extend(self.rank.map_or(NO_RANK, |rank| rank as u64).to_le_bytes());
+        bytes.extend(self.sequence.to_le_bytes());
+        bytes.extend(self.time.to_le_bytes());
+        for (text, limit) in [(&self.host, NAME_LIMIT), (&self.operation, NAME_LIMIT), (&self.message, MESSAGE_LIMIT)] {
+            let text = cut(text, limit);
+            bytes.extend((text.len() as u16).to_le_bytes());
+            bytes.extend(text.as_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what [`Cause::to_bytes`] wrote; nothing is trusted, and nothing beyond the stated bounds is allocated.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedCause> {
+        let mut rest = bytes;
+        let [version, code] = take(&mut rest)?;
+        let signal = i32::from_le_bytes(take(&mut rest)?);
+        let rank = u64::from_le_bytes(take(&mut rest)?);
+        let sequence = u64::from_le_bytes(take(&mut rest)?);
+        let time = u64::from_le_bytes(take(&mut rest)?);
+        let kind = CauseKind::from_code(code, signal).filter(|_| version == VERSION).ok_or(MalformedCause)?;
+        let mut text = |limit: usize| {
+            let length = u16::from_le_bytes(take(&mut rest)?) as usize;
+            let (text, after) = rest.split_at_checked(length).filter(|_| length <= limit).ok_or(MalformedCause)?;
+            rest = after;
+            std::str::from_utf8(text).map(str::to_owned).map_err(|_| MalformedCause)
+        };
+        let (host, operation, message) = (text(NAME_LIMIT)?, text(NAME_LIMIT)?, text(MESSAGE_LIMIT)?);
+        if !rest.is_empty() {
+            return Err(MalformedCause);
+        }
+        let rank = if rank == NO_RANK { None } else { Some(usize::try_from(rank).map_err(|_| MalformedCause)?) };
+        Ok(Cause { rank, host, kind, operation, sequence, message, time })
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            Some(rank) => write!(f, "rank {rank}")?,
+            None => f.write_str("the group")?,
+        }
+        if !self.host.is_empty() {
+            write!(f, " on host {}", one_line(&self.host))?;
+        }
+        write!(f, " {}", self.kind)?;
+        if !self.operation.is_empty() {
+            write!(f, " during {}", one_line(&self.operation))?;
+            if self.sequence > 0 {
+                write!(f, " #{}", self.sequence)?;
+            }
+        }
+        if !self.message.is_empty() {
+            write!(f, ": {}", one_line(&self.message))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes are no cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the bytes received are not a failure record of this version: do all ranks run the same program?")]
+pub struct MalformedCause;
+
+/// This machine's name.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A message from another machine must not be able to move the cursor of a terminal, nor fake a second line of a log.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The longest beginning of `text` of at most `limit` bytes that ends between characters.
+fn cut(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], MalformedCause> {
+    let (head, tail) = rest.split_first_chunk().ok_or(MalformedCause)?;
+    *rest = tail;
+    Ok(*head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn prints_one_line() {
+        let check = |cause: Cause, expected: &str| assert_eq!(cause.on_host("h").to_string(), expected);
+        check(Cause::new(CauseKind::Interrupted, ""), "the group on host h was interrupted");
+        check(Cause::new(CauseKind::Killed(9), "").of_rank(0), "rank 0 on host h was killed by signal 9");
+        check(
+            Cause::new(CauseKind::Error, "a\nb\x1b[2J").of_rank(1).during("step", 0),
+            "rank 1 on host h failed during step: a b [2J",
+        );
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let cause = Cause::new(CauseKind::Error, "ü".repeat(MESSAGE_LIMIT)).on_host("x".repeat(9999));
+        let bytes = cause.to_bytes();
+        let read = Cause::from_bytes(&bytes).unwrap();
+        assert!(bytes.len() <= CAUSE_LIMIT, "{}", bytes.len());
+        assert_eq!((read.host.len(), read.message.len()), (NAME_LIMIT, MESSAGE_LIMIT));
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_round_trip(
+            rank in proptest::option::of(0usize..9999), kind in 1u8..8, signal in 0i32..64,
+            host in ".{0,20}", operation in ".{0,40}", message in ".{0,80}", sequence: u64, time: u64,
+        ) {
+            let kind = CauseKind::from_code(kind, signal).unwrap();
+            let cause = Cause { rank, host, kind, operation, sequence, message, time };
+            let bytes = cause.to_bytes();
+            prop_assert_eq!(Cause::from_bytes(&bytes), Ok(cause));
+            prop_assert_eq!(Cause::from_bytes(&bytes[..bytes.len() - 1]), Err(MalformedCause));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Cause::from_bytes(&bytes);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What can be sent and summed: the element types, and how two values combine.
+
+use enmasse_tensor::DType;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// How values of the ranks combine into one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Their sum, added in the fixed tree of [`crate::tree_fold`]. Integers wrap around.
+    Sum,
+    /// The greatest; not a number wins over everything.
+    Max,
+    /// The least; not a number wins over everything.
+    Min,
+}
+
+impl Reduction {
+    /// The name used in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "sum",
+            Reduction::Max => "max",
+            Reduction::Min => "min",
+        }
+    }
+}
+
+/// An element type of collectives. Sealed: any bits are a valid value, which receiving relies on.
+pub trait Element: sealed::Sealed + Copy + Default + PartialOrd + Send + Sync + 'static {
+    /// Its name on the wire.
+    const DTYPE: DType;
+
+    /// `left + right`; wraps around for integers.
+    fn sum(left: Self, right: Self) -> Self;
+
+    /// The greater, or whichever is not a number; the right one of equals.
+    fn max(left: Self, right: Self) -> Self;
+
+    /// The lesser, or whichever is not a number; the right one of equals.
+    fn min(left: Self, right: Self) -> Self;
+}
+
+macro_rules! element {
+    ($type:ty, $dtype:ident, $sum:expr) => {
+        impl sealed::Sealed for $type {}
+
+        // `x != x` holds for nothing but NaN; for integers the compiler removes it.
+        #[allow(clippy::eq_op)]
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+
+            #[inline(always)]
+            fn sum(left: Self, right: Self) -> Self {
+                let sum: fn($type, $type) -> $type = $sum;
+                sum(left, right)
+            }
+
+            #[inline(always)]
+            fn max(left: Self, right: Self) -> Self {
+                if left > right || left != left { left } else { right }
+            }
+
+            #[inline(always)]
+            fn min(left: Self, right: Self) -> Self {
+                if left < right || left != left { left } else { right }
+            }
+        }
+    };
+}
+
+element!(f32, F32, |left, right| left + right);
+element!(f64, F64, |left, right| left + right);
+element!(i32, I32, i32::wrapping_add);
+element!(i64, I64, i64::wrapping_add);
+element!(u8, U8, u8::wrapping_add);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn not_a_number_wins() {
+        for (left, right) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            assert!(<f32 as Element>::max(left, right).is_nan() && <f32 as Element>::min(left, right).is_nan());
+        }
+    }
+
+    #[test]
+    fn extremes() {
+        assert_eq!((<i32 as Element>::max(-1, 2), <i32 as Element>::min(-1, 2)), (2, -1));
+        assert_eq!(<i64 as Element>::sum(i64::MAX, 1), i64::MIN);
+        assert_eq!(<u8 as Element>::sum(255, 2), 1);
+    }
+}

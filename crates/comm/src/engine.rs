@@ -1,0 +1,251 @@
+//! The queue of a group's operations, and the communication thread that carries them out in order.
+//!
+//! Queueing and waiting allocate nothing: operations lie in a ring made with the group, and a handle is a number. A
+//! blocking call that finds the queue empty is carried out by the caller itself, which saves two thread switches.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::cause::{Cause, CauseKind};
+use crate::failure::Failure;
+use crate::operation::Operation;
+use crate::transport::{Stop, Transport};
+
+/// Operations that may be queued before starting another one waits; far above the buckets of any plan.
+const CAPACITY: usize = 256;
+
+/// Owns the communication thread.
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    /// There is something to carry out, or an end of it.
+    work: Condvar,
+    /// An operation is done.
+    done: Condvar,
+    /// Operations done so far, whether well or not.
+    completed: AtomicU64,
+    /// The first operation that failed; all later ones fail too.
+    failed_from: AtomicU64,
+    transport: Mutex<Box<dyn Transport>>,
+    failure: Arc<Failure>,
+    delay: Duration,
+}
+
+#[derive(Default)]
+struct Queue {
+    pending: VecDeque<Operation>,
+    /// Operations queued so far; the number of the last one.
+    queued: u64,
+    /// Somebody is carrying one out.
+    running: bool,
+    closing: bool,
+}
+
+impl Engine {
+    /// Starts the thread. `delay` passes before each operation is carried out.
+    pub(crate) fn start(
+        transport: Box<dyn Transport>,
+        failure: Arc<Failure>,
+        delay: Duration,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue { pending: VecDeque::with_capacity(CAPACITY), ..Queue::default() }),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            completed: AtomicU64::new(0),
+            failed_from: AtomicU64::new(u64::MAX),
+            transport: Mutex::new(transport),
+            failure,
+            delay,
+        });
+        let thread = std::thread::Builder::new().name("enmasse-comm".into()).spawn({
+            let shared = shared.clone();
+            move || shared.serve()
+        })?;
+        Ok(Engine { shared, thread: Some(thread) })
+    }
+
+    /// Queues an operation, whose memory stays valid and untouched until the handle has been waited for.
+    pub(crate) fn start_operation(&self, operation: Operation) -> Handle {
+        let mut queue = self.shared.lock();
+        while queue.pending.len() == CAPACITY {
+            queue = wait(&self.shared.done, queue);
+        }
+        let ticket = queue.push(operation);
+        self.shared.work.notify_one();
+        Handle { shared: Some(self.shared.clone()), ticket }
+    }
+
+    /// Carries out an operation, after those queued before it.
+    pub(crate) fn run(&self, mut operation: Operation) -> Result<(), Arc<Cause>> {
+        let mut queue = self.shared.lock();
+        if queue.running || !queue.pending.is_empty() {
+            drop(queue);
+            return self.start_operation(operation).wait();
+        }
+        queue.queued += 1;
+        queue.running = true;
+        operation.sequence = queue.queued;
+        drop(queue);
+        self.shared.carry_out(&operation);
+        self.shared.outcome(operation.sequence)
+    }
+
+    /// Carries out what is queued, then tells the other ranks that this one leaves.
+    pub(crate) fn close(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.work.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // The thread catches panics of its work.
+            let _ = thread.join();
+        }
+        self.shared.transport().close();
+    }
+}
+
+impl Queue {
+    fn push(&mut self, mut operation: Operation) -> u64 {
+        self.queued += 1;
+        operation.sequence = self.queued;
+        self.pending.push_back(operation);
+        self.queued
+    }
+}
+
+impl Shared {
+    /// The communication thread.
+    fn serve(&self) {
+        let mut queue = self.lock();
+        loop {
+            match queue.pending.pop_front() {
+                Some(operation) if !queue.running => {
+                    queue.running = true;
+                    drop(queue);
+                    self.carry_out(&operation);
+                    queue = self.lock();
+                }
+                Some(operation) => {
+                    queue.pending.push_front(operation);
+                    queue = wait(&self.work, queue);
+                }
+                None if queue.closing && !queue.running => return,
+                None => queue = wait(&self.work, queue),
+            }
+        }
+    }
+
+    /// Carries out the operation whose turn it is; the caller has set `running`.
+    fn carry_out(&self, operation: &Operation) {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            if !self.delay.is_zero() {
+                self.failure.fails_within(self.delay);
+            }
+            if self.failure.is_stopping() {
+                return Err(Stop::Failed);
+            }
+            self.transport().execute(operation, &self.failure)
+        }));
+        let result = result.unwrap_or_else(|_| {
+            let cause = Cause::new(CauseKind::Error, "the communication thread panicked; its message is above");
+            Err(Stop::Raise(Box::new(cause.during(operation.describe(), operation.sequence))))
+        });
+        if let Err(stop) = result {
+            if let Stop::Raise(cause) = stop {
+                self.failure.raise(*cause);
+            }
+            self.failed_from.fetch_min(operation.sequence, Ordering::Relaxed);
+        }
+        let mut queue = self.lock();
+        queue.running = false;
+        self.completed.store(operation.sequence, Ordering::Release);
+        // The thread may be waiting for its turn behind a caller that carried out its own operation.
+        self.work.notify_one();
+        self.done.notify_all();
+    }
+
+    fn is_done(&self, ticket: u64) -> bool {
+        self.completed.load(Ordering::Acquire) >= ticket
+    }
+
+    /// How an operation that is done ended.
+    fn outcome(&self, ticket: u64) -> Result<(), Arc<Cause>> {
+        if ticket < self.failed_from.load(Ordering::Relaxed) { Ok(()) } else { self.failure.check() }
+    }
+
+    fn wait(&self, ticket: u64) {
+        if self.is_done(ticket) {
+            return;
+        }
+        let mut queue = self.lock();
+        while !self.is_done(ticket) {
+            queue = wait(&self.done, queue);
+        }
+    }
+
+    /// No code that can panic runs under these locks, except a transport, which is not used after it did.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn transport(&self) -> MutexGuard<'_, Box<dyn Transport>> {
+        self.transport.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wait<'a>(condition: &Condvar, guard: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+    condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An operation under way. Dropping it waits for its end, since its memory belongs to it until then.
+#[must_use = "the operation owns its memory until it has been waited for"]
+pub struct Handle {
+    /// None where there was nothing to do.
+    shared: Option<Arc<Shared>>,
+    ticket: u64,
+}
+
+impl Handle {
+    /// An operation that needs nobody else.
+    pub(crate) fn ready() -> Self {
+        Handle { shared: None, ticket: 0 }
+    }
+
+    /// Waits until the operation has ended; an error is the cause of the group's failure. Afterwards the memory is the
+    /// caller's again; after an error its contents are undefined.
+    pub fn wait(self) -> Result<(), Arc<Cause>> {
+        match &self.shared {
+            Some(shared) => {
+                shared.wait(self.ticket);
+                shared.outcome(self.ticket)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the operation has ended, well or not.
+    pub fn is_done(&self) -> bool {
+        self.shared.as_ref().is_none_or(|shared| shared.is_done(self.ticket))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.wait(self.ticket);
+        }
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("operation", &self.ticket).field("done", &self.is_done()).finish()
+    }
+}

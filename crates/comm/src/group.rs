@@ -1,0 +1,233 @@
+//! The process group: the handle through which a rank talks to the others.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cause::{Cause, CauseKind};
+use crate::element::{Element, Reduction};
+use crate::engine::{Engine, Handle};
+use crate::error::JoinError;
+use crate::failure::Failure;
+use crate::operation::{Identity, Kind, Operation};
+use crate::transport::region::Region;
+use crate::transport::shared::SharedTransport;
+use crate::transport::{Members, Transport};
+
+/// No rank may gather more than this from all ranks together by [`Group::all_gather_bytes`].
+const GATHER_LIMIT: usize = 256 << 20;
+
+/// How a group behaves beside its members and transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Time to let pass before each operation is carried out: a slow network, for tests of what overlaps with it.
+    pub delay_per_operation: Duration,
+}
+
+/// One rank's handle of its group. Clones are the same member; the member leaves when the last one is dropped.
+///
+/// All ranks call the same operations in the same order; what differs is an error that names the two ranks. Once the group
+/// has failed, every operation pending or to come on every rank ends with the same [`Cause`].
+///
+/// ```
+/// use enmasse_comm::Group;
+/// let ranks = Group::threads(3)?.into_iter().map(|group| {
+///     std::thread::spawn(move || {
+///         let mut values = [group.rank() as f32; 4];
+///         group.all_reduce(&mut values).map(|()| values)
+///     })
+/// });
+/// for rank in ranks.collect::<Vec<_>>() {
+///     assert_eq!(rank.join().unwrap()?, [3.0; 4]);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Group {
+    core: Arc<Core>,
+}
+
+/// What ends with the last clone.
+struct Core {
+    members: Members,
+    failure: Arc<Failure>,
+    /// None in a group of one.
+    engine: Option<Engine>,
+}
+
+impl Group {
+    /// A group of one, which needs nobody.
+    pub fn single() -> Self {
+        let members = Members { rank: 0, hosts: vec![crate::cause::host_name()], identity: Identity::default() };
+        Group { core: Arc::new(Core { members, failure: Arc::default(), engine: None }) }
+    }
+
+    /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
+    pub fn threads(n: usize) -> Result<Vec<Group>, JoinError> {
+        Self::threads_with(n, Options::default())
+    }
+
+    /// The same, with options.
+    pub fn threads_with(n: usize, options: Options) -> Result<Vec<Group>, JoinError> {
+        if n <= 1 {
+            return Ok((0..n).map(|_| Group::single()).collect());
+        }
+        let region = Arc::new(Region::private(n).map_err(|source| JoinError::SharedMemory { source })?);
+        let failure = Arc::new(Failure::default());
+        let hosts = vec![crate::cause::host_name(); n];
+        (0..n)
+            .map(|rank| {
+                let members = Members { rank, hosts: hosts.clone(), identity: Identity::default() };
+                let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
+                Self::new(members, transport, failure.clone(), options)
+            })
+            .collect()
+    }
+
+    pub(crate) fn new(
+        members: Members,
+        transport: Box<dyn Transport>,
+        failure: Arc<Failure>,
+        options: Options,
+    ) -> Result<Self, JoinError> {
+        let engine = Engine::start(transport, failure.clone(), options.delay_per_operation)
+            .map_err(|source| JoinError::Thread { source })?;
+        Ok(Group { core: Arc::new(Core { members, failure, engine: Some(engine) }) })
+    }
+
+    /// This rank's number, from 0.
+    pub fn rank(&self) -> usize {
+        self.core.members.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        self.core.members.world_size()
+    }
+
+    /// The sum over all ranks, in the fixed tree of [`crate::tree_fold`], on every rank.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T]) -> Result<(), Arc<Cause>> {
+        self.all_reduce_with(data, Reduction::Sum)
+    }
+
+    /// The same for any reduction.
+    pub fn all_reduce_with<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<(), Arc<Cause>> {
+        let pointer = data.as_mut_ptr();
+        self.run(Operation { reduction, ..Operation::new(Kind::AllReduce, pointer, pointer, data.len()) })
+    }
+
+    /// Starts the sum over all ranks of `len` elements at `data`, and returns. The communication thread carries out what was
+    /// started in order.
+    ///
+    /// # Safety
+    /// The memory stays valid, and nobody else touches it, until [`Handle::wait`] has returned or the handle was dropped; the
+    /// handle is not forgotten.
+    pub unsafe fn all_reduce_start<T: Element>(&self, data: *mut T, len: usize) -> Handle {
+        match &self.core.engine {
+            Some(engine) => engine.start_operation(Operation::new(Kind::AllReduce, data, data, len)),
+            None => Handle::ready(),
+        }
+    }
+
+    /// Copies `data` of rank `root` to all others.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Arc<Cause>> {
+        let pointer = data.as_mut_ptr();
+        let operation = Operation { root, ..Operation::new(Kind::Broadcast, pointer, pointer, data.len()) };
+        if root >= self.world_size() {
+            return Err(self.misuse(&operation, format!("there is no rank {root}: use 0 to {}", self.world_size() - 1)));
+        }
+        self.run(operation)
+    }
+
+    /// Puts every rank's `input` one after another into `output`, which has room for as many from each rank.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Arc<Cause>> {
+        let operation = Operation::new(Kind::AllGather, input.as_ptr(), output.as_mut_ptr(), input.len());
+        if input.len().checked_mul(self.world_size()) != Some(output.len()) {
+            let (world_size, found) = (self.world_size(), output.len());
+            let message = format!("the output has {found} elements: {} for each of {world_size} ranks", input.len());
+            return Err(self.misuse(&operation, message));
+        }
+        let start = self.rank() * input.len();
+        output[start..start + input.len()].copy_from_slice(input);
+        self.run(operation)
+    }
+
+    /// Everybody's bytes, which may differ in length: up to 256 MiB together.
+    pub fn all_gather_bytes(&self, input: &[u8]) -> Result<Vec<Vec<u8>>, Arc<Cause>> {
+        let mut lengths = vec![0; self.world_size()];
+        self.all_gather(&[input.len() as i64], &mut lengths)?;
+        let total = lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(usize::try_from(length).ok()?));
+        if total.is_none_or(|total| total > GATHER_LIMIT) {
+            let message = format!("{lengths:?} bytes exceed {GATHER_LIMIT} together: gather in several calls");
+            let nothing = Operation::new(Kind::AllGather, input.as_ptr(), std::ptr::null_mut(), input.len());
+            return Err(self.misuse(&nothing, message));
+        }
+        let mut gathered: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length as usize]).collect();
+        gathered[self.rank()].copy_from_slice(input);
+        for (root, bytes) in gathered.iter_mut().enumerate() {
+            self.broadcast(bytes, root)?;
+        }
+        Ok(gathered)
+    }
+
+    /// Returns when all ranks have called it.
+    pub fn barrier(&self) -> Result<(), Arc<Cause>> {
+        self.run(Operation::barrier())
+    }
+
+    /// Ends the group: on every rank every operation, pending or to come, fails with `cause` within a second, unless the
+    /// group has failed before. From any thread, at any time.
+    pub fn abort(&self, cause: Cause) {
+        self.core.failure.raise(cause);
+    }
+
+    /// A cause that names this rank and its host, for [`Group::abort`].
+    pub fn own_cause(&self, kind: CauseKind, message: impl Into<String>) -> Cause {
+        let members = &self.core.members;
+        Cause::new(kind, message).of_rank(members.rank).on_host(members.hosts[members.rank].clone())
+    }
+
+    /// Why the group failed, if it has.
+    pub fn cause(&self) -> Option<Arc<Cause>> {
+        self.core.failure.cause()
+    }
+
+    /// An error once the group has failed; as cheap as one atomic load before.
+    #[inline]
+    pub fn check(&self) -> Result<(), Arc<Cause>> {
+        self.core.failure.check()
+    }
+
+    fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
+        match &self.core.engine {
+            Some(engine) => engine.run(operation),
+            None => self.check(),
+        }
+    }
+
+    /// A call that cannot be right ends the group, since the other ranks wait for this one.
+    fn misuse(&self, operation: &Operation, message: String) -> Arc<Cause> {
+        let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), 0);
+        self.abort(cause.clone());
+        self.cause().unwrap_or_else(|| Arc::new(cause))
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group(rank {} of {})", self.rank(), self.world_size())
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let rank = self.members.rank;
+            let cause = Cause::new(CauseKind::Error, "it panicked; its message is on its standard error");
+            self.failure.raise(cause.of_rank(rank).on_host(self.members.hosts[rank].clone()));
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.close();
+        }
+    }
+}

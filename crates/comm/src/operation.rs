@@ -1,0 +1,189 @@
+//! One collective operation, and the header every rank publishes for it before any byte of data moves.
+
+use enmasse_tensor::DType;
+
+use crate::element::{Element, Reduction};
+
+/// Version of headers and protocol; ranks of different versions do not talk.
+pub(crate) const PROTOCOL: u32 = 1;
+/// Words of a header.
+pub(crate) const HEADER_WORDS: usize = 6;
+/// Bytes of a header on a wire, as little-endian words.
+pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
+
+/// Which collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    AllReduce = 1,
+    Broadcast = 2,
+    AllGather = 3,
+    Barrier = 4,
+}
+
+/// What makes an incarnation of a group: a message of another job, attempt or membership is never taken for one of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Hash of the job's name.
+    pub job: u64,
+    /// Counts restarts of the job.
+    pub attempt: u32,
+    /// Counts changes of the membership within an attempt.
+    pub epoch: u32,
+}
+
+/// A collective over memory of the caller. Element counts are per rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub kind: Kind,
+    pub dtype: DType,
+    pub reduction: Reduction,
+    /// The sending rank of a broadcast.
+    pub root: usize,
+    pub count: usize,
+    /// What this rank gives: `count` elements.
+    pub input: *const u8,
+    /// Where the result goes: `count` elements, of an all-gather `count` per rank. The same as `input` except for an
+    /// all-gather.
+    pub output: *mut u8,
+    /// Its number in the group, from 1; set when it is queued.
+    pub sequence: u64,
+}
+
+// SAFETY: whoever queues an operation keeps its memory valid, and untouched by others, until it is done.
+unsafe impl Send for Operation {}
+
+impl Operation {
+    pub(crate) fn new<T: Element>(kind: Kind, input: *const T, output: *mut T, count: usize) -> Self {
+        Operation {
+            kind,
+            dtype: T::DTYPE,
+            reduction: Reduction::Sum,
+            root: 0,
+            count,
+            input: input.cast(),
+            output: output.cast(),
+            sequence: 0,
+        }
+    }
+
+    pub(crate) fn barrier() -> Self {
+        let nothing = std::ptr::NonNull::<u8>::dangling().as_ptr();
+        Operation::new(Kind::Barrier, nothing, nothing, 0)
+    }
+
+    /// What ranks must agree on.
+    pub(crate) fn header(&self, identity: Identity) -> Header {
+        let code = u64::from(PROTOCOL) << 32
+            | (self.kind as u64) << 16
+            | (dtype_code(self.dtype)) << 8
+            | reduction_code(self.reduction);
+        Header([
+            code,
+            identity.job,
+            u64::from(identity.attempt) << 32 | u64::from(identity.epoch),
+            self.sequence,
+            self.count as u64,
+            self.root as u64,
+        ])
+    }
+
+    /// The operation in words, without its number.
+    pub(crate) fn describe(&self) -> String {
+        self.header(Identity::default()).operation()
+    }
+}
+
+/// Version, operation, types, job, attempt, membership epoch, sequence, count and root, in words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header(pub [u64; HEADER_WORDS]);
+
+impl Header {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self.0) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Self {
+        let mut header = Header::default();
+        for (word, bytes) in header.0.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        header
+    }
+
+    /// The operation in words; bits that mean nothing to this version are shown as they are.
+    fn operation(&self) -> String {
+        let [code, _, _, _, count, root] = self.0;
+        let dtype = [DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
+            .into_iter()
+            .find(|&dtype| dtype_code(dtype) == code >> 8 & 0xff)
+            .map_or("?", DType::name);
+        let reduction = [Reduction::Sum, Reduction::Max, Reduction::Min]
+            .into_iter()
+            .find(|&reduction| reduction_code(reduction) == code & 0xff)
+            .map_or("?", Reduction::name);
+        match code >> 16 & 0xffff {
+            1 => format!("all_reduce({reduction}) of {count} {dtype}"),
+            2 => format!("broadcast of {count} {dtype} from rank {root}"),
+            3 => format!("all_gather of {count} {dtype}"),
+            4 => "barrier".to_owned(),
+            other => format!("operation {other}"),
+        }
+    }
+
+    /// In words, as far as it matters beside `other`.
+    pub(crate) fn describe_against(&self, other: &Header) -> String {
+        let [code, job, incarnation, sequence, ..] = self.0;
+        let mut text = format!("{} #{sequence}", self.operation());
+        if code >> 32 != other.0[0] >> 32 {
+            text += &format!(" (protocol {})", code >> 32);
+        }
+        if job != other.0[1] {
+            text += &format!(" (job {job:016x})");
+        }
+        if incarnation != other.0[2] {
+            text += &format!(" (attempt {}, membership {})", incarnation >> 32, incarnation & 0xffff_ffff);
+        }
+        text
+    }
+}
+
+const fn dtype_code(dtype: DType) -> u64 {
+    match dtype {
+        DType::F32 => 1,
+        DType::F64 => 2,
+        DType::U8 => 3,
+        DType::I32 => 4,
+        DType::I64 => 5,
+    }
+}
+
+const fn reduction_code(reduction: Reduction) -> u64 {
+    match reduction {
+        Reduction::Sum => 1,
+        Reduction::Max => 2,
+        Reduction::Min => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_round_trip_and_tell_what_differs() {
+        let identity = Identity { job: 7, attempt: 1, epoch: 2 };
+        let nothing = std::ptr::NonNull::<f32>::dangling().as_ptr();
+        let operation = Operation { sequence: 17, ..Operation::new(Kind::AllReduce, nothing, nothing, 1000) };
+        let header = operation.header(identity);
+        assert_eq!(Header::from_bytes(&header.to_bytes()), header);
+        assert_eq!(header.describe_against(&header), "all_reduce(sum) of 1000 f32 #17");
+        let other = Operation { kind: Kind::Broadcast, root: 3, dtype: DType::I64, ..operation };
+        let other = other.header(Identity { attempt: 0, ..identity });
+        assert_eq!(other.describe_against(&header), "broadcast of 1000 i64 from rank 3 #17 (attempt 0, membership 2)");
+    }
+}

@@ -1,0 +1,100 @@
+//! What carries a group's operations. All transports run the same sums in the same tree; they differ in how bytes travel.
+
+use std::ops::Range;
+
+use crate::cause::{Cause, CauseKind};
+use crate::failure::Failure;
+use crate::operation::{Header, Identity, Operation};
+
+pub(crate) mod region;
+pub(crate) mod shared;
+
+/// Carries out operations, one at a time, in the group's order.
+pub(crate) trait Transport: Send {
+    /// Carries out one operation, to which every rank of the group has to contribute. Waits for as long as `failure` stays
+    /// unset, and leaves the operation's memory alone once it has returned.
+    fn execute(&mut self, operation: &Operation, failure: &Failure) -> Result<(), Stop>;
+
+    /// Tells the other ranks that this one leaves and will contribute to nothing more.
+    fn close(&mut self);
+}
+
+/// Why an operation was not carried out.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The group has failed already.
+    Failed,
+    /// It fails now, with this cause.
+    Raise(Box<Cause>),
+}
+
+/// Who is in the group, from one rank's point of view.
+#[derive(Clone, Debug)]
+pub(crate) struct Members {
+    pub rank: usize,
+    /// The machine of each rank.
+    pub hosts: Vec<String>,
+    pub identity: Identity,
+}
+
+impl Members {
+    pub(crate) fn world_size(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// A cause that blames `rank`, on its host, during `operation`.
+    pub(crate) fn blame(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Stop {
+        let host = self.hosts.get(rank).cloned().unwrap_or_default();
+        let cause = Cause::new(kind, message).of_rank(rank).on_host(host);
+        Stop::Raise(Box::new(cause.during(operation.describe(), operation.sequence)))
+    }
+
+    /// `rank` left cleanly although this rank still needs it.
+    pub(crate) fn left(&self, rank: usize, operation: &Operation) -> Stop {
+        let message = format!("it left the group, and rank {} still waits for it", self.rank);
+        self.blame(rank, CauseKind::Exited, operation, message)
+    }
+
+    /// Compares what all ranks are about to do. Every rank finds the same pair: rank 0 and the first that differs.
+    pub(crate) fn compare(&self, operation: &Operation, header: impl Fn(usize) -> Header) -> Result<(), Stop> {
+        let first = header(0);
+        for rank in 1..self.world_size() {
+            let other = header(rank);
+            if other != first {
+                let message = format!(
+                    "rank 0 runs {} while rank {rank} runs {}: all ranks must run the same operations in the same order",
+                    first.describe_against(&other),
+                    other.describe_against(&first),
+                );
+                return Err(self.blame(rank, CauseKind::Desync, operation, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The part of `len` elements of `size` bytes that `rank` of `ranks` owns: cut at cache lines where that leaves everybody
+/// something to do.
+pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let line = 64 / size;
+    let each = len.div_ceil(ranks).next_multiple_of(line);
+    (each * rank).min(len)..(each * (rank + 1)).min(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_everything_once() {
+        for (len, size, ranks) in [(0, 4, 3), (1, 4, 3), (1000, 4, 3), (1000, 8, 5), (65536, 4, 2), (7, 1, 2)] {
+            let mut end = 0;
+            for rank in 0..ranks {
+                let piece = piece(len, size, rank, ranks);
+                assert_eq!(piece.start, end, "{len} {size} {rank} of {ranks}");
+                end = piece.end;
+            }
+            assert_eq!(end, len);
+        }
+    }
+}

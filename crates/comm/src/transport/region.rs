@@ -1,0 +1,223 @@
+//! The memory that ranks share: per rank a set of control words, and slots to stage data in.
+//!
+//! In one process it is ordinary memory; between processes it is a memory file that never had a name, so that nothing is
+//! left behind however the ranks end. Sizes are computed by every rank for itself, and never read from the region.
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use enmasse_tensor::AlignedBuffer;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::{Timespec, futex};
+
+use crate::operation::HEADER_WORDS;
+
+/// Slots each rank stages data in: one being filled, one being read, and slack for a rank that is late.
+pub(crate) const SLOTS: usize = 4;
+/// Bytes of a slot: what one round of an operation moves. Small enough for all slots in use to stay in the caches.
+pub(crate) const SLOT_BYTES: usize = 256 << 10;
+/// Headers kept per rank. Two suffice: a rank publishes operation s + 2 only when all have compared those of s.
+const HEADERS: usize = 2;
+
+/// One rank's control words. Only their owner writes them (but for `waiters`); everybody reads them.
+///
+/// The counters grow over the whole life of the group and never go back.
+#[repr(C, align(128))]
+pub(crate) struct Words {
+    /// Operations whose header is published.
+    pub entered: AtomicU64,
+    /// Rounds whose data lies in the owner's slot.
+    pub staged: AtomicU64,
+    /// Rounds in which the owner's slot holds the result of its piece.
+    pub reduced: AtomicU64,
+    /// Rounds after which the owner reads no other rank's slot any more.
+    pub consumed: AtomicU64,
+    /// Set when the owner leaves.
+    pub left: AtomicU32,
+    /// Changes with every other word: what waiters sleep on.
+    event: AtomicU32,
+    /// How many sleep, or are about to.
+    waiters: AtomicU32,
+    headers: [[AtomicU64; HEADER_WORDS]; HEADERS],
+}
+
+impl Words {
+    /// Publishes the header of operation `sequence`, which [`Words::entered`] announces.
+    pub(crate) fn set_header(&self, sequence: u64, header: &[u64; HEADER_WORDS]) {
+        for (place, &word) in self.headers[sequence as usize % HEADERS].iter().zip(header) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The header of operation `sequence`, once it is announced.
+    pub(crate) fn header(&self, sequence: u64) -> [u64; HEADER_WORDS] {
+        let places = &self.headers[sequence as usize % HEADERS];
+        std::array::from_fn(|i| places[i].load(Ordering::Relaxed))
+    }
+
+    /// Lets a counter be seen, with everything written before, and wakes whoever sleeps on it.
+    pub(crate) fn publish(&self, counter: &AtomicU64, value: u64) {
+        counter.store(value, Ordering::Release);
+        self.notify();
+    }
+
+    /// Announces that the owner leaves.
+    pub(crate) fn leave(&self) {
+        self.left.store(1, Ordering::Release);
+        self.notify();
+    }
+
+    fn notify(&self) {
+        // Sequentially consistent with `sleep_unless`: either the sleeper sees the new event, or its being there is seen here.
+        self.event.fetch_add(1, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            // Nothing but a bad address could fail here. Sleepers look again after a while in any case.
+            let _ = futex::wake(&self.event, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// Sleeps until something changes, at most for `limit`; not at all when `ready` holds already.
+    pub(crate) fn sleep_unless(&self, ready: impl Fn() -> bool, limit: Duration) {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let event = self.event.load(Ordering::SeqCst);
+        if !ready() {
+            let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+            // Interrupted, timed out, or changed meanwhile: the caller looks again.
+            let _ = futex::wait(&self.event, futex::Flags::empty(), event, Some(&limit));
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The memory of one group. Ranks of one process share the value, ranks of several map the same file.
+pub(crate) struct Region {
+    memory: Memory,
+    ranks: usize,
+}
+
+enum Memory {
+    Private(AlignedBuffer),
+    Mapped { base: NonNull<u8>, len: NonZeroUsize },
+}
+
+// SAFETY: control words are atomics; slots are raw memory whose users follow the protocol of `shared`.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Bytes that `ranks` ranks need; none if that is beyond all memory.
+    fn bytes(ranks: usize) -> Option<NonZeroUsize> {
+        let slots = ranks.checked_mul(SLOTS)?.checked_mul(SLOT_BYTES)?;
+        NonZeroUsize::new(Self::slots_offset(ranks).checked_add(slots)?)
+    }
+
+    fn slots_offset(ranks: usize) -> usize {
+        (ranks * size_of::<Words>()).next_multiple_of(4096)
+    }
+
+    /// Ordinary memory, for the threads of one process.
+    pub(crate) fn private(ranks: usize) -> std::io::Result<Self> {
+        let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Region { memory: Memory::Private(AlignedBuffer::zeroed(bytes.get())?), ranks })
+    }
+
+    /// A new memory file, for processes. Others map it through `/proc/<pid>/fd/<number>` while the descriptor is open.
+    pub(crate) fn create(ranks: usize) -> std::io::Result<(Self, OwnedFd)> {
+        let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let file = memfd_create("enmasse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, bytes.get() as u64)?;
+        // Nobody can shrink it any more, which would kill whoever touches the missing pages.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Self::map(&file, bytes, ranks)?, file))
+    }
+
+    /// Maps the memory file at `path`, which must be as large as `ranks` ranks need.
+    pub(crate) fn open(path: &Path, ranks: usize) -> std::io::Result<Self> {
+        let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let file = File::options().read(true).write(true).open(path)?;
+        if fstat(&file)?.st_size as u64 != bytes.get() as u64 {
+            return Err(std::io::Error::other(
+                "the shared memory has another size: do all ranks run the same program?",
+            ));
+        }
+        Self::map(&file, bytes, ranks)
+    }
+
+    fn map(file: &impl AsFd, len: NonZeroUsize, ranks: usize) -> std::io::Result<Self> {
+        // SAFETY: a fresh mapping aliases nothing of this program; the seals keep the file from shrinking under it.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), len.get(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Region { memory: Memory::Mapped { base, len }, ranks })
+    }
+
+    /// Where other processes find the file behind `descriptor`.
+    pub(crate) fn path_of(descriptor: &OwnedFd) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd())
+    }
+
+    fn base(&self) -> *mut u8 {
+        match &self.memory {
+            Memory::Private(buffer) => buffer.as_ptr(),
+            Memory::Mapped { base, .. } => base.as_ptr(),
+        }
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// The control words of `rank`.
+    pub(crate) fn words(&self, rank: usize) -> &Words {
+        assert!(rank < self.ranks);
+        // SAFETY: the region begins with `ranks` words, is page-aligned, zeroed when made, and all words are atomics.
+        unsafe { &*self.base().cast::<Words>().add(rank) }
+    }
+
+    /// The slot that `rank` stages round `round` in: [`SLOT_BYTES`] bytes, 4096-byte aligned.
+    pub(crate) fn slot(&self, rank: usize, round: u64) -> *mut u8 {
+        assert!(rank < self.ranks);
+        let slot = rank * SLOTS + (round % SLOTS as u64) as usize;
+        // SAFETY: the slots lie behind the words, `ranks * SLOTS` of them.
+        unsafe { self.base().add(Self::slots_offset(self.ranks) + slot * SLOT_BYTES) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Memory::Mapped { base, len } = self.memory {
+            // SAFETY: mapped by `map`, and nothing borrows it any more.
+            let _ = unsafe { munmap(base.as_ptr().cast(), len.get()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_file_is_shared_through_its_descriptor() {
+        let (first, file) = Region::create(3).unwrap();
+        let second = Region::open(Path::new(&Region::path_of(&file)), 3).unwrap();
+        assert!(Region::open(Path::new(&Region::path_of(&file)), 2).is_err());
+        drop(file);
+        first.words(2).set_header(5, &[1, 2, 3, 4, 5, 6]);
+        first.words(2).publish(&first.words(2).entered, 5);
+        assert_eq!(second.words(2).entered.load(Ordering::Acquire), 5);
+        assert_eq!(second.words(2).header(5), [1, 2, 3, 4, 5, 6]);
+        // SAFETY: no rank uses the region; the slot is at least one byte long.
+        unsafe {
+            *first.slot(2, 7) = 9;
+            assert_eq!((*second.slot(2, 7), *second.slot(2, 11), *second.slot(1, 7)), (9, 9, 0));
+        }
+    }
+}

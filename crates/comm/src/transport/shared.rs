@@ -1,0 +1,265 @@
+//! The fast transport: ranks that share memory, as threads or as processes of one host.
+//!
+//! Data moves in rounds of at most a slot. In a round of an all-reduce each rank stages what others own, adds up the piece
+//! it owns itself from all slots in tree order, puts the result into its own slot, and collects the other pieces from
+//! theirs: a ring's bytes, without a ring's hops. Three rounds are under way at a time, so that a rank seldom waits.
+//!
+//! Why no byte is read too early or overwritten too late: a rank reads a slot of round t only after its owner published
+//! `staged` (or `reduced`) beyond t; and writes a slot for round t only when all others published `consumed` for the round
+//! that used it before. Headers are compared before any other rank's data is read.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use enmasse_tensor::DType;
+
+use super::region::{Region, SLOT_BYTES, SLOTS, Words};
+use super::{Members, Stop, Transport, piece};
+use crate::element::Element;
+use crate::failure::Failure;
+use crate::operation::{Header, Kind, Operation};
+use crate::tree::tree_reduce;
+
+/// Up to this many bytes every rank adds up everything itself: one wait for the others instead of two.
+const DIRECT_BYTES: usize = 8 << 10;
+/// How long a rank looks at a word before it sleeps, where every rank can have a core to itself.
+const SPIN: Duration = Duration::from_micros(30);
+/// How long it sleeps before it looks whether the group has failed.
+const SLEEP: Duration = Duration::from_millis(20);
+
+/// One rank's view of the shared region.
+pub(crate) struct SharedTransport {
+    region: Arc<Region>,
+    members: Members,
+    /// Rounds done in all operations so far; the same on all ranks between operations.
+    round: u64,
+    spin: Duration,
+}
+
+impl SharedTransport {
+    pub(crate) fn new(region: Arc<Region>, members: Members) -> Self {
+        debug_assert_eq!(region.ranks(), members.world_size());
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        // With fewer cores than ranks, spinning only keeps the core from the rank that is waited for.
+        let spin = if members.world_size() <= cores { SPIN } else { Duration::ZERO };
+        SharedTransport { region, members, round: 0, spin }
+    }
+
+    fn own(&self) -> &Words {
+        self.region.words(self.members.rank)
+    }
+
+    /// Waits until every other rank's `counter` has reached `target`.
+    fn wait_for_all(&self, turn: &Turn, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
+        // Starting behind the own rank spreads the ranks over the words they look at.
+        let ranks = self.members.world_size();
+        (1..ranks).try_for_each(|step| self.wait_for(turn, (self.members.rank + step) % ranks, counter, target))
+    }
+
+    fn wait_for(&self, turn: &Turn, rank: usize, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
+        let words = self.region.words(rank);
+        let reached = || counter(words).load(Ordering::Acquire) >= target;
+        if reached() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        while began.elapsed() < self.spin {
+            for _ in 0..32 {
+                std::hint::spin_loop();
+                if reached() {
+                    return Ok(());
+                }
+            }
+        }
+        loop {
+            if turn.failure.is_stopping() {
+                return Err(Stop::Failed);
+            }
+            // Read before the counter: what a rank did before it left still counts.
+            let left = words.left.load(Ordering::Acquire) != 0;
+            if reached() {
+                return Ok(());
+            }
+            if left {
+                return Err(self.members.left(rank, turn.operation));
+            }
+            words.sleep_unless(|| reached() || words.left.load(Ordering::Acquire) != 0, SLEEP);
+        }
+    }
+
+    /// Publishes what this rank is about to do.
+    fn enter(&self, turn: &Turn) {
+        let Header(header) = turn.operation.header(self.members.identity);
+        self.own().set_header(turn.operation.sequence, &header);
+        self.own().publish(&self.own().entered, turn.operation.sequence);
+    }
+
+    /// Waits until all have entered the operation, and compares their headers. Nothing of another rank is read before.
+    fn agree(&self, turn: &Turn) -> Result<(), Stop> {
+        self.wait_for_all(turn, |words| &words.entered, turn.operation.sequence)?;
+        self.members.compare(turn.operation, |rank| Header(self.region.words(rank).header(turn.operation.sequence)))
+    }
+
+    /// Waits until the slot of `round` may be overwritten.
+    fn wait_for_slot(&self, turn: &Turn, round: u64) -> Result<(), Stop> {
+        self.wait_for_all(turn, |words| &words.consumed, (round + 1).saturating_sub(SLOTS as u64))
+    }
+
+    fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let (count, ranks, rank) = (turn.operation.count, self.members.world_size(), self.members.rank);
+        let data = turn.operation.output.cast::<T>();
+        let chunk = SLOT_BYTES / size_of::<T>();
+        let rounds = count.div_ceil(chunk);
+        let direct = turn.is_direct();
+        let own_piece = |len: usize| if direct { 0..len } else { piece(len, size_of::<T>(), rank, ranks) };
+        let range = |step: usize| step * chunk..count.min((step + 1) * chunk);
+
+        for step in 0..rounds + 2 {
+            if step < rounds {
+                let (round, range) = (self.round + step as u64, range(step));
+                self.wait_for_slot(turn, round)?;
+                let slot = self.region.slot(rank, round).cast::<T>();
+                let own = if direct { 0..0 } else { own_piece(range.len()) };
+                for part in [0..own.start, own.end..range.len()] {
+                    // SAFETY: inside this rank's slot, which nobody reads yet, and inside the caller's data.
+                    unsafe { copy(data.add(range.start + part.start), slot.add(part.start), part.len()) };
+                }
+                self.own().publish(&self.own().staged, round + 1);
+                if step == 0 {
+                    self.enter(turn);
+                    self.agree(turn)?;
+                }
+            }
+            if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
+                let (round, range) = (self.round + step as u64, range(step));
+                self.wait_for_all(turn, |words| &words.staged, round + 1)?;
+                self.reduce::<T>(turn, round, range.start, own_piece(range.len()));
+                self.own().publish(&self.own().reduced, round + 1);
+            }
+            if let Some(step) = step.checked_sub(2) {
+                let (round, range) = (self.round + step as u64, range(step));
+                for other in (1..ranks).map(|step| (rank + step) % ranks).filter(|_| !direct) {
+                    self.wait_for(turn, other, |words| &words.reduced, round + 1)?;
+                    let part = piece(range.len(), size_of::<T>(), other, ranks);
+                    let slot = self.region.slot(other, round).cast::<T>();
+                    // SAFETY: the owner published its result, and keeps it until this rank has consumed it.
+                    unsafe { copy(slot.add(part.start), data.add(range.start + part.start), part.len()) };
+                }
+                self.own().publish(&self.own().consumed, round + 1);
+            }
+        }
+        self.round += rounds as u64;
+        Ok(())
+    }
+
+    /// Adds up `part` of a round: from the own data and the others' slots, into the own data and the own slot.
+    fn reduce<T: Element>(&self, turn: &Turn, round: u64, start: usize, part: Range<usize>) {
+        let rank = self.members.rank;
+        let data = turn.operation.output.cast::<T>();
+        let source = |other: usize, range: Range<usize>| {
+            let offset = part.start + range.start;
+            let from = if other == rank {
+                data.cast_const().wrapping_add(start + offset)
+            } else {
+                self.region.slot(other, round).cast::<T>().cast_const().wrapping_add(offset)
+            };
+            // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reuses. Nobody writes
+            // it while the slice lives: the sink below runs when a block is complete.
+            unsafe { std::slice::from_raw_parts(from, range.len()) }
+        };
+        let slot = self.region.slot(rank, round).cast::<T>();
+        tree_reduce(self.members.world_size(), part.len(), turn.operation.reduction, source, |at, values| {
+            let offset = part.start + at;
+            // SAFETY: inside the caller's data and inside the own slot, at the piece that only this rank writes. (Where every
+            // rank adds up everything, the slot is still being read by others, and the result stays out of it.)
+            unsafe {
+                copy(values.as_ptr(), data.add(start + offset), values.len());
+                if !turn.is_direct() {
+                    copy(values.as_ptr(), slot.add(offset), values.len());
+                }
+            }
+        });
+    }
+
+    /// Moves bytes from the slots of `senders` to their places in the output.
+    fn gather(&mut self, turn: &Turn, senders: Range<usize>) -> Result<(), Stop> {
+        let operation = turn.operation;
+        let bytes = operation.count * operation.dtype.size();
+        let (rounds, rank) = (bytes.div_ceil(SLOT_BYTES), self.members.rank);
+        // Each sender's bytes follow those of the one before; the caller's own are in place already.
+        let place = |sender: usize| operation.output.wrapping_add((sender - senders.start) * bytes);
+        let range = |step: usize| step * SLOT_BYTES..bytes.min((step + 1) * SLOT_BYTES);
+
+        for step in 0..rounds + 1 {
+            if step < rounds {
+                let (round, range) = (self.round + step as u64, range(step));
+                if senders.contains(&rank) {
+                    self.wait_for_slot(turn, round)?;
+                    // SAFETY: inside the caller's input, and the own slot, which nobody reads yet.
+                    unsafe { copy(operation.input.add(range.start), self.region.slot(rank, round), range.len()) };
+                }
+                self.own().publish(&self.own().staged, round + 1);
+                if step == 0 {
+                    self.enter(turn);
+                    self.agree(turn)?;
+                }
+            }
+            if let Some(step) = step.checked_sub(1) {
+                let (round, range) = (self.round + step as u64, range(step));
+                for sender in senders.clone().filter(|&sender| sender != rank) {
+                    self.wait_for(turn, sender, |words| &words.staged, round + 1)?;
+                    // SAFETY: inside a slot its owner has staged and keeps until it is consumed, and inside the output.
+                    unsafe { copy(self.region.slot(sender, round), place(sender).add(range.start), range.len()) };
+                }
+                self.own().publish(&self.own().reduced, round + 1);
+                self.own().publish(&self.own().consumed, round + 1);
+            }
+        }
+        self.round += rounds as u64;
+        Ok(())
+    }
+}
+
+impl Transport for SharedTransport {
+    fn execute(&mut self, operation: &Operation, failure: &Failure) -> Result<(), Stop> {
+        let turn = Turn { operation, failure };
+        if operation.count == 0 {
+            self.enter(&turn);
+            return self.agree(&turn);
+        }
+        match (operation.kind, operation.dtype) {
+            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(&turn),
+            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(&turn),
+            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(&turn),
+            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(&turn),
+            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(&turn),
+            (Kind::AllGather, _) => self.gather(&turn, 0..self.members.world_size()),
+            (Kind::Broadcast | Kind::Barrier, _) => self.gather(&turn, operation.root..operation.root + 1),
+        }
+    }
+
+    fn close(&mut self) {
+        self.own().leave();
+    }
+}
+
+/// One operation being carried out.
+struct Turn<'a> {
+    operation: &'a Operation,
+    failure: &'a Failure,
+}
+
+impl Turn<'_> {
+    fn is_direct(&self) -> bool {
+        self.operation.count * self.operation.dtype.size() <= DIRECT_BYTES
+    }
+}
+
+/// # Safety
+/// Both ranges are valid, and do not overlap.
+unsafe fn copy<T: Element>(from: *const T, to: *mut T, count: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, count) }
+}

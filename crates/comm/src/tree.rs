@@ -1,0 +1,136 @@
+//! The one order in which anything is combined over ranks: a fixed binary tree.
+//!
+//! A group of n splits at the largest power of two below n: three ranks add as `(r0 + r1) + r2`, five as
+//! `((r0 + r1) + (r2 + r3)) + r4`. Transport, chunking and arrival never change it, so they never change a bit; and the
+//! sums of 2, 4 and 8 ranks nest, so that one rank may later stand in for two.
+
+use std::ops::Range;
+
+use crate::element::{Element, Reduction};
+
+/// Elements that are combined at a time: small enough for the first-level cache at every level of the tree.
+const BLOCK: usize = 512;
+
+/// The size of the left part of a group of `n > 1`.
+const fn split(n: usize) -> usize {
+    1 << (n - 1).ilog2()
+}
+
+/// Combines `leaf(0)`, …, `leaf(n - 1)` in the fixed tree; nothing where `n` is 0.
+///
+/// ```
+/// let text = enmasse_comm::tree_fold(5, &mut |rank| format!("r{rank}"), &mut |a, b| format!("({a}+{b})"));
+/// assert_eq!(text.as_deref(), Some("(((r0+r1)+(r2+r3))+r4)"));
+/// ```
+pub fn tree_fold<T>(n: usize, leaf: &mut impl FnMut(usize) -> T, combine: &mut impl FnMut(T, T) -> T) -> Option<T> {
+    fn fold<T>(ranks: Range<usize>, leaf: &mut impl FnMut(usize) -> T, combine: &mut impl FnMut(T, T) -> T) -> T {
+        if ranks.len() == 1 {
+            return leaf(ranks.start);
+        }
+        let middle = ranks.start + split(ranks.len());
+        let left = fold(ranks.start..middle, leaf, combine);
+        let right = fold(middle..ranks.end, leaf, combine);
+        combine(left, right)
+    }
+    (n > 0).then(|| fold(0..n, leaf, combine))
+}
+
+/// The sum of one value per rank, in the fixed tree; zero of none.
+pub fn tree_sum<T: Element>(values: &[T]) -> T {
+    tree_fold(values.len(), &mut |rank| values[rank], &mut T::sum).unwrap_or_default()
+}
+
+/// Combines `len` elements of each of `ranks` ranks in the fixed tree, and hands over the result block by block.
+///
+/// `source(rank, range)` is that rank's values in the range; `sink(start, values)` receives the result from `start` on.
+/// A block is complete before its sink is called, so that the sink may overwrite where the source read.
+pub(crate) fn tree_reduce<'a, T: Element>(
+    ranks: usize,
+    len: usize,
+    reduction: Reduction,
+    source: impl Fn(usize, Range<usize>) -> &'a [T],
+    mut sink: impl FnMut(usize, &[T]),
+) {
+    let mut block = [T::default(); BLOCK];
+    for start in (0..len).step_by(BLOCK) {
+        let range = start..len.min(start + BLOCK);
+        let out = &mut block[..range.len()];
+        match reduction {
+            Reduction::Sum => reduce_block(0..ranks, &range, &source, out, T::sum),
+            Reduction::Max => reduce_block(0..ranks, &range, &source, out, T::max),
+            Reduction::Min => reduce_block(0..ranks, &range, &source, out, T::min),
+        }
+        sink(start, out);
+    }
+}
+
+fn reduce_block<'a, T: Element>(
+    ranks: Range<usize>,
+    range: &Range<usize>,
+    source: &impl Fn(usize, Range<usize>) -> &'a [T],
+    out: &mut [T],
+    combine: impl Fn(T, T) -> T + Copy,
+) {
+    match ranks.len() {
+        0 => {}
+        1 => out.copy_from_slice(source(ranks.start, range.clone())),
+        2 => {
+            let left = source(ranks.start, range.clone());
+            let right = source(ranks.start + 1, range.clone());
+            for ((out, &left), &right) in out.iter_mut().zip(left).zip(right) {
+                *out = combine(left, right);
+            }
+        }
+        n => {
+            let middle = ranks.start + split(n);
+            let mut right = [T::default(); BLOCK];
+            let right = &mut right[..out.len()];
+            reduce_block(ranks.start..middle, range, source, out, combine);
+            reduce_block(middle..ranks.end, range, source, right, combine);
+            for (out, &right) in out.iter_mut().zip(&*right) {
+                *out = combine(*out, right);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn splits_at_the_largest_power_of_two_below() {
+        for (n, expected) in [(2, 1), (3, 2), (4, 2), (5, 4), (8, 4), (9, 8)] {
+            assert_eq!(split(n), expected, "{n}");
+        }
+        assert_eq!(tree_fold(0, &mut |_| 1, &mut |a, b| a + b), None);
+        assert_eq!((tree_sum(&[] as &[f32]), tree_sum(&[3i64]), tree_sum(&[1u8, 2, 3])), (0.0, 3, 6));
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_follow_the_tree(ranks in 1usize..12, len in 0usize..1500, seed: u64) {
+            let value = |rank: usize, i: usize| {
+                let bits = (seed ^ ((rank * 7919 + i) as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (bits >> 40) as f32 * 10f32.powi((bits % 9) as i32 - 4)
+            };
+            let pieces: Vec<Vec<f32>> = (0..ranks).map(|r| (0..len).map(|i| value(r, i)).collect()).collect();
+            for reduction in [Reduction::Sum, Reduction::Max, Reduction::Min] {
+                let mut combine = match reduction {
+                    Reduction::Sum => <f32 as Element>::sum,
+                    Reduction::Max => <f32 as Element>::max,
+                    Reduction::Min => <f32 as Element>::min,
+                };
+                let mut out = vec![0f32; len];
+                tree_reduce(ranks, len, reduction, |rank, range| &pieces[rank][range], |start, values| {
+                    out[start..start + values.len()].copy_from_slice(values);
+                });
+                for (i, out) in out.iter().enumerate() {
+                    let plain = tree_fold(ranks, &mut |rank| pieces[rank][i], &mut combine).unwrap();
+                    prop_assert_eq!(out.to_bits(), plain.to_bits());
+                }
+            }
+        }
+    }
+}

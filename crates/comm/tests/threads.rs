@@ -1,0 +1,191 @@
+//! Groups of threads: what every operation does, in order and at its edges, and how a group ends.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, run_ranks};
+use enmasse_comm::{Cause, CauseKind, Group, Options, Reduction};
+
+fn threads(n: usize) -> Vec<Group> {
+    Group::threads(n).unwrap()
+}
+
+#[test]
+fn collectives_of_every_size() {
+    for ranks in 1..=5 {
+        // Around the direct limit, the slot, and several slots.
+        for len in [0, 1, 2047, 2048, 2049, 65536, 65537, 200_001] {
+            let results = run_ranks(threads(ranks), move |group| {
+                let rank = group.rank();
+                let mut sum: Vec<i32> = (0..len).map(|i| (i * (rank + 1)) as i32).collect();
+                group.all_reduce(&mut sum).unwrap();
+                let mut greatest: Vec<f64> =
+                    (0..len).map(|i| (i as f64) * if rank == 0 { 1.0 } else { -1.0 }).collect();
+                group.all_reduce_with(&mut greatest, Reduction::Max).unwrap();
+                let mut copy = vec![rank as i64; len];
+                group.broadcast(&mut copy, ranks - 1).unwrap();
+                let mut all = vec![0u8; len * ranks];
+                group.all_gather(&vec![rank as u8 + 1; len], &mut all).unwrap();
+                group.barrier().unwrap();
+                (sum, greatest, copy, all)
+            });
+            let factor = (ranks * (ranks + 1) / 2) as i32;
+            for (sum, greatest, copy, all) in results {
+                assert!(sum.iter().enumerate().all(|(i, &x)| x == i as i32 * factor), "{ranks} ranks, {len}");
+                assert!(greatest.iter().enumerate().all(|(i, &x)| x == i as f64), "{ranks} ranks, {len}");
+                assert_eq!(copy, vec![ranks as i64 - 1; len]);
+                assert!(all.iter().enumerate().all(|(i, &x)| usize::from(x) == i / len + 1), "{ranks} ranks, {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_of_different_lengths() {
+    let results = run_ranks(threads(3), |group| group.all_gather_bytes(&vec![7; group.rank() * 1000]).unwrap());
+    for gathered in results {
+        assert_eq!(gathered, [vec![], vec![7; 1000], vec![7; 2000]]);
+    }
+}
+
+#[test]
+fn started_operations_end_in_order() {
+    let results = run_ranks(threads(3), |group| {
+        let mut buckets = vec![vec![1f32; 5000]; 300];
+        // SAFETY: `buckets` stays untouched until all handles have been waited for.
+        let handles: Vec<_> =
+            buckets.iter_mut().map(|b| unsafe { group.all_reduce_start(b.as_mut_ptr(), b.len()) }).collect();
+        let mut after = [1i64];
+        group.all_reduce(&mut after).unwrap();
+        assert!(handles.iter().all(|handle| handle.is_done()), "a blocking call overtook what was started before it");
+        for handle in handles {
+            handle.wait().unwrap();
+        }
+        (buckets.iter().flatten().all(|&x| x == 3.0), after)
+    });
+    assert_eq!(results, [(true, [3]); 3]);
+}
+
+#[test]
+fn a_slow_transport_leaves_the_caller_free() {
+    let options = Options { delay_per_operation: Duration::from_secs(3600) };
+    let started = Arc::new(std::sync::Barrier::new(2));
+    let results = run_ranks(Group::threads_with(2, options).unwrap(), move |group| {
+        let mut data = [1f32; 10];
+        // SAFETY: the data stays untouched until the handle has been waited for.
+        let handle = unsafe { group.all_reduce_start(data.as_mut_ptr(), data.len()) };
+        let under_way = !handle.is_done();
+        started.wait();
+        group.abort(group.own_cause(CauseKind::Interrupted, "seen enough"));
+        (under_way, handle.wait().unwrap_err().kind)
+    });
+    assert_eq!(results, [(true, CauseKind::Interrupted); 2]);
+}
+
+/// All ranks report one cause, in time, and for everything that follows.
+fn check_failure(n: usize, body: impl Fn(&Group) -> Result<(), Arc<Cause>> + Clone + Send + 'static, expected: &str) {
+    let began = Instant::now();
+    let (body, keep) = (body, threads(n));
+    let causes = run_ranks(keep, move |group| {
+        let cause = body(&group).unwrap_err();
+        assert_eq!(group.barrier().unwrap_err(), cause);
+        assert_eq!(group.check().unwrap_err(), cause);
+        assert_eq!(group.cause(), Some(cause.clone()));
+        cause
+    });
+    assert!(began.elapsed() < DEADLINE / 6, "{:?}", began.elapsed());
+    for cause in &causes {
+        assert_eq!(cause, &causes[0], "ranks tell different stories");
+        let text = cause.to_string();
+        assert!(text.contains(expected), "{text:?} lacks {expected:?}");
+    }
+}
+
+#[test]
+fn ranks_out_of_step_are_named_with_what_they_do() {
+    check_failure(
+        2,
+        |group| if group.rank() == 0 { group.barrier() } else { group.all_reduce(&mut [0f32; 9]) },
+        "rank 0 runs barrier #1 while rank 1 runs all_reduce(sum) of 9 f32 #1",
+    );
+    check_failure(
+        3,
+        |group| {
+            group.barrier()?;
+            group.all_reduce(&mut vec![0f32; if group.rank() == 2 { 70_001 } else { 70_000 }])
+        },
+        "rank 0 runs all_reduce(sum) of 70000 f32 #2 while rank 2 runs all_reduce(sum) of 70001 f32 #2",
+    );
+    check_failure(
+        2,
+        |group| if group.rank() == 0 { group.all_reduce(&mut [0f64; 4]) } else { group.all_reduce(&mut [0i64; 4]) },
+        "rank 0 runs all_reduce(sum) of 4 f64 #1 while rank 1 runs all_reduce(sum) of 4 i64 #1",
+    );
+    check_failure(
+        2,
+        |group| group.broadcast(&mut [0u8; 4], group.rank()),
+        "rank 0 runs broadcast of 4 u8 from rank 0 #1 while rank 1 runs broadcast of 4 u8 from rank 1 #1",
+    );
+    check_failure(
+        2,
+        |group| {
+            let reduction = if group.rank() == 0 { Reduction::Max } else { Reduction::Min };
+            group.all_reduce_with(&mut [0i32; 4], reduction)
+        },
+        "rank 0 runs all_reduce(max) of 4 i32 #1 while rank 1 runs all_reduce(min) of 4 i32 #1",
+    );
+}
+
+#[test]
+fn calls_that_cannot_be_right_end_the_group() {
+    check_failure(2, |group| group.broadcast(&mut [0u8; 4], 2), "broadcast of 4 u8 from rank 2: there is no rank 2");
+    check_failure(2, |group| group.all_gather(&[0u8; 4], &mut [0; 7]), "the output has 7 elements: 4 for each of 2");
+}
+
+#[test]
+fn abort_from_any_thread_ends_all() {
+    check_failure(
+        3,
+        |group| {
+            if group.rank() == 1 {
+                let group = group.clone();
+                std::thread::spawn(move || group.abort(group.own_cause(CauseKind::NonFinite, "loss of step 7")));
+            }
+            loop {
+                group.barrier()?;
+            }
+        },
+        "met a non-finite value: loss of step 7",
+    );
+}
+
+#[test]
+fn leaving_early_is_a_failure_of_those_who_wait_and_a_clean_end_is_none() {
+    let outcomes = run_ranks(threads(3), |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 { None } else { Some(group.barrier().unwrap_err().to_string()) }
+    });
+    for outcome in [&outcomes[0], &outcomes[2]] {
+        let text = outcome.as_deref().unwrap();
+        assert!(
+            text.starts_with("rank 1 on host ") && text.contains("exited during barrier #2: it left the group"),
+            "{text}"
+        );
+    }
+    assert_eq!(run_ranks(threads(3), |group| group.barrier()), [Ok(()), Ok(()), Ok(())]);
+}
+
+#[test]
+fn a_panic_is_the_cause_for_the_others() {
+    let mut groups = threads(2);
+    let panics = groups.pop().unwrap();
+    let thread = std::thread::spawn(move || {
+        let _group = panics;
+        panic!("on purpose, by the test");
+    });
+    let causes = run_ranks(groups, |group| group.barrier().unwrap_err());
+    assert!(thread.join().is_err());
+    assert_eq!((causes[0].rank, causes[0].kind), (Some(1), CauseKind::Error));
+}
