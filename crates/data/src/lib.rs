@@ -1,1 +1,54 @@
 //! Pictures: data sets, decoding, transforms, sampling and the loader.
+//!
+//! A [`Dataset`] gives labels and RGB pictures; [`TrainLoader`] and [`EvalLoader`] turn it into `u8` batches on a few
+//! threads. What a batch holds is a function of (seed, epoch, sample index) alone: threads, timing and the number of
+//! ranks never change it.
+//!
+//! ```
+//! use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding};
+//! use std::sync::Arc;
+//!
+//! struct Greys; // a data set of one's own: sixteen plain pictures, dark ones and light ones
+//! impl Dataset for Greys {
+//!     fn len(&self) -> usize {
+//!         16
+//!     }
+//!     fn label(&self, index: usize) -> usize {
+//!         index / 8
+//!     }
+//!     fn read(&self, index: usize) -> Result<Picture, DataError> {
+//!         Picture::new(8, 8, vec![index as u8 * 16; 8 * 8 * 3])
+//!     }
+//! }
+//!
+//! let pool = DecodePool::new(2)?;
+//! let sharding = Sharding { shard: 0, shards: 1, batch: 5 };
+//! let loader = EvalLoader::new(&pool, Arc::new(Greys), EvalTransform { size: 8, resize: 8 }, sharding)?;
+//! let mut seen = 0;
+//! for batch in loader.pass() {
+//!     seen += batch?.valid;
+//! }
+//! assert_eq!(seen, 16);
+//! # Ok::<(), DataError>(())
+//! ```
+
+mod dataset;
+pub mod decode;
+mod error;
+mod folder;
+mod loader;
+mod order;
+mod pool;
+mod resize;
+mod split;
+mod transform;
+
+pub use dataset::{Dataset, Picture};
+pub use error::DataError;
+pub use folder::Folder;
+pub use loader::{Batch, Batches, EvalLoader, TrainLoader};
+pub use order::{EpochOrder, EvalOrder, Sharding, TrainOrder};
+pub use pool::DecodePool;
+pub use resize::Resizer;
+pub use split::Split;
+pub use transform::{CropBox, EvalTransform, TrainTransform};

@@ -1,0 +1,81 @@
+//! The two things everything here is about: a picture, and a set of labelled ones.
+
+use crate::DataError;
+
+/// An RGB picture: rows from the top, three bytes per pixel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Picture {
+    width: usize,
+    height: usize,
+    pixels: Vec<u8>,
+}
+
+impl Picture {
+    /// A picture of `width` × `height` from its `width * height * 3` bytes.
+    pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Result<Self, DataError> {
+        let bytes = width.checked_mul(height).and_then(|n| n.checked_mul(3));
+        if bytes != Some(pixels.len()) || pixels.is_empty() {
+            let found = pixels.len();
+            return Err(DataError::Setting(format!(
+                "a picture of {width}x{height} RGB pixels cannot have {found} bytes"
+            )));
+        }
+        Ok(Picture { width, height, pixels })
+    }
+
+    /// Pixels per row; 0 only for `Picture::default()`.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Number of rows.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// The bytes, `[height, width, 3]`.
+    pub fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+
+    /// Changes the dimensions, keeping the allocation; the caller overwrites every byte.
+    pub(crate) fn reshape(&mut self, width: usize, height: usize) -> &mut [u8] {
+        (self.width, self.height) = (width, height);
+        self.pixels.resize(width * height * 3, 0);
+        &mut self.pixels
+    }
+}
+
+/// A set of labelled pictures. Three methods make one; the loader calls them from several threads.
+pub trait Dataset: Send + Sync {
+    /// Number of samples.
+    fn len(&self) -> usize;
+
+    /// The class of sample `index`, counted from 0. `index` is below [`len`](Dataset::len).
+    fn label(&self, index: usize) -> usize;
+
+    /// The picture of sample `index`. The same index must give the same picture every time.
+    fn read(&self, index: usize) -> Result<Picture, DataError>;
+
+    /// [`read`](Dataset::read) into a picture whose memory can be used again.
+    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
+        *picture = self.read(index)?;
+        Ok(())
+    }
+
+    /// What error messages call sample `index`: a path where there is one.
+    fn name(&self, index: usize) -> String {
+        format!("sample {index}")
+    }
+
+    /// Names of the classes; by default the numbers up to the largest label.
+    fn class_names(&self) -> Vec<String> {
+        let count = (0..self.len()).map(|index| self.label(index) + 1).max().unwrap_or(0);
+        (0..count).map(|class| class.to_string()).collect()
+    }
+
+    /// Whether there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

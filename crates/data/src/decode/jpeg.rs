@@ -1,0 +1,98 @@
+//! JPEG: baseline and progressive, any subsampling.
+
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::errors::DecodeErrors;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+use super::{check_dimensions, not_rgb};
+use crate::Picture;
+
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
+    match decode_with(bytes, true, convert_rgb, picture) {
+        // Cameras leave stray bytes between headers; libjpeg skips them with a warning. The lenient decoder does too, but it
+        // would also fill up a truncated picture, so the end marker must be there.
+        Err(Failure::Decoder(DecodeErrors::FormatStatic(text))) if text.contains("Extra bytes between headers") => {
+            if !ends(bytes) {
+                return Err("a damaged or truncated JPEG: no end marker".into());
+            }
+            decode_with(bytes, false, convert_rgb, picture)
+        }
+        result => result,
+    }
+    .map_err(|failure| match failure {
+        Failure::Decoder(error) => format!("a damaged or truncated JPEG: {error}"),
+        Failure::Refused(problem) => problem,
+    })
+}
+
+enum Failure {
+    Decoder(DecodeErrors),
+    Refused(String),
+}
+
+impl From<DecodeErrors> for Failure {
+    fn from(error: DecodeErrors) -> Self {
+        Failure::Decoder(error)
+    }
+}
+
+fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Picture) -> Result<(), Failure> {
+    let options = DecoderOptions::default()
+        .set_max_width(usize::from(u16::MAX))
+        .set_max_height(usize::from(u16::MAX))
+        .set_strict_mode(strict)
+        .jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers()?;
+    let (Some(info), Some(space)) = (decoder.info(), decoder.input_colorspace()) else {
+        return Err(Failure::Refused("a JPEG without a picture".into()));
+    };
+    let (width, height) = (usize::from(info.width), usize::from(info.height));
+    check_dimensions(width, height).map_err(Failure::Refused)?;
+    let mode = match info.components {
+        1 => "L (grayscale)",
+        3 => "RGB",
+        4 => "CMYK",
+        _ => return Err(Failure::Refused(format!("a JPEG of {} components", info.components))),
+    };
+    if mode != "RGB" && !convert_rgb {
+        return not_rgb(mode).map_err(Failure::Refused);
+    }
+    if space == ColorSpace::CMYK && info.components == 4 {
+        decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::CMYK));
+        let mut inks = vec![0; width * height * 4];
+        decoder.decode_into(&mut inks)?;
+        cmyk_to_rgb(&inks, has_adobe_marker(bytes), picture.reshape(width, height));
+        return Ok(());
+    }
+    Ok(decoder.decode_into(picture.reshape(width, height))?)
+}
+
+/// As Pillow's conversion. Files with Adobe's marker store the inks inverted.
+fn cmyk_to_rgb(inks: &[u8], inverted: bool, rgb: &mut [u8]) {
+    let (pixels, _) = rgb.as_chunks_mut::<3>();
+    let (inks, _) = inks.as_chunks::<4>();
+    let paper = |ink: u8| if inverted { ink } else { 255 - ink };
+    for (pixel, &[c, m, y, k]) in pixels.iter_mut().zip(inks) {
+        let light = paper(k);
+        *pixel = [c, m, y].map(|ink| light - divided_by_255(255 - paper(ink), light));
+    }
+}
+
+/// a · b / 255, rounded.
+fn divided_by_255(a: u8, b: u8) -> u8 {
+    let product = u32::from(a) * u32::from(b) + 128;
+    (((product >> 8) + product) >> 8) as u8
+}
+
+fn has_adobe_marker(bytes: &[u8]) -> bool {
+    bytes.windows(9).any(|w| w[..2] == [0xFF, 0xEE] && w[4..] == *b"Adobe")
+}
+
+/// Whether an end marker follows the last scan's start. Inside a scan 0xFF is always followed by 0 or a restart marker.
+fn ends(bytes: &[u8]) -> bool {
+    let last = |marker: u8| bytes.windows(2).rposition(|w| w == [0xFF, marker]);
+    last(0xD9) > last(0xDA)
+}

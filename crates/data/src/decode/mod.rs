@@ -1,0 +1,80 @@
+//! Files to RGB pixels, as Pillow gives them. A file's content decides what it is, not its name.
+//!
+//! Orientation tags are ignored, as torchvision's loaders ignore them. Nothing here panics on a damaged file: the decoders
+//! are run so that even a panic of theirs becomes an error that names the file.
+
+mod jpeg;
+mod png;
+
+use std::fs::File;
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use crate::{DataError, Picture};
+
+/// Most pixels of a picture (Pillow warns of a "decompression bomb" beyond these).
+pub const MAX_PIXELS: usize = 89_478_485;
+
+/// Most bytes of a picture file.
+pub const MAX_FILE_BYTES: u64 = 512 << 20;
+
+/// Reads and decodes one picture file. See [`decode`].
+pub fn open(path: impl AsRef<Path>, convert_rgb: bool) -> Result<Picture, DataError> {
+    let mut picture = Picture::default();
+    read_file(path.as_ref(), convert_rgb, &mut picture)?;
+    Ok(picture)
+}
+
+/// [`open`] into a picture whose memory is used again.
+pub(crate) fn read_file(path: &Path, convert_rgb: bool, picture: &mut Picture) -> Result<(), DataError> {
+    let failed = |source| DataError::read(path, source);
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::with_capacity(file.metadata().map_err(failed)?.len().min(MAX_FILE_BYTES) as usize + 1);
+    let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if read as u64 > MAX_FILE_BYTES {
+        return Err(DataError::picture(path.display().to_string(), format!("larger than {MAX_FILE_BYTES} bytes")));
+    }
+    decode(&bytes, convert_rgb, picture).map_err(|problem| DataError::picture(path.display().to_string(), problem))
+}
+
+/// Decodes a JPEG or PNG file's bytes to RGB.
+///
+/// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error that names its mode in Pillow's words, unless
+/// `convert_rgb` asks to convert it as Pillow's `convert("RGB")` does. The error is a sentence without the file's name.
+pub fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
+    let decoder = match bytes {
+        [] => return Err("the file is empty".into()),
+        [0xFF, 0xD8, ..] => jpeg::decode,
+        [0x89, b'P', b'N', b'G', ..] => png::decode,
+        _ => return Err(format!("not a JPEG or PNG picture{}", seems(bytes))),
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| decoder(bytes, convert_rgb, picture)));
+    result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))
+}
+
+/// What a file that is no JPEG and no PNG seems to be.
+fn seems(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [b'G', b'I', b'F', b'8', ..] => ", but a GIF",
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => ", but a WebP",
+        [b'B', b'M', ..] => ", but a BMP",
+        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => ", but a TIFF",
+        _ if bytes.iter().take(512).all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) => ", but text",
+        _ => "",
+    }
+}
+
+/// Refuses dimensions that no honest picture has.
+fn check_dimensions(width: usize, height: usize) -> Result<(), String> {
+    match width.checked_mul(height) {
+        Some(0) => Err(format!("its dimensions are {width}x{height}")),
+        Some(pixels) if pixels <= MAX_PIXELS => Ok(()),
+        _ => Err(format!("its dimensions of {width}x{height} exceed the limit of {MAX_PIXELS} pixels")),
+    }
+}
+
+/// The error for a picture of another mode.
+fn not_rgb(mode: &str) -> Result<(), String> {
+    Err(format!("not an RGB picture but of mode {mode}; convert it, or pass --convert-rgb"))
+}

@@ -1,0 +1,59 @@
+//! PNG: every colour type and bit depth.
+
+use std::io::Cursor;
+
+use png::{ColorType, Decoder, Limits, Transformations};
+
+use super::{MAX_PIXELS, check_dimensions, not_rgb};
+use crate::Picture;
+
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
+    let damaged = |error: png::DecodingError| format!("a damaged or truncated PNG: {error}");
+    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: MAX_PIXELS * 8 });
+    // Palettes and low bit depths become 8-bit samples; of 16 bits the upper eight stay, as in Pillow.
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    let header = decoder.read_header_info().map_err(damaged)?;
+    let (width, height) = (header.width as usize, header.height as usize);
+    let (color, depth) = (header.color_type, header.bit_depth as u8);
+    check_dimensions(width, height)?;
+    let wide_gray = color == ColorType::Grayscale && depth == 16;
+    if wide_gray {
+        decoder.set_transformations(Transformations::IDENTITY);
+    }
+    let mode = match color {
+        ColorType::Rgb => "RGB",
+        ColorType::Rgba => "RGBA (with alpha)",
+        ColorType::Indexed => "P (palette)",
+        ColorType::GrayscaleAlpha => "LA (grayscale with alpha)",
+        ColorType::Grayscale if wide_gray => "I;16 (16-bit grayscale)",
+        ColorType::Grayscale if depth == 1 => "1 (black and white)",
+        ColorType::Grayscale => "L (grayscale)",
+    };
+    if mode != "RGB" && !convert_rgb {
+        return not_rgb(mode);
+    }
+    let mut reader = decoder.read_info().map_err(damaged)?;
+    let samples = reader.output_color_type().0.samples();
+    let bytes = reader.output_buffer_size().ok_or("its dimensions overflow")?;
+    if samples == 3 {
+        reader.next_frame(picture.reshape(width, height)).map_err(damaged)?;
+        return Ok(());
+    }
+    let mut raw = vec![0; bytes];
+    reader.next_frame(&mut raw).map_err(damaged)?;
+    let (pixels, _) = picture.reshape(width, height).as_chunks_mut::<3>();
+    match samples {
+        // Pillow clips 16-bit grays rather than scaling them.
+        1 if wide_gray => convert::<2>(pixels, &raw, |[high, low]| [if high > 0 { 255 } else { low }; 3]),
+        1 => convert::<1>(pixels, &raw, |[gray]| [gray; 3]),
+        2 => convert::<2>(pixels, &raw, |[gray, _]| [gray; 3]),
+        _ => convert::<4>(pixels, &raw, |[r, g, b, _]| [r, g, b]),
+    }
+    Ok(())
+}
+
+fn convert<const N: usize>(pixels: &mut [[u8; 3]], raw: &[u8], rgb: impl Fn([u8; N]) -> [u8; 3]) {
+    for (pixel, &sample) in pixels.iter_mut().zip(raw.as_chunks::<N>().0) {
+        *pixel = rgb(sample);
+    }
+}

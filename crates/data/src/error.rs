@@ -1,0 +1,97 @@
+//! What can be wrong with data: one line each, saying what, where, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An error of a data set, a picture, or the loader.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// A file or folder could not be opened, listed or read.
+    #[error("cannot read {}: {}", .path.display(), describe(.source))]
+    Read {
+        /// What was to be read.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file or folder could not be made.
+    #[error("cannot write {}: {}", .path.display(), describe(.source))]
+    Write {
+        /// What was to be written.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The folder of a data set does not look like one.
+    #[error("{}: {problem}", .path.display())]
+    Layout {
+        /// The folder or file at fault.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// A picture cannot be used.
+    #[error("{name}: {problem}")]
+    Picture {
+        /// The file, or the data set's own name for the sample.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Fewer samples than one global batch.
+    #[error(
+        "the training data hold {samples} samples, fewer than one global batch of {global_batch} \
+         ({shards} shards of {batch}): lower the batch size or the number of devices"
+    )]
+    TooFewSamples {
+        /// Samples in the data set.
+        samples: usize,
+        /// Samples in a global batch.
+        global_batch: usize,
+        /// Number of shards.
+        shards: usize,
+        /// Samples per shard.
+        batch: usize,
+    },
+    /// A setting that cannot work.
+    #[error("{0}")]
+    Setting(String),
+    /// A data set's own `read` panicked; the loader's thread survived.
+    #[error("{name}: reading it panicked: {message}")]
+    Panicked {
+        /// The data set's name for the sample.
+        name: String,
+        /// The panic's message, first line.
+        message: String,
+    },
+}
+
+impl DataError {
+    pub(crate) fn read(path: impl Into<PathBuf>, source: io::Error) -> Self {
+        DataError::Read { path: path.into(), source }
+    }
+
+    pub(crate) fn write(path: impl Into<PathBuf>, source: io::Error) -> Self {
+        DataError::Write { path: path.into(), source }
+    }
+
+    pub(crate) fn layout(path: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
+        DataError::Layout { path: path.into(), problem: problem.into() }
+    }
+
+    pub(crate) fn picture(name: impl Into<String>, problem: impl ToString) -> Self {
+        // A decoder's message may span lines; ours never do.
+        let problem = problem.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        DataError::Picture { name: name.into(), problem }
+    }
+}
+
+/// The kernel's message without "(os error 2)".
+fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_lowercase(),
+        None => text,
+    }
+}

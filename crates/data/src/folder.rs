@@ -1,0 +1,206 @@
+//! A folder of class folders: `DIR/<class>/<picture>.jpg`.
+//!
+//! Classes and files are sorted by the bytes of their names, so every machine and locale agrees on labels and indices.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{DataError, Dataset, Picture, decode};
+
+/// Extensions of the files that are taken for pictures, in any case. What a file *is*, its content decides.
+pub const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// Pictures in class folders, or a part of them.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    root: PathBuf,
+    classes: Vec<String>,
+    /// Path relative to `root`, and class.
+    files: Vec<(String, usize)>,
+    convert_rgb: bool,
+}
+
+impl Folder {
+    /// Lists the class folders of `root` and the pictures directly inside them. Hidden entries are left out; a class folder
+    /// without a picture is an error.
+    pub fn scan(root: impl AsRef<Path>) -> Result<Self, DataError> {
+        Self::scan_below(root.as_ref(), "")
+    }
+
+    /// The same for the class folders in `root`/`part`; the relative paths then begin with `part`.
+    pub(crate) fn scan_below(root: &Path, part: &str) -> Result<Self, DataError> {
+        let top = root.join(part);
+        let classes = class_folders(&top)?;
+        let mut files = Vec::new();
+        for (label, class) in classes.iter().enumerate() {
+            let relative = if part.is_empty() { class.clone() } else { format!("{part}/{class}") };
+            let pictures = pictures(&root.join(&relative))?;
+            files.extend(pictures.into_iter().map(|file| (format!("{relative}/{file}"), label)));
+        }
+        Ok(Folder { root: root.to_owned(), classes, files, convert_rgb: false })
+    }
+
+    /// A data set from a stored list of relative paths; each path's last folder is its class.
+    pub fn from_lists(root: impl AsRef<Path>, classes: Vec<String>, files: Vec<String>) -> Result<Self, DataError> {
+        let root = root.as_ref().to_owned();
+        let label = |file: &str| {
+            let class = Path::new(file).parent().and_then(Path::file_name).and_then(|name| name.to_str())?;
+            classes.iter().position(|known| known == class)
+        };
+        let mut labelled = Vec::with_capacity(files.len());
+        for file in files {
+            let Some(label) = label(&file) else {
+                return Err(DataError::layout(root.join(file), "its folder is none of the classes of the list"));
+            };
+            labelled.push((file, label));
+        }
+        Ok(Folder { root, classes, files: labelled, convert_rgb: false })
+    }
+
+    /// Labels the same pictures by another list of classes, such as a trained model's. Each class here must be in it.
+    pub fn relabel(mut self, classes: &[String]) -> Result<Self, DataError> {
+        let mut labels = Vec::with_capacity(self.classes.len());
+        for class in &self.classes {
+            match classes.iter().position(|known| known == class) {
+                Some(label) => labels.push(label),
+                None => {
+                    return Err(DataError::layout(
+                        &self.root,
+                        format!("the class {class:?} is not among the {} expected ones", classes.len()),
+                    ));
+                }
+            }
+        }
+        for (_, label) in &mut self.files {
+            *label = labels[*label];
+        }
+        self.classes = classes.to_vec();
+        Ok(self)
+    }
+
+    /// Whether pictures that are not RGB are converted as Pillow's `convert("RGB")` does it; otherwise they are errors.
+    pub fn convert_rgb(mut self, convert: bool) -> Self {
+        self.convert_rgb = convert;
+        self
+    }
+
+    /// Class names, sorted by bytes; a label is a position in this list.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The folder that the relative paths start from.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Relative paths in index order, separated by `/`.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.files.iter().map(|(file, _)| file.as_str())
+    }
+
+    /// The full path of sample `index`.
+    pub fn path(&self, index: usize) -> PathBuf {
+        self.root.join(&self.files[index].0)
+    }
+
+    /// Number of pictures of each class.
+    pub fn counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.classes.len()];
+        for &(_, label) in &self.files {
+            counts[label] += 1;
+        }
+        counts
+    }
+
+    /// The part of this data set for which `keep` answers true, in the same order.
+    pub(crate) fn part(&self, keep: impl Fn(usize) -> bool) -> Folder {
+        let kept = self.files.iter().enumerate().filter(|&(index, _)| keep(index));
+        Folder { files: kept.map(|(_, file)| file.clone()).collect(), ..self.clone() }
+    }
+}
+
+impl Dataset for Folder {
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.files[index].1
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let mut picture = Picture::default();
+        self.read_into(index, &mut picture)?;
+        Ok(picture)
+    }
+
+    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
+        decode::read_file(&self.path(index), self.convert_rgb, picture)
+    }
+
+    fn name(&self, index: usize) -> String {
+        self.path(index).display().to_string()
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.classes.clone()
+    }
+}
+
+/// Names of the entries of `folder` that `wanted` accepts, hidden ones left out, sorted by bytes.
+fn entries(folder: &Path, wanted: impl Fn(&str, &fs::Metadata) -> bool) -> Result<Vec<String>, DataError> {
+    let failed = |source| DataError::read(folder, source);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        // Links are followed; one that leads nowhere is no picture and no class, as is a pipe or a device.
+        let Ok(metadata) = fs::metadata(&path) else { continue };
+        let Some(name) = name.to_str() else {
+            return Err(DataError::layout(path, "its name is not valid UTF-8; rename it"));
+        };
+        if wanted(name, &metadata) {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn class_folders(root: &Path) -> Result<Vec<String>, DataError> {
+    let metadata = fs::metadata(root).map_err(|source| DataError::read(root, source))?;
+    if !metadata.is_dir() {
+        return Err(DataError::layout(root, "this is a file; the data must be a folder of class folders"));
+    }
+    let classes = entries(root, |_, metadata| metadata.is_dir())?;
+    if classes.is_empty() {
+        return Err(DataError::layout(
+            root,
+            "no class folders in it; put each class's pictures into a folder of its own",
+        ));
+    }
+    Ok(classes)
+}
+
+fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
+    let is_picture = |name: &str| {
+        let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
+        EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
+    };
+    let files = entries(folder, |name, metadata| metadata.is_file() && is_picture(name))?;
+    if files.is_empty() {
+        let problem = match entries(folder, |_, metadata| metadata.is_dir())?.first() {
+            Some(inner) => {
+                format!("this class folder holds no pictures but folders ({inner}, …); give a folder of class folders")
+            }
+            None => format!("this class folder holds no pictures ({}); fill it or remove it", EXTENSIONS.join(", ")),
+        };
+        return Err(DataError::layout(folder, problem));
+    }
+    Ok(files)
+}

@@ -1,0 +1,371 @@
+//! Batches of pictures, made ahead of use by the threads of a [`DecodePool`].
+//!
+//! One picture is one task. A few batches are in the making at any time, so memory is bounded; their buffers are used
+//! again. What a batch holds depends on (seed, epoch, batch, shard) alone, whatever the number of threads.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::pool::{Job, Scratch, lock};
+use crate::{
+    DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sharding, TrainOrder, TrainTransform,
+};
+
+/// One shard's piece of a global batch. Dropping it gives its memory back to the loader.
+#[derive(Debug)]
+pub struct Batch {
+    /// Pictures, `[batch, size, size, 3]`; zero where there is no sample.
+    pub images: Vec<u8>,
+    /// Classes, `[batch]`; -1 where there is no sample.
+    pub labels: Vec<i32>,
+    /// Sample indices, `[batch]`; `u64::MAX` where there is no sample.
+    pub indices: Vec<u64>,
+    /// Number of samples: they come first.
+    pub valid: usize,
+    home: Arc<Recycler>,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let buffers = Buffers {
+            images: std::mem::take(&mut self.images),
+            labels: std::mem::take(&mut self.labels),
+            indices: std::mem::take(&mut self.indices),
+        };
+        let mut spare = lock(&self.home.spare);
+        if spare.len() < self.home.most {
+            spare.push(buffers);
+        }
+    }
+}
+
+/// Training batches of one shard: shuffled and augmented.
+pub struct TrainLoader {
+    order: TrainOrder,
+    sharding: Sharding,
+    transform: Arc<TrainTransform>,
+    seed: u64,
+    core: Core,
+}
+
+impl TrainLoader {
+    /// A loader over `dataset`. `seed` decides order and augmentation. Fails if a setting is out of range, or if the data set
+    /// is smaller than one global batch.
+    pub fn new(
+        pool: &DecodePool,
+        dataset: Arc<dyn Dataset>,
+        transform: TrainTransform,
+        sharding: Sharding,
+        seed: u64,
+    ) -> Result<Self, DataError> {
+        transform.check()?;
+        sharding.check()?;
+        let (samples, global_batch) = (dataset.len(), sharding.global_batch());
+        let Sharding { shards, batch, .. } = sharding;
+        let order = TrainOrder::new(seed, samples, global_batch).map_err(|_| DataError::TooFewSamples {
+            samples,
+            global_batch,
+            shards,
+            batch,
+        })?;
+        let core = Core::new(pool, dataset, sharding.batch, transform.size);
+        Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
+    }
+
+    /// Batches per epoch, the same for every shard.
+    pub fn batches(&self) -> usize {
+        self.order.batches()
+    }
+
+    /// Samples left out of each epoch, over all shards.
+    pub fn dropped(&self) -> usize {
+        self.order.dropped()
+    }
+
+    /// The batches of `epoch` from `first_batch` on (0, or where a resumed run continues).
+    pub fn epoch(&self, epoch: u64, first_batch: usize) -> Batches {
+        let samples = Samples::Train {
+            order: self.order.epoch(epoch),
+            sharding: self.sharding,
+            transform: self.transform.clone(),
+            seed: self.seed,
+            epoch,
+        };
+        self.core.start(samples, first_batch, self.order.batches())
+    }
+}
+
+/// Evaluation batches of one shard: in index order, each sample exactly once over all shards.
+pub struct EvalLoader {
+    order: EvalOrder,
+    transform: Arc<EvalTransform>,
+    core: Core,
+}
+
+impl EvalLoader {
+    /// A loader over `dataset`. Fails if a setting is out of range.
+    pub fn new(
+        pool: &DecodePool,
+        dataset: Arc<dyn Dataset>,
+        transform: EvalTransform,
+        sharding: Sharding,
+    ) -> Result<Self, DataError> {
+        transform.check()?;
+        let order = EvalOrder::new(dataset.len(), sharding)?;
+        let core = Core::new(pool, dataset, sharding.batch, transform.size);
+        Ok(EvalLoader { order, transform: Arc::new(transform), core })
+    }
+
+    /// Batches per pass, the same for every shard; the last may hold few samples or none.
+    pub fn batches(&self) -> usize {
+        self.order.batches()
+    }
+
+    /// One pass over the data.
+    pub fn pass(&self) -> Batches {
+        let samples = Samples::Eval { order: self.order, transform: self.transform.clone() };
+        self.core.start(samples, 0, self.order.batches())
+    }
+}
+
+/// What both loaders need to start an iterator.
+struct Core {
+    pool: DecodePool,
+    dataset: Arc<dyn Dataset>,
+    batch: usize,
+    size: usize,
+    /// Batches in the making.
+    ahead: usize,
+    recycler: Arc<Recycler>,
+}
+
+impl Core {
+    fn new(pool: &DecodePool, dataset: Arc<dyn Dataset>, batch: usize, size: usize) -> Self {
+        // Enough tasks that no thread idles while the last pictures of a batch are finished, and one batch of slack.
+        let ahead = 1 + (2 * pool.threads()).div_ceil(batch).max(1);
+        let recycler = Arc::new(Recycler { spare: Mutex::default(), most: ahead + 2 });
+        Core { pool: pool.clone(), dataset, batch, size, ahead, recycler }
+    }
+
+    fn start(&self, samples: Samples, first: usize, end: usize) -> Batches {
+        let source = Source { samples, dataset: self.dataset.clone(), batch: self.batch, size: self.size };
+        let mut batches = Batches {
+            pool: self.pool.clone(),
+            source: Arc::new(source),
+            recycler: self.recycler.clone(),
+            cancelled: Arc::default(),
+            under_way: VecDeque::with_capacity(self.ahead),
+            next: first,
+            end,
+            waited: Duration::ZERO,
+        };
+        for _ in 0..self.ahead {
+            batches.submit_next();
+        }
+        batches
+    }
+}
+
+/// An iterator over the batches of one epoch or pass. It ends after the first error. Dropping it early cancels the rest.
+pub struct Batches {
+    pool: DecodePool,
+    source: Arc<Source>,
+    recycler: Arc<Recycler>,
+    cancelled: Arc<AtomicBool>,
+    under_way: VecDeque<Arc<Pending>>,
+    next: usize,
+    end: usize,
+    waited: Duration,
+}
+
+impl Batches {
+    /// How long [`next`](Iterator::next) has waited for pictures so far.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    fn submit_next(&mut self) {
+        if self.next >= self.end {
+            return;
+        }
+        let indices = self.source.samples.indices(self.next);
+        self.next += 1;
+        let pending = Arc::new(Pending::new(&indices, &self.source, &self.recycler));
+        self.under_way.push_back(pending.clone());
+        let (source, tasks) = (self.source.clone(), indices.len());
+        let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
+            let result = source.make(indices[task], scratch);
+            pending.finish(task, result, &scratch.pixels);
+        });
+        self.pool.submit(Job { tasks, cancelled: self.cancelled.clone(), run });
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<Batch, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let pending = self.under_way.pop_front()?;
+        self.submit_next();
+        let began = Instant::now();
+        let result = pending.wait(&self.recycler);
+        self.waited += began.elapsed();
+        if result.is_err() {
+            self.cancelled.store(true, Ordering::Relaxed);
+            self.under_way.clear();
+            self.next = self.end;
+        }
+        Some(result)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.under_way.len() + self.end.saturating_sub(self.next);
+        (0, Some(left))
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Which samples, and what is done to them.
+enum Samples {
+    Train { order: EpochOrder, sharding: Sharding, transform: Arc<TrainTransform>, seed: u64, epoch: u64 },
+    Eval { order: EvalOrder, transform: Arc<EvalTransform> },
+}
+
+impl Samples {
+    fn indices(&self, batch: usize) -> Vec<usize> {
+        match self {
+            Samples::Train { order, sharding, .. } => order.shard(batch, sharding.shard, sharding.shards).to_vec(),
+            Samples::Eval { order, .. } => order.indices(batch).collect(),
+        }
+    }
+}
+
+struct Source {
+    samples: Samples,
+    dataset: Arc<dyn Dataset>,
+    batch: usize,
+    size: usize,
+}
+
+impl Source {
+    /// Reads and transforms one sample into `scratch.pixels`; returns its label. A panic of the data set becomes an error.
+    fn make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
+        let result = catch_unwind(AssertUnwindSafe(|| self.try_make(index, scratch)));
+        result.unwrap_or_else(|panic| {
+            Err(DataError::Panicked { name: format!("sample {index}"), message: panic_message(&*panic) })
+        })
+    }
+
+    fn try_make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
+        let Scratch { picture, resizer, pixels } = scratch;
+        self.dataset.read_into(index, picture)?;
+        if picture.pixels().is_empty() {
+            return Err(DataError::picture(self.dataset.name(index), "the picture has no pixels"));
+        }
+        pixels.resize(self.size * self.size * 3, 0);
+        match &self.samples {
+            Samples::Train { transform, seed, epoch, .. } => {
+                let crop = transform.draw_crop(*seed, *epoch, index as u64, picture.width(), picture.height());
+                let flip = transform.draw_flip(*seed, *epoch, index as u64);
+                transform.apply(picture, crop, flip, resizer, pixels);
+            }
+            Samples::Eval { transform, .. } => transform.apply(picture, resizer, pixels),
+        }
+        let label = self.dataset.label(index);
+        i32::try_from(label)
+            .map_err(|_| DataError::picture(self.dataset.name(index), format!("its label {label} is too large")))
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied());
+    text.and_then(|text| text.lines().next()).unwrap_or("no message").to_owned()
+}
+
+#[derive(Default)]
+struct Buffers {
+    images: Vec<u8>,
+    labels: Vec<i32>,
+    indices: Vec<u64>,
+}
+
+/// Memory of batches that were dropped, for those to come.
+#[derive(Debug)]
+struct Recycler {
+    spare: Mutex<Vec<Buffers>>,
+    most: usize,
+}
+
+impl std::fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.images.len())
+    }
+}
+
+/// A batch in the making.
+struct Pending {
+    state: Mutex<State>,
+    done: Condvar,
+    valid: usize,
+}
+
+struct State {
+    buffers: Buffers,
+    unfinished: usize,
+    /// The error of the earliest sample that has one.
+    failed: Option<(usize, DataError)>,
+}
+
+impl Pending {
+    fn new(indices: &[usize], source: &Source, recycler: &Recycler) -> Self {
+        let mut buffers = lock(&recycler.spare).pop().unwrap_or_default();
+        let (valid, picture) = (indices.len(), source.size * source.size * 3);
+        buffers.images.resize(source.batch * picture, 0);
+        buffers.images[valid * picture..].fill(0);
+        buffers.labels.clear();
+        buffers.labels.resize(source.batch, -1);
+        buffers.indices.clear();
+        buffers.indices.extend(indices.iter().map(|&index| index as u64));
+        buffers.indices.resize(source.batch, u64::MAX);
+        let state = State { buffers, unfinished: valid, failed: None };
+        Pending { state: Mutex::new(state), done: Condvar::new(), valid }
+    }
+
+    fn finish(&self, task: usize, result: Result<i32, DataError>, pixels: &[u8]) {
+        let mut state = lock(&self.state);
+        match result {
+            Ok(label) => {
+                // Copying under the lock takes microseconds; decoding, outside it, milliseconds.
+                state.buffers.images[task * pixels.len()..][..pixels.len()].copy_from_slice(pixels);
+                state.buffers.labels[task] = label;
+            }
+            Err(error) if state.failed.as_ref().is_none_or(|&(earlier, _)| task < earlier) => {
+                state.failed = Some((task, error));
+            }
+            Err(_) => {}
+        }
+        state.unfinished -= 1;
+        if state.unfinished == 0 {
+            self.done.notify_all();
+        }
+    }
+
+    fn wait(&self, home: &Arc<Recycler>) -> Result<Batch, DataError> {
+        let waiting = self.done.wait_while(lock(&self.state), |state| state.unfinished > 0);
+        let mut state = waiting.unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, error)) = state.failed.take() {
+            return Err(error);
+        }
+        let Buffers { images, labels, indices } = std::mem::take(&mut state.buffers);
+        Ok(Batch { images, labels, indices, valid: self.valid, home: home.clone() })
+    }
+}

@@ -1,0 +1,125 @@
+//! The threads that read, decode and transform pictures: as many as asked for, started once, ended when the last loader
+//! that uses them is dropped.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::{DataError, Picture, Resizer};
+
+/// Decode threads that any number of loaders share. Clones are the same pool.
+#[derive(Clone)]
+pub struct DecodePool(Arc<Threads>);
+
+impl DecodePool {
+    /// Starts `threads` threads, at least one. Fails if the system refuses to.
+    pub fn new(threads: usize) -> Result<Self, DataError> {
+        let mut pool = Threads { shared: Arc::default(), handles: Vec::new() };
+        for number in 0..threads.max(1) {
+            let shared = pool.shared.clone();
+            let thread = std::thread::Builder::new().name(format!("decode-{number}"));
+            let handle = thread.spawn(move || shared.serve()).map_err(|error| {
+                DataError::Setting(format!("cannot start decode thread {number} of {threads}: {error}; ask for fewer"))
+            })?;
+            pool.handles.push(handle);
+        }
+        Ok(DecodePool(Arc::new(pool)))
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.0.handles.len()
+    }
+
+    /// Queues a job behind those queued before.
+    pub(crate) fn submit(&self, job: Job) {
+        if job.tasks > 0 {
+            lock(&self.0.shared.queue).jobs.push_back((job, 0));
+            self.0.shared.wake.notify_all();
+        }
+    }
+}
+
+/// Tasks 0 to `tasks` of one batch.
+pub(crate) struct Job {
+    pub tasks: usize,
+    /// Set by an owner who no longer wants the result.
+    pub cancelled: Arc<AtomicBool>,
+    /// Does one task. Must not panic.
+    pub run: Run,
+}
+
+/// What a task does, given its number.
+type Run = Arc<dyn Fn(usize, &mut Scratch) + Send + Sync>;
+
+/// Memory that a thread uses again for every picture.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub picture: Picture,
+    pub resizer: Resizer,
+    pub pixels: Vec<u8>,
+}
+
+struct Threads {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Jobs in the order they are wanted, with the next task of each.
+    jobs: VecDeque<(Job, usize)>,
+    ended: bool,
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut scratch = Scratch::default();
+        while let Some((run, task)) = self.claim() {
+            run(task, &mut scratch);
+        }
+    }
+
+    /// The next task, as soon as there is one; none when the pool ends.
+    fn claim(&self) -> Option<(Run, usize)> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if queue.ended {
+                return None;
+            }
+            queue.jobs.retain(|(job, _)| !job.cancelled.load(Ordering::Relaxed));
+            if let Some((job, next)) = queue.jobs.front_mut() {
+                let claimed = (job.run.clone(), *next);
+                *next += 1;
+                if *next == job.tasks {
+                    queue.jobs.pop_front();
+                }
+                return Some(claimed);
+            }
+            queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).ended = true;
+        self.shared.wake.notify_all();
+        for handle in self.handles.drain(..) {
+            // A thread finishes the picture it is at; it cannot have panicked, for tasks do not.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Locks whether or not a holder panicked: what these locks guard is whole between statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,203 @@
+//! The loader: same batches whatever the threads, errors where they belong, nothing that hangs.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use enmasse_data::{
+    Batch, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
+};
+
+/// Pictures whose pixels tell their index; some may be faulty.
+struct Coded {
+    len: usize,
+    bad: Vec<usize>,
+    panics: bool,
+    reads: AtomicUsize,
+    threads: Mutex<HashSet<ThreadId>>,
+}
+
+fn coded(len: usize) -> Coded {
+    Coded { len, bad: vec![], panics: false, reads: AtomicUsize::new(0), threads: Mutex::default() }
+}
+
+impl Dataset for Coded {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 3
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.threads.lock().unwrap().insert(std::thread::current().id());
+        if self.bad.contains(&index) {
+            assert!(!self.panics, "no such thing as {index}");
+            return Err(DataError::Setting(format!("picture {index} is bad")));
+        }
+        let (width, height) = (9 + index % 4, 8 + index % 5);
+        Picture::new(width, height, (0..width * height * 3).map(|i| (i * 7 + index * 31) as u8).collect())
+    }
+}
+
+const ALONE: Sharding = Sharding { shard: 0, shards: 1, batch: 4 };
+
+fn train(dataset: Coded, threads: usize, sharding: Sharding) -> TrainLoader {
+    let pool = DecodePool::new(threads).unwrap();
+    TrainLoader::new(&pool, Arc::new(dataset), TrainTransform::new(8), sharding, 5).unwrap()
+}
+
+fn eval(dataset: Coded, threads: usize, sharding: Sharding) -> EvalLoader {
+    let pool = DecodePool::new(threads).unwrap();
+    EvalLoader::new(&pool, Arc::new(dataset), EvalTransform::new(8), sharding).unwrap()
+}
+
+type Content = (Vec<u8>, Vec<i32>, Vec<u64>, usize);
+
+fn content(batch: Result<Batch, DataError>) -> Content {
+    let batch = batch.unwrap();
+    (batch.images.clone(), batch.labels.clone(), batch.indices.clone(), batch.valid)
+}
+
+#[test]
+fn threads_do_not_change_batches() {
+    let run = |threads| {
+        let loader = train(coded(23), threads, ALONE);
+        (0..3).flat_map(|epoch| loader.epoch(epoch, 0).map(content).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let expected = run(1);
+    assert_eq!(expected.len(), 15);
+    assert_eq!((run(2), run(5)), (expected.clone(), expected));
+}
+
+#[test]
+fn epochs_differ_and_resume_continues() {
+    let loader = train(coded(23), 2, ALONE);
+    let whole: Vec<Content> = loader.epoch(1, 0).map(content).collect();
+    assert_ne!(whole, loader.epoch(2, 0).map(content).collect::<Vec<_>>());
+    for first in 0..=loader.batches() {
+        assert_eq!(loader.epoch(1, first).map(content).collect::<Vec<_>>(), whole[first..]);
+    }
+    assert_eq!(loader.epoch(1, 99).count(), 0);
+}
+
+/// Two shards of 2 hold what one shard of 4 holds, augmentation included.
+#[test]
+fn shards_are_pieces_of_the_global_batch() {
+    let one: Vec<Content> = train(coded(23), 2, ALONE).epoch(0, 0).map(content).collect();
+    let half = |shard| train(coded(23), 2, Sharding { shard, shards: 2, batch: 2 }).epoch(0, 0).map(content).collect();
+    let (left, right): (Vec<Content>, Vec<Content>) = (half(0), half(1));
+    assert_eq!(left.len(), one.len());
+    for ((left, right), one) in left.into_iter().zip(right).zip(one) {
+        assert_eq!([left.0, right.0].concat(), one.0);
+        assert_eq!([left.1, right.1].concat(), one.1);
+        assert_eq!([left.2, right.2].concat(), one.2);
+    }
+}
+
+#[test]
+fn evaluation_marks_missing_samples() {
+    let check = |samples, shards, expected: &[&[usize]]| {
+        for (shard, expected) in expected.iter().enumerate() {
+            let loader = eval(coded(samples), 2, Sharding { shard, shards, batch: 4 });
+            let batches: Vec<Content> = loader.pass().map(content).collect();
+            assert_eq!(batches.iter().map(|batch| batch.3).collect::<Vec<_>>(), *expected);
+            for (images, labels, indices, valid) in batches {
+                assert_eq!((images.len(), labels.len(), indices.len()), (4 * 8 * 8 * 3, 4, 4));
+                assert!(labels[valid..].iter().all(|&label| label == -1));
+                assert!(indices[valid..].iter().all(|&index| index == u64::MAX));
+                assert!(images[valid * 192..].iter().all(|&byte| byte == 0));
+                assert!(labels.iter().zip(&indices).take(valid).all(|(&label, &index)| label == (index % 3) as i32));
+            }
+        }
+    };
+    check(10, 1, &[&[4, 4, 2]]);
+    check(10, 2, &[&[4, 2], &[4, 0]]);
+    check(1, 3, &[&[1], &[0], &[0]]);
+    check(0, 2, &[&[], &[]]);
+}
+
+#[test]
+fn errors_surface_at_their_batch() {
+    let check = |panics, expected: &str| {
+        let loader = eval(Coded { bad: vec![6, 5], panics, ..coded(16) }, 3, ALONE);
+        let mut batches = loader.pass();
+        assert!(batches.next().unwrap().is_ok());
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(batches.next().is_none());
+        drop(batches);
+        // The pool survives, and a later pass fails at the same place.
+        assert!(loader.pass().nth(1).unwrap().is_err());
+    };
+    check(false, "picture 5 is bad");
+    check(true, "sample 5: reading it panicked: no such thing as 5");
+}
+
+#[test]
+fn dropping_an_iterator_stops_its_work() {
+    let dataset = Arc::new(coded(4000));
+    let pool = DecodePool::new(2).unwrap();
+    let loader = EvalLoader::new(&pool, dataset.clone(), EvalTransform::new(8), ALONE).unwrap();
+    for taken in 0..5 {
+        assert_eq!(loader.pass().take(taken).count(), taken);
+    }
+    assert!(dataset.threads.lock().unwrap().len() <= 2);
+    drop((loader, pool));
+    // The threads have ended: no one else holds the data set, and far from all of it was read.
+    assert_eq!(Arc::strong_count(&dataset), 1);
+    assert!(dataset.reads.load(Ordering::Relaxed) < 200);
+}
+
+/// A data set that blocks until it is released.
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Dataset for Gate {
+    fn len(&self) -> usize {
+        8
+    }
+    fn label(&self, _: usize) -> usize {
+        0
+    }
+    fn read(&self, _: usize) -> Result<Picture, DataError> {
+        let open = self.opened.wait_while(self.open.lock().unwrap(), |open| !*open).unwrap();
+        assert!(*open);
+        Picture::new(8, 8, vec![0; 192])
+    }
+}
+
+#[test]
+fn waiting_is_measured() {
+    let gate = Arc::new(Gate { open: Mutex::new(false), opened: Condvar::new() });
+    let pool = DecodePool::new(1).unwrap();
+    let loader = EvalLoader::new(&pool, gate.clone(), EvalTransform::new(8), ALONE).unwrap();
+    let mut batches = loader.pass();
+    assert_eq!(batches.waited(), Duration::ZERO);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| batches.next().unwrap().unwrap().valid);
+        *gate.open.lock().unwrap() = true;
+        gate.opened.notify_all();
+        assert_eq!(waiter.join().unwrap(), 4);
+    });
+    assert!(batches.waited() > Duration::ZERO && batches.waited() <= began.elapsed());
+}
+
+#[test]
+fn settings_out_of_range() {
+    let pool = DecodePool::new(1).unwrap();
+    let check = |transform: TrainTransform, sharding, expected: &str| {
+        let error = TrainLoader::new(&pool, Arc::new(coded(7)), transform, sharding, 0).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let two = Sharding { shard: 0, shards: 2, batch: 4 };
+    check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
+    check(TrainTransform::new(0), ALONE, "size of 0 pixels");
+    check(TrainTransform { scale: (0.5, 0.1), ..TrainTransform::new(8) }, ALONE, "scale must lie");
+    check(TrainTransform { flip: f64::NAN, ..TrainTransform::new(8) }, ALONE, "flip in");
+}

@@ -1,0 +1,71 @@
+//! Orders of samples: every sample once, whatever the number of shards.
+
+use enmasse_data::{DataError, EvalOrder, Sharding, TrainOrder};
+use proptest::prelude::*;
+
+#[test]
+fn an_epoch_is_a_function_of_seed_and_epoch() {
+    let order = |seed, epoch| TrainOrder::new(seed, 100, 100).unwrap().epoch(epoch).global_batch(0).to_vec();
+    assert_eq!(order(1, 2), order(1, 2));
+    for (seed, epoch) in [(1, 3), (2, 2), (0, 0)] {
+        assert_ne!(order(1, 2), order(seed, epoch));
+    }
+}
+
+#[test]
+fn too_few_samples() {
+    let check = |samples, global, expected: &str| {
+        let error = TrainOrder::new(0, samples, global).unwrap_err();
+        assert!(matches!(error, DataError::TooFewSamples { .. }) && error.to_string().contains(expected), "{error}");
+    };
+    check(7, 8, "hold 7 samples, fewer than one global batch of 8");
+    check(0, 1, "hold 0 samples");
+    assert!(TrainOrder::new(0, 8, 8).is_ok());
+}
+
+#[test]
+fn sharding_limits() {
+    let check = |shard, shards, batch, good| {
+        assert_eq!(Sharding { shard, shards, batch }.check().is_ok(), good, "{shard} {shards} {batch}");
+    };
+    check(0, 1, 1, true);
+    check(1, 1, 1, false);
+    check(0, 0, 1, false);
+    check(0, 1, 0, false);
+    check(0, usize::MAX, 2, false);
+}
+
+proptest! {
+    /// Shards together give the global batch, in order; batches together give each sample at most once.
+    #[test]
+    fn training_pieces(samples in 1usize..300, shards in 1usize..6, batch in 1usize..9, epoch in 0u64..5) {
+        let global = shards * batch;
+        prop_assume!(samples >= global);
+        let order = TrainOrder::new(3, samples, global).unwrap();
+        let epoch = order.epoch(epoch);
+        let mut seen = vec![0; samples];
+        for step in 0..order.batches() {
+            let pieces: Vec<usize> = (0..shards).flat_map(|shard| epoch.shard(step, shard, shards).to_vec()).collect();
+            prop_assert_eq!(&pieces, epoch.global_batch(step));
+            prop_assert_eq!(pieces.len(), global);
+            pieces.iter().for_each(|&index| seen[index] += 1);
+        }
+        prop_assert_eq!(seen.iter().sum::<usize>() + order.dropped(), samples);
+        prop_assert!(seen.iter().all(|&count| count <= 1));
+        prop_assert!(epoch.global_batch(order.batches()).is_empty());
+    }
+
+    /// Evaluation sees every sample exactly once, and every shard counts the same batches.
+    #[test]
+    fn evaluation_pieces(samples in 0usize..200, shards in 1usize..7, batch in 1usize..9) {
+        let mut seen = vec![0; samples];
+        let mut counts = Vec::new();
+        for shard in 0..shards {
+            let order = EvalOrder::new(samples, Sharding { shard, shards, batch }).unwrap();
+            counts.push(order.batches());
+            (0..order.batches()).flat_map(|step| order.indices(step)).for_each(|index| seen[index] += 1);
+        }
+        prop_assert!(seen.iter().all(|&count| count == 1));
+        prop_assert!(counts.iter().all(|&count| count == counts[0]));
+    }
+}
