@@ -1,1 +1,24 @@
-//! Image classifiers by their torchvision names, and weights files.
+//! Image classifiers by the names torchvision gives them.
+//!
+//! A model is any function from a [`Tensor`] to a [`Tensor`]; the zoo has no privileges over a closure written in place. Its
+//! models read like torchvision's sources and use the same parameter names and initial distributions, so that weights files
+//! match.
+//!
+//! ```
+//! use enmasse_graph::{Options, Tensor, compile};
+//! let model = enmasse_models::find("resnet18").unwrap();
+//! let plans = compile(&|x| model.forward(x, 10), &Options::new(model.name(), 8, 64, 10)).unwrap();
+//! assert!(plans.find("layer2.0.downsample.0.weight").is_some());
+//!
+//! let own = |x: Tensor| x.flatten().linear("hidden", 32).relu().linear("out", 10);
+//! assert!(compile(&own, &Options::new("own", 8, 64, 10)).is_ok());
+//! ```
+
+mod resnet;
+mod small;
+mod zoo;
+
+pub use enmasse_graph::Tensor;
+pub use resnet::{Block, ResNet};
+pub use small::{lenet, mlp};
+pub use zoo::{Model, ModelError, find, models};
