@@ -1,0 +1,159 @@
+//! What a checkpoint says beside its tensors, as the texts that a safetensors file's metadata are.
+
+use std::collections::BTreeMap;
+
+use super::FORMAT_VERSION;
+
+/// Sums over the samples of a running epoch: with them a resumed epoch reports the same training loss to the last bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EpochSums {
+    /// Sum of the losses.
+    pub loss: f64,
+    /// Hits.
+    pub correct: u64,
+    /// Samples summed.
+    pub samples: u64,
+}
+
+/// A type that metadata texts can hold. Numbers are written so that they read back as the same bits.
+trait Text: Sized {
+    fn write(&self) -> String;
+    fn read(text: &str) -> Option<Self>;
+}
+
+macro_rules! displayed {
+    ($($type:ty),+) => {$(
+        impl Text for $type {
+            fn write(&self) -> String {
+                self.to_string()
+            }
+
+            fn read(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        }
+    )+};
+}
+displayed!(String, u64, usize, f64);
+
+impl Text for Option<f64> {
+    fn write(&self) -> String {
+        self.map_or_else(|| "none".to_owned(), |value| value.write())
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        if text == "none" { Some(None) } else { f64::read(text).map(Some) }
+    }
+}
+
+/// A JSON array of texts.
+impl Text for Vec<String> {
+    fn write(&self) -> String {
+        serde_json::Value::from(self.clone()).to_string()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+/// A JSON array of numbers.
+impl Text for [f32; 3] {
+    fn write(&self) -> String {
+        let [red, green, blue] = self;
+        format!("[{red}, {green}, {blue}]")
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let numbers = text.strip_prefix('[')?.strip_suffix(']')?.split(", ");
+        numbers.map(|number| number.parse().ok()).collect::<Option<Vec<f32>>>()?.try_into().ok()
+    }
+}
+
+impl Text for EpochSums {
+    fn write(&self) -> String {
+        format!("{} {} {}", self.loss, self.correct, self.samples)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let sums = EpochSums {
+            loss: f64::read(words.next()?)?,
+            correct: u64::read(words.next()?)?,
+            samples: u64::read(words.next()?)?,
+        };
+        words.next().is_none().then_some(sums)
+    }
+}
+
+/// Makes [`CheckpointMeta`] of its fields; each is the metadata key of its name.
+macro_rules! metadata {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)+) => {
+        /// What a checkpoint says beside its tensors. Each field is a key of the file's metadata.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct CheckpointMeta {
+            $($(#[doc = $doc])+ pub $name: $type,)+
+        }
+
+        impl CheckpointMeta {
+            fn fields_to(&self, map: &mut BTreeMap<String, String>) {
+                $(map.insert(stringify!($name).to_owned(), self.$name.write());)+
+            }
+
+            /// The error is the end of a sentence about the file.
+            pub(super) fn from_map(map: &BTreeMap<String, String>) -> Result<Self, String> {
+                let read = |name: &str| map.get(name).ok_or_else(|| format!("is no checkpoint: it does not say its {name}"));
+                Ok(CheckpointMeta {
+                    $($name: read(stringify!($name)).and_then(|text| {
+                        <$type>::read(text).ok_or_else(|| format!("is no checkpoint: its {} makes no sense", stringify!($name)))
+                    })?,)+
+                })
+            }
+        }
+    };
+}
+
+metadata! {
+    /// The model's name.
+    model: String,
+    /// Names of the classes, by label.
+    classes: Vec<String>,
+    /// Height and width of the pictures that the model sees.
+    size: usize,
+    /// Evaluation resizes the shorter side to this before it cuts out the centre.
+    resize: usize,
+    /// Mean of each channel, of pixels from 0 to 1, that normalisation subtracts.
+    mean: [f32; 3],
+    /// Deviation of each channel that normalisation divides by.
+    std: [f32; 3],
+    /// The effective configuration, as TOML.
+    configuration: String,
+    /// A digest of the lists of files; the lists themselves are in the run folder.
+    split: String,
+    /// The seed of weights, order and augmentation.
+    seed: u64,
+    /// The epoch to go on with, from 0.
+    epoch: u64,
+    /// Samples of that epoch that are done, over all ranks.
+    samples_consumed: u64,
+    /// Sums over those samples.
+    epoch_sums: EpochSums,
+    /// Updates that the optimiser made.
+    optimizer_step: u64,
+    /// The highest validation accuracy so far.
+    best_val_accuracy: Option<f64>,
+}
+
+impl CheckpointMeta {
+    pub(super) fn to_map(&self) -> BTreeMap<String, String> {
+        let fixed = [
+            ("format_version", FORMAT_VERSION.to_string()),
+            ("enmasse_version", env!("CARGO_PKG_VERSION").to_owned()),
+            // Some Python readers insist on it.
+            ("format", "pt".to_owned()),
+        ];
+        let mut map = BTreeMap::from(fixed.map(|(key, value)| (key.to_owned(), value)));
+        self.fields_to(&mut map);
+        map
+    }
+}
