@@ -1,0 +1,246 @@
+//! Whether the places that a plan gives its values are safe: the oracle of the memory pass.
+//!
+//! The reference device ignores slots, so it cannot notice that two values lie over each other. This walks through the
+//! instructions and keeps, for every arena, which value each range of bytes holds.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use enmasse_graph::{Arena, Node, Op, Plan, Role, ValueId};
+use thiserror::Error;
+
+/// An instruction that would not find, or would destroy, what it should not.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{place}: %{} {name} {problem}", value.0)]
+pub struct UnsafeAliasing {
+    /// The instruction, such as `instruction 12 (conv2d of layer1.0.conv1)`, or what is before the first or after the last.
+    pub place: String,
+    /// The value it concerns.
+    pub value: ValueId,
+    /// The value's name.
+    pub name: String,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong with a value's place at some instruction.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Problem {
+    /// It is read, and no instruction has written it.
+    #[error("is read before anything is written to it")]
+    Unwritten,
+    /// It is read, and meanwhile another value was written over it.
+    #[error("is read after %{} was written over it", by.0)]
+    Overwritten {
+        /// The value that destroyed it.
+        by: ValueId,
+    },
+    /// It is written over an operand of the same instruction, which no device has to be able to do.
+    #[error("is written over the operand %{}", operand.0)]
+    OverOperand {
+        /// The operand.
+        operand: ValueId,
+    },
+    /// Two results of one instruction, or two values that must both be there from the start, share bytes.
+    #[error("shares bytes with %{}", other.0)]
+    Shared {
+        /// The other value.
+        other: ValueId,
+    },
+    /// It is written by a second instruction.
+    #[error("is written a second time")]
+    Rewritten,
+    /// It ends behind its arena, or begins off the alignment.
+    #[error("lies at bytes {start}..{end} of the {arena} arena, off its alignment or its end")]
+    Misplaced {
+        /// The arena.
+        arena: Arena,
+        /// First byte.
+        start: usize,
+        /// Behind the last byte.
+        end: usize,
+    },
+    /// It is touched while the sum of its bucket is under way.
+    #[error("is touched while bucket {bucket} is being summed")]
+    InFlight {
+        /// The bucket.
+        bucket: usize,
+    },
+    /// It is summed with a bucket whose range does not hold it.
+    #[error("is summed with bucket {bucket}, but does not lie in its range")]
+    OutsideBucket {
+        /// The bucket.
+        bucket: usize,
+    },
+    /// A gradient that does not lie at the offset of its parameter among the trainable ones.
+    #[error("does not lie at the offset of its parameter %{} among the trainable ones", parameter.0)]
+    Displaced {
+        /// The parameter.
+        parameter: ValueId,
+    },
+}
+
+/// Checks that every read of the plan finds the value that was written last under that number, that no instruction writes over
+/// its own operands except where [`Op::in_place`] allows it, that nobody touches a bucket in flight, that every value
+/// lies aligned in its arena, and that what is read after the step is still there.
+pub fn aliasing_is_safe(plan: &Plan) -> Result<(), UnsafeAliasing> {
+    let mut memory = Memory::new(plan);
+    memory.start()?;
+    for (index, node) in plan.instructions.iter().enumerate() {
+        memory.place = format!("instruction {index} ({} of {})", node.op.name(), node.layer);
+        memory.execute(node)?;
+    }
+    memory.place = "after the step".into();
+    let gradients = plan.values.iter().enumerate().filter(|(_, value)| matches!(value.role, Role::Gradient { .. }));
+    let results = [plan.logits, plan.loss, plan.correct].into_iter().chain(plan.metrics);
+    results.chain(gradients.map(|(index, _)| ValueId(index))).try_for_each(|id| memory.read(id))
+}
+
+/// What the arenas hold at some point of the plan.
+struct Memory<'a> {
+    plan: &'a Plan,
+    place: String,
+    /// Values that are intact.
+    contents: Vec<ValueId>,
+    /// Who destroyed each value that is not.
+    destroyed: HashMap<ValueId, ValueId>,
+    /// Values that some instruction has written.
+    written: Vec<bool>,
+    /// Buckets whose sums are under way.
+    in_flight: Vec<usize>,
+}
+
+impl<'a> Memory<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let written = vec![false; plan.values.len()];
+        let place = "before the step".into();
+        Memory { plan, place, contents: Vec::new(), destroyed: HashMap::new(), written, in_flight: Vec::new() }
+    }
+
+    /// Puts in place what is there before the first instruction: inputs, state, and gradients that nobody writes, which
+    /// are zero for ever.
+    fn start(&mut self) -> Result<(), UnsafeAliasing> {
+        let mut outputs = vec![false; self.plan.values.len()];
+        for id in self.plan.instructions.iter().flat_map(|node| &node.outputs) {
+            outputs[id.0] = true;
+        }
+        for (index, value) in self.plan.values.iter().enumerate() {
+            let id = ValueId(index);
+            if let Role::Gradient { parameter } = value.role {
+                let (slot, trainable) = (self.plan.slot(id), self.plan.trainable * 4);
+                if slot.offset != self.plan.slot(parameter).offset || self.bytes(id).end > trainable {
+                    return Err(self.error(id, Problem::Displaced { parameter }));
+                }
+            }
+            let resident = match value.role {
+                Role::Input | Role::Parameter(_) | Role::Buffer { .. } => true,
+                Role::Gradient { .. } => !outputs[index],
+                Role::Activation | Role::Carried => false,
+            };
+            if resident {
+                if let Some(&other) = self.contents.iter().find(|&&other| self.overlap(id, other)) {
+                    return Err(self.error(id, Problem::Shared { other }));
+                }
+                self.write(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, node: &Node) -> Result<(), UnsafeAliasing> {
+        if let Op::AllReduceWait { bucket } = node.op {
+            self.in_flight.retain(|&other| other != bucket);
+        }
+        node.inputs.iter().try_for_each(|&id| self.read(id))?;
+        for (position, &output) in node.outputs.iter().enumerate() {
+            let allowed = node.op.in_place(node.inputs.len()).filter(|&(allowed, _)| allowed == position);
+            for (i, &operand) in node.inputs.iter().enumerate() {
+                // In place means exactly in place: the same bytes, not bytes that are a few elements apart.
+                let in_place = allowed.is_some_and(|(_, input)| input == i)
+                    && self.plan.slot(output) == self.plan.slot(operand)
+                    && self.bytes(output) == self.bytes(operand);
+                if self.overlap(output, operand) && !in_place {
+                    return Err(self.error(output, Problem::OverOperand { operand }));
+                }
+            }
+            if let Some(&other) = node.outputs[..position].iter().find(|&&other| self.overlap(output, other)) {
+                return Err(self.error(output, Problem::Shared { other }));
+            }
+        }
+        for &output in &node.outputs {
+            if std::mem::replace(&mut self.written[output.0], true) {
+                return Err(self.error(output, Problem::Rewritten));
+            }
+            self.write(output)?;
+        }
+        if let Op::AllReduceStart { bucket } = node.op {
+            self.start_sum(node, bucket)?;
+        }
+        Ok(())
+    }
+
+    fn start_sum(&mut self, node: &Node, bucket: usize) -> Result<(), UnsafeAliasing> {
+        let range = self.plan.buckets.get(bucket).map_or(0..0, |b| b.start * 4..(b.start + b.len) * 4);
+        for &id in &node.inputs {
+            let bytes = self.bytes(id);
+            let inside = range.start <= bytes.start && bytes.end <= range.end;
+            if !inside || self.plan.slot(id).arena != Arena::Gradients {
+                return Err(self.error(id, Problem::OutsideBucket { bucket }));
+            }
+        }
+        self.in_flight.push(bucket);
+        Ok(())
+    }
+
+    fn read(&mut self, id: ValueId) -> Result<(), UnsafeAliasing> {
+        self.touch(id)?;
+        if self.contents.contains(&id) {
+            return Ok(());
+        }
+        let problem = self.destroyed.get(&id).map_or(Problem::Unwritten, |&by| Problem::Overwritten { by });
+        Err(self.error(id, problem))
+    }
+
+    fn write(&mut self, id: ValueId) -> Result<(), UnsafeAliasing> {
+        self.touch(id)?;
+        let bytes = self.bytes(id);
+        let arena = self.plan.slot(id).arena;
+        if !bytes.start.is_multiple_of(Plan::ALIGNMENT) || bytes.end > self.plan.arena_bytes(arena) {
+            return Err(self.error(id, Problem::Misplaced { arena, start: bytes.start, end: bytes.end }));
+        }
+        let (gone, kept) = std::mem::take(&mut self.contents).into_iter().partition(|&other| self.overlap(id, other));
+        self.contents = kept;
+        self.contents.push(id);
+        let gone: Vec<ValueId> = gone;
+        self.destroyed.extend(gone.into_iter().map(|other| (other, id)));
+        Ok(())
+    }
+
+    /// A value that lies in a bucket under way belongs to the collective.
+    fn touch(&self, id: ValueId) -> Result<(), UnsafeAliasing> {
+        let bytes = self.bytes(id);
+        let inside = |&&bucket: &&usize| {
+            let bucket = self.plan.buckets[bucket];
+            bytes.start < (bucket.start + bucket.len) * 4 && bucket.start * 4 < bytes.end
+        };
+        let in_arena = self.plan.slot(id).arena == Arena::Gradients;
+        match self.in_flight.iter().find(inside).filter(|_| in_arena) {
+            Some(&bucket) => Err(self.error(id, Problem::InFlight { bucket })),
+            None => Ok(()),
+        }
+    }
+
+    fn bytes(&self, id: ValueId) -> Range<usize> {
+        let (start, value) = (self.plan.slot(id).offset, self.plan.value(id));
+        start..start + value.shape.elements() * value.dtype.size()
+    }
+
+    fn overlap(&self, a: ValueId, b: ValueId) -> bool {
+        let (x, y) = (self.bytes(a), self.bytes(b));
+        self.plan.slot(a).arena == self.plan.slot(b).arena && x.start < y.end && y.start < x.end
+    }
+
+    fn error(&self, value: ValueId, problem: Problem) -> UnsafeAliasing {
+        UnsafeAliasing { place: self.place.clone(), value, name: self.plan.value(value).name.clone(), problem }
+    }
+}

@@ -1,0 +1,115 @@
+//! From an instruction that concerns one shard alone to the kernel that carries it out.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::{Node, NormStatistics, Op, Plan, ValueId};
+
+use crate::kernels::batch_norm::{self, Normalizer};
+use crate::kernels::conv2d::{self, Shapes};
+use crate::kernels::{activation, dropout, image, linear, loss, pool};
+
+/// Carries out `node` on its operands and returns its outputs, in order.
+pub(crate) fn run(
+    plan: &Plan,
+    node: &Node,
+    operands: &[&[f64]],
+    shard: usize,
+    epoch: u64,
+) -> Result<Vec<Vec<f64>>, DeviceError> {
+    let input = |i: usize| dims(plan, node, &node.inputs, i);
+    let output = |i: usize| dims(plan, node, &node.outputs, i);
+    // Channels or features: the last dimension of an operand.
+    let last = |i: usize| node.inputs.get(i).map_or(1, |&id| plan.shape(id).last());
+    let outputs = match (&node.op, operands) {
+        (&Op::Normalize { mean, deviation }, [x]) => vec![image::normalize(x, mean, deviation)],
+        (Op::Conv2d(conv), [x, w, bias @ ..]) => {
+            let shapes = Shapes { x: input(0)?, w: input(1)?, y: output(0)? };
+            vec![conv2d::forward(x, w, bias.first().copied(), &shapes, conv)]
+        }
+        (Op::Conv2dBackwardData(conv), [dy, w, base @ ..]) => {
+            let shapes = Shapes { x: output(0)?, w: input(1)?, y: input(0)? };
+            vec![conv2d::backward_data(dy, w, base.first().copied(), &shapes, conv)]
+        }
+        (Op::Conv2dBackwardWeights(conv), [x, dy]) => {
+            let shapes = Shapes { x: input(0)?, w: output(0)?, y: input(1)? };
+            vec![conv2d::backward_weights(x, dy, &shapes, conv)]
+        }
+        (Op::Linear, [x, w, bias @ ..]) => vec![linear::forward(x, w, bias.first().copied(), last(0), last(1))],
+        (Op::LinearBackwardData, [dy, w]) => vec![linear::backward_data(dy, w, last(0))],
+        (Op::LinearBackwardWeights, [x, dy]) => vec![linear::backward_weights(x, dy, last(0), last(1))],
+        (Op::BiasBackward, [dy]) => vec![linear::bias_backward(dy, last(0))],
+        (Op::BatchNormStatistics, [x]) => pair(batch_norm::statistics(x, last(0))),
+        (&Op::BatchNormNormalize { epsilon, relu, .. }, [x, mean, variance, weight, bias, residual @ ..]) => {
+            let by = Normalizer { mean, variance, epsilon };
+            vec![batch_norm::normalize(x, &by, weight, bias, residual.first().copied(), relu)]
+        }
+        (&Op::BatchNormReduce { epsilon, relu }, [dy, x, mean, variance, y @ ..]) if y.len() == usize::from(relu) => {
+            pair(batch_norm::reduce(dy, x, &Normalizer { mean, variance, epsilon }, y.first().copied()))
+        }
+        (
+            &Op::BatchNormBackward { epsilon, statistics, relu, residual },
+            [dy, x, mean, variance, weight, rest @ ..],
+        ) => {
+            let by = Normalizer { mean, variance, epsilon };
+            let (dx, y) = match (statistics, rest) {
+                (NormStatistics::Batch { count }, [dbias, dweight, y @ ..]) if y.len() == usize::from(relu) => {
+                    let y = y.first().copied();
+                    (batch_norm::backward(dy, x, &by, weight, (dbias, dweight, count), y), y)
+                }
+                (NormStatistics::Running, y) if y.len() == usize::from(relu) => {
+                    let y = y.first().copied();
+                    (batch_norm::backward_running(dy, &by, weight, y), y)
+                }
+                _ => return Err(unsupported(node)),
+            };
+            if residual { vec![dx, batch_norm::masked(dy, y)] } else { vec![dx] }
+        }
+        (&Op::RunningShare { count, shards }, [mean, variance]) => {
+            vec![batch_norm::running_share(mean, variance, count, shards)]
+        }
+        (Op::Relu, [x]) => vec![activation::relu(x)],
+        (Op::ReluBackward, [dy, y]) => vec![activation::relu_backward(dy, y)],
+        (Op::MaxPool(window), [x]) => pair(pool::max(x, input(0)?, output(0)?, window)),
+        (Op::MaxPoolBackward(window), [dy, position]) => {
+            vec![pool::max_backward(dy, position, output(0)?, input(0)?, window)]
+        }
+        (Op::AvgPool(window), [x]) => vec![pool::average(x, input(0)?, output(0)?, window)],
+        (Op::AvgPoolBackward(window), [dy]) => vec![pool::average_backward(dy, output(0)?, input(0)?, window)],
+        (Op::AdaptiveAvgPool(_), [x]) => vec![pool::adaptive_average(x, input(0)?, output(0)?)],
+        (Op::AdaptiveAvgPoolBackward(_), [dy]) => vec![pool::adaptive_average_backward(dy, output(0)?, input(0)?)],
+        (Op::Dropout { probability, seed, layer }, [x, indices]) => {
+            vec![dropout::dropout(x, indices, *probability, *seed, layer, epoch)]
+        }
+        (Op::Add, [a, b]) => vec![activation::add(a, b)],
+        (Op::Flatten, [x]) => vec![activation::flatten(x, input(0)?)],
+        (Op::FlattenBackward, [dy]) => vec![activation::flatten_backward(dy, output(0)?)],
+        (&Op::CrossEntropy { scale, smoothing }, [logits, labels]) => {
+            let result = loss::cross_entropy(logits, labels, last(0), scale, smoothing);
+            vec![result.probabilities, vec![result.loss], vec![result.correct]]
+        }
+        (&Op::CrossEntropyBackward { scale, smoothing }, [probabilities, labels]) => {
+            vec![loss::cross_entropy_backward(probabilities, labels, last(0), scale, smoothing)]
+        }
+        (&Op::ShareMetrics { shards }, [[loss], [correct]]) => {
+            vec![loss::share_metrics(*loss, *correct, shard, shards)]
+        }
+        _ => return Err(unsupported(node)),
+    };
+    if outputs.len() == node.outputs.len() { Ok(outputs) } else { Err(unsupported(node)) }
+}
+
+fn pair((a, b): (Vec<f64>, Vec<f64>)) -> Vec<Vec<f64>> {
+    vec![a, b]
+}
+
+fn unsupported(node: &Node) -> DeviceError {
+    let (inputs, outputs) = (node.inputs.len(), node.outputs.len());
+    let layer = &node.layer;
+    DeviceError::Unsupported(format!("layer {layer}: {} does not take {inputs} operands to {outputs} results", node.op))
+}
+
+/// The four dimensions of operand or result `i`.
+fn dims(plan: &Plan, node: &Node, ids: &[ValueId], i: usize) -> Result<[usize; 4], DeviceError> {
+    let shape = ids.get(i).map(|&id| plan.shape(id)).ok_or_else(|| unsupported(node))?;
+    <[usize; 4]>::try_from(&shape[..])
+        .map_err(|_| DeviceError::Unsupported(format!("layer {}: {} does not take {shape}", node.layer, node.op)))
+}

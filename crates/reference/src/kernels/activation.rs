@@ -1,0 +1,64 @@
+//! Element-wise operations and changes of order.
+
+/// `max(x, 0)`, where NaN stays NaN: a broken activation must reach the loss, which stops the step.
+pub fn relu(x: &[f64]) -> Vec<f64> {
+    x.iter().map(|&x| if x <= 0.0 { 0.0 } else { x }).collect()
+}
+
+/// `dy` where `y > 0`, else 0.
+pub fn relu_backward(dy: &[f64], y: &[f64]) -> Vec<f64> {
+    dy.iter().zip(y).map(|(&dy, &y)| if y > 0.0 { dy } else { 0.0 }).collect()
+}
+
+/// `a + b`.
+pub fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+/// `[N,H,W,C]` to `[N, C*H*W]`, the order in which PyTorch flattens NCHW.
+pub fn flatten(x: &[f64], shape: [usize; 4]) -> Vec<f64> {
+    let mut y = vec![0.0; x.len()];
+    for_each_place(shape, |channels_last, channels_first| y[channels_first] = x[channels_last]);
+    y
+}
+
+/// `[N, C*H*W]` back to `[N,H,W,C]`, whose shape is `shape`.
+pub fn flatten_backward(dy: &[f64], shape: [usize; 4]) -> Vec<f64> {
+    let mut dx = vec![0.0; dy.len()];
+    for_each_place(shape, |channels_last, channels_first| dx[channels_last] = dy[channels_first]);
+    dx
+}
+
+/// Calls `visit(NHWC index, NCHW index)` for every element of an `[N,H,W,C]` shape.
+fn for_each_place([batch, height, width, channels]: [usize; 4], mut visit: impl FnMut(usize, usize)) {
+    let pixels = height * width;
+    for n in 0..batch {
+        for pixel in 0..pixels {
+            for c in 0..channels {
+                visit((n * pixels + pixel) * channels + c, (n * channels + c) * pixels + pixel);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn element_wise_by_hand() {
+        assert_eq!(relu(&[-1.0, -0.0, 0.0, 2.0, f64::INFINITY]), [0.0, 0.0, 0.0, 2.0, f64::INFINITY]);
+        assert!(relu(&[f64::NAN])[0].is_nan());
+        assert_eq!(relu_backward(&[1.0, 2.0, 3.0], &[0.0, 5.0, -1.0]), [0.0, 2.0, 0.0]);
+        assert_eq!(add(&[1.0, 2.0], &[10.0, 20.0]), [11.0, 22.0]);
+    }
+
+    #[test]
+    fn flatten_is_channels_first() {
+        // Two pictures of 1x2 pixels and three channels; tens are the pixel, ones the channel.
+        let x = [0., 1., 2., 10., 11., 12., 100., 101., 102., 110., 111., 112.];
+        let y = [0., 10., 1., 11., 2., 12., 100., 110., 101., 111., 102., 112.];
+        assert_eq!(flatten(&x, [2, 1, 2, 3]), y);
+        assert_eq!(flatten_backward(&y, [2, 1, 2, 3]), x);
+    }
+}

@@ -1,0 +1,147 @@
+//! Convolution (cross-correlation with zero padding) and its two gradients.
+//!
+//! All three visit the same triples (output pixel, input pixel, tap) and multiply two of (x, w, y) into the third.
+
+use enmasse_graph::Conv2d;
+
+use super::window::visit;
+
+/// Shapes of one convolution.
+#[derive(Clone, Copy, Debug)]
+pub struct Shapes {
+    /// `[batch, height, width, input channels]`.
+    pub x: [usize; 4],
+    /// `[kernel height, kernel width, input channels / groups, output channels]`.
+    pub w: [usize; 4],
+    /// `[batch, height, width, output channels]`.
+    pub y: [usize; 4],
+}
+
+/// `y[o] = bias + sum over taps and input channels of x * w`.
+pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
+    let mut y = match bias {
+        Some(bias) => bias.iter().copied().cycle().take(shapes.y.iter().product()).collect(),
+        None => vec![0.0; shapes.y.iter().product()],
+    };
+    products(shapes, conv, |x_at, w_at, y_at, outputs| {
+        let (y, w) = (&mut y[y_at..y_at + outputs], &w[w_at..w_at + outputs]);
+        y.iter_mut().zip(w).for_each(|(y, w)| *y += x[x_at] * w);
+    });
+    y
+}
+
+/// The gradient of the input, plus `base` where given.
+pub fn backward_data(dy: &[f64], w: &[f64], base: Option<&[f64]>, shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
+    let mut dx = base.map_or_else(|| vec![0.0; shapes.x.iter().product()], <[f64]>::to_vec);
+    products(shapes, conv, |x_at, w_at, y_at, outputs| {
+        let (dy, w) = (&dy[y_at..y_at + outputs], &w[w_at..w_at + outputs]);
+        dx[x_at] += dy.iter().zip(w).map(|(dy, w)| dy * w).sum::<f64>();
+    });
+    dx
+}
+
+/// The gradient of the weights.
+pub fn backward_weights(x: &[f64], dy: &[f64], shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
+    let mut dw = vec![0.0; shapes.w.iter().product()];
+    products(shapes, conv, |x_at, w_at, y_at, outputs| {
+        let (dw, dy) = (&mut dw[w_at..w_at + outputs], &dy[y_at..y_at + outputs]);
+        dw.iter_mut().zip(dy).for_each(|(dw, dy)| *dw += x[x_at] * dy);
+    });
+    dw
+}
+
+/// Calls `product(x index, w index, y index, outputs)` for every product of the convolution: the element of x meets the run of
+/// `outputs` weights and the run of `outputs` elements of y, which are the output channels of one group.
+fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(usize, usize, usize, usize)) {
+    let (in_channels, out_channels) = (shapes.x[3], shapes.y[3]);
+    let (inputs, outputs) = (in_channels / conv.groups, out_channels / conv.groups);
+    visit(shapes.x, shapes.y, &conv.window, |out_pixel, in_pixel, tap| {
+        for group in 0..conv.groups {
+            for input in 0..inputs {
+                let x_at = in_pixel * in_channels + group * inputs + input;
+                let w_at = (tap * inputs + input) * out_channels + group * outputs;
+                product(x_at, w_at, out_pixel * out_channels + group * outputs, outputs);
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use enmasse_graph::Window;
+
+    use super::*;
+
+    fn conv(kernel: [usize; 2], stride: usize, padding: usize, dilation: usize, groups: usize) -> Conv2d {
+        Conv2d {
+            window: Window { kernel, stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] },
+            groups,
+        }
+    }
+
+    const NINE: [f64; 9] = [1., 2., 3., 4., 5., 6., 7., 8., 9.];
+
+    #[test]
+    fn forward_by_hand() {
+        let check = |x: &[f64], w: &[f64], bias: Option<&[f64]>, x_shape, w_shape, y_shape, conv, expected: &[f64]| {
+            assert_eq!(forward(x, w, bias, &Shapes { x: x_shape, w: w_shape, y: y_shape }, &conv), expected);
+        };
+        let (one, two) = ([1, 3, 3, 1], [2, 2, 1, 1]);
+        // 1*1 + 2*2 + 3*4 + 4*5 = 37, and so on.
+        check(&NINE, &[1., 2., 3., 4.], None, one, two, [1, 2, 2, 1], conv([2, 2], 1, 0, 1, 1), &[37., 47., 67., 77.]);
+        let biased: &[f64] = &[38., 48., 68., 78.];
+        check(&NINE, &[1., 2., 3., 4.], Some(&[1.]), one, two, [1, 2, 2, 1], conv([2, 2], 1, 0, 1, 1), biased);
+        // Padding 1, stride 2: each window holds one corner, edge or the middle.
+        let padded: &[f64] = &[4. * 1., 3. * 2. + 4. * 3., 2. * 4. + 4. * 7., 1. * 5. + 2. * 6. + 3. * 8. + 4. * 9.];
+        check(&NINE, &[1., 2., 3., 4.], None, one, two, [1, 2, 2, 1], conv([2, 2], 2, 1, 1, 1), padded);
+        // Dilation 2: the corners 1, 3, 7, 9.
+        check(&NINE, &[1., 2., 3., 4.], None, one, two, [1, 1, 1, 1], conv([2, 2], 1, 0, 2, 1), &[64.]);
+        // Two inputs to three outputs at one pixel: w[input][output].
+        let pointwise = conv([1, 1], 1, 0, 1, 1);
+        let expected: &[f64] = &[2. + 3. * 10., 4. + 3. * 20., 6. + 3. * 30.];
+        check(
+            &[2., 3.],
+            &[1., 2., 3., 10., 20., 30.],
+            None,
+            [1, 1, 1, 2],
+            [1, 1, 2, 3],
+            [1, 1, 1, 3],
+            pointwise,
+            expected,
+        );
+        // Two groups of one input and two outputs each.
+        let grouped = conv([1, 1], 1, 0, 1, 2);
+        check(
+            &[2., 3.],
+            &[1., 2., 3., 4.],
+            None,
+            [1, 1, 1, 2],
+            [1, 1, 1, 4],
+            [1, 1, 1, 4],
+            grouped,
+            &[2., 4., 9., 12.],
+        );
+        // A kernel that is not square on two pictures: 1x2 over 1x2 pictures.
+        let wide = conv([1, 2], 1, 0, 1, 1);
+        check(&[1., 2., 3., 4.], &[10., 1.], None, [2, 1, 2, 1], [1, 2, 1, 1], [2, 1, 1, 1], wide, &[12., 34.]);
+    }
+
+    #[test]
+    fn gradients_by_hand() {
+        let shapes = Shapes { x: [1, 3, 3, 1], w: [2, 2, 1, 1], y: [1, 2, 2, 1] };
+        let (w, dy, window) = ([1., 2., 3., 4.], [1., 10., 100., 1000.], conv([2, 2], 1, 0, 1, 1));
+        let dx = [1., 12., 20., 103., 1234., 2040., 300., 3400., 4000.];
+        assert_eq!(backward_data(&dy, &w, None, &shapes, &window), dx);
+        assert_eq!(backward_data(&dy, &w, Some(&[0.5; 9]), &shapes, &window), dx.map(|v| v + 0.5));
+        // dw[0,0] = 1*1 + 10*2 + 100*4 + 1000*5.
+        assert_eq!(backward_weights(&NINE, &dy, &shapes, &window), [5421., 6532., 8754., 9865.]);
+    }
+
+    #[test]
+    fn gradients_by_hand_with_groups() {
+        let shapes = Shapes { x: [1, 1, 1, 2], w: [1, 1, 1, 4], y: [1, 1, 1, 4] };
+        let (x, w, dy, grouped) = ([2., 3.], [1., 2., 3., 4.], [1., 10., 100., 1000.], conv([1, 1], 1, 0, 1, 2));
+        assert_eq!(backward_data(&dy, &w, None, &shapes, &grouped), [21., 4300.]);
+        assert_eq!(backward_weights(&x, &dy, &shapes, &grouped), [2., 20., 300., 3000.]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Cross-entropy with label smoothing, and its gradient. A label below 0 marks no sample.
+
+/// Probabilities `[N,K]`, the scaled sum of losses, and the number of hits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CrossEntropy {
+    /// Softmax of each row of logits.
+    pub probabilities: Vec<f64>,
+    /// Sum over samples of the cross-entropy, times `scale`.
+    pub loss: f64,
+    /// Samples whose largest logit, the first of equals, is at the label.
+    pub correct: f64,
+}
+
+/// `1 - smoothing + smoothing / K` at the label, `smoothing / K` elsewhere.
+fn target(class: usize, label: f64, classes: usize, smoothing: f32) -> f64 {
+    let smoothing = f64::from(smoothing);
+    smoothing / classes as f64 + if class as f64 == label { 1.0 - smoothing } else { 0.0 }
+}
+
+/// The cross-entropy of every row of `classes` logits against its smoothed target.
+pub fn cross_entropy(logits: &[f64], labels: &[f64], classes: usize, scale: f32, smoothing: f32) -> CrossEntropy {
+    let mut result = CrossEntropy { probabilities: Vec::with_capacity(logits.len()), loss: 0.0, correct: 0.0 };
+    for (row, &label) in logits.chunks(classes).zip(labels) {
+        // Subtracting the largest logit changes nothing but the range of the exponentials.
+        let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let log_sum = largest + row.iter().map(|logit| (logit - largest).exp()).sum::<f64>().ln();
+        result.probabilities.extend(row.iter().map(|logit| (logit - log_sum).exp()));
+        if label >= 0.0 {
+            // A class that the target leaves out counts as nothing even where its logit is minus infinity.
+            let cross = |(class, logit): (usize, &f64)| match target(class, label, classes, smoothing) {
+                0.0 => 0.0,
+                target => target * (log_sum - logit),
+            };
+            result.loss += f64::from(scale) * row.iter().enumerate().map(cross).sum::<f64>();
+            let first = row.iter().position(|&logit| logit == largest);
+            result.correct += if first == Some(label as usize) { 1.0 } else { 0.0 };
+        }
+    }
+    result
+}
+
+/// `scale * (probability - target)`, and 0 where there is no sample.
+pub fn cross_entropy_backward(
+    probabilities: &[f64],
+    labels: &[f64],
+    classes: usize,
+    scale: f32,
+    smoothing: f32,
+) -> Vec<f64> {
+    let row = |(row, &label): (&[f64], &f64)| -> Vec<f64> {
+        let element = |(class, probability): (usize, &f64)| {
+            if label < 0.0 { 0.0 } else { f64::from(scale) * (probability - target(class, label, classes, smoothing)) }
+        };
+        row.iter().enumerate().map(element).collect()
+    };
+    probabilities.chunks(classes).zip(labels).flat_map(row).collect()
+}
+
+/// `[shards + 1]`: zeros but for this shard's loss at its own place and its hits at the end.
+pub fn share_metrics(loss: f64, correct: f64, shard: usize, shards: usize) -> Vec<f64> {
+    let mut metrics = vec![0.0; shards + 1];
+    metrics[shard] = loss;
+    metrics[shards] = correct;
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::assert_close;
+    use super::*;
+
+    /// Logits whose softmax is 1/8, 2/8, 5/8, and 1/2, 1/4, 1/4 moved up by 1000.
+    fn logits() -> Vec<f64> {
+        let row = |weights: [f64; 3], offset: f64| weights.map(|w| w.ln() + offset);
+        [row([1., 2., 5.], 0.0), row([2., 1., 1.], 0.0)].concat()
+    }
+
+    #[test]
+    fn forward_by_hand() {
+        let check = |labels: &[f64], scale, smoothing, loss: f64, correct: f64| {
+            let result = cross_entropy(&logits(), labels, 3, scale, smoothing);
+            assert_close(&result.probabilities, &[0.125, 0.25, 0.625, 0.5, 0.25, 0.25]);
+            assert_close(&[result.loss, result.correct], &[loss, correct]);
+        };
+        check(&[2.0, 0.0], 1.0, 0.0, -(0.625f64.ln() + 0.5f64.ln()), 2.0);
+        check(&[1.0, 0.0], 0.5, 0.0, -0.5 * (0.25f64.ln() + 0.5f64.ln()), 1.0);
+        check(&[-1.0, 0.0], 1.0, 0.0, -(0.5f64.ln()), 1.0);
+        check(&[-1.0, -1.0], 1.0, 0.0, 0.0, 0.0);
+        // Smoothing 0.75 of three classes: 0.5 at the label, 0.25 elsewhere.
+        let smoothed = -(0.25 * 0.125f64.ln() + 0.25 * 0.25f64.ln() + 0.5 * 0.625f64.ln());
+        check(&[2.0, -1.0], 1.0, 0.75, smoothed, 1.0);
+    }
+
+    #[test]
+    fn large_logits_and_ties() {
+        let result = cross_entropy(&[1000.0, 1000.0, -1000.0, 0.0], &[0.0, 1.0], 2, 1.0, 0.0);
+        assert_close(&result.probabilities, &[0.5, 0.5, 0.0, 1.0]);
+        assert_close(&[result.loss], &[2f64.ln()]);
+        // The tie goes to class 0.
+        assert_eq!(result.correct, 2.0);
+        assert_eq!(cross_entropy(&[3.0, 3.0], &[1.0], 2, 1.0, 0.0).correct, 0.0);
+        assert_eq!(cross_entropy(&[f64::NEG_INFINITY, 0.0], &[1.0], 2, 1.0, 0.0).loss, 0.0);
+        assert!(cross_entropy(&[f64::NAN, 0.0], &[0.0], 2, 1.0, 0.0).loss.is_nan());
+    }
+
+    #[test]
+    fn gradient_by_hand() {
+        let probabilities = [0.125, 0.25, 0.625, 0.5, 0.25, 0.25];
+        let check = |labels: &[f64], scale, smoothing, expected: &[f64]| {
+            assert_close(&cross_entropy_backward(&probabilities, labels, 3, scale, smoothing), expected);
+        };
+        check(&[2.0, 0.0], 1.0, 0.0, &[0.125, 0.25, -0.375, -0.5, 0.25, 0.25]);
+        check(&[2.0, -1.0], 0.5, 0.0, &[0.0625, 0.125, -0.1875, 0.0, 0.0, 0.0]);
+        check(&[2.0, -1.0], 1.0, 0.75, &[-0.125, 0.0, 0.125, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn metrics_have_a_place_per_shard() {
+        assert_eq!(share_metrics(0.5, 3.0, 1, 3), [0.0, 0.5, 0.0, 3.0]);
+        assert_eq!(share_metrics(0.5, 3.0, 0, 1), [0.5, 3.0]);
+    }
+}

@@ -1,0 +1,89 @@
+//! What one shard holds: its copy of the state, and the values of the latest step of each mode.
+
+use std::collections::HashMap;
+
+use enmasse_device::DeviceError;
+use enmasse_graph::{Arena, Init, Mode, Plan, Plans, Role, StateTensor, ValueId};
+
+/// One shard's memory: a vector of its own for every tensor, in stored order.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard {
+    /// State tensors by name.
+    pub state: HashMap<String, Vec<f64>>,
+    /// Values of the latest training step, parallel to the plan's; nothing where none was written.
+    train: Vec<Option<Vec<f64>>>,
+    /// The same of the latest evaluation step.
+    evaluate: Vec<Option<Vec<f64>>>,
+}
+
+impl Shard {
+    /// Parameters and optimiser state are zero, buffers have their first values.
+    pub fn new(plans: &Plans) -> Self {
+        let tensor = |tensor: &StateTensor| {
+            let value = match (tensor.slot.arena, tensor.init) {
+                (Arena::Buffers, Init::Constant(value)) => f64::from(value),
+                _ => 0.0,
+            };
+            (tensor.name.clone(), vec![value; tensor.shape.elements()])
+        };
+        Shard { state: plans.state.iter().map(tensor).collect(), train: Vec::new(), evaluate: Vec::new() }
+    }
+
+    fn values(&self, mode: Mode) -> &[Option<Vec<f64>>] {
+        match mode {
+            Mode::Train => &self.train,
+            Mode::Evaluate => &self.evaluate,
+        }
+    }
+
+    fn values_mut(&mut self, mode: Mode) -> &mut Vec<Option<Vec<f64>>> {
+        match mode {
+            Mode::Train => &mut self.train,
+            Mode::Evaluate => &mut self.evaluate,
+        }
+    }
+
+    /// Forgets the values of the mode's last step. A gradient that no instruction writes belongs to a parameter that does
+    /// not reach the loss: it is zero.
+    pub fn begin(&mut self, plan: &Plan) {
+        let values = self.values_mut(plan.mode);
+        *values = vec![None; plan.values.len()];
+        for (slot, value) in values.iter_mut().zip(&plan.values) {
+            if matches!(value.role, Role::Gradient { .. }) {
+                *slot = Some(vec![0.0; value.shape.elements()]);
+            }
+        }
+        for output in plan.instructions.iter().flat_map(|node| &node.outputs) {
+            values[output.0] = None;
+        }
+    }
+
+    /// The value, if it has been written and no collective holds it.
+    pub fn get(&self, plan: &Plan, id: ValueId) -> Option<&[f64]> {
+        match plan.value(id).role {
+            Role::Parameter(_) | Role::Buffer { .. } => self.state.get(&plan.value(id).name).map(Vec::as_slice),
+            _ => self.values(plan.mode).get(id.0)?.as_deref(),
+        }
+    }
+
+    /// The same for an instruction, which must not read what is not there.
+    pub fn read(&self, plan: &Plan, id: ValueId) -> Result<&[f64], DeviceError> {
+        self.get(plan, id).ok_or_else(|| {
+            let name = &plan.value(id).name;
+            DeviceError::Unsupported(format!("{name} (%{}) is read before it is written: run the earlier phases", id.0))
+        })
+    }
+
+    /// Writes a value.
+    pub fn write(&mut self, plan: &Plan, id: ValueId, value: Vec<f64>) {
+        debug_assert_eq!(value.len(), plan.shape(id).elements(), "{}", plan.value(id).name);
+        self.values_mut(plan.mode)[id.0] = Some(value);
+    }
+
+    /// Hands a value over to a collective: until it is written again nobody can read it.
+    pub fn take(&mut self, plan: &Plan, id: ValueId) -> Result<Vec<f64>, DeviceError> {
+        let value = self.read(plan, id)?.to_vec();
+        self.values_mut(plan.mode)[id.0] = None;
+        Ok(value)
+    }
+}

@@ -1,0 +1,207 @@
+//! One step over all shards in lock-step: instructions, collectives, and the updates of what outlives the step.
+
+use std::collections::HashMap;
+
+use enmasse_device::{DeviceError, StepInputs, StepMetrics};
+use enmasse_graph::{Mode, Node, Op, Optimizer, Phase, Plan, Role, ValueId};
+
+use crate::dispatch;
+use crate::kernels::{batch_norm, tree, update};
+use crate::shard::Shard;
+
+/// A bucket whose sum has been started: the values that belong to the collective, and their sums.
+type InFlight = Vec<(ValueId, Vec<f64>)>;
+
+/// The step that began with the latest forward phase.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub mode: Mode,
+    /// Keys dropout, in backward as in forward.
+    epoch: u64,
+    /// Sums that have been started and not waited for, by bucket.
+    in_flight: HashMap<usize, InFlight>,
+    /// The shard whose loss was not finite, and that loss: nothing of this step runs any more.
+    pub failure: Option<(usize, f64)>,
+    /// What the step measured, once it is known.
+    pub metrics: Option<StepMetrics>,
+}
+
+impl Step {
+    /// Hands each shard its piece of the batch, which must fit the plan.
+    pub fn begin(plan: &Plan, shards: &mut [Shard], inputs: &StepInputs) -> Result<Step, DeviceError> {
+        check(plan, inputs)?;
+        let pixels = plan.shape(plan.images).elements();
+        for (s, shard) in shards.iter_mut().enumerate().take(plan.shards) {
+            let samples = s * plan.batch..(s + 1) * plan.batch;
+            shard.begin(plan);
+            let images = &inputs.images[s * pixels..(s + 1) * pixels];
+            shard.write(plan, plan.images, images.iter().map(|&byte| f64::from(byte)).collect());
+            let labels = &inputs.labels[samples.clone()];
+            shard.write(plan, plan.labels, labels.iter().map(|&label| f64::from(label)).collect());
+            let indices = &inputs.sample_indices[samples];
+            shard.write(plan, plan.sample_indices, indices.iter().map(|&index| index as f64).collect());
+        }
+        Ok(Step { mode: plan.mode, epoch: inputs.epoch, in_flight: HashMap::new(), failure: None, metrics: None })
+    }
+
+    /// Runs one phase, unless the step has failed.
+    pub fn run(
+        &mut self,
+        plan: &Plan,
+        shards: &mut [Shard],
+        phase: Phase,
+        inputs: &StepInputs,
+    ) -> Result<(), DeviceError> {
+        for node in plan.phase(phase) {
+            if self.failure.is_some() {
+                return Ok(());
+            }
+            self.execute(plan, shards, node, inputs)?;
+        }
+        // Only here is the sum over shards complete; evaluation has no collectives.
+        let measured = if self.mode == Mode::Train { Phase::Reduce } else { Phase::Loss };
+        if phase == measured {
+            self.metrics = Some(measure(plan, shards)?);
+        }
+        Ok(())
+    }
+
+    fn execute(
+        &mut self,
+        plan: &Plan,
+        shards: &mut [Shard],
+        node: &Node,
+        inputs: &StepInputs,
+    ) -> Result<(), DeviceError> {
+        match (&node.op, &node.inputs[..]) {
+            (&Op::AllReduceStart { bucket }, ids) => {
+                let mut sums = InFlight::new();
+                for &id in ids {
+                    let values = shards.iter_mut().map(|shard| shard.take(plan, id)).collect::<Result<Vec<_>, _>>()?;
+                    sums.push((id, tree::sum(&values)));
+                }
+                self.in_flight.insert(bucket, sums);
+            }
+            (&Op::AllReduceWait { bucket }, _) => {
+                let sums = self.in_flight.remove(&bucket).ok_or_else(|| {
+                    DeviceError::Unsupported(format!("bucket {bucket} is waited for, but its sum was never started"))
+                })?;
+                for (id, sum) in sums {
+                    shards.iter_mut().for_each(|shard| shard.write(plan, id, sum.clone()));
+                }
+            }
+            (&Op::SyncStatistics { count }, &[mean, variance]) => {
+                let (means, variances) = (gather(plan, shards, mean)?, gather(plan, shards, variance)?);
+                let (mean, variance) = tree::statistics(&means, &variances, count);
+                scatter(plan, shards, node, &[mean, variance]);
+            }
+            (Op::SyncSum, &[a, b]) => {
+                let sums = [tree::sum(&gather(plan, shards, a)?), tree::sum(&gather(plan, shards, b)?)];
+                scatter(plan, shards, node, &sums);
+            }
+            (Op::CheckFinite, &[metrics]) => {
+                let metrics = shards[0].read(plan, metrics)?;
+                let losses = metrics.iter().copied().take(plan.shards).enumerate();
+                self.failure = losses.into_iter().find(|(_, loss)| !loss.is_finite());
+            }
+            (Op::Update(optimizer), _) => {
+                for shard in shards {
+                    update_parameters(plan, shard, optimizer, inputs)?;
+                }
+            }
+            (&Op::RunningUpdate { momentum }, &[share, running_mean, running_var]) => {
+                for shard in shards {
+                    let share = shard.read(plan, share)?.to_vec();
+                    let halves = share.split_at(share.len() / 2);
+                    for (id, share) in [(running_mean, halves.0), (running_var, halves.1)] {
+                        let updated = batch_norm::running_update(share, shard.read(plan, id)?, momentum);
+                        shard.state.insert(plan.value(id).name.clone(), updated);
+                    }
+                }
+            }
+            _ => {
+                for (s, shard) in shards.iter_mut().enumerate() {
+                    let operands = node.inputs.iter().map(|&id| shard.read(plan, id)).collect::<Result<Vec<_>, _>>()?;
+                    let outputs = dispatch::run(plan, node, &operands, s, self.epoch)?;
+                    node.outputs.iter().zip(outputs).for_each(|(&id, value)| shard.write(plan, id, value));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a batch fits the plan: its sizes, and every label a class.
+fn check(plan: &Plan, inputs: &StepInputs) -> Result<(), DeviceError> {
+    let samples = plan.shards * plan.batch;
+    let sizes = [
+        ("image bytes", inputs.images.len(), plan.shards * plan.shape(plan.images).elements()),
+        ("labels", inputs.labels.len(), samples),
+        ("sample indices", inputs.sample_indices.len(), samples),
+    ];
+    for (what, found, expected) in sizes {
+        if found != expected {
+            let (shards, batch) = (plan.shards, plan.batch);
+            let text = format!("{found} {what}, but {shards} shards of {batch} samples take {expected}");
+            return Err(DeviceError::Batch(text));
+        }
+    }
+    let class = |label: i32| usize::try_from(label).is_ok_and(|label| label >= plan.classes);
+    match inputs.labels.iter().find(|&&label| class(label)) {
+        Some(label) => Err(DeviceError::Batch(format!("label {label} is none of the {} classes", plan.classes))),
+        None => Ok(()),
+    }
+}
+
+/// One value of every shard.
+fn gather(plan: &Plan, shards: &[Shard], id: ValueId) -> Result<Vec<Vec<f64>>, DeviceError> {
+    shards.iter().map(|shard| shard.read(plan, id).map(<[f64]>::to_vec)).collect()
+}
+
+/// The outputs of a collective, the same for every shard.
+fn scatter(plan: &Plan, shards: &mut [Shard], node: &Node, outputs: &[Vec<f64>]) {
+    for shard in shards {
+        node.outputs.iter().zip(outputs).for_each(|(&id, value)| shard.write(plan, id, value.clone()));
+    }
+}
+
+/// Updates every parameter that has a gradient, and the optimiser's state of it.
+fn update_parameters(
+    plan: &Plan,
+    shard: &mut Shard,
+    optimizer: &Optimizer,
+    inputs: &StepInputs,
+) -> Result<(), DeviceError> {
+    for (index, value) in plan.values.iter().enumerate() {
+        let Role::Gradient { parameter } = value.role else { continue };
+        let name = &plan.value(parameter).name;
+        let gradient = shard.read(plan, ValueId(index))?.to_vec();
+        let names: Vec<String> =
+            optimizer.state_names().iter().map(|kind| format!("optimizer.{kind}.{name}")).collect();
+        let missing = || DeviceError::Name(name.clone());
+        let mut w = shard.state.remove(name).ok_or_else(missing)?;
+        let mut state = (names.iter())
+            .map(|name| shard.state.remove(name).ok_or_else(|| DeviceError::Name(name.clone())))
+            .collect::<Result<Vec<_>, _>>()?;
+        let learning_rate = f64::from(inputs.learning_rate);
+        update::update(optimizer, learning_rate, inputs.optimizer_step, &mut w, &gradient, &mut state);
+        shard.state.extend(names.into_iter().zip(state));
+        shard.state.insert(name.clone(), w);
+    }
+    Ok(())
+}
+
+/// Loss and hits of the whole batch: in training from the metrics that all shards share, in evaluation from each shard.
+fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
+    let add = |a: f64, b: f64| a + b;
+    let (losses, correct) = match plan.metrics {
+        Some(metrics) => {
+            let metrics = shards[0].read(plan, metrics)?;
+            let (losses, correct) = metrics.split_at(plan.shards);
+            (losses.to_vec(), correct.to_vec())
+        }
+        None => (gather(plan, shards, plan.loss)?.concat(), gather(plan, shards, plan.correct)?.concat()),
+    };
+    let sum = |values: &[f64]| tree::reduce(values, &add).unwrap_or(0.0);
+    Ok(StepMetrics { loss: sum(&losses), correct: sum(&correct) as u64 })
+}

@@ -1,0 +1,121 @@
+//! Programs, batches and comparisons that the tests share.
+
+use enmasse_device::{Program, StepInputs, StepMetrics, Ticket};
+use enmasse_graph::{Arena, Mode, Options, Phase, Tensor, compile};
+use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
+use enmasse_tensor::RandomStream;
+
+/// A model as [`compile`] takes it.
+pub type Model<'a> = &'a dyn Fn(Tensor) -> Tensor;
+
+/// Phases up to the loss.
+#[allow(dead_code, reason = "each test file compiles this module for itself")]
+pub const TO_LOSS: [Phase; 2] = [Phase::Forward, Phase::Loss];
+
+/// Phases up to the sums of the gradients over shards.
+#[allow(dead_code, reason = "each test file compiles this module for itself")]
+pub const TO_GRADIENTS: [Phase; 4] = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce];
+
+/// Compiles a model, checks the places of all values in its plans, and fills its parameters with random numbers that are
+/// functions of their names.
+pub fn program(model: Model, options: &Options) -> ReferenceProgram {
+    let plans = compile(model, options).unwrap();
+    for mode in [Mode::Train, Mode::Evaluate] {
+        let plan = plans.plan(mode).unwrap();
+        if let Err(error) = aliasing_is_safe(plan) {
+            panic!("{error}\n{plan}");
+        }
+    }
+    let mut program = ReferenceProgram::new(plans);
+    for tensor in program.plans().state.clone() {
+        let mut stream = RandomStream::new(1, &tensor.name, 0, 0);
+        let elements = tensor.shape.elements();
+        let fan_in = (elements / tensor.shape.last()) as f64;
+        let mut draw = |low: f64, high: f64| (0..elements).map(|_| stream.uniform(low, high)).collect::<Vec<_>>();
+        let values = match tensor.slot.arena {
+            Arena::Parameters if tensor.shape.len() > 1 => draw(-1.7 / fan_in.sqrt(), 1.7 / fan_in.sqrt()),
+            // Batch norm's weights must not be small: they are factors.
+            Arena::Parameters if tensor.name.ends_with("weight") => draw(0.5, 1.5),
+            Arena::Parameters => draw(-0.5, 0.5),
+            Arena::Buffers if tensor.name.ends_with("running_var") => draw(0.5, 1.5),
+            Arena::Buffers => draw(-0.5, 0.5),
+            _ => continue,
+        };
+        program.load(&tensor.name, &values).unwrap();
+    }
+    program
+}
+
+/// A batch of random pictures, with labels and sample indices.
+#[derive(Clone)]
+pub struct Batch {
+    pub images: Vec<u8>,
+    pub labels: Vec<i32>,
+    pub sample_indices: Vec<u64>,
+}
+
+impl Batch {
+    /// Batch `number` for all shards of a program's plans.
+    pub fn random(program: &ReferenceProgram, number: u64) -> Batch {
+        let plan = &program.plans().evaluate;
+        let samples = plan.batch * plan.shards;
+        let mut stream = RandomStream::new(2, "test batch", 0, number);
+        let pixels = plan.shape(plan.images).elements() * plan.shards;
+        Batch {
+            images: (0..pixels).map(|_| stream.next_u32() as u8).collect(),
+            labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
+            sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
+        }
+    }
+
+    pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs<'_> {
+        let Batch { images, labels, sample_indices } = self;
+        StepInputs { images, labels, sample_indices, epoch: 3, learning_rate, optimizer_step }
+    }
+
+    /// The samples of one shard of `shards`.
+    #[allow(dead_code, reason = "each test file compiles this module for itself")]
+    pub fn shard(&self, shard: usize, shards: usize) -> Batch {
+        fn piece<T: Clone>(all: &[T], shard: usize, shards: usize) -> Vec<T> {
+            let len = all.len() / shards;
+            all[shard * len..(shard + 1) * len].to_vec()
+        }
+        Batch {
+            images: piece(&self.images, shard, shards),
+            labels: piece(&self.labels, shard, shards),
+            sample_indices: piece(&self.sample_indices, shard, shards),
+        }
+    }
+}
+
+/// Runs all phases of training step `step`, from 1.
+#[allow(dead_code, reason = "each test file compiles this module for itself")]
+pub fn train(program: &mut ReferenceProgram, batch: &Batch, step: u64, learning_rate: f32) -> StepMetrics {
+    let ticket = submit(program, Mode::Train, &Phase::ALL, batch, step, learning_rate);
+    program.metrics(ticket).unwrap()
+}
+
+pub fn submit(
+    program: &mut ReferenceProgram,
+    mode: Mode,
+    phases: &[Phase],
+    batch: &Batch,
+    step: u64,
+    learning_rate: f32,
+) -> Ticket {
+    program.submit(mode, phases, &batch.inputs(step, learning_rate)).unwrap()
+}
+
+/// Every state tensor of shard 0 by name.
+#[allow(dead_code, reason = "each test file compiles this module for itself")]
+pub fn state(program: &ReferenceProgram) -> Vec<(String, Vec<f64>)> {
+    program.plans().state.iter().map(|t| (t.name.clone(), program.store(&t.name).unwrap())).collect()
+}
+
+/// The norm of the difference over the norm of `b`.
+#[allow(dead_code, reason = "each test file compiles this module for itself")]
+pub fn relative_error(a: &[f64], b: &[f64]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let difference = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
+    if difference == 0.0 { 0.0 } else { difference / norm(&mut b.iter().copied()) }
+}
