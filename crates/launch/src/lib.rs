@@ -1,1 +1,40 @@
 //! Ranks as processes: spawning, supervision, and the environment variables of torchrun.
+//!
+//! [`launch`] starts a [`Job`] as several ranks of one machine and watches them from a single thread that sleeps in
+//! `poll`: a rank that ends, a signal to the launcher, a line of output are all events, and nothing is polled by a clock.
+//! Whatever happens, it ends with every process of the job gone, and with the first cause named ([`Outcome`]).
+//!
+//! - [`LaunchedRank`]: how a rank learns its place.
+//! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and its way back.
+//! - [`run_threads`]: the same ranks as threads of one process, for tests and debuggers.
+//!
+//! Limits: a process that leaves its rank's process group (`setsid`) is beyond reach; and when the launcher itself is
+//! killed (SIGKILL), the kernel ends the ranks, while processes that these started are left to notice by themselves.
+
+mod environment;
+mod groups;
+mod inherited;
+mod job;
+mod outcome;
+mod output;
+mod signals;
+mod supervise;
+mod tail;
+mod threads;
+mod verdict;
+mod workers;
+
+pub use environment::{
+    EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank, MASTER_ADDR,
+    MASTER_PORT, MAX_RESTARTS, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE,
+};
+pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_BYTES, TOKEN_FD, report_cause};
+pub use job::{Job, LaunchError, Output, Store};
+pub use outcome::{Failure, Outcome, Status};
+pub use threads::run_threads;
+pub use workers::Workers;
+
+/// Starts the job's ranks and waits until every one of them is gone.
+pub fn launch(job: &Job) -> Result<Outcome, LaunchError> {
+    Workers::spawn(job)?.supervise()
+}

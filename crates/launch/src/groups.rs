@@ -1,0 +1,53 @@
+//! Members of process groups that outlive their leader: what a rank started and left behind.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Descriptors of the living processes of these groups, each readable once its process is gone.
+///
+/// They are found in `/proc`; where that cannot be read, none are found.
+pub(crate) fn survivors(groups: &[Pid]) -> Vec<OwnedFd> {
+    let is_member = |pid: Pid| is_alive_in(&fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?, groups);
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?))
+        .filter_map(|pid| {
+            is_member(pid)?;
+            let descriptor = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            // Between the two, the number may have passed to another process.
+            is_member(pid).map(|()| descriptor)
+        })
+        .collect()
+}
+
+/// `Some` if the contents of a `stat` file are those of a living process in one of the groups.
+fn is_alive_in(stat: &[u8], groups: &[Pid]) -> Option<()> {
+    // "77 (any name) S 1 76 …": the name may hold blanks and brackets; after it come state, parent and group.
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let mut fields = std::str::from_utf8(stat.get(after_name..)?).ok()?.split_ascii_whitespace();
+    let (state, group) = (fields.next()?, fields.nth(1)?);
+    let group = Pid::from_raw(group.parse().ok()?)?;
+    (!matches!(state, "Z" | "X") && groups.contains(&group)).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines() {
+        let groups = [Pid::from_raw(76).unwrap()];
+        let check = |stat: &str, expected: bool| {
+            assert_eq!(is_alive_in(stat.as_bytes(), &groups).is_some(), expected, "{stat}");
+        };
+        check("77 (sh) S 1 76 70 0", true);
+        check("77 (a) R 1 76 (b c) S 1 76 70", true);
+        check("77 (sh) Z 1 76 70 0", false);
+        check("77 (sh) S 76 75 76 76", false);
+        check("77 (sh) S 1", false);
+        check("77", false);
+        check("", false);
+    }
+}

@@ -1,0 +1,122 @@
+//! Descriptors that the launcher hands to its ranks: the store's listener, the job's token, and the way back for a cause.
+//!
+//! Their numbers travel in variables. They are close-on-exec in the launcher, and opened up only in the forked child that
+//! they are for, so that no rank, and no other program started meanwhile, holds another's.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
+
+use enmasse_comm::Cause;
+use rustix::fs::{FileType, OFlags};
+
+/// The descriptor of the listening socket of rank 0's store.
+pub const STORE_FD: &str = "ENMASSE_STORE_FD";
+/// The descriptor from which a rank reads the job's token, to its end.
+pub const TOKEN_FD: &str = "ENMASSE_TOKEN_FD";
+/// The descriptor on which a rank reports the cause of its failure.
+pub const CAUSE_FD: &str = "ENMASSE_CAUSE_FD";
+
+/// Bytes in a job's token.
+pub const TOKEN_BYTES: usize = 32;
+
+/// A pipe holds this much without a reader, and no encoded cause comes near it.
+const REPORT_LIMIT: usize = 64 << 10;
+
+/// The secret that the ranks of one job share.
+pub(crate) struct Token([u8; TOKEN_BYTES]);
+
+impl Token {
+    pub(crate) fn random() -> io::Result<Self> {
+        let mut bytes = [0; TOKEN_BYTES];
+        let mut filled = 0;
+        // The kernel may stop short for a signal.
+        while filled < TOKEN_BYTES {
+            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+        }
+        Ok(Token(bytes))
+    }
+
+    /// A descriptor that yields the token once, then its end.
+    pub(crate) fn readable(&self) -> io::Result<OwnedFd> {
+        let (reader, mut writer) = io::pipe()?;
+        writer.write_all(&self.0)?;
+        Ok(reader.into())
+    }
+}
+
+/// The launcher's end of a rank's reports, and the rank's.
+pub(crate) fn report_pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    // A process that the rank left behind may hold the other end open: reading must not wait for it.
+    rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+    Ok((reader, writer))
+}
+
+/// What has been reported so far: the first record, if it is whole.
+pub(crate) fn read_report(reader: &mut PipeReader) -> Option<Cause> {
+    let mut bytes = Vec::new();
+    // "Nothing more for now" ends reading as the end of the pipe does: what has arrived is kept in `bytes`.
+    let _ = reader.take(REPORT_LIMIT as u64).read_to_end(&mut bytes);
+    let (length, rest) = bytes.split_first_chunk()?;
+    Cause::from_bytes(rest.get(..u32::from_le_bytes(*length) as usize)?).ok()
+}
+
+/// Tells the launcher why this rank fails. To be called once, before exiting with an error.
+///
+/// True when there is a launcher that listens; a process that nobody launched has nobody to tell, which is no error.
+pub fn report_cause(cause: &Cause) -> bool {
+    let Some(number) = std::env::var(CAUSE_FD).ok().and_then(|value| value.parse::<u32>().ok()) else { return false };
+    let record = cause.to_bytes();
+    let mut frame = (record.len() as u32).to_le_bytes().to_vec();
+    frame.extend(record);
+    // One write of a small record into an empty pipe is whole or nothing, and never waits.
+    open_pipe(number).is_some_and(|mut pipe| pipe.write_all(&frame).is_ok())
+}
+
+/// Opens this process's descriptor once more. A descendant may inherit the variable but not the descriptor, and have a
+/// file of its own under that number: only a pipe is written to.
+fn open_pipe(number: u32) -> Option<File> {
+    let path = format!("/proc/self/fd/{number}");
+    let is_pipe = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
+    rustix::fs::stat(&path).ok().filter(|&stat| is_pipe(stat))?;
+    OpenOptions::new().write(true).open(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enmasse_comm::CauseKind;
+
+    #[test]
+    fn reports() {
+        let check = |bytes: &[u8], expected: Option<&Cause>| {
+            let (mut reader, mut writer) = report_pipe().unwrap();
+            writer.write_all(bytes).unwrap();
+            // The writer stays open, as it does when a rank leaves a process behind.
+            assert_eq!(read_report(&mut reader).as_ref(), expected, "{bytes:?}");
+        };
+        let cause = Cause::new(CauseKind::Error, "no such folder").of_rank(1);
+        let record = cause.to_bytes();
+        let frame = [&(record.len() as u32).to_le_bytes()[..], &record].concat();
+        check(&[], None);
+        check(&frame, Some(&cause));
+        check(&[&frame[..], &frame].concat(), Some(&cause));
+        check(&frame[..frame.len() - 1], None);
+        check(&[0xff; 40], None);
+        check(&[0; 4], None);
+    }
+
+    #[test]
+    fn tokens_differ() {
+        let read = |token: &Token| {
+            let mut bytes = Vec::new();
+            File::from(token.readable().unwrap()).read_to_end(&mut bytes).unwrap();
+            bytes
+        };
+        let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
+        assert_eq!(read(&one).len(), TOKEN_BYTES);
+        assert_eq!(read(&one), read(&one));
+        assert_ne!(read(&one), read(&other));
+    }
+}

@@ -1,0 +1,167 @@
+//! How a job ended, as a report and as an exit code.
+
+use std::fmt;
+
+use enmasse_comm::Cause;
+use signal_hook::consts::{SIGKILL, SIGTERM};
+use signal_hook::low_level::signal_name;
+
+use crate::job::Output;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// By itself, with this code.
+    Code(i32),
+    /// By a signal of this number that the launcher did not send.
+    Signal(i32),
+    /// By the launcher, because another rank had failed or the user interrupted.
+    Stopped,
+    /// Not at all: even SIGKILL has not ended it in the time allowed, so it hangs inside the kernel.
+    Unkillable,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Status::Code(0) => f.write_str("exited with code 0 while others still ran"),
+            Status::Code(code) => write!(f, "exited with code {code}"),
+            Status::Signal(signal) => {
+                write!(f, "was killed by signal {signal}")?;
+                if let Some(name) = signal_name(signal) {
+                    write!(f, " ({name})")?;
+                }
+                // The kernel's last resort leaves no other trace in the process.
+                if signal == SIGKILL { f.write_str(", possibly by the kernel for memory") } else { Ok(()) }
+            }
+            Status::Stopped => f.write_str("was stopped by the launcher"),
+            Status::Unkillable => f.write_str("cannot be killed: it hangs inside the kernel"),
+        }
+    }
+}
+
+/// The first failure of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The rank to blame; `None` when the ranks reported a cause that names none of this job.
+    pub rank: Option<usize>,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// How that one ended.
+    pub status: Option<Status>,
+    /// The root cause, if a rank reported one.
+    pub cause: Option<Cause>,
+    /// The last lines of the rank's standard error, where they went through the launcher.
+    pub stderr: Vec<String>,
+    pub(crate) output: Output,
+}
+
+/// Several lines, the culprit first.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.rank, self.pid, self.status) {
+            (Some(rank), Some(pid), Some(status)) => write!(f, "rank {rank} (process {pid}) {status}")?,
+            (Some(rank), ..) => write!(f, "rank {rank} failed")?,
+            (None, ..) => f.write_str("the job failed")?,
+        }
+        if let Some(cause) = &self.cause {
+            write!(f, "\n  cause: {cause}")?;
+        }
+        if !self.stderr.is_empty() {
+            f.write_str("\n  last lines of its standard error:")?;
+        }
+        self.stderr.iter().try_for_each(|line| write!(f, "\n  | {line}"))
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every rank exited with code 0.
+    Done,
+    /// A rank failed, and the others were stopped.
+    Failed(Box<Failure>),
+    /// The launcher was asked to stop, by this signal, and stopped every rank.
+    Interrupted(i32),
+}
+
+/// Exit code of a command line that cannot be understood.
+const USAGE: i32 = 2;
+
+impl Outcome {
+    /// The code to exit with: 0 done, 1 error, 2 usage (the failing rank's own code), 130 interrupted.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Outcome::Done => 0,
+            Outcome::Failed(failure) if failure.status == Some(Status::Code(USAGE)) => 2,
+            Outcome::Failed(_) => 1,
+            Outcome::Interrupted(_) => 130,
+        }
+    }
+
+    /// What to say on standard error, if anything remains to be said.
+    pub fn report(&self) -> Option<String> {
+        match self {
+            Outcome::Done => None,
+            // Every rank of ours refuses a bad command line alike. The message alone is wanted, and once: rank 0 has it on
+            // the terminal already, another's is in its last lines.
+            Outcome::Failed(failure)
+                if failure.status == Some(Status::Code(USAGE)) && failure.output == Output::RankZero =>
+            {
+                Some(failure.stderr.join("\n")).filter(|lines| !lines.is_empty())
+            }
+            Outcome::Failed(failure) => Some(failure.to_string()),
+            Outcome::Interrupted(SIGTERM) => Some("terminated: all ranks are stopped".into()),
+            Outcome::Interrupted(_) => Some("interrupted: all ranks are stopped".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enmasse_comm::CauseKind;
+    use signal_hook::consts::SIGINT;
+
+    fn failure(rank: usize, status: Status, stderr: &[&str], output: Output) -> Failure {
+        let stderr = stderr.iter().map(|line| line.to_string()).collect();
+        Failure { rank: Some(rank), pid: Some(77), status: Some(status), cause: None, stderr, output }
+    }
+
+    #[test]
+    fn reports_and_codes() {
+        let check = |outcome: Outcome, code: u8, report: Option<&str>| {
+            assert_eq!((outcome.exit_code(), outcome.report().as_deref()), (code, report));
+        };
+        let failed = |failure| Outcome::Failed(Box::new(failure));
+        check(Outcome::Done, 0, None);
+        check(Outcome::Interrupted(SIGINT), 130, Some("interrupted: all ranks are stopped"));
+        check(Outcome::Interrupted(SIGTERM), 130, Some("terminated: all ranks are stopped"));
+        check(
+            failed(failure(2, Status::Signal(9), &[], Output::RankZero)),
+            1,
+            Some("rank 2 (process 77) was killed by signal 9 (SIGKILL), possibly by the kernel for memory"),
+        );
+        check(
+            failed(failure(1, Status::Code(3), &["a", "b"], Output::All)),
+            1,
+            Some("rank 1 (process 77) exited with code 3\n  last lines of its standard error:\n  | a\n  | b"),
+        );
+        check(failed(failure(0, Status::Code(2), &[], Output::RankZero)), 2, None);
+        check(failed(failure(1, Status::Code(2), &["error: no"], Output::RankZero)), 2, Some("error: no"));
+        check(
+            failed(failure(1, Status::Code(2), &["error: no"], Output::All)),
+            2,
+            Some("rank 1 (process 77) exited with code 2\n  last lines of its standard error:\n  | error: no"),
+        );
+        let mut named = failure(1, Status::Signal(11), &[], Output::All);
+        named.cause = Some(Cause::new(CauseKind::Exited, "connection closed").of_rank(1).on_host("h"));
+        check(
+            failed(named),
+            1,
+            Some(
+                "rank 1 (process 77) was killed by signal 11 (SIGSEGV)\n  cause: rank 1 on host h exited: connection closed",
+            ),
+        );
+    }
+}

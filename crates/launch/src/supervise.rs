@@ -1,0 +1,277 @@
+//! Watching the ranks of a job until all are gone.
+//!
+//! One thread sleeps in `poll` on everything that can happen: the end of a rank, a signal to the launcher, a piece of
+//! output, room on our standard error, the end of a grace period.
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+
+use crate::groups::survivors;
+use crate::inherited::read_report;
+use crate::job::{LaunchError, Output};
+use crate::outcome::{Failure, Outcome, Status};
+use crate::output::{Console, PIECE};
+use crate::verdict::{Ended, first_failure};
+use crate::workers::{Worker, Workers};
+
+/// How long SIGKILL may take. Memory of many GiB takes a while to free; beyond this a process hangs in the kernel.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How far stopping the ranks has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopping {
+    No,
+    /// SIGTERM was sent; at the deadline SIGKILL follows.
+    Asked {
+        deadline: Instant,
+    },
+    /// SIGKILL was sent; at the deadline the launcher gives up.
+    Killed {
+        deadline: Instant,
+    },
+}
+
+/// What `poll` found.
+enum Event {
+    Signal(usize),
+    Ended,
+    Output(usize),
+    Room,
+    Gone(usize),
+}
+
+struct Watch {
+    stopping: Stopping,
+    /// The signal that made the launcher stop the ranks.
+    interrupted: Option<i32>,
+    /// Ranks in the order in which their ends were noticed, each with whether that was before any was stopped.
+    ended: Vec<(usize, bool)>,
+    console: Console,
+}
+
+impl Workers {
+    /// Waits until every rank is gone, stopping all when one fails or the launcher is asked to stop.
+    ///
+    /// Stopping is SIGTERM to the process group of each rank, then, after the job's grace, SIGKILL; a second signal to the
+    /// launcher kills at once. What ranks leave behind in their process groups is stopped likewise.
+    pub fn supervise(mut self) -> Result<Outcome, LaunchError> {
+        let mut watch =
+            Watch { stopping: Stopping::No, interrupted: None, ended: Vec::new(), console: Console::default() };
+        while watch.ended.len() < self.list.len() {
+            self.wait(&mut watch, &mut Vec::new())?;
+        }
+
+        let groups: Vec<Pid> = self.list.iter().map(|worker| worker.pid).collect();
+        let gave_up =
+            |watch: &Watch| matches!(watch.stopping, Stopping::Killed { deadline } if Instant::now() >= deadline);
+        let mut left_behind = survivors(&groups);
+        while !left_behind.is_empty() && !gave_up(&watch) {
+            if watch.stopping == Stopping::No {
+                self.ask_to_stop(&mut watch);
+            }
+            self.wait(&mut watch, &mut left_behind)?;
+            if left_behind.is_empty() {
+                // They may have started others meanwhile.
+                left_behind = survivors(&groups);
+            }
+        }
+        watch.console.flush();
+        for worker in &mut self.list {
+            while worker.read_piece(self.job.output, &mut watch.console) {
+                watch.console.flush();
+            }
+        }
+        Ok(self.outcome(watch))
+    }
+
+    /// Sleeps until something happens, and deals with it.
+    fn wait(&mut self, watch: &mut Watch, left_behind: &mut Vec<OwnedFd>) -> Result<(), LaunchError> {
+        let events = self.events(watch, left_behind)?;
+        for event in &events {
+            match *event {
+                Event::Signal(stream) => self.heed(stream, watch),
+                Event::Ended => self.collect_ended(watch)?,
+                Event::Output(rank) => {
+                    if let Some(worker) = self.list.get_mut(rank)
+                        && watch.console.is_ready()
+                    {
+                        worker.read_piece(self.job.output, &mut watch.console);
+                    }
+                }
+                Event::Room => watch.console.write_if_room(),
+                Event::Gone(_) => {}
+            }
+        }
+        for event in events.iter().rev() {
+            if let Event::Gone(index) = *event {
+                left_behind.swap_remove(index);
+            }
+        }
+        match watch.stopping {
+            Stopping::Asked { deadline } if Instant::now() >= deadline => self.kill(watch),
+            Stopping::Killed { deadline } if Instant::now() >= deadline => self.give_up(watch),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What has happened: at once, or as soon as something does, or nothing when a deadline passes.
+    fn events(&self, watch: &Watch, left_behind: &[OwnedFd]) -> Result<Vec<Event>, LaunchError> {
+        let stderr = std::io::stderr();
+        let mut descriptors = Vec::new();
+        for (index, signal) in self.signals.iter().enumerate() {
+            descriptors.push((Event::Signal(index), PollFd::new(&signal.stream, PollFlags::IN)));
+        }
+        for (rank, worker) in self.list.iter().enumerate() {
+            if worker.status.is_none() {
+                descriptors.push((Event::Ended, PollFd::new(&worker.pidfd, PollFlags::IN)));
+            }
+            if let Some(stderr) = worker.stderr.as_ref().filter(|_| watch.console.is_ready()) {
+                descriptors.push((Event::Output(rank), PollFd::new(stderr, PollFlags::IN)));
+            }
+        }
+        if !watch.console.is_ready() {
+            descriptors.push((Event::Room, PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT)));
+        }
+        for (index, pidfd) in left_behind.iter().enumerate() {
+            descriptors.push((Event::Gone(index), PollFd::new(pidfd, PollFlags::IN)));
+        }
+
+        let (events, mut polled): (Vec<_>, Vec<_>) = descriptors.into_iter().unzip();
+        let timeout = match watch.stopping {
+            Stopping::No => None,
+            Stopping::Asked { deadline } | Stopping::Killed { deadline } => Some(until(deadline)),
+        };
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(source) => return Err(LaunchError::kernel("wait for processes")(source)),
+        }
+        let happened = events.into_iter().zip(&polled).filter(|(_, descriptor)| !descriptor.revents().is_empty());
+        Ok(happened.map(|(event, _)| event).collect())
+    }
+
+    /// The first request stops the ranks in order; any other, or one while they are being stopped, kills them.
+    fn heed(&mut self, stream: usize, watch: &mut Watch) {
+        let Some(signal) = self.signals.get_mut(stream) else { return };
+        let (number, arrivals) = (signal.number, signal.arrivals());
+        for _ in 0..arrivals {
+            match watch.stopping {
+                Stopping::No => {
+                    watch.interrupted = Some(number);
+                    self.ask_to_stop(watch);
+                }
+                Stopping::Asked { .. } => self.kill(watch),
+                Stopping::Killed { .. } => {}
+            }
+        }
+    }
+
+    /// Notes every rank that has ended by now, and stops the others if one of them failed.
+    ///
+    /// Looking at all of them before stopping any tells ranks that failed by themselves from those that were stopped.
+    fn collect_ended(&mut self, watch: &mut Watch) -> Result<(), LaunchError> {
+        for (rank, worker) in self.list.iter_mut().enumerate().filter(|(_, worker)| worker.status.is_none()) {
+            if let Some(status) = worker.poll_status(watch.stopping)? {
+                worker.status = Some(status);
+                watch.ended.push((rank, watch.stopping == Stopping::No));
+            }
+        }
+        let has_failed = |worker: &Worker| worker.status.is_some_and(|status| status != Status::Code(0));
+        if watch.stopping == Stopping::No && self.list.iter().any(has_failed) {
+            self.ask_to_stop(watch);
+        }
+        Ok(())
+    }
+
+    fn ask_to_stop(&self, watch: &mut Watch) {
+        self.signal(Signal::TERM);
+        watch.stopping = Stopping::Asked { deadline: Instant::now() + self.job.grace };
+    }
+
+    fn kill(&self, watch: &mut Watch) {
+        self.signal(Signal::KILL);
+        watch.stopping = Stopping::Killed { deadline: Instant::now() + KILL_DEADLINE };
+    }
+
+    fn give_up(&mut self, watch: &mut Watch) {
+        for (rank, worker) in self.list.iter_mut().enumerate().filter(|(_, worker)| worker.status.is_none()) {
+            worker.status = Some(Status::Unkillable);
+            watch.ended.push((rank, false));
+        }
+    }
+
+    fn outcome(&mut self, watch: Watch) -> Outcome {
+        if let Some(signal) = watch.interrupted {
+            return Outcome::Interrupted(signal);
+        }
+        let ended: Vec<Ended> = watch
+            .ended
+            .iter()
+            .filter_map(|&(rank, before_stop)| {
+                let worker = self.list.get_mut(rank)?;
+                let cause = read_report(&mut worker.report);
+                Some(Ended { rank, status: worker.status?, before_stop, cause })
+            })
+            .collect();
+        let Some((rank, cause)) = first_failure(&ended) else { return Outcome::Done };
+        let culprit = rank.and_then(|rank| self.list.get_mut(rank));
+        let (pid, status) = culprit.as_ref().map(|worker| (worker.child.id(), worker.status)).unzip();
+        let stderr = culprit.map(|worker| std::mem::take(&mut worker.tail).into_lines()).unwrap_or_default();
+        let rank = rank.or_else(|| cause.as_ref()?.rank);
+        let output = self.job.output;
+        Outcome::Failed(Box::new(Failure { rank, pid, status: status.flatten(), cause, stderr, output }))
+    }
+}
+
+impl Worker {
+    /// How the process ended, if it has. It is not reaped: that would free its number, by which its group is known.
+    fn poll_status(&self, stopping: Stopping) -> Result<Option<Status>, LaunchError> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let status = waitid(WaitId::Pid(self.pid), options).map_err(LaunchError::kernel("wait for a process"))?;
+        Ok(status.map(|status| match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Status::Code(code),
+            (_, Some(signal)) => {
+                let sent = match stopping {
+                    Stopping::No => false,
+                    Stopping::Asked { .. } => signal == Signal::TERM.as_raw(),
+                    Stopping::Killed { .. } => signal == Signal::TERM.as_raw() || signal == Signal::KILL.as_raw(),
+                };
+                if sent { Status::Stopped } else { Status::Signal(signal) }
+            }
+            // With the options above there is no third.
+            (None, None) => Status::Stopped,
+        }))
+    }
+
+    /// Reads a piece of standard error, if there is one: false when there is nothing more for now.
+    fn read_piece(&mut self, output: Output, console: &mut Console) -> bool {
+        let Some(stderr) = &mut self.stderr else { return false };
+        let mut piece = [0; PIECE];
+        let read = match stderr.read(&mut piece) {
+            Ok(read) => read,
+            Err(error) => return error.kind() == std::io::ErrorKind::Interrupted,
+        };
+        if read == 0 {
+            self.stderr = None;
+            return false;
+        }
+        let piece = piece.get(..read).unwrap_or_default();
+        self.tail.push(piece);
+        if output == Output::All {
+            console.pass_on(piece);
+        }
+        true
+    }
+}
+
+fn until(deadline: Instant) -> Timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // Rounded up to a whole millisecond, so that waking means that the deadline has passed.
+    let left = Duration::from_millis(left.as_millis().try_into().unwrap_or(i64::MAX as u64).saturating_add(1));
+    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+}

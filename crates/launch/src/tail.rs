@@ -1,0 +1,86 @@
+//! The last lines of a stream, in bounded memory.
+
+use std::collections::VecDeque;
+
+/// Lines kept.
+const LINES: usize = 20;
+/// Bytes kept of one line.
+const LINE_BYTES: usize = 400;
+
+/// The last lines of what was pushed. What a progress bar has overwritten (`\r`) counts as gone.
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    lines: VecDeque<String>,
+    partial: Vec<u8>,
+    /// A carriage return was seen: the next byte overwrites the line, unless it ends it.
+    returned: bool,
+}
+
+impl Tail {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            match byte {
+                b'\n' => self.end_line(),
+                b'\r' => self.returned = true,
+                _ => {
+                    if std::mem::take(&mut self.returned) {
+                        self.partial.clear();
+                    }
+                    if self.partial.len() < LINE_BYTES {
+                        self.partial.push(byte);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The lines, oldest first; a last line without an end counts.
+    pub(crate) fn into_lines(mut self) -> Vec<String> {
+        if !self.partial.is_empty() {
+            self.end_line();
+        }
+        self.lines.into()
+    }
+
+    fn end_line(&mut self) {
+        self.returned = false;
+        // Another program's bytes: without control characters they cannot move the cursor of our terminal.
+        let line = String::from_utf8_lossy(&self.partial).chars().filter(|c| !c.is_control() || *c == '\t').collect();
+        self.partial.clear();
+        if self.lines.len() == LINES {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_lines() {
+        let check = |pieces: &[&str], expected: &[&str]| {
+            let mut tail = Tail::default();
+            pieces.iter().for_each(|piece| tail.push(piece.as_bytes()));
+            assert_eq!(tail.into_lines(), expected, "{pieces:?}");
+        };
+        check(&[], &[]);
+        check(&["a\nb"], &["a", "b"]);
+        check(&["a", "b\n", "\nc\n"], &["ab", "", "c"]);
+        check(&["10 %\r20 %\rfailed\n"], &["failed"]);
+        check(&["windows\r\n"], &["windows"]);
+        check(&["\x1b[31mred"], &["[31mred"]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut tail = Tail::default();
+        for line in 0..1000 {
+            tail.push(format!("{line} {}\n", "x".repeat(10_000)).as_bytes());
+        }
+        let lines = tail.into_lines();
+        assert_eq!((lines.len(), lines[0].len()), (LINES, LINE_BYTES));
+        assert!(lines[LINES - 1].starts_with("999 "));
+    }
+}

@@ -1,0 +1,28 @@
+//! Launching real processes. This program plays three parts: the tests, a launcher that is signalled or killed, and ranks.
+
+mod parts;
+mod stopping;
+mod workers;
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Far beyond what anything here takes; it ends a test that would hang, and decides no other.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = parts::play(&arguments) {
+        return code;
+    }
+    // As the standard harness does: a word selects the tests whose names contain it.
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-')).map_or("", String::as_str);
+    let mut all_passed = true;
+    for &(name, test) in workers::TESTS.iter().chain(stopping::TESTS).filter(|(name, _)| name.contains(filter)) {
+        let passed = catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        all_passed &= passed;
+    }
+    if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

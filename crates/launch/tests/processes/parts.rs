@@ -1,0 +1,171 @@
+//! The launcher and the ranks that the tests start: this very program, told its part by its first argument.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use enmasse_comm::{Cause, CauseKind};
+use enmasse_launch::{Job, LaunchedRank, Output, STORE_FD, TOKEN_FD, launch, report_cause};
+
+use crate::DEADLINE;
+
+/// Plays a part and gives its exit code; `None` when the arguments name none.
+pub fn play(arguments: &[String]) -> Option<ExitCode> {
+    let (part, rest) = arguments.split_first()?;
+    match part.as_str() {
+        "as-launcher" => Some(play_launcher(rest)),
+        "as-rank" => {
+            let place = LaunchedRank::from_environment().unwrap().unwrap();
+            play_rank(&place, &rest[0], Path::new(&rest[1]));
+            Some(ExitCode::SUCCESS)
+        }
+        _ => None,
+    }
+}
+
+/// A launcher of `sh -c script` in a process of its own, whose output is read here.
+///
+/// Its ranks hold its standard output, so the end of that says that none of them, nor anything they started, is left.
+pub struct Launcher {
+    pub process: Child,
+    lines: Receiver<String>,
+}
+
+impl Launcher {
+    pub fn start(ranks: usize, output: &str, grace: Duration, script: &str) -> Self {
+        Self::start_with(Stdio::piped(), ranks, output, grace, script)
+    }
+
+    pub fn start_with(stderr: Stdio, ranks: usize, output: &str, grace: Duration, script: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["as-launcher", &ranks.to_string(), output, &grace.as_millis().to_string(), script])
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(process.stdout.take().unwrap());
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Launcher { process, lines }
+    }
+
+    /// The next line that a rank printed.
+    pub fn line(&self) -> String {
+        self.lines.recv_timeout(DEADLINE).expect("a rank prints a line")
+    }
+
+    /// Waits until no process of the job is left; the lines printed meanwhile, sorted.
+    pub fn lines_to_end(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            match self.lines.recv_timeout(DEADLINE) {
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("processes of the job are left"),
+            }
+        }
+        lines.sort_unstable();
+        lines
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.process.id() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// The launcher's exit code and standard error, after the end of the job.
+    pub fn finish(mut self) -> (Option<i32>, String) {
+        let mut stderr = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        (self.process.wait().unwrap().code(), stderr)
+    }
+}
+
+fn play_launcher(arguments: &[String]) -> ExitCode {
+    let [ranks, output, grace, script] = arguments else { panic!("{arguments:?}") };
+    let output = if output == "all" { Output::All } else { Output::RankZero };
+    let job = Job::new("sh", ranks.parse().unwrap())
+        .args(["-c", script])
+        .output(output)
+        .grace(Duration::from_millis(grace.parse().unwrap()));
+    let outcome = launch(&job).unwrap();
+    if let Some(report) = outcome.report() {
+        eprintln!("{report}");
+    }
+    outcome.exit_code().into()
+}
+
+/// What the ranks of [`rank_job`] do; they leave what they find in `folder`.
+fn play_rank(place: &LaunchedRank, what: &str, folder: &Path) {
+    let rank = place.rank;
+    match what {
+        "keep the token" => {
+            let mut token = Vec::new();
+            inherited(TOKEN_FD).map(fs::File::from).unwrap().read_to_end(&mut token).unwrap();
+            fs::write(folder.join(rank.to_string()), token).unwrap();
+        }
+        "meet on the inherited listener" => match inherited(STORE_FD).map(TcpListener::from) {
+            Some(listener) => {
+                assert_eq!(rank, 0);
+                let mut greeting = String::new();
+                listener.accept().unwrap().0.read_to_string(&mut greeting).unwrap();
+                fs::write(folder.join("greeting"), greeting).unwrap();
+            }
+            None => {
+                let is_socket = |path: &fs::DirEntry| {
+                    fs::read_link(path.path()).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+                };
+                let sockets = fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok).filter(is_socket);
+                assert_eq!(sockets.count(), 0, "rank {rank} holds the listener of rank 0");
+                let (host, port) = place.master.clone().unwrap();
+                write!(TcpStream::connect((host.as_str(), port)).unwrap(), "from rank {rank}").unwrap();
+            }
+        },
+        "bind the port" => {
+            let (host, port) = place.master.clone().unwrap();
+            assert!(inherited(STORE_FD).is_none());
+            if rank == 0 {
+                TcpListener::bind((host.as_str(), port)).unwrap();
+            }
+        }
+        // Rank 2 hangs, rank 1 notices, rank 0 knows nothing.
+        "blame rank 2" => {
+            if rank == 1 {
+                assert!(report_cause(&Cause::new(CauseKind::Silent, "no heartbeat").of_rank(2).on_host("h")));
+                std::process::exit(1);
+            }
+            hang();
+        }
+        "fail with a cause" => {
+            if rank == 1 {
+                assert!(report_cause(&Cause::new(CauseKind::Error, "no such folder").of_rank(1).on_host("h")));
+                std::process::exit(1);
+            }
+            hang();
+        }
+        other => panic!("no such part: {other}"),
+    }
+}
+
+/// A job of this program's ranks.
+pub fn rank_job(ranks: usize, what: &str, folder: &Path) -> Job {
+    let program = std::env::current_exe().unwrap();
+    Job::new(program, ranks).args(["as-rank".into(), what.into(), folder.as_os_str().to_owned()])
+}
+
+fn inherited(name: &str) -> Option<OwnedFd> {
+    let number = std::env::var(name).ok()?.parse().unwrap();
+    // SAFETY: the launcher opened this descriptor for this process, and nothing else here uses it.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn hang() -> ! {
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,133 @@
+//! However a job ends, nothing of it is left.
+
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::DEADLINE;
+use crate::parts::Launcher;
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("a_killed_launcher_leaves_no_rank", a_killed_launcher_leaves_no_rank),
+    ("an_interrupt_stops_everybody", an_interrupt_stops_everybody),
+    ("a_second_interrupt_kills", a_second_interrupt_kills),
+    ("the_stubborn_are_killed", the_stubborn_are_killed),
+    ("grandchildren_go_too", grandchildren_go_too),
+    ("grandchildren_may_finish", grandchildren_may_finish),
+    ("a_full_standard_error_stops_nothing", a_full_standard_error_stops_nothing),
+];
+
+const SHORT: Duration = Duration::from_millis(50);
+/// A grace that never ends within a test.
+const ENDLESS: Duration = Duration::from_secs(3600);
+
+const HANG: &str = "echo ready; exec tail -f /dev/null";
+/// Says that it was asked to stop, and goes on.
+const STUBBORN: &str = "trap 'echo asked' TERM; echo ready; while true; do tail -f /dev/null & wait; done";
+
+fn wait_until_ready(launcher: &Launcher, ranks: usize) {
+    (0..ranks).for_each(|_| assert_eq!(launcher.line(), "ready"));
+}
+
+fn a_killed_launcher_leaves_no_rank() {
+    let mut launcher = Launcher::start(3, "all", ENDLESS, HANG);
+    wait_until_ready(&launcher, 3);
+    launcher.signal(Signal::KILL);
+    assert_eq!(launcher.lines_to_end(), [""; 0]);
+    assert_eq!(launcher.process.wait().unwrap().signal(), Some(9));
+}
+
+fn an_interrupt_stops_everybody() {
+    for (signal, report) in
+        [(Signal::INT, "interrupted: all ranks are stopped\n"), (Signal::TERM, "terminated: all ranks are stopped\n")]
+    {
+        let launcher = Launcher::start(3, "all", ENDLESS, HANG);
+        wait_until_ready(&launcher, 3);
+        launcher.signal(signal);
+        assert_eq!(launcher.lines_to_end(), [""; 0]);
+        assert_eq!(launcher.finish(), (Some(130), report.into()));
+    }
+}
+
+fn a_second_interrupt_kills() {
+    let launcher = Launcher::start(2, "all", ENDLESS, STUBBORN);
+    wait_until_ready(&launcher, 2);
+    launcher.signal(Signal::INT);
+    assert_eq!((launcher.line(), launcher.line()), ("asked".into(), "asked".into()));
+    launcher.signal(Signal::INT);
+    launcher.lines_to_end();
+    assert_eq!(launcher.finish().0, Some(130));
+}
+
+fn the_stubborn_are_killed() {
+    // Rank 1 fails once rank 0 has set its trap, which it tells through the file system.
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("trapped");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let fifo = fifo.display();
+    let script = format!(
+        "test $RANK = 1 && {{ read line < {fifo}; exit 3; }}; trap '' TERM; echo set > {fifo}; tail -f /dev/null"
+    );
+    let launcher = Launcher::start(2, "all", SHORT, &script);
+    launcher.lines_to_end();
+    let (code, stderr) = launcher.finish();
+    assert_eq!(code, Some(1));
+    assert!(stderr.starts_with("rank 1 (process ") && stderr.ends_with(" exited with code 3\n"), "{stderr}");
+}
+
+fn grandchildren_go_too() {
+    // One that ignores SIGTERM, left behind by a rank that succeeds, fails, or is stopped.
+    let check = |rank_ends: &str, expected: i32| {
+        let script = format!("sh -c \"trap '' TERM; echo ready; tail -f /dev/null\" & {rank_ends}");
+        let launcher = Launcher::start(2, "all", SHORT, &script);
+        if rank_ends == "wait" {
+            wait_until_ready(&launcher, 2);
+            launcher.signal(Signal::INT);
+        }
+        launcher.lines_to_end();
+        assert_eq!(launcher.finish().0, Some(expected), "{rank_ends}");
+    };
+    check("exit 0", 0);
+    check("exit 3", 1);
+    check("wait", 130);
+}
+
+/// Helpers that clean up after a rank, such as Python's resource tracker, ignore SIGTERM and end by themselves.
+fn grandchildren_may_finish() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("rank");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let fifo = fifo.display();
+    // The helper sees the rank's end as the end of a pipe, then cleans up.
+    let script = format!("sh -c \"trap '' TERM; cat < {fifo}; echo cleaned\" & exec 3> {fifo}; kill -KILL $$");
+    let launcher = Launcher::start(1, "all", ENDLESS, &script);
+    assert_eq!(launcher.lines_to_end(), ["cleaned"]);
+    assert_eq!(launcher.finish().0, Some(1));
+}
+
+fn a_full_standard_error_stops_nothing() {
+    // Nobody reads the launcher's standard error, and it is full already.
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    let script = "test $RANK = 0 && echo message >&2; echo $$; exec tail -f /dev/null";
+    let mut launcher = Launcher::start_with(writer.into(), 2, "all", SHORT, script);
+    let pids = [launcher.line(), launcher.line()].map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
+    let pidfds = pids.map(|pid| pidfd_open(pid, PidfdFlags::empty()).unwrap());
+    pidfd_send_signal(&pidfds[0], Signal::KILL).unwrap();
+    // The job is over before anybody reads.
+    for pidfd in &pidfds {
+        let deadline = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&deadline)), Ok(1));
+    }
+    let mut stderr = String::new();
+    reader.read_to_string(&mut stderr).unwrap();
+    assert_eq!(launcher.process.wait().unwrap().code(), Some(1));
+    let report = stderr.trim_start_matches('x');
+    assert!(report.starts_with("message\nrank ") && report.contains("(SIGKILL)"), "{report}");
+}

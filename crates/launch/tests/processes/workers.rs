@@ -1,0 +1,179 @@
+//! What workers are given, and how their ends are told.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use enmasse_launch::{Job, Outcome, Output, Status, Store, TOKEN_BYTES, launch};
+
+use crate::parts::{Launcher, rank_job};
+
+pub const TESTS: &[(&str, fn())] = &[
+    ("all_succeed", all_succeed),
+    ("failures_name_the_culprit", failures_name_the_culprit),
+    ("causes_name_the_culprit", causes_name_the_culprit),
+    ("usage_is_said_once", usage_is_said_once),
+    ("output_goes_where_it_should", output_goes_where_it_should),
+    ("launches_that_cannot_be", launches_that_cannot_be),
+    ("the_environment_is_torchruns", the_environment_is_torchruns),
+    ("tokens_arrive_and_differ", tokens_arrive_and_differ),
+    ("the_store_is_where_it_is_said", the_store_is_where_it_is_said),
+    ("pytorch_runs", pytorch_runs),
+];
+
+/// Waits for ever, as a rank does whose peer has failed and that does not notice.
+const HANG: &str = "exec tail -f /dev/null";
+
+fn shell(ranks: usize, script: &str) -> Job {
+    Job::new("sh", ranks).args(["-c", script]).output(Output::RankZero)
+}
+
+fn all_succeed() {
+    for ranks in [1, 2, 5] {
+        assert_eq!(launch(&shell(ranks, "exit 0")).unwrap(), Outcome::Done);
+    }
+}
+
+fn failures_name_the_culprit() {
+    let check = |script: &str, rank: usize, status: Status, stderr: &[&str]| {
+        let Outcome::Failed(failure) = launch(&shell(3, &format!("{script}; {HANG}"))).unwrap() else {
+            panic!("{script}: no failure")
+        };
+        let found = (failure.rank, failure.status, failure.stderr.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(found, (Some(rank), Some(status), stderr.to_vec()), "{script}");
+    };
+    check("test $RANK = 1 && { echo boom >&2; exit 3; }", 1, Status::Code(3), &["boom"]);
+    check("test $RANK = 2 && kill -KILL $$", 2, Status::Signal(9), &[]);
+    check("test $RANK = 0 && kill -TERM $$", 0, Status::Signal(15), &[]);
+    // Whoever succeeded before is not to blame.
+    check("test $RANK = 0 && exit 0; test $RANK = 1 && exit 1", 1, Status::Code(1), &[]);
+}
+
+fn causes_name_the_culprit() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |what: &str, rank: usize, status: Status, cause: &str| {
+        let job = rank_job(3, what, folder.path()).output(Output::RankZero);
+        let outcome = launch(&job).unwrap();
+        assert_eq!(outcome.exit_code(), 1);
+        let Outcome::Failed(failure) = outcome else { panic!("{what}: no failure") };
+        let found = (failure.rank, failure.status, failure.cause.map(|cause| cause.to_string()));
+        assert_eq!(found, (Some(rank), Some(status), Some(cause.into())), "{what}");
+    };
+    check("fail with a cause", 1, Status::Code(1), "rank 1 on host h failed: no such folder");
+    check("blame rank 2", 2, Status::Stopped, "rank 2 on host h fell silent: no heartbeat");
+}
+
+fn usage_is_said_once() {
+    let outcome = launch(&shell(2, "test $RANK = 1 && { echo 'error: --batch 0' >&2; exit 2; }; exit 0")).unwrap();
+    assert_eq!((outcome.exit_code(), outcome.report().as_deref()), (2, Some("error: --batch 0")));
+}
+
+fn output_goes_where_it_should() {
+    let check = |output: &str, stdout: &[&str], stderr: &[&str]| {
+        let script = "echo out $RANK; echo err $RANK >&2";
+        let launcher = Launcher::start(2, output, Duration::from_millis(50), script);
+        assert_eq!(launcher.lines_to_end(), stdout, "{output}");
+        let (code, text) = launcher.finish();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        assert_eq!((code, lines.as_slice()), (Some(0), stderr), "{output}");
+    };
+    check("rank zero", &["out 0"], &["err 0"]);
+    check("all", &["out 0", "out 1"], &["err 0", "err 1"]);
+}
+
+fn launches_that_cannot_be() {
+    let check = |job: Job, expected: &str| assert_eq!(launch(&job).unwrap_err().to_string(), expected);
+    check(shell(0, ""), "cannot launch 0 processes: ask for at least 1");
+    check(
+        Job::new("/no/such/program", 2),
+        "cannot start \"/no/such/program\" as rank 0: No such file or directory (os error 2): check that it exists and \
+         may be executed",
+    );
+}
+
+fn the_environment_is_torchruns() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "env > \"$FOLDER\"/$RANK";
+    let job = shell(2, script)
+        .variable("FOLDER", folder.path())
+        .variable("OMP_NUM_THREADS", "")
+        // What an outer launcher may have left behind.
+        .variable("RANK", "7")
+        .variable("ENMASSE_STORE_FD", "99");
+    assert_eq!(launch(&job).unwrap(), Outcome::Done);
+    let mut ports = Vec::new();
+    for rank in ["0", "1"] {
+        let text = fs::read_to_string(folder.path().join(rank)).unwrap();
+        let found = |name: &str| text.lines().filter_map(|line| line.split_once('=')).find(|(n, _)| *n == name);
+        let check = |name: &str, expected: Option<&str>| {
+            assert_eq!(found(name).map(|(_, value)| value), expected, "{name} of rank {rank}");
+        };
+        check("RANK", Some(rank));
+        check("WORLD_SIZE", Some("2"));
+        check("LOCAL_RANK", Some(rank));
+        check("LOCAL_WORLD_SIZE", Some("2"));
+        check("GROUP_RANK", Some("0"));
+        check("GROUP_WORLD_SIZE", Some("1"));
+        check("ROLE_RANK", Some(rank));
+        check("ROLE_WORLD_SIZE", Some("2"));
+        check("ROLE_NAME", Some("default"));
+        check("MASTER_ADDR", Some("127.0.0.1"));
+        check("TORCHELASTIC_RESTART_COUNT", Some("0"));
+        check("TORCHELASTIC_MAX_RESTARTS", Some("0"));
+        check("TORCHELASTIC_USE_AGENT_STORE", Some("False"));
+        check("OMP_NUM_THREADS", Some("1"));
+        check("ENMASSE_STORE_FD", None);
+        ports.push((found("MASTER_PORT").unwrap().1.to_owned(), found("TORCHELASTIC_RUN_ID").unwrap().1.to_owned()));
+    }
+    assert_eq!(ports[0], ports[1]);
+}
+
+fn tokens_arrive_and_differ() {
+    let tokens = || -> Vec<Vec<u8>> {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(launch(&rank_job(2, "keep the token", folder.path())).unwrap(), Outcome::Done);
+        ["0", "1"].iter().map(|rank| fs::read(folder.path().join(rank)).unwrap()).collect()
+    };
+    let (first, second) = (tokens(), tokens());
+    assert_eq!((first[0].len(), &first[0]), (TOKEN_BYTES, &first[1]));
+    assert_ne!(first[0], second[0]);
+}
+
+fn the_store_is_where_it_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = rank_job(2, "meet on the inherited listener", folder.path()).store(Store::Inherited);
+    assert_eq!(launch(&job).unwrap(), Outcome::Done);
+    assert_eq!(fs::read_to_string(folder.path().join("greeting")).unwrap(), "from rank 1");
+    let job = rank_job(2, "bind the port", folder.path()).store(Store::BoundByRankZero);
+    assert_eq!(launch(&job).unwrap(), Outcome::Done);
+}
+
+/// An unchanged PyTorch program, if there is a PyTorch.
+fn pytorch_runs() {
+    let python = std::env::var("ENMASSE_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let has_torch = Command::new(&python)
+        .args(["-c", "import torch.distributed"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !has_torch {
+        println!("pytorch_runs skipped: {python} has no PyTorch (ENMASSE_TEST_PYTHON names one that has)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = "
+import os, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+value = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(value)
+open(os.path.join(os.environ['FOLDER'], str(dist.get_rank())), 'w').write(str(value.item()))
+dist.destroy_process_group()
+";
+    let job = Job::new(python, 3).args(["-c", script]).variable("FOLDER", folder.path());
+    assert_eq!(launch(&job).unwrap(), Outcome::Done);
+    for rank in ["0", "1", "2"] {
+        assert_eq!(fs::read_to_string(folder.path().join(rank)).unwrap(), "6.0");
+    }
+}
