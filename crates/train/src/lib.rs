@@ -3,6 +3,7 @@
 mod checkpoint;
 mod config;
 mod file;
+mod run_folder;
 mod run_log;
 mod schedule;
 mod tensorboard;
@@ -13,6 +14,7 @@ pub use config::{
     Precision, Range, RankKind, SETTINGS, ScheduleKind, Scope, Setting, Source, TrainConfig, UnusedParameters,
 };
 pub use file::FileError;
+pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};
 pub use run_log::{DoneRecord, EpochRecord, Event, RunLog};
 pub use schedule::Schedule;
 pub use tensorboard::TensorBoard;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::RunError;
 use crate::file::{FileError, write_whole};
 
 /// What an epoch measured. As JSON its keys are a contract with scripts, in this order.
@@ -82,11 +83,11 @@ pub struct RunLog {
 impl RunLog {
     /// Opens the log, and makes it where there is none. Records from `first_epoch` on are dropped, since those epochs are
     /// about to run (again); so is a last line that a killed writer left incomplete.
-    pub fn open(path: &Path, first_epoch: u64) -> Result<Self, FileError> {
+    pub fn open(path: &Path, first_epoch: u64) -> Result<Self, RunError> {
         let text = match std::fs::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(FileError::of("read", path)(error)),
+            Err(error) => return Err(FileError::of("read", path)(error).into()),
         };
         let kept = records_before(&text, first_epoch);
         if kept != text {
@@ -98,10 +99,10 @@ impl RunLog {
 
     /// Adds an epoch, and waits until it is on disk. Write it before the checkpoint that ends the epoch: should the process
     /// die in between, the epoch runs again and its record is replaced, while in the other order it would be missing.
-    pub fn append(&mut self, record: &EpochRecord) -> Result<(), FileError> {
+    pub fn append(&mut self, record: &EpochRecord) -> Result<(), RunError> {
         let line = Event::Epoch(record).to_line() + "\n";
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
-        written.map_err(FileError::of("write", &self.path))
+        Ok(written.map_err(FileError::of("write", &self.path))?)
     }
 }
 

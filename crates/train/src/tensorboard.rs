@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::EpochRecord;
 use crate::file::FileError;
+use crate::{EpochRecord, RunError};
 
 /// An event file of a run.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct TensorBoard {
 impl TensorBoard {
     /// Makes a new event file in the run folder. What earlier files there say of `first_epoch` and later is void:
     /// TensorBoard drops it, as those epochs run again.
-    pub fn create(folder: &Path, first_epoch: u64) -> Result<Self, FileError> {
+    pub fn create(folder: &Path, first_epoch: u64) -> Result<Self, RunError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
         // TensorBoard reads files in the order of their names; nanoseconds keep two starts within a second apart.
@@ -36,7 +36,7 @@ impl TensorBoard {
     }
 
     /// Adds an epoch under the tutorials' tags and under `train/` and `val/`; the step is the epoch.
-    pub fn append(&mut self, record: &EpochRecord) -> Result<(), FileError> {
+    pub fn append(&mut self, record: &EpochRecord) -> Result<(), RunError> {
         let wall_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let scalars = [
             ("loss", record.train_loss),
@@ -51,9 +51,9 @@ impl TensorBoard {
     }
 
     /// Each call writes whole records at once, so that a reader never waits for the rest of one.
-    fn write(&mut self, events: &[Vec<u8>]) -> Result<(), FileError> {
+    fn write(&mut self, events: &[Vec<u8>]) -> Result<(), RunError> {
         let records: Vec<u8> = events.iter().flat_map(|event| frame(event)).collect();
-        self.file.write_all(&records).map_err(FileError::of("write", &self.path))
+        Ok(self.file.write_all(&records).map_err(FileError::of("write", &self.path))?)
     }
 }
 

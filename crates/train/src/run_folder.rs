@@ -1,0 +1,307 @@
+//! The run folder: what lies where in it, who may write to it, and how a default one is named.
+//!
+//! | Path | What |
+//! |---|---|
+//! | `config.toml` | the effective configuration |
+//! | `metrics.jsonl` | one line per epoch |
+//! | `events.out.tfevents.*` | the same for TensorBoard |
+//! | `class_indices.json` | class names by label, as the tutorials write them |
+//! | `split.json` | which files train and which validate |
+//! | `checkpoints/last.safetensors` | where `--resume` goes on |
+//! | `checkpoints/best.safetensors` | what eval and predict use |
+//! | `.lock` | empty; locked by the process that writes |
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::ser::{PrettyFormatter, Serializer};
+use thiserror::Error;
+
+use crate::TrainConfig;
+use crate::file::{FileError, remove_temporaries, write_whole};
+
+/// Where runs are made without `--out`.
+const RUNS: &str = "runs";
+
+/// Why a run folder could not be used.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The file system refused.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is a file where the folder should be.
+    #[error("{}: is a file; a run needs a folder, so choose another --out", .0.display())]
+    IsFile(PathBuf),
+    /// The folder holds a run, and nobody said to go on with it.
+    #[error("{}: holds a run already; go on with it by --resume, or choose another --out", .0.display())]
+    HoldsRun(PathBuf),
+    /// Another process writes to the folder.
+    #[error("{}: another process is training there; wait until it ends, or choose another --out", .0.display())]
+    Busy(PathBuf),
+    /// The folder lacks what was asked of it, or holds something else in its place.
+    #[error("{}: {reason}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The places in a run folder, and what can be read there without owning it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunPaths {
+    root: PathBuf,
+}
+
+impl RunPaths {
+    /// The places below `root`, which need not exist.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        RunPaths { root: root.into() }
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The effective configuration.
+    pub fn config(&self) -> PathBuf {
+        self.root.join("config.toml")
+    }
+
+    /// One line per epoch.
+    pub fn metrics(&self) -> PathBuf {
+        self.root.join("metrics.jsonl")
+    }
+
+    /// Class names by label.
+    pub fn class_indices(&self) -> PathBuf {
+        self.root.join("class_indices.json")
+    }
+
+    /// Which files train and which validate.
+    pub fn split(&self) -> PathBuf {
+        self.root.join("split.json")
+    }
+
+    /// The checkpoint to resume from.
+    pub fn last_checkpoint(&self) -> PathBuf {
+        self.checkpoints().join("last.safetensors")
+    }
+
+    /// The checkpoint of the best epoch.
+    pub fn best_checkpoint(&self) -> PathBuf {
+        self.checkpoints().join("best.safetensors")
+    }
+
+    fn checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    /// Whether a run was begun here.
+    pub fn holds_run(&self) -> bool {
+        [self.config(), self.metrics(), self.last_checkpoint()].iter().any(|path| path.exists())
+    }
+
+    /// Whether `--resume` finds a checkpoint here; without one it starts fresh.
+    pub fn is_resumable(&self) -> bool {
+        self.last_checkpoint().exists()
+    }
+
+    /// The configuration of the run to be resumed, as TOML; `None` where a run would start fresh.
+    pub fn saved_config(&self) -> Result<Option<String>, RunError> {
+        if self.is_resumable() { Ok(Some(read(&self.config())?)) } else { Ok(None) }
+    }
+
+    /// The class names, in the order of labels.
+    pub fn read_class_indices(&self) -> Result<Vec<String>, RunError> {
+        let by_label: serde_json::Map<String, serde_json::Value> = read_json(&self.class_indices())?;
+        let class = |label: usize| by_label.get(&label.to_string()).and_then(|name| name.as_str()).map(str::to_owned);
+        (0..by_label.len()).map(class).collect::<Option<_>>().ok_or_else(|| RunError::Content {
+            path: self.class_indices(),
+            reason: "must map \"0\", \"1\", … to names of classes".to_owned(),
+        })
+    }
+
+    /// What [`RunFolder::write_split`] wrote.
+    pub fn read_split<T: DeserializeOwned>(&self) -> Result<T, RunError> {
+        read_json(&self.split())
+    }
+
+    /// The best checkpoint of a run, which must be there.
+    pub fn require_best(&self) -> Result<PathBuf, RunError> {
+        let path = self.best_checkpoint();
+        if path.exists() {
+            return Ok(path);
+        }
+        let reason = match self.holds_run() {
+            true => "is a run without a best checkpoint yet, as no epoch has ended",
+            false => "is not a run folder: it has no checkpoints/best.safetensors",
+        };
+        Err(RunError::Content { path: self.root.clone(), reason: reason.to_owned() })
+    }
+}
+
+/// Says where a run goes, before anyone owns the folder: `out`, or with `resume` the newest run in `runs/` that can be
+/// resumed, or a new folder `runs/<UTC time>-<model>`, which is made at once so that two runs never choose the same.
+pub fn locate_run(out: Option<&Path>, model: &str, resume: bool) -> Result<RunPaths, RunError> {
+    match out {
+        Some(out) => Ok(RunPaths::new(out)),
+        None => locate_below(Path::new(RUNS), model, resume, SystemTime::now()),
+    }
+}
+
+fn locate_below(runs: &Path, model: &str, resume: bool, now: SystemTime) -> Result<RunPaths, RunError> {
+    if resume && let Some(newest) = newest_resumable(runs)? {
+        return Ok(newest);
+    }
+    std::fs::create_dir_all(runs).map_err(FileError::of("create", runs))?;
+    // A model may be named by a path; the folder's name must not be one.
+    let model = model.replace('/', "-");
+    let time = utc_time(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
+    for attempt in 1.. {
+        let suffix = if attempt == 1 { String::new() } else { format!("-{attempt}") };
+        let path = runs.join(format!("{time}-{model}{suffix}"));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(RunPaths::new(path)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(FileError::of("create", &path)(error).into()),
+        }
+    }
+    Err(RunError::Busy(runs.to_owned()))
+}
+
+/// Names begin with the time, so the greatest is the newest.
+fn newest_resumable(runs: &Path) -> Result<Option<RunPaths>, RunError> {
+    let entries = match std::fs::read_dir(runs) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(FileError::of("read", runs)(error).into()),
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(FileError::of("read", runs)));
+    let paths = paths.collect::<Result<Vec<_>, _>>()?;
+    Ok(paths.into_iter().map(RunPaths::new).filter(RunPaths::is_resumable).max_by(|a, b| a.root.cmp(&b.root)))
+}
+
+/// `20260131-235959`, from seconds since 1970. Source: H. Hinnant, "chrono-compatible low-level date algorithms"
+/// (`civil_from_days`), whose years begin in March, so that leap days come last.
+fn utc_time(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// A run folder that this process writes to, and no other: the lock ends with the value, or with the process, however it
+/// ends.
+#[derive(Debug)]
+pub struct RunFolder {
+    paths: RunPaths,
+    resumed: bool,
+    _lock: File,
+}
+
+impl RunFolder {
+    /// Makes the folder where there is none, locks it, and clears away what a killed writer left half done. A folder that
+    /// holds a run is refused unless `resume`.
+    pub fn open(paths: RunPaths, resume: bool) -> Result<Self, RunError> {
+        let root = paths.root();
+        if root.exists() && !root.is_dir() {
+            return Err(RunError::IsFile(root.to_owned()));
+        }
+        std::fs::create_dir_all(root).map_err(FileError::of("create", root))?;
+        let lock = lock(root)?;
+        // Asked under the lock: a run that began a moment ago counts.
+        if paths.holds_run() && !resume {
+            return Err(RunError::HoldsRun(root.to_owned()));
+        }
+        let checkpoints = paths.checkpoints();
+        std::fs::create_dir_all(&checkpoints).map_err(FileError::of("create", &checkpoints))?;
+        for folder in [root, &checkpoints] {
+            remove_temporaries(folder)?;
+        }
+        let resumed = paths.is_resumable();
+        Ok(RunFolder { paths, resumed, _lock: lock })
+    }
+
+    /// Where things lie.
+    pub fn paths(&self) -> &RunPaths {
+        &self.paths
+    }
+
+    /// Whether there was a checkpoint to go on from when the folder was opened.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// Keeps the effective configuration.
+    pub fn write_config(&self, config: &TrainConfig) -> Result<(), RunError> {
+        self.write(&self.paths.config(), config.to_toml().as_bytes())
+    }
+
+    /// Keeps the class names by label, in the tutorials' format: `{"0": "daisy", …}`, indented by four.
+    pub fn write_class_indices(&self, classes: &[String]) -> Result<(), RunError> {
+        let by_label: serde_json::Map<_, _> =
+            classes.iter().enumerate().map(|(label, class)| (label.to_string(), class.as_str().into())).collect();
+        self.write_json(&self.paths.class_indices(), &by_label)
+    }
+
+    /// Keeps which files train and which validate.
+    pub fn write_split(&self, split: &impl Serialize) -> Result<(), RunError> {
+        self.write_json(&self.paths.split(), split)
+    }
+
+    fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunError> {
+        let mut json = Vec::new();
+        value.serialize(&mut Serializer::with_formatter(&mut json, PrettyFormatter::with_indent(b"    "))).map_err(
+            |error| RunError::Content { path: path.to_owned(), reason: format!("cannot be written as JSON: {error}") },
+        )?;
+        json.push(b'\n');
+        self.write(path, &json)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+        Ok(write_whole(path, |file| file.write_all(bytes))?)
+    }
+}
+
+/// Locks the folder through an empty file in it, which stays: network file systems lock only files open for writing. The
+/// kernel drops the lock when its holder dies, and children that are other programs do not inherit it.
+fn lock(root: &Path) -> Result<File, RunError> {
+    let path = root.join(".lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(FileError::of("write to", root))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(RunError::Busy(root.to_owned())),
+        // Lustre without its flock option: nobody can lock there, and training is still wanted.
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => Ok(file),
+        Err(error) => Err(FileError::of("lock", &path)(error.into()).into()),
+    }
+}
+
+fn read(path: &Path) -> Result<String, RunError> {
+    Ok(std::fs::read_to_string(path).map_err(FileError::of("read", path))?)
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
+    serde_json::from_str(&read(path)?).map_err(|error| RunError::Content {
+        path: path.to_owned(),
+        reason: format!("is not what a run wrote: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+use std::time::Duration;
+
+use super::*;
+
+fn open(root: &Path, resume: bool) -> Result<RunFolder, RunError> {
+    RunFolder::open(RunPaths::new(root), resume)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Makes a folder holding the given empty files, opens it, and compares what comes of it.
+#[test]
+fn what_a_folder_holds_decides() {
+    let check = |held: &[&str], resume, expected: Result<bool, &str>| {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("a/b");
+        for name in held {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let found = open(&root, resume).map(|folder| folder.is_resumed());
+        let found = found.map_err(|error| error.to_string().replace(&root.display().to_string(), "RUN"));
+        assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|text| *text), "{held:?}");
+    };
+    let refused = Err("RUN: holds a run already; go on with it by --resume, or choose another --out");
+    check(&[], false, Ok(false));
+    check(&[], true, Ok(false));
+    check(&["slurm-1.out"], false, Ok(false));
+    check(&["config.toml"], false, refused);
+    check(&["metrics.jsonl"], false, refused);
+    check(&["checkpoints/last.safetensors"], false, refused);
+    check(&["config.toml", "metrics.jsonl"], true, Ok(false));
+    check(&["config.toml", "checkpoints/last.safetensors"], true, Ok(true));
+}
+
+#[test]
+fn folders_that_cannot_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let check = |path: &Path, expected: &str| {
+        let message = open(path, true).unwrap_err().to_string();
+        assert_eq!(message.replace(&folder.path().display().to_string(), "DIR"), expected);
+    };
+    check(&file, "DIR/file: is a file; a run needs a folder, so choose another --out");
+    check(&file.join("below"), "cannot create DIR/file/below: Not a directory (os error 20)");
+    // Where even root cannot write.
+    check(Path::new("/proc/enmasse"), "cannot create /proc/enmasse: it does not exist");
+    let message = open(Path::new("/proc/self"), true).unwrap_err().to_string();
+    assert!(message.starts_with("cannot write to /proc/self: "), "{message}");
+}
+
+#[test]
+fn one_writer_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path(), false).unwrap();
+    let busy = open(folder.path(), true).unwrap_err();
+    assert!(matches!(busy, RunError::Busy(ref path) if path == folder.path()), "{busy}");
+    drop(first);
+    open(folder.path(), false).unwrap();
+}
+
+#[test]
+fn what_the_killed_left_is_cleared_away() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path(), false).unwrap());
+    for name in [".enmasse-1-0.tmp", "checkpoints/.enmasse-1-1.tmp", "notes.tmp"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let run = open(folder.path(), false).unwrap();
+    assert_eq!(names(folder.path()), [".lock", "checkpoints", "notes.tmp"]);
+    assert!(names(&run.paths().checkpoints()).is_empty());
+}
+
+#[test]
+fn files_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = open(folder.path(), false).unwrap();
+    let paths = run.paths();
+    let classes: Vec<String> = (0..11).map(|label| format!("class \"{label}\" é")).collect();
+    run.write_class_indices(&classes).unwrap();
+    assert_eq!(paths.read_class_indices().unwrap(), classes);
+    run.write_class_indices(&["daisy".to_owned(), "rose".to_owned()]).unwrap();
+    let json = std::fs::read_to_string(paths.class_indices()).unwrap();
+    assert_eq!(json, "{\n    \"0\": \"daisy\",\n    \"1\": \"rose\"\n}\n");
+
+    run.write_split(&[("a/1.jpg", 0)]).unwrap();
+    assert_eq!(paths.read_split::<Vec<(String, usize)>>().unwrap(), [("a/1.jpg".to_owned(), 0)]);
+
+    let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
+    run.write_config(&config).unwrap();
+    // A run that has no checkpoint starts fresh, by the flags it is then given.
+    assert_eq!(paths.saved_config().unwrap(), None);
+    std::fs::write(paths.last_checkpoint(), "").unwrap();
+    assert_eq!(TrainConfig::from_toml(&paths.saved_config().unwrap().unwrap()).unwrap(), config);
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = RunPaths::new(folder.path());
+    let check = |text: &str, expected: &str| {
+        std::fs::write(paths.class_indices(), text).unwrap();
+        let message = paths.read_class_indices().unwrap_err().to_string();
+        assert_eq!(message, format!("{}: {expected}", paths.class_indices().display()));
+    };
+    check("{\"1\": \"a\"}", "must map \"0\", \"1\", … to names of classes");
+    check("{\"0\": 5}", "must map \"0\", \"1\", … to names of classes");
+    check("", "is not what a run wrote: EOF while parsing a value at line 1 column 0");
+}
+
+#[test]
+fn the_best_checkpoint_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = RunPaths::new(folder.path());
+    let check = |expected: &str| {
+        let message = paths.require_best().unwrap_err().to_string();
+        assert_eq!(message, format!("{}: {expected}", folder.path().display()));
+    };
+    check("is not a run folder: it has no checkpoints/best.safetensors");
+    let run = RunFolder::open(paths.clone(), false).unwrap();
+    run.write_config(&TrainConfig::default()).unwrap();
+    check("is a run without a best checkpoint yet, as no epoch has ended");
+    std::fs::write(paths.best_checkpoint(), "").unwrap();
+    assert_eq!(paths.require_best().unwrap(), paths.best_checkpoint());
+}
+
+#[test]
+fn default_folders_do_not_collide() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs");
+    let now = UNIX_EPOCH + Duration::from_secs(1_767_225_599);
+    let locate = |model: &str, resume| {
+        let paths = locate_below(&runs, model, resume, now).unwrap();
+        (paths.root().file_name().unwrap().to_str().unwrap().to_owned(), paths)
+    };
+    assert_eq!(locate("mlp", false).0, "20251231-235959-mlp");
+    assert_eq!(locate("mlp", false).0, "20251231-235959-mlp-2");
+    assert_eq!(locate("my/model", false).0, "20251231-235959-my-model");
+    // Nothing can be resumed yet, so that --resume starts fresh.
+    let (name, third) = locate("mlp", true);
+    assert_eq!(name, "20251231-235959-mlp-3");
+    drop(RunFolder::open(third.clone(), true).unwrap());
+    std::fs::write(third.last_checkpoint(), "").unwrap();
+    assert_eq!(locate("mlp", true), (name, third));
+    assert_eq!(locate_run(Some(Path::new("x")), "mlp", true).unwrap(), RunPaths::new("x"));
+}
+
+/// By `date -u -d @SECONDS`.
+#[test]
+fn times() {
+    let check = |seconds, expected| assert_eq!(utc_time(seconds), expected);
+    check(0, "19700101-000000");
+    check(951_782_400, "20000229-000000");
+    check(951_868_799, "20000229-235959");
+    check(951_868_800, "20000301-000000");
+    check(1_767_225_599, "20251231-235959");
+    check(4_107_542_400, "21000301-000000");
+}
