@@ -195,7 +195,7 @@ fn failed_saves_leave_nothing() {
     let path = folder.path().join("x");
     std::fs::create_dir(&path).unwrap();
     let expected = "cannot write FILE: Is a directory (os error 21)";
-    assert_eq!(reason(&path, checkpoint().save(&path).map_err(CheckpointError::from)), expected);
+    assert_eq!(reason(&path, checkpoint().save(&path)), expected);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
