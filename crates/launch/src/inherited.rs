@@ -4,15 +4,15 @@
 //! they are for, so that no rank, and no other program started meanwhile, holds another's.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 
 use enmasse_comm::Cause;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, MemfdFlags, OFlags, memfd_create};
 
 /// The descriptor of the listening socket of rank 0's store.
 pub const STORE_FD: &str = "ENMASSE_STORE_FD";
-/// The descriptor from which a rank reads the job's token, to its end.
+/// The descriptor of a file of [`TOKEN_BYTES`] bytes, the job's token.
 pub const TOKEN_FD: &str = "ENMASSE_TOKEN_FD";
 /// The descriptor on which a rank reports the cause of its failure.
 pub const CAUSE_FD: &str = "ENMASSE_CAUSE_FD";
@@ -37,11 +37,15 @@ impl Token {
         Ok(Token(bytes))
     }
 
-    /// A descriptor that yields the token once, then its end.
+    /// A descriptor of a file in memory that holds the token.
+    ///
+    /// A file rather than a pipe, since a worker may be a script that starts one program after another, and one of its own
+    /// for each rank, since ranks that share a descriptor would share its position.
     pub(crate) fn readable(&self) -> io::Result<OwnedFd> {
-        let (reader, mut writer) = io::pipe()?;
-        writer.write_all(&self.0)?;
-        Ok(reader.into())
+        let mut file = File::from(memfd_create("enmasse token", MemfdFlags::CLOEXEC)?);
+        file.write_all(&self.0)?;
+        file.rewind()?;
+        Ok(file.into())
     }
 }
 

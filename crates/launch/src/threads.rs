@@ -2,61 +2,66 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
-use enmasse_comm::{Cause, CauseKind};
+use enmasse_comm::{Cause, CauseKind, Group};
 
-/// Runs `body(rank)` on `world_size` threads and returns what they returned, in rank order, or the first failure.
+/// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns what they returned, in rank order,
+/// or the group's cause.
 ///
-/// A panic in one rank is its failure. `on_failure` is called with the first one as soon as it happens, on the thread of
-/// that rank: it is where the others are told to stop (they check between instructions). All threads end before this
-/// returns.
+/// An error or a panic of one rank ends the group, so that the others fail in their next operation or check. All threads
+/// have ended when this returns.
 ///
 /// ```
-/// let squares = enmasse_launch::run_threads(3, |_| {}, |rank| Ok(rank * rank));
-/// assert_eq!(squares, Ok(vec![0, 1, 4]));
+/// use enmasse_comm::Group;
+/// let sums = enmasse_launch::run_threads(Group::threads(3)?, |group| {
+///     let mut rank = [group.rank() as f32];
+///     group.all_reduce(&mut rank).map(|()| rank[0])
+/// })?;
+/// assert_eq!(sums, [3.0, 3.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_threads<T: Send>(
-    world_size: usize,
-    on_failure: impl Fn(&Cause) + Sync,
-    body: impl Fn(usize) -> Result<T, Cause> + Sync,
-) -> Result<Vec<T>, Cause> {
-    let first: Mutex<Option<Cause>> = Mutex::new(None);
-    let fail = |cause: Cause| {
-        let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-        if first.is_none() {
-            on_failure(&cause);
-            *first = Some(cause);
-        }
-    };
-    let run = |rank: usize| {
-        // Nothing of `body` is looked at after a panic: the group is over.
-        match catch_unwind(AssertUnwindSafe(|| body(rank))) {
-            Ok(Ok(value)) => return Some(value),
-            Ok(Err(cause)) => fail(cause),
-            Err(panic) => fail(Cause::new(CauseKind::Error, panic_message(&*panic)).of_rank(rank)),
-        }
-        None
-    };
-    let run = &run;
-    let results: Vec<Option<T>> = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for rank in 0..world_size {
-            match thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, move || run(rank)) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    fail(Cause::new(CauseKind::Error, format!("cannot start a thread: {error}")).of_rank(rank));
-                    break;
-                }
-            }
-        }
-        threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+    groups: Vec<Group>,
+    body: impl Fn(Group) -> Result<T, Arc<Cause>> + Sync,
+) -> Result<Vec<T>, Arc<Cause>> {
+    let body = &body;
+    let results: Vec<Result<T, Arc<Cause>>> = thread::scope(|scope| {
+        let start = |group: &Group| {
+            let own = group.clone();
+            let name = format!("rank {}", group.rank());
+            let thread = thread::Builder::new().name(name).spawn_scoped(scope, move || run_rank(&own, body));
+            thread.map_err(|error| fail(group, format!("cannot start a thread: {error}")))
+        };
+        let threads: Vec<_> = groups.iter().map(start).collect();
+        let join = |(group, thread): (&Group, Result<thread::ScopedJoinHandle<'_, _>, _>)| {
+            thread?.join().unwrap_or_else(|panic| Err(fail(group, panic_message(&*panic))))
+        };
+        groups.iter().zip(threads).map(join).collect()
     });
-    match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(cause) => Err(cause),
-        None => Ok(results.into_iter().flatten().collect()),
+    results.into_iter().collect()
+}
+
+/// The thread of one rank. `group` outlives what `body` makes of it, so that what is said first is the panic's own message
+/// and not that this member left.
+fn run_rank<T>(group: &Group, body: impl Fn(Group) -> Result<T, Arc<Cause>>) -> Result<T, Arc<Cause>> {
+    // Nothing that `body` touched is looked at after a panic.
+    match catch_unwind(AssertUnwindSafe(|| body(group.clone()))) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(cause)) => {
+            group.abort((*cause).clone());
+            Err(group.cause().unwrap_or(cause))
+        }
+        Err(panic) => Err(fail(group, panic_message(&*panic))),
     }
+}
+
+/// Ends the group because this rank failed; the cause that the group settles on.
+fn fail(group: &Group, message: String) -> Arc<Cause> {
+    let cause = group.own_cause(CauseKind::Error, message);
+    group.abort(cause.clone());
+    group.cause().unwrap_or_else(|| Arc::new(cause))
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
@@ -67,40 +72,26 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Barrier;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::panic::panic_any;
 
     #[test]
     fn a_failure_reaches_all() {
-        let check = |kind: &str, expected: &str| {
-            let stop = AtomicBool::new(false);
-            let running = Barrier::new(3);
-            let result = run_threads(
-                3,
-                |_| stop.store(true, Ordering::Release),
-                |rank| {
-                    running.wait();
-                    match (rank, kind) {
-                        (1, "panic") => panic!("of {rank}"),
-                        (1, _) => return Err(Cause::new(CauseKind::Error, "own words").of_rank(1)),
-                        _ => {}
-                    }
-                    while !stop.load(Ordering::Acquire) {
-                        std::thread::yield_now();
-                    }
-                    Err::<(), _>(Cause::new(CauseKind::Exited, "as told").of_rank(1))
-                },
-            );
+        let check = |ranks: usize, fails: fn(&Group) -> Arc<Cause>, expected: &str| {
+            let failing = ranks - 1;
+            let result = run_threads(Group::threads(ranks).unwrap(), |group| {
+                if group.rank() == failing {
+                    return Err(fails(&group));
+                }
+                // Waits for the failing rank, for ever if nobody told.
+                group.barrier()
+            });
             let cause = result.unwrap_err();
-            assert_eq!((cause.rank, cause.message.as_str()), (Some(1), expected));
+            assert_eq!((cause.rank, cause.message.as_str()), (Some(failing), expected));
         };
-        check("panic", "panicked: of 1");
-        check("error", "own words");
-    }
-
-    #[test]
-    fn a_panic_without_a_text() {
-        let result = run_threads(1, |_| {}, |_| -> Result<(), Cause> { std::panic::panic_any(7) });
-        assert_eq!(result.unwrap_err().message, "panicked: (no message)");
+        for ranks in [1, 2, 3] {
+            check(ranks, |group| Arc::new(group.own_cause(CauseKind::Error, "own words")), "own words");
+            check(ranks, |_| panic!("at {}", 7), "panicked: at 7");
+            check(ranks, |_| panic_any(7), "panicked: (no message)");
+        }
     }
 }

@@ -77,7 +77,7 @@ impl Workers {
                 max_restarts: 0,
                 run_id: run_id.clone(),
             };
-            let token = token.readable().map_err(LaunchError::kernel("make a pipe"))?;
+            let token = token.readable().map_err(LaunchError::kernel("make a file in memory"))?;
             workers.list.push(start(job, &place, store.take(), token)?);
         }
         Ok(workers)
