@@ -128,7 +128,7 @@ fn batch_norm() {
     check(&|x| head(conv(x, "a").batch_norm("bn").relu()));
     // Without parameters before it, and behind a layer that is not a convolution.
     check(&|x| head(x.batch_norm("bn").relu()));
-    check(&|x| x.flatten().linear("a", 6).batch_norm("bn").relu().linear("b", 4));
+    check(&|x| x.flatten().linear("a", 6).relu().batch_norm("bn").linear("b", 4));
     // Residuals with and without ReLU, on either side of the sum, and through a projection.
     check(&|x| {
         let x = conv(x, "a").batch_norm("bn_a").relu();
@@ -185,6 +185,15 @@ fn residual_net(x: Tensor) -> Tensor {
     let x = conv(x, "a").batch_norm("bn_a").relu();
     let y = conv(x.clone(), "b").batch_norm("bn_b").relu();
     head((conv(y, "c").batch_norm("bn_c") + x).relu())
+}
+
+/// What the passes make of the model is what the tests above are about.
+#[test]
+fn the_residual_net_is_fused() {
+    let program = program(&residual_net, &options());
+    let text = program.plans().train.as_ref().unwrap().to_string();
+    assert!(text.contains("batch of 189 relu residual"), "{text}");
+    assert!(!text.contains("= relu") && !text.contains("= add"), "{text}");
 }
 
 #[test]

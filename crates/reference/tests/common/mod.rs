@@ -1,4 +1,5 @@
 //! Programs, batches and comparisons that the tests share.
+#![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
 use enmasse_device::{Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Arena, Mode, Options, Phase, Tensor, compile};
@@ -9,11 +10,9 @@ use enmasse_tensor::RandomStream;
 pub type Model<'a> = &'a dyn Fn(Tensor) -> Tensor;
 
 /// Phases up to the loss.
-#[allow(dead_code, reason = "each test file compiles this module for itself")]
 pub const TO_LOSS: [Phase; 2] = [Phase::Forward, Phase::Loss];
 
 /// Phases up to the sums of the gradients over shards.
-#[allow(dead_code, reason = "each test file compiles this module for itself")]
 pub const TO_GRADIENTS: [Phase; 4] = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce];
 
 /// Compiles a model, checks the places of all values in its plans, and fills its parameters with random numbers that are
@@ -74,7 +73,6 @@ impl Batch {
     }
 
     /// The samples of one shard of `shards`.
-    #[allow(dead_code, reason = "each test file compiles this module for itself")]
     pub fn shard(&self, shard: usize, shards: usize) -> Batch {
         fn piece<T: Clone>(all: &[T], shard: usize, shards: usize) -> Vec<T> {
             let len = all.len() / shards;
@@ -89,7 +87,6 @@ impl Batch {
 }
 
 /// Runs all phases of training step `step`, from 1.
-#[allow(dead_code, reason = "each test file compiles this module for itself")]
 pub fn train(program: &mut ReferenceProgram, batch: &Batch, step: u64, learning_rate: f32) -> StepMetrics {
     let ticket = submit(program, Mode::Train, &Phase::ALL, batch, step, learning_rate);
     program.metrics(ticket).unwrap()
@@ -107,13 +104,11 @@ pub fn submit(
 }
 
 /// Every state tensor of shard 0 by name.
-#[allow(dead_code, reason = "each test file compiles this module for itself")]
 pub fn state(program: &ReferenceProgram) -> Vec<(String, Vec<f64>)> {
     program.plans().state.iter().map(|t| (t.name.clone(), program.store(&t.name).unwrap())).collect()
 }
 
 /// The norm of the difference over the norm of `b`.
-#[allow(dead_code, reason = "each test file compiles this module for itself")]
 pub fn relative_error(a: &[f64], b: &[f64]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let difference = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));

@@ -1,0 +1,225 @@
+//! The check of places in memory: it accepts what the compiler makes of many models, and notices every way to spoil a plan.
+
+use enmasse_graph::passes::BucketSizes;
+use enmasse_graph::{Arena, Bucket, Conv, Op, Optimizer, Options, Plan, Pool, Role, Tensor, ValueId, compile};
+use enmasse_reference::{Problem, aliasing_is_safe};
+
+fn block(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor {
+    let conv = |x: Tensor, part: &str, stride| {
+        let layer = Conv::new(channels, 3).stride(stride).padding(1).no_bias();
+        x.conv2d(&format!("{name}.conv{part}"), layer).batch_norm(&format!("{name}.bn{part}"))
+    };
+    let y = conv(conv(x.clone(), "1", stride).relu(), "2", 1);
+    let side = match stride {
+        1 => x,
+        _ => {
+            let layer = Conv::new(channels, 1).stride(stride).no_bias();
+            x.conv2d(&format!("{name}.down"), layer).batch_norm(&format!("{name}.down_bn"))
+        }
+    };
+    (y + side).relu()
+}
+
+fn resnet(x: Tensor) -> Tensor {
+    let x = x.conv2d("stem", Conv::new(8, 7).stride(2).padding(3).no_bias()).batch_norm("bn").relu();
+    let mut x = x.max_pool(Pool::new(3).stride(2).padding(1));
+    for (index, (channels, stride)) in [(8, 1), (8, 1), (16, 2), (16, 1), (32, 2), (32, 1)].into_iter().enumerate() {
+        x = block(x, &format!("block{index}"), channels, stride);
+    }
+    x.adaptive_avg_pool([1, 1]).dropout("drop", 0.5).flatten().linear("fc", 10)
+}
+
+fn options(shards: usize) -> Options {
+    Options { shards, buckets: BucketSizes { first: 1024, other: 16384 }, ..Options::new("resnet", 4, 32, 10) }
+}
+
+#[test]
+fn the_compilers_plans_are_safe() {
+    let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 };
+    for shards in [1, 2, 5] {
+        for sync_batch_norm in [false, true] {
+            for freeze in [vec![], vec!["stem".to_string(), "bn".into(), "block0".into()], vec!["*bn*".into()]] {
+                let options = Options { sync_batch_norm, freeze, optimizer: adamw, ..options(shards) };
+                let plans = compile(&resnet, &options).unwrap();
+                let train = plans.train.unwrap();
+                assert_eq!(aliasing_is_safe(&train).map_err(|error| format!("{error}\n{train}")), Ok(()));
+                assert_eq!(aliasing_is_safe(&plans.evaluate).map_err(|error| error.to_string()), Ok(()));
+                assert!(train.arena_bytes(Arena::Activations) * 10 < train.unshared_activations * 7);
+            }
+        }
+    }
+}
+
+fn plan() -> Plan {
+    compile(&resnet, &options(2)).unwrap().train.unwrap()
+}
+
+/// The first instruction named `op`.
+fn find(plan: &Plan, op: &str) -> usize {
+    plan.instructions.iter().position(|node| node.op.name() == op).unwrap()
+}
+
+/// Spoils a plan and expects the problem that `expected` recognises, at an instruction whose text holds `place`.
+fn check(spoil: impl FnOnce(&mut Plan), place: &str, expected: impl FnOnce(Problem) -> bool) {
+    let mut plan = plan();
+    spoil(&mut plan);
+    let error = aliasing_is_safe(&plan).unwrap_err();
+    assert!(error.place.contains(place), "{error}");
+    assert!(expected(error.problem), "{error}");
+    assert_eq!(error.to_string().lines().count(), 1);
+}
+
+#[test]
+fn a_value_destroyed_before_its_last_use_is_noticed() {
+    // A later result comes to lie over the ReLU's, which backward still needs.
+    check(
+        |plan| {
+            let relu = plan.instructions[find(plan, "batch_norm_normalize")].outputs[0];
+            let later = plan.instructions[find(plan, "batch_norm_normalize") + 3].outputs[0];
+            plan.slots[later.0] = plan.slots[relu.0];
+        },
+        "",
+        |problem| matches!(problem, Problem::Overwritten { .. }),
+    );
+    // The logits must outlive the step.
+    check(
+        |plan| {
+            let backward = plan.instructions[find(plan, "linear_backward_data")].outputs[0];
+            plan.slots[plan.logits.0] = plan.slots[backward.0];
+        },
+        "after the step",
+        |problem| matches!(problem, Problem::Overwritten { .. }),
+    );
+}
+
+#[test]
+fn a_result_over_an_operand_is_noticed() {
+    check(
+        |plan| {
+            let pool = &plan.instructions[find(plan, "max_pool")];
+            plan.slots[pool.outputs[0].0] = plan.slots[pool.inputs[0].0];
+        },
+        "max_pool",
+        |problem| matches!(problem, Problem::OverOperand { .. }),
+    );
+    check(
+        |plan| {
+            let pool = &plan.instructions[find(plan, "max_pool")];
+            plan.slots[pool.outputs[1].0] = plan.slots[pool.outputs[0].0];
+        },
+        "max_pool",
+        |problem| matches!(problem, Problem::Shared { .. }),
+    );
+}
+
+#[test]
+fn in_place_means_the_same_bytes_and_only_where_it_is_allowed() {
+    let dropped = |plan: &Plan| {
+        let node = &plan.instructions[find(plan, "dropout")];
+        (node.outputs[0], node.inputs[0])
+    };
+    let mut plan = plan();
+    let (output, input) = dropped(&plan);
+    assert_eq!(plan.slot(output), plan.slot(input), "dropout runs in place");
+    plan.slots[output.0].offset += Plan::ALIGNMENT;
+    let error = aliasing_is_safe(&plan).unwrap_err();
+    assert_eq!(error.problem, Problem::OverOperand { operand: input });
+}
+
+#[test]
+fn values_out_of_place_are_noticed() {
+    let misplaced = |problem| matches!(problem, Problem::Misplaced { .. });
+    check(|plan| plan.slots[plan.loss.0].offset += 4, "cross_entropy", misplaced);
+    check(|plan| plan.slots[plan.loss.0].offset = plan.arena_bytes(Arena::Activations), "cross_entropy", misplaced);
+    // Two parameters on one place.
+    check(
+        |plan| {
+            let buffers: Vec<usize> =
+                (0..plan.values.len()).filter(|&i| matches!(plan.values[i].role, Role::Buffer { .. })).collect();
+            plan.slots[buffers[1]] = plan.slots[buffers[0]];
+        },
+        "before the step",
+        |problem| matches!(problem, Problem::Shared { .. }),
+    );
+    check(
+        |plan| {
+            let gradient = plan.values.iter().position(|v| matches!(v.role, Role::Gradient { .. })).unwrap();
+            plan.slots[gradient].offset += Plan::ALIGNMENT;
+        },
+        "before the step",
+        |problem| matches!(problem, Problem::Displaced { .. }),
+    );
+}
+
+#[test]
+fn what_is_missing_or_written_twice_is_noticed() {
+    check(
+        |plan| {
+            let at = find(plan, "max_pool");
+            plan.instructions.remove(at);
+        },
+        "conv2d",
+        |problem| problem == Problem::Unwritten,
+    );
+    check(
+        |plan| {
+            let at = find(plan, "max_pool");
+            let again = plan.instructions[at].clone();
+            plan.instructions.insert(at, again);
+        },
+        "max_pool",
+        |problem| problem == Problem::Rewritten,
+    );
+}
+
+#[test]
+fn buckets_in_flight_are_left_alone() {
+    // The sum of bucket 0 starts before the last of its gradients is written.
+    check(
+        |plan| {
+            let start = find(plan, "all_reduce_start");
+            let node = plan.instructions.remove(start);
+            plan.instructions.insert(start - 1, node);
+        },
+        "all_reduce_start",
+        |problem| problem == Problem::Unwritten,
+    );
+    // The same in a bucket of several, with an operand list that hides it.
+    check(
+        |plan| {
+            let op = Op::AllReduceStart { bucket: 1 };
+            let start = plan.instructions.iter().position(|node| node.op == op).unwrap();
+            let mut node = plan.instructions.remove(start);
+            node.inputs.truncate(1);
+            plan.instructions.insert(start - 1, node);
+        },
+        "backward",
+        |problem| problem == Problem::InFlight { bucket: 1 },
+    );
+    // The losses are looked at before the sum that carries them is complete.
+    check(
+        |plan| {
+            let last = plan.buckets.len() - 1;
+            plan.instructions.retain(|node| node.op != Op::AllReduceWait { bucket: last });
+        },
+        "check_finite",
+        |problem| matches!(problem, Problem::InFlight { .. }),
+    );
+    check(
+        |plan| plan.buckets[0] = Bucket { start: 0, len: 1 },
+        "all_reduce_start",
+        |problem| problem == Problem::OutsideBucket { bucket: 0 },
+    );
+}
+
+#[test]
+fn errors_name_instruction_and_values() {
+    let mut plan = plan();
+    let at = find(&plan, "max_pool");
+    let (y, x) = (plan.instructions[at].outputs[0], plan.instructions[at].inputs[0]);
+    plan.slots[y.0] = plan.slots[x.0];
+    let expected =
+        format!("instruction {at} (max_pool of bn): %{} bn.max_pool is written over the operand %{}", y.0, x.0);
+    assert_eq!(aliasing_is_safe(&plan).unwrap_err().to_string(), expected);
+    assert_ne!(y, ValueId(0));
+}
