@@ -1,0 +1,350 @@
+//! The product whose rows are pixels of the result: convolution, the gradient of its input, linear layers.
+//!
+//! The result is cut into parts, lattices of pixels that meet the same taps. For each part the depth (tap, channel) is cut into
+//! chunks; a task gathers a block of pixels for a chunk, which stays in the second-level cache, and multiplies it with every
+//! panel of packed weights it is responsible for.
+
+use std::ops::Range;
+
+use super::geometry::{self, ConvShape, PlacedTap, Stretch};
+use crate::gemm::{Product, multiply, panel_width, tile_rows};
+use crate::isa::{Isa, dispatch};
+use crate::pack::{Lattice, Map, PackRows, PackWeights, Run, WeightPanels};
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+
+/// The largest depth of a chunk: 14 rows and a panel of 32 columns of it stream through the first-level cache.
+const CHUNK_DEPTH: usize = 576;
+/// Values of a gathered block: most of the second-level cache of 1 MiB less what panels and results need.
+const BLOCK_VALUES: usize = 100_000;
+/// The most rows of a block, where the depth is small.
+const BLOCK_ROWS: usize = 336;
+/// The most columns of a task, so that its piece of the result stays in cache from chunk to chunk.
+const TASK_COLUMNS: usize = 256;
+/// Tasks that a layer is cut into at least, where it can be: enough for as many threads.
+const TASKS: usize = 16;
+
+/// What a product is added to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    /// Nothing.
+    Zero,
+    /// A value per channel.
+    Bias(Region<f32>),
+    /// A tensor of the result's shape; may be the result itself.
+    Base(Region<f32>),
+}
+
+/// Pixels of the result that meet the same taps.
+struct Part {
+    lattice: Lattice,
+    /// Lattice to pixel of the result.
+    step: [usize; 2],
+    offset: [usize; 2],
+    /// Lattice to pixel of the source.
+    source_step: [usize; 2],
+    chunks: Vec<Chunk>,
+}
+
+/// A piece of the depth.
+struct Chunk {
+    /// First row of B.
+    start: usize,
+    depth: usize,
+    runs: Vec<Run>,
+    /// Rows lie evenly in the source: the channel from which they are read there, without gathering.
+    in_place: Option<usize>,
+}
+
+struct Task {
+    part: usize,
+    points: Range<usize>,
+    group: usize,
+    columns: Range<usize>,
+}
+
+/// A prepared product.
+pub(crate) struct Gather {
+    source: [usize; 3],
+    result: [usize; 3],
+    isa: Isa,
+    weights: WeightPanels,
+    parts: Vec<Part>,
+    tasks: Vec<Task>,
+    scratch: Scratch,
+    /// Of a thread's scratch: two tables of row offsets, in f32 values.
+    tables: usize,
+}
+
+impl Gather {
+    /// `(x, w) -> y`.
+    pub(crate) fn forward(shape: &ConvShape, isa: Isa) -> Self {
+        Self::new(shape, isa, false)
+    }
+
+    /// `(dy, w) -> dx`.
+    pub(crate) fn backward_data(shape: &ConvShape, isa: Isa) -> Self {
+        Self::new(shape, isa, true)
+    }
+
+    fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
+        let cut = shape.cut_at_borders();
+        let axis = |axis| match backward {
+            false => geometry::forward(shape, axis, cut),
+            true => geometry::backward(shape, axis, cut),
+        };
+        let (rows, columns) = (axis(0), axis(1));
+        let groups = shape.conv.groups;
+        let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
+        let mut weights = WeightPanels {
+            order: Vec::new(),
+            inputs: shape.input[2] / groups,
+            outputs: shape.output[2],
+            groups,
+            transposed: backward,
+            width: panel_width(isa),
+        };
+        let pairs: Vec<_> = rows.iter().flat_map(|y| columns.iter().map(move |x| (y, x))).collect();
+        for (y, x) in &pairs {
+            for tap in taps(y, x, shape.conv.window.kernel[1]) {
+                if !weights.order.contains(&tap.0) {
+                    weights.order.push(tap.0);
+                }
+            }
+        }
+        let mut gather = Gather {
+            source,
+            result,
+            isa,
+            weights,
+            parts: Vec::new(),
+            tasks: Vec::new(),
+            scratch: Scratch::default(),
+            tables: 0,
+        };
+        gather.parts = pairs.into_iter().map(|(y, x)| gather.part(y, x, shape)).collect();
+        gather.cut_tasks(shape.batch);
+        gather
+    }
+
+    fn part(&self, y: &Stretch, x: &Stretch, shape: &ConvShape) -> Part {
+        let position = |tap| self.weights.order.iter().position(|&t| t == tap).unwrap_or(0);
+        let mut taps: Vec<PlacedTap> = taps(y, x, shape.conv.window.kernel[1])
+            .map(|(tap, dy, dx)| PlacedTap { position: position(tap), dy, dx })
+            .collect();
+        taps.sort_by_key(|tap| tap.position);
+        let channels = self.weights.depth_per_tap();
+        let source_step = [y.source_step, x.source_step];
+        let lattice = Lattice { y: y.points.clone(), x: x.points.clone() };
+        let even = source_step == [1; 2]
+            && (lattice.y.clone(), lattice.x.clone()) == (0..self.source[0], 0..self.source[1])
+            && matches!(taps[..], [PlacedTap { dy: 0, dx: 0, .. }])
+            // Rows 4 KiB apart fall on one set of the first-level cache: gathering them is faster.
+            && self.source[2] % 1024 != 0;
+        let mut chunks = Vec::new();
+        // Taps at consecutive positions are consecutive rows of B.
+        for taps in taps.chunk_by(|a, b| a.position + 1 == b.position) {
+            let depth = taps.len() * channels;
+            let count = depth.div_ceil(CHUNK_DEPTH);
+            let size = depth.div_ceil(count).next_multiple_of(16);
+            for start in (0..depth).step_by(size) {
+                let columns = start..(start + size).min(depth);
+                chunks.push(Chunk {
+                    start: taps[0].position * channels + start,
+                    depth: columns.len(),
+                    in_place: even.then_some(start),
+                    runs: geometry::runs(taps, channels, self.weights.groups == 1, columns),
+                });
+            }
+        }
+        Part { lattice, step: [y.step, x.step], offset: [y.offset, x.offset], source_step, chunks }
+    }
+
+    fn cut_tasks(&mut self, batch: usize) {
+        let columns = self.weights.columns();
+        let mut groups = columns.div_ceil(TASK_COLUMNS);
+        let total: usize = self.parts.iter().map(|part| batch * part.lattice.len()).sum();
+        let block = |part: &Part| {
+            let depth = part.chunks.iter().map(|chunk| chunk.depth).max().unwrap_or(1);
+            (BLOCK_VALUES / depth).clamp(tile_rows(self.isa), BLOCK_ROWS) / tile_rows(self.isa) * tile_rows(self.isa)
+        };
+        let blocks: usize = self.parts.iter().map(|part| (batch * part.lattice.len()).div_ceil(block(part))).sum();
+        let width = self.weights.width;
+        while self.weights.groups * groups * blocks < TASKS && columns.div_ceil(groups) > 4 * width {
+            groups += 1;
+        }
+        let column_step = columns.div_ceil(groups).next_multiple_of(width);
+        // Few blocks although columns are cut: make the blocks smaller.
+        let few = self.weights.groups * groups * blocks < TASKS;
+        let most =
+            if few { total.div_ceil(TASKS.div_ceil(groups)).next_multiple_of(tile_rows(self.isa)) } else { total };
+        let mut tasks = Vec::new();
+        let (mut private, mut tables) = (0, 0);
+        for group in 0..self.weights.groups {
+            for start in (0..columns).step_by(column_step) {
+                for (index, part) in self.parts.iter().enumerate() {
+                    let rows = batch * part.lattice.len();
+                    let step = block(part).min(most);
+                    let count = rows.div_ceil(step);
+                    for i in 0..count {
+                        let points = rows * i / count..rows * (i + 1) / count;
+                        tables = tables.max(points.len());
+                        for chunk in part.chunks.iter().filter(|chunk| chunk.in_place.is_none()) {
+                            private = private.max(points.len() * row_stride(chunk.depth));
+                        }
+                        let columns = start..(start + column_step).min(columns);
+                        tasks.push(Task { part: index, points, group, columns });
+                    }
+                }
+            }
+        }
+        let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
+        self.tables = tables * words;
+        self.scratch = Scratch { shared: self.weights.len(), private: 2 * self.tables + private };
+        self.tasks = tasks;
+    }
+
+    /// Scratch that [`Gather::run`] needs.
+    pub(crate) fn scratch(&self) -> Scratch {
+        self.scratch
+    }
+
+    /// Computes the product.
+    ///
+    /// # Safety
+    /// The regions are valid, of the shapes the product was prepared for, and not written by others; `result` lies over nothing
+    /// but the base.
+    pub(crate) unsafe fn run(
+        &self,
+        context: &mut Context,
+        source: Region<f32>,
+        weights: Region<f32>,
+        result: Region<f32>,
+        start: Start,
+    ) {
+        let (packed, isa) = (context.shared, self.isa);
+        context.pool.run(self.weights.tasks(), |task, _| {
+            // SAFETY: tasks write disjoint pieces of the scratch.
+            unsafe { dispatch(isa, PackWeights { panels: &self.weights, weights, out: packed, task }) }
+        });
+        let private = &context.private;
+        context.pool.run(self.tasks.len(), |task, thread| {
+            // SAFETY: tasks write disjoint pieces of the result, and each thread its own scratch.
+            unsafe { self.task(&self.tasks[task], private[thread], source, packed, result, start) }
+        });
+    }
+
+    unsafe fn task(
+        &self,
+        task: &Task,
+        scratch: Region<f32>,
+        source: Region<f32>,
+        packed: Region<f32>,
+        result: Region<f32>,
+        start: Start,
+    ) {
+        let part = &self.parts[task.part];
+        let rows = task.points.len();
+        let table = |index: usize| {
+            let words: *mut usize = scratch.at(index * self.tables, self.tables).cast();
+            // SAFETY: this thread's scratch begins with two tables of `tables` words; they do not overlap.
+            unsafe { std::slice::from_raw_parts_mut(words, rows) }
+        };
+        let (targets, starts) = (table(0), table(1));
+        part.lattice.locate(task.points.clone(), part.step, part.offset, self.result, targets);
+        let column = task.group * self.weights.columns() + task.columns.start;
+        let columns = task.columns.len();
+        let end = targets.iter().max().copied().unwrap_or(0) + column + columns;
+        let (init, init_rows) = match start {
+            Start::Zero => (std::ptr::null(), targets.as_ptr()),
+            Start::Base(base) => (base.at(column, end - column).cast_const(), targets.as_ptr()),
+            Start::Bias(bias) => {
+                starts.fill(0);
+                (bias.at(column, columns).cast_const(), starts.as_ptr())
+            }
+        };
+        let c = result.at(column, end - column);
+        if part.chunks.is_empty() {
+            // SAFETY: rows of the result, which this task owns, and of what they start from.
+            unsafe { fill(columns, c, targets, init, init_rows) };
+            return;
+        }
+        let blocks = scratch.part(2 * self.tables, scratch.len() - 2 * self.tables);
+        let channels = self.weights.depth_per_tap();
+        let [height, width, all_channels] = self.source;
+        let map = Map { data: source, height, width, channels: all_channels, first: task.group * channels };
+        let panels =
+            (task.group * self.weights.panels() + task.columns.start / self.weights.width) * self.weights.panel();
+        for (index, chunk) in part.chunks.iter().enumerate() {
+            let (a, stride) = match chunk.in_place {
+                Some(channel) => {
+                    let at = task.points.start * all_channels + map.first + channel;
+                    (source.at(at, (rows - 1) * all_channels + chunk.depth).cast_const(), all_channels)
+                }
+                None => {
+                    let stride = row_stride(chunk.depth);
+                    // SAFETY: the source is valid, the block is this thread's.
+                    unsafe {
+                        dispatch(
+                            self.isa,
+                            PackRows {
+                                source: map,
+                                lattice: &part.lattice,
+                                points: task.points.clone(),
+                                step: part.source_step,
+                                runs: &chunk.runs,
+                                out: blocks,
+                                stride,
+                            },
+                        );
+                    }
+                    (blocks.at(0, rows * stride).cast_const(), stride)
+                }
+            };
+            let first = index == 0;
+            let product = Product {
+                rows,
+                columns,
+                depth: chunk.depth,
+                a,
+                stride,
+                transposed: false,
+                b: packed.at(panels + chunk.start * self.weights.width, 0),
+                panel: self.weights.panel(),
+                c,
+                c_rows: targets.as_ptr(),
+                init: if first { init } else { c.cast_const() },
+                init_rows: if first { init_rows } else { targets.as_ptr() },
+            };
+            // SAFETY: addresses as computed above; this task owns its rows and columns of the result.
+            unsafe { multiply(self.isa, &product) };
+        }
+    }
+}
+
+/// Taps of a part in packing order: `(stored tap, dy, dx)`.
+fn taps<'a>(y: &'a Stretch, x: &'a Stretch, kernel: usize) -> impl Iterator<Item = (usize, isize, isize)> + 'a {
+    y.taps.iter().flat_map(move |&(ky, dy)| x.taps.iter().map(move |&(kx, dx)| (ky * kernel + kx, dy, dx)))
+}
+
+/// Values between gathered rows: an odd number of cache lines, so that the rows of a tile spread over the sets of the cache.
+pub(super) fn row_stride(depth: usize) -> usize {
+    (depth.div_ceil(16) | 1) * 16
+}
+
+/// Rows of the result that meet no tap are what they start from.
+///
+/// # Safety
+/// Row offsets lead to valid rows of `columns` values; the result may lie over what it starts from.
+unsafe fn fill(columns: usize, c: *mut f32, c_rows: &[usize], init: *const f32, init_rows: *const usize) {
+    for (i, &row) in c_rows.iter().enumerate() {
+        // SAFETY: the caller's promise; `copy` allows both rows to be one.
+        unsafe {
+            if init.is_null() {
+                std::ptr::write_bytes(c.add(row), 0, columns);
+            } else {
+                std::ptr::copy(init.add(*init_rows.add(i)), c.add(row), columns);
+            }
+        }
+    }
+}

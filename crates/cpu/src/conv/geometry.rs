@@ -1,0 +1,181 @@
+//! Which taps of a window meet which pixels: axis by axis, for the forward direction and for the gradient of the input.
+
+use std::ops::Range;
+
+use enmasse_graph::Conv2d;
+
+use crate::pack::Run;
+
+/// A convolution with the sizes of its operands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConvShape {
+    /// Images.
+    pub batch: usize,
+    /// Height, width, channels.
+    pub input: [usize; 3],
+    /// Height, width, channels.
+    pub output: [usize; 3],
+    /// Window and groups.
+    pub conv: Conv2d,
+}
+
+impl ConvShape {
+    /// A linear layer: a convolution of one pixel.
+    pub(crate) fn linear(batch: usize, inputs: usize, outputs: usize) -> Self {
+        let window = enmasse_graph::Window { kernel: [1; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] };
+        let conv = Conv2d { window, groups: 1 };
+        ConvShape { batch, input: [1, 1, inputs], output: [1, 1, outputs], conv }
+    }
+
+    /// Maps so small that a good part of the products would be with padding, and channels enough to make products of the
+    /// remaining taps alone: these are cut by which taps meet the map.
+    pub(crate) fn cut_at_borders(&self) -> bool {
+        let channels = self.input[2].min(self.output[2]) / self.conv.groups;
+        (0..2).any(|axis| self.output[axis] <= 8 && self.conv.window.kernel[axis] > 1) && channels >= 16
+    }
+}
+
+/// Some results along one axis and the taps that meet the source for them: lattice point j is pixel `j * step + offset` of the
+/// result, and tap (k, d) reads pixel `j * source_step + d`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Stretch {
+    /// Lattice points.
+    pub points: Range<usize>,
+    /// Pixels of the result between points.
+    pub step: usize,
+    /// First pixel of the result.
+    pub offset: usize,
+    /// Pixels of the source between points.
+    pub source_step: usize,
+    /// Tap index and displacement.
+    pub taps: Vec<(usize, isize)>,
+}
+
+/// The stretches of the forward direction.
+pub(crate) fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch> {
+    let window = &shape.conv.window;
+    let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
+    let taps = (0..window.kernel[axis]).map(|k| (k, (k * dilation) as isize - padding as isize)).collect();
+    let whole = Stretch { points: 0..shape.output[axis], step: 1, offset: 0, source_step: stride, taps };
+    split(whole, shape.input[axis], cut)
+}
+
+/// The stretches of the gradient of the input: with stride s, pixels of one remainder by s meet the same taps, so each remainder
+/// is a lattice of its own and nothing is multiplied by inserted zeros.
+pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch> {
+    let window = &shape.conv.window;
+    let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
+    let mut stretches = Vec::new();
+    for phase in 0..stride.min(shape.input[axis]) {
+        let displaced = |k: usize| (phase + padding) as isize - (k * dilation) as isize;
+        let taps = (0..window.kernel[axis])
+            .rev() // displacements ascend
+            .filter(|&k| displaced(k).rem_euclid(stride as isize) == 0)
+            .map(|k| (k, displaced(k).div_euclid(stride as isize)))
+            .collect();
+        let points = 0..(shape.input[axis] - phase).div_ceil(stride);
+        let whole = Stretch { points, step: stride, offset: phase, source_step: 1, taps };
+        stretches.extend(split(whole, shape.output[axis], cut));
+    }
+    stretches
+}
+
+/// Leaves out taps that never meet a source of `size` pixels; if `cut`, points with different taps become different stretches.
+fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
+    let meets = |point: usize, displacement: isize| {
+        let pixel = (point * whole.source_step) as isize + displacement;
+        (0..size as isize).contains(&pixel)
+    };
+    if !cut {
+        let mut taps = whole.taps.clone();
+        taps.retain(|&(_, d)| whole.points.clone().any(|point| meets(point, d)));
+        return vec![Stretch { taps, ..whole }];
+    }
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for point in whole.points.clone() {
+        let mut taps = whole.taps.clone();
+        taps.retain(|&(_, d)| meets(point, d));
+        match stretches.last_mut() {
+            Some(last) if last.taps == taps => last.points.end = point + 1,
+            _ => stretches.push(Stretch { points: point..point + 1, taps, ..whole.clone() }),
+        }
+    }
+    stretches
+}
+
+/// A tap of a part: where it is packed, and its displacement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PlacedTap {
+    /// Position in the packed order.
+    pub position: usize,
+    /// Vertical displacement.
+    pub dy: isize,
+    /// Horizontal displacement.
+    pub dx: isize,
+}
+
+/// The runs that gather columns `columns` of packed rows, counted from the first of `taps`, which lie at consecutive positions
+/// with `channels` columns each. Taps next to each other in a row of the source become one run where `whole` pixels are read.
+pub(crate) fn runs(taps: &[PlacedTap], channels: usize, whole: bool, columns: Range<usize>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut previous: Option<PlacedTap> = None;
+    for (index, &tap) in taps.iter().enumerate() {
+        let (start, end) = (columns.start.max(index * channels), columns.end.min((index + 1) * channels));
+        if start >= end {
+            continue;
+        }
+        let joins = previous.is_some_and(|p| p.dy == tap.dy && p.dx + 1 == tap.dx) && whole;
+        match runs.last_mut() {
+            Some(run) if joins => {
+                run.pixels += 1;
+                run.len += end - start;
+            }
+            _ => runs.push(Run { dy: tap.dy, dx: tap.dx, pixels: 1, skip: start - index * channels, len: end - start }),
+        }
+        previous = Some(tap);
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use enmasse_graph::Window;
+
+    use super::*;
+
+    fn shape(input: usize, output: usize, kernel: usize, stride: usize, padding: usize) -> ConvShape {
+        let window = Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [1; 2] };
+        ConvShape {
+            batch: 1,
+            input: [input, input, 16],
+            output: [output, output, 16],
+            conv: Conv2d { window, groups: 1 },
+        }
+    }
+
+    #[test]
+    fn borders_have_fewer_taps() {
+        let taps = |stretches: Vec<Stretch>| -> Vec<(Range<usize>, Vec<usize>)> {
+            stretches.into_iter().map(|s| (s.points, s.taps.into_iter().map(|t| t.0).collect())).collect()
+        };
+        let same = shape(4, 4, 3, 1, 1);
+        assert_eq!(taps(forward(&same, 0, false)), [(0..4, vec![0, 1, 2])]);
+        assert_eq!(taps(forward(&same, 0, true)), [(0..1, vec![1, 2]), (1..3, vec![0, 1, 2]), (3..4, vec![0, 1])]);
+        // A map of one pixel meets the centre only, cut or not.
+        assert_eq!(taps(forward(&shape(1, 1, 3, 1, 1), 0, false)), [(0..1, vec![1])]);
+        // Stride 2: even pixels meet the centre tap, odd ones the outer two.
+        assert_eq!(taps(backward(&shape(8, 4, 3, 2, 1), 0, false)), [(0..4, vec![1]), (0..4, vec![2, 0])]);
+        // A 1x1 window of stride 2 leaves odd pixels without a tap.
+        assert_eq!(taps(backward(&shape(8, 4, 1, 2, 0), 0, false)), [(0..4, vec![0]), (0..4, vec![])]);
+    }
+
+    #[test]
+    fn neighbouring_taps_are_one_run() {
+        let tap = |position, dy, dx| PlacedTap { position, dy, dx };
+        let taps = [tap(0, 0, -1), tap(1, 0, 0), tap(2, 0, 1), tap(3, 1, -1)];
+        let run = |dy, dx, pixels, skip, len| Run { dy, dx, pixels, skip, len };
+        assert_eq!(runs(&taps, 5, true, 0..20), [run(0, -1, 3, 0, 15), run(1, -1, 1, 0, 5)]);
+        assert_eq!(runs(&taps, 5, true, 3..12), [run(0, -1, 3, 3, 9)]);
+        assert_eq!(runs(&taps, 5, false, 8..17), [run(0, 0, 1, 3, 2), run(0, 1, 1, 0, 5), run(1, -1, 1, 0, 2)]);
+    }
+}

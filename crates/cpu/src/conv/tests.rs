@@ -1,0 +1,149 @@
+//! Convolutions against plain loops in f64, over odd sizes and on every level of this machine.
+
+use enmasse_graph::{Conv2d, Window};
+use proptest::prelude::*;
+
+use super::*;
+use crate::isa::Isa;
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+use crate::test_support::{assert_near, available, noise};
+
+/// Calls `visit(x index, w index, y index)` for every product of the convolution.
+fn for_each_product(shape: &ConvShape, mut visit: impl FnMut(usize, usize, usize)) {
+    let (window, groups) = (&shape.conv.window, shape.conv.groups);
+    let ([h, w, c], [oh, ow, oc]) = (shape.input, shape.output);
+    let (inputs, outputs) = (c / groups, oc / groups);
+    for (n, oy, ox) in (0..shape.batch * oh * ow).map(|i| (i / (oh * ow), i / ow % oh, i % ow)) {
+        for (ky, kx) in (0..window.kernel[0] * window.kernel[1]).map(|t| (t / window.kernel[1], t % window.kernel[1])) {
+            let y = (oy * window.stride[0] + ky * window.dilation[0]).wrapping_sub(window.padding[0]);
+            let x = (ox * window.stride[1] + kx * window.dilation[1]).wrapping_sub(window.padding[1]);
+            if y >= h || x >= w {
+                continue;
+            }
+            for (o, i) in (0..oc).flat_map(|o| (0..inputs).map(move |i| (o, i))) {
+                let from = ((n * h + y) * w + x) * c + o / outputs * inputs + i;
+                let weight = ((ky * window.kernel[1] + kx) * inputs + i) * oc + o;
+                visit(from, weight, ((n * oh + oy) * ow + ox) * oc + o);
+            }
+        }
+    }
+}
+
+fn elements(batch: usize, size: [usize; 3]) -> usize {
+    batch * size.iter().product::<usize>()
+}
+
+fn context(threads: usize, isa: Isa, scratch: Scratch) -> Context {
+    Context::new(threads, isa, scratch).unwrap()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| f64::from(v)).collect()
+}
+
+fn check(shape: &ConvShape) {
+    let window = &shape.conv.window;
+    let weights = window.kernel[0] * window.kernel[1] * shape.input[2] / shape.conv.groups * shape.output[2];
+    let (x, w) = (noise(1, elements(shape.batch, shape.input)), noise(2, weights));
+    let (dy, bias) = (noise(3, elements(shape.batch, shape.output)), noise(4, shape.output[2]));
+    let base = noise(5, x.len());
+    let mut y64: Vec<f64> = (0..dy.len()).map(|i| f64::from(bias[i % shape.output[2]])).collect();
+    let (mut dx64, mut dw64) = (wide(&base), vec![0.0; w.len()]);
+    for_each_product(shape, |i, k, o| {
+        y64[o] += f64::from(x[i]) * f64::from(w[k]);
+        dx64[i] += f64::from(dy[o]) * f64::from(w[k]);
+        dw64[k] += f64::from(dy[o]) * f64::from(x[i]);
+    });
+    for isa in available() {
+        let (forward, backward) = (Gather::forward(shape, isa), Gather::backward_data(shape, isa));
+        let gradient = WeightGradient::new(shape, isa);
+        let scratch = forward.scratch().max(backward.scratch()).max(gradient.scratch());
+        let run = |threads| {
+            let context = &mut context(threads, isa, scratch);
+            let (mut y, mut dx, mut dw) = (vec![f32::NAN; dy.len()], base.clone(), vec![f32::NAN; w.len()]);
+            let mut unbased = vec![f32::NAN; x.len()];
+            // SAFETY: every region is a live buffer of the shape's size.
+            unsafe {
+                let bias = Start::Bias(Region::of(&bias));
+                forward.run(context, Region::of(&x), Region::of(&w), Region::of_mut(&mut y), bias);
+                let over = Region::of_mut(&mut dx);
+                backward.run(context, Region::of(&dy), Region::of(&w), over, Start::Base(over));
+                let unbased = Region::of_mut(&mut unbased);
+                backward.run(context, Region::of(&dy), Region::of(&w), unbased, Start::Zero);
+                gradient.run(context, Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw));
+            }
+            (y, dx, dw, unbased)
+        };
+        let (y, dx, dw, unbased) = run(1);
+        assert_near(&format!("{isa} forward {shape:?}"), &y, &y64, 1e-5);
+        assert_near(&format!("{isa} backward data {shape:?}"), &dx, &dx64, 1e-5);
+        assert_near(&format!("{isa} backward weights {shape:?}"), &dw, &dw64, 1e-5);
+        let without: Vec<f64> = dx64.iter().zip(&base).map(|(d, b)| d - f64::from(*b)).collect();
+        let scale = dx64.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        let expected = without.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
+        assert_near(&format!("{isa} without base {shape:?}"), &unbased, &without, 1e-5 * (scale / expected).max(1.0));
+        for threads in [2, 3] {
+            assert!(
+                run(threads) == (y.clone(), dx.clone(), dw.clone(), unbased.clone()),
+                "{threads} threads: other bits"
+            );
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Case(usize, [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2], usize);
+
+fn shape(case: Case) -> Option<ConvShape> {
+    let Case(batch, size, channels, kernel, stride, padding, dilation, groups) = case;
+    let window = Window { kernel, stride, padding, dilation };
+    let output = [window.output(0, size[0])?, window.output(1, size[1])?, channels[1]];
+    let input = [size[0], size[1], channels[0]];
+    Some(ConvShape { batch, input, output, conv: Conv2d { window, groups } })
+}
+
+#[test]
+fn layers_of_resnets() {
+    for case in [
+        Case(2, [17, 19], [3, 20], [7, 7], [2, 2], [3, 3], [1, 1], 1),
+        Case(3, [7, 7], [33, 40], [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        Case(5, [2, 2], [64, 65], [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        Case(18, [1, 1], [70, 17], [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        Case(2, [8, 8], [48, 50], [3, 3], [2, 2], [1, 1], [1, 1], 1),
+        Case(2, [9, 9], [48, 50], [1, 1], [2, 2], [0, 0], [1, 1], 1),
+        Case(2, [12, 5], [40, 24], [1, 1], [1, 1], [0, 0], [1, 1], 1),
+        Case(1, [5, 5], [1024, 300], [1, 1], [1, 1], [0, 0], [1, 1], 1),
+        Case(2, [10, 11], [16, 16], [3, 3], [1, 1], [1, 1], [1, 1], 16),
+        Case(2, [6, 6], [64, 32], [3, 3], [2, 2], [1, 1], [1, 1], 2),
+        Case(1, [11, 9], [5, 7], [3, 3], [1, 1], [2, 2], [2, 2], 1),
+    ] {
+        check(&shape(case).unwrap());
+    }
+}
+
+#[test]
+fn a_linear_layer_is_a_convolution_of_one_pixel() {
+    check(&ConvShape::linear(37, 19, 10));
+    check(&ConvShape::linear(3, 513, 1000));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn any_convolution(
+        batch in 1usize..4,
+        size in [1usize..12, 1usize..12],
+        channels in [prop::sample::select(vec![1usize, 3, 5, 17, 33]), prop::sample::select(vec![1usize, 2, 16, 35])],
+        kernel in [1usize..5, 1usize..4],
+        stride in [1usize..4, 1usize..4],
+        padding in [0usize..3, 0usize..3],
+        dilation in [1usize..3, 1usize..3],
+        groups in 1usize..4,
+    ) {
+        let channels = [channels[0] * groups, channels[1] * groups];
+        if let Some(shape) = shape(Case(batch, size, channels, kernel, stride, padding, dilation, groups)) {
+            check(&shape);
+        }
+    }
+}

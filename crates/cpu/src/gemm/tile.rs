@@ -1,0 +1,103 @@
+//! The register tile, generic over the vector, the tile's height and its width in vectors.
+
+use std::mem::MaybeUninit;
+
+use super::MAX_TILE_ROWS;
+use crate::isa::Simd;
+
+/// One tile of a [`super::Product`], by the same names.
+pub(super) struct Tile {
+    pub depth: usize,
+    pub a: *const f32,
+    pub stride: usize,
+    pub b: *const f32,
+    pub columns: usize,
+    pub c: *mut f32,
+    pub c_rows: *const usize,
+    pub init: *const f32,
+    pub init_rows: *const usize,
+}
+
+/// The widest tile row: two vectors of 16.
+const WIDEST: usize = 32;
+
+/// Computes a tile of `M` rows and `W` vectors; panels of B are two vectors wide whatever `W` is.
+///
+/// Accumulators stay in registers only while every use of them is unrolled, so they are copied out by the simplest of loops,
+/// and the epilogue works on the copy.
+///
+/// # Safety
+/// As [`super::multiply`]; `M <= MAX_TILE_ROWS`.
+#[inline(always)]
+pub(super) unsafe fn compute<S: Simd, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile) {
+    let mut sums = [MaybeUninit::<f32>::uninit(); MAX_TILE_ROWS * WIDEST];
+    let (row, column) = if TRANSPOSED { (1, tile.stride) } else { (tile.stride, 1) };
+    let sums: *mut f32 = sums.as_mut_ptr().cast();
+    // SAFETY: the caller's promise about A and B; `sums` holds M rows of W vectors.
+    unsafe {
+        let (mut a, mut b) = (tile.a, tile.b);
+        let mut acc = [[S::splat(0.0); W]; M];
+        for _ in 0..tile.depth {
+            let mut weights = [S::splat(0.0); W];
+            for j in 0..W {
+                weights[j] = S::load(b.add(j * S::LANES));
+            }
+            for i in 0..M {
+                let value = S::splat(*a.add(i * row));
+                for j in 0..W {
+                    acc[i][j] = S::mul_add(value, weights[j], acc[i][j]);
+                }
+            }
+            b = b.add(2 * S::LANES);
+            a = a.add(column);
+        }
+        for i in 0..M {
+            for j in 0..W {
+                S::store(sums.add((i * W + j) * S::LANES), acc[i][j]);
+            }
+        }
+    }
+    let whole = tile.columns == W * S::LANES;
+    for i in 0..M {
+        // SAFETY: row `i` of the tile, of C and of init.
+        unsafe {
+            let from = sums.add(i * W * S::LANES);
+            let to = tile.c.add(*tile.c_rows.add(i));
+            let init = if tile.init.is_null() { tile.init } else { tile.init.add(*tile.init_rows.add(i)) };
+            if whole {
+                for j in 0..W {
+                    let mut v = S::load(from.add(j * S::LANES));
+                    if !init.is_null() {
+                        v = S::add(v, S::load(init.add(j * S::LANES)));
+                    }
+                    S::store(to.add(j * S::LANES), v);
+                }
+            } else {
+                for j in 0..tile.columns {
+                    *to.add(j) = *from.add(j) + if init.is_null() { 0.0 } else { *init.add(j) };
+                }
+            }
+        }
+    }
+}
+
+/// The table of tiles of one level: `tiles!(Vector, height..., function attributes)`.
+macro_rules! tiles {
+    ($simd:ty, [$($m:literal),*] $(, $feature:literal)?) => {
+        // Never inlined: a function per tile keeps the register allocator's work separate.
+        #[inline(never)]
+        $(#[target_feature(enable = $feature)])?
+        unsafe fn tile<const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &super::tile::Tile) {
+            // SAFETY: the caller's promise; the level is available.
+            unsafe { super::tile::compute::<$simd, M, W, TRANSPOSED>(tile) }
+        }
+
+        /// The tiles of this level.
+        pub(super) static LEVEL: super::Level = super::Level {
+            lanes: <$simd as crate::isa::Simd>::LANES,
+            plain: [&[$(tile::<$m, 1, false>),*], &[$(tile::<$m, 2, false>),*]],
+            transposed: [&[$(tile::<$m, 1, true>),*], &[$(tile::<$m, 2, true>),*]],
+        };
+    };
+}
+pub(super) use tiles;

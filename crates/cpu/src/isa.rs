@@ -1,0 +1,380 @@
+//! Instruction-set levels, and the one small SIMD abstraction under every kernel.
+//!
+//! A kernel is a loop nest generic over [`Simd`]; [`dispatch`] instantiates it under the target features of a level, so that
+//! the vector operations inline into it. Results may differ between levels (the portable one does not fuse multiply and add),
+//! never between machines of one level.
+
+use std::fmt;
+
+/// An instruction-set level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// What the compiler makes of plain loops on any machine.
+    Portable,
+    /// AVX2 with FMA.
+    Avx2,
+    /// AVX-512 (F, BW, DQ, VL).
+    Avx512,
+}
+
+impl Isa {
+    /// Every level, weakest first.
+    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+
+    /// The best level of this machine.
+    pub fn detect() -> Isa {
+        Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Portable)
+    }
+
+    /// Whether this machine has the level.
+    pub fn available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// The name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Vectors of f32. The methods are unsafe because they execute instructions of the level: they may run only inside
+/// [`dispatch`], and pointers must be valid for `LANES` values (no alignment is asked).
+pub(crate) trait Simd: Copy + 'static {
+    /// Values per vector.
+    const LANES: usize;
+    /// The vector.
+    type V: Copy;
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sqrt(a: Self::V) -> Self::V;
+    /// `a * b + c`, fused where the level can.
+    unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// 0 where `a < 0`; NaN stays.
+    unsafe fn relu(a: Self::V) -> Self::V;
+    /// `a` where `gate > 0`, else 0.
+    unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V;
+}
+
+/// A loop nest over vectors of any level. Implementations of `run` are `#[inline(always)]`, or they miss the level's features.
+pub(crate) trait Kernel {
+    /// # Safety
+    /// The machine has the level of `S`, and the kernel's pointers are valid.
+    unsafe fn run<S: Simd>(self);
+}
+
+/// Runs `kernel` with the vectors of `isa`.
+///
+/// # Safety
+/// As [`Kernel::run`]; `isa` is available.
+pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
+    debug_assert!(isa.available());
+    // SAFETY: the caller's promise.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86::run_avx512(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86::run_avx2(kernel),
+            _ => kernel.run::<Portable>(),
+        }
+    }
+}
+
+macro_rules! array_simd {
+    ($(#[$doc:meta])* $name:ident, $lanes:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl Simd for $name {
+            const LANES: usize = $lanes;
+            type V = [f32; $lanes];
+            #[inline(always)]
+            unsafe fn splat(x: f32) -> Self::V {
+                [x; $lanes]
+            }
+            #[inline(always)]
+            unsafe fn load(p: *const f32) -> Self::V {
+                // SAFETY: the caller's pointer is valid for LANES values.
+                unsafe { p.cast::<Self::V>().read_unaligned() }
+            }
+            #[inline(always)]
+            unsafe fn store(p: *mut f32, v: Self::V) {
+                // SAFETY: as in `load`.
+                unsafe { p.cast::<Self::V>().write_unaligned(v) }
+            }
+            #[inline(always)]
+            unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+                std::array::from_fn(|i| a[i] + b[i])
+            }
+            #[inline(always)]
+            unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+                std::array::from_fn(|i| a[i] - b[i])
+            }
+            #[inline(always)]
+            unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+                std::array::from_fn(|i| a[i] * b[i])
+            }
+            #[inline(always)]
+            unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+                std::array::from_fn(|i| a[i] / b[i])
+            }
+            #[inline(always)]
+            unsafe fn sqrt(a: Self::V) -> Self::V {
+                std::array::from_fn(|i| a[i].sqrt())
+            }
+            #[inline(always)]
+            unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+                // Not `f32::mul_add`: without the instruction that is a call into libm.
+                std::array::from_fn(|i| a[i] * b[i] + c[i])
+            }
+            #[inline(always)]
+            unsafe fn relu(a: Self::V) -> Self::V {
+                std::array::from_fn(|i| if a[i] < 0.0 { 0.0 } else { a[i] })
+            }
+            #[inline(always)]
+            unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V {
+                std::array::from_fn(|i| if gate[i] > 0.0 { a[i] } else { 0.0 })
+            }
+        }
+    };
+}
+
+array_simd!(
+    /// Four values, which any compiler back end turns into its vectors.
+    Portable,
+    4
+);
+array_simd!(
+    /// One value: the tails of rows that are no multiple of the vector.
+    Scalar,
+    1
+);
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Kernel, Simd};
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
+        // SAFETY: the features of this function are those of the level.
+        unsafe { kernel.run::<Avx512>() }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
+        // SAFETY: as above.
+        unsafe { kernel.run::<Avx2>() }
+    }
+
+    macro_rules! x86_simd {
+        ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $mul:ident,
+         $div:ident, $sqrt:ident, $fma:ident, $max:ident, $gate:expr) => {
+            /// The vectors of one x86 level.
+            #[derive(Clone, Copy)]
+            pub(crate) struct $name;
+
+            // SAFETY (all blocks below): kernels run only inside `dispatch`, on machines with the level; pointers are the caller's.
+            impl Simd for $name {
+                const LANES: usize = $lanes;
+                type V = $v;
+                #[inline(always)]
+                unsafe fn splat(x: f32) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $splat(x) }
+                }
+                #[inline(always)]
+                unsafe fn load(p: *const f32) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $load(p) }
+                }
+                #[inline(always)]
+                unsafe fn store(p: *mut f32, v: $v) {
+                    // SAFETY: see above.
+                    unsafe { $store(p, v) }
+                }
+                #[inline(always)]
+                unsafe fn add(a: $v, b: $v) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $add(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn sub(a: $v, b: $v) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $sub(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn mul(a: $v, b: $v) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $mul(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn div(a: $v, b: $v) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $div(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn sqrt(a: $v) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $sqrt(a) }
+                }
+                #[inline(always)]
+                unsafe fn mul_add(a: $v, b: $v, c: $v) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $fma(a, b, c) }
+                }
+                #[inline(always)]
+                unsafe fn relu(a: $v) -> $v {
+                    // The second operand wins where either is NaN.
+                    // SAFETY: see above.
+                    unsafe { $max($splat(0.0), a) }
+                }
+                #[inline(always)]
+                unsafe fn where_positive(a: $v, gate: $v) -> $v {
+                    // SAFETY: see above.
+                    unsafe { $gate(a, gate) }
+                }
+            }
+        };
+    }
+
+    #[inline(always)]
+    unsafe fn gate_512(a: __m512, gate: __m512) -> __m512 {
+        // SAFETY: called by the level's methods only.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_ps()), a) }
+    }
+
+    #[inline(always)]
+    unsafe fn gate_256(a: __m256, gate: __m256) -> __m256 {
+        // SAFETY: called by the level's methods only.
+        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps()), a) }
+    }
+
+    x86_simd!(
+        Avx512,
+        16,
+        __m512,
+        _mm512_set1_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        _mm512_add_ps,
+        _mm512_sub_ps,
+        _mm512_mul_ps,
+        _mm512_div_ps,
+        _mm512_sqrt_ps,
+        _mm512_fmadd_ps,
+        _mm512_max_ps,
+        gate_512
+    );
+    x86_simd!(
+        Avx2,
+        8,
+        __m256,
+        _mm256_set1_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps,
+        _mm256_add_ps,
+        _mm256_sub_ps,
+        _mm256_mul_ps,
+        _mm256_div_ps,
+        _mm256_sqrt_ps,
+        _mm256_fmadd_ps,
+        _mm256_max_ps,
+        gate_256
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct EveryOperation<'a>(&'a [f32], &'a mut Vec<f32>);
+
+    impl Kernel for EveryOperation<'_> {
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            let mut out = vec![0.0; S::LANES];
+            for chunk in self.0.windows(S::LANES + 1).step_by(S::LANES) {
+                // SAFETY: the window holds LANES + 1 values.
+                unsafe {
+                    let (a, b) = (S::load(chunk.as_ptr()), S::load(chunk.as_ptr().add(1)));
+                    let sum = S::add(S::sub(a, b), S::div(S::mul(a, b), S::splat(3.0)));
+                    let value = S::mul_add(S::where_positive(sum, b), S::relu(a), S::sqrt(S::mul(a, a)));
+                    S::store(out.as_mut_ptr(), value);
+                }
+                self.1.extend(&out);
+            }
+        }
+    }
+
+    #[test]
+    fn levels_agree_but_for_rounding() {
+        let values: Vec<f32> = (0..65).map(|i| ((i * 37 % 64) as f32 - 31.0) / 8.0).collect();
+        let run = |isa| {
+            let mut out = Vec::new();
+            // SAFETY: only available levels are asked for.
+            unsafe { dispatch(isa, EveryOperation(&values, &mut out)) };
+            out
+        };
+        let portable = run(Isa::Portable);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            for (a, b) in run(isa).iter().zip(&portable) {
+                assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{isa}: {a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn relu_keeps_nan() {
+        struct Relu(f32, f32);
+        impl Kernel for Relu {
+            #[inline(always)]
+            unsafe fn run<S: Simd>(self) {
+                let mut out = [0.0; 16];
+                // SAFETY: 16 values are the widest vector.
+                unsafe { S::store(out.as_mut_ptr(), S::relu(S::splat(self.0))) };
+                assert!(out[0] == self.1 || (out[0].is_nan() && self.1.is_nan()));
+            }
+        }
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            for (x, y) in [(-1.0, 0.0), (2.0, 2.0), (f32::NAN, f32::NAN), (f32::NEG_INFINITY, 0.0)] {
+                // SAFETY: the level is available.
+                unsafe { dispatch(isa, Relu(x, y)) };
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Memory that kernels use within one instruction: sized when the program is compiled, used by all instructions in turn.
+
+use enmasse_tensor::AlignedBuffer;
+
+use crate::isa::Isa;
+use crate::pool::Pool;
+use crate::region::Region;
+
+/// Scratch that a kernel needs, in f32 values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scratch {
+    /// Shared by all threads: packed weights, partial sums.
+    pub shared: usize,
+    /// Of each thread: packed blocks of activations.
+    pub private: usize,
+}
+
+impl Scratch {
+    /// What serves both in turn.
+    pub(crate) fn max(self, other: Scratch) -> Scratch {
+        Scratch { shared: self.shared.max(other.shared), private: self.private.max(other.private) }
+    }
+
+    /// Bytes for a number of threads.
+    pub(crate) fn bytes(self, threads: usize) -> usize {
+        4 * (self.shared + threads * self.private)
+    }
+}
+
+/// What every kernel runs with: threads, instruction-set level, scratch.
+pub(crate) struct Context {
+    pub pool: Pool,
+    pub isa: Isa,
+    /// See [`Scratch::shared`].
+    pub shared: Region<f32>,
+    /// See [`Scratch::private`]; by thread.
+    pub private: Vec<Region<f32>>,
+    _buffers: Vec<AlignedBuffer>,
+}
+
+// SAFETY: the regions lie in the buffers, which the context owns.
+unsafe impl Send for Context {}
+
+impl Context {
+    /// Threads and scratch for kernels that need at most `scratch`.
+    pub(crate) fn new(threads: usize, isa: Isa, scratch: Scratch) -> std::io::Result<Context> {
+        let pool = Pool::new(threads)?;
+        let mut buffers = vec![AlignedBuffer::zeroed(4 * scratch.shared)?];
+        for _ in 0..pool.threads() {
+            buffers.push(AlignedBuffer::zeroed(4 * scratch.private)?);
+        }
+        let regions: Vec<_> = buffers.iter_mut().map(|buffer| Region::of_mut(buffer.as_f32_mut())).collect();
+        Ok(Context { pool, isa, shared: regions[0], private: regions[1..].to_vec(), _buffers: buffers })
+    }
+}
