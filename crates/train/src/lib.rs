@@ -1,20 +1,42 @@
 //! The trainer: configuration, schedules, the loop, metrics, loggers and checkpoints.
 
+mod agreement;
 mod checkpoint;
+mod classifier;
 mod config;
+mod engine;
+mod error;
+mod evaluation;
+mod events;
 mod file;
+mod position;
+mod process;
 mod run_folder;
 mod run_log;
+mod run_writer;
 mod schedule;
 mod tensorboard;
+mod trainer;
+mod training_data;
+mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, NamedTensor, load_weights};
+pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     ConfigError, DEFAULT_GLOBAL_BATCH, Devices, INTERNAL_VARIABLES, Kind, LayeredConfig, LrScaling, OptimizerKind,
     Precision, Range, RankKind, SETTINGS, ScheduleKind, Scope, Setting, Source, TrainConfig, UnusedParameters,
 };
+pub use engine::Engine;
+pub use error::TrainError;
+pub use evaluation::{EpochPosition, Evaluation, evaluate};
+pub use events::{Observer, Progress, Quiet, Started};
 pub use file::FileError;
+pub use position::Position;
+pub use process::peak_rss_bytes;
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};
 pub use run_log::{DoneRecord, EpochRecord, Event, RunLog};
 pub use schedule::Schedule;
 pub use tensorboard::TensorBoard;
+pub use trainer::{DEVIATION, MEAN, ModelFn, Trainer, compile_plans, initialize};
+pub use training_data::{SplitRecord, TrainingData};
+pub use weights::{read_tensors, write_tensors};

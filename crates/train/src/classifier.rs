@@ -1,0 +1,167 @@
+//! A trained model to evaluate and predict with: what a run or a bare weights file says, and the program made of it.
+
+use std::path::Path;
+
+use enmasse_comm::Group;
+use enmasse_data::{EvalTransform, Resizer, decode};
+use enmasse_device::{Device, Program, StepInputs};
+use enmasse_graph::{Arena, Mode, Options, Phase, compile_evaluation};
+use serde::Serialize;
+
+use crate::trainer::{DEVIATION, MEAN};
+use crate::weights::write_tensors;
+use crate::{Checkpoint, ModelFn, NamedTensor, RunPaths, TrainError, load_weights};
+
+/// Weights with what is needed to use them.
+#[derive(Clone, Debug)]
+pub struct Classifier {
+    /// The model's name.
+    pub model: String,
+    /// Names of the classes, by label.
+    pub classes: Vec<String>,
+    /// How pictures are prepared.
+    pub transform: EvalTransform,
+    mean: [f32; 3],
+    deviation: [f32; 3],
+    tensors: Vec<NamedTensor>,
+    /// The file, for errors.
+    origin: String,
+}
+
+/// A class with its probability.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Guess {
+    /// The class's label.
+    pub index: usize,
+    /// Its name.
+    pub class: String,
+    /// The softmax of the logits.
+    pub probability: f64,
+}
+
+/// The likeliest classes of a picture.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// The picture's path, as given.
+    pub image: String,
+    /// Likeliest first.
+    pub top: Vec<Guess>,
+}
+
+impl Classifier {
+    /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run carries everything itself; `model` and
+    /// `size` are for bare weights, which take torchvision's evaluation transform and ImageNet's normalisation.
+    pub fn open(path: &Path, model: Option<&str>, size: Option<usize>) -> Result<Self, TrainError> {
+        let file = if path.is_dir() { RunPaths::new(path).require_best()? } else { path.to_owned() };
+        let origin = file.display().to_string();
+        if path.is_dir() || model.is_none() {
+            let Checkpoint { meta, tensors } = Checkpoint::load(&file)?;
+            if let Some(given) = model.filter(|given| *given != meta.model) {
+                let reason = format!("{origin} holds a {}, not a {given}: leave --model out", meta.model);
+                return Err(TrainError::Weights(reason));
+            }
+            return Ok(Classifier {
+                model: meta.model,
+                classes: meta.classes,
+                transform: EvalTransform { size: meta.size, resize: meta.resize },
+                mean: meta.mean,
+                deviation: meta.std,
+                tensors,
+                origin,
+            });
+        }
+        let (model, tensors) = (model.unwrap_or_default(), load_weights(&file)?);
+        let classes = count_classes(model, &tensors).ok_or_else(|| {
+            TrainError::Weights(format!("{origin} does not fit the model {model}: its classifier is missing"))
+        })?;
+        Ok(Classifier {
+            model: model.to_owned(),
+            classes: (0..classes).map(|class| class.to_string()).collect(),
+            transform: EvalTransform::new(size.unwrap_or(224)),
+            mean: MEAN,
+            deviation: DEVIATION,
+            tensors,
+            origin,
+        })
+    }
+
+    /// A program with these weights, for batches of `batch` on each rank.
+    pub fn program(
+        &self,
+        model: &ModelFn,
+        device: &dyn Device,
+        group: Option<Group>,
+        batch: usize,
+    ) -> Result<Box<dyn Program>, TrainError> {
+        let options = Options {
+            shards: group.as_ref().map_or(1, Group::world_size),
+            mean: self.mean,
+            deviation: self.deviation,
+            ..Options::new(self.model.clone(), batch, self.transform.size, self.classes.len())
+        };
+        let classes = self.classes.len();
+        let plans = compile_evaluation(&|x| model(x, classes), &options)?;
+        let mut program = device.compile(plans, group)?;
+        write_tensors(program.as_mut(), &self.tensors, &self.origin)?;
+        Ok(program)
+    }
+
+    /// The `top` likeliest classes of each picture, in the order given. A picture that cannot be read is an error.
+    pub fn predict(
+        &self,
+        program: &mut dyn Program,
+        images: &[impl AsRef<Path>],
+        top: usize,
+        convert_rgb: bool,
+    ) -> Result<Vec<Prediction>, TrainError> {
+        let plan = &program.plans().evaluate;
+        let (batch, [height, width, channels]) = (plan.batch, plan.picture());
+        let bytes = height * width * channels;
+        let mut resizer = Resizer::default();
+        let mut predictions = Vec::with_capacity(images.len());
+        for chunk in images.chunks(batch) {
+            let mut pixels = vec![0; batch * bytes];
+            for (image, place) in chunk.iter().zip(pixels.chunks_exact_mut(bytes)) {
+                let picture = decode::open(image.as_ref(), convert_rgb)?;
+                self.transform.apply(&picture, &mut resizer, place);
+            }
+            let inputs = StepInputs {
+                images: &pixels,
+                labels: &vec![-1; batch],
+                sample_indices: &vec![0; batch],
+                epoch: 0,
+                learning_rate: 0.0,
+                optimizer_step: 1,
+            };
+            let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
+            program.metrics(ticket)?;
+            let logits = program.store("logits")?;
+            for (image, logits) in chunk.iter().zip(logits.chunks_exact(self.classes.len())) {
+                let image = image.as_ref().display().to_string();
+                predictions.push(Prediction { image, top: self.likeliest(logits, top) });
+            }
+        }
+        Ok(predictions)
+    }
+
+    fn likeliest(&self, logits: &[f64], top: usize) -> Vec<Guess> {
+        let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+        let guess =
+            |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: weights[index] / total };
+        order.iter().take(top).map(guess).collect()
+    }
+}
+
+/// The classes that weights of a known model tell apart: the rows of its last parameter.
+fn count_classes(model: &str, tensors: &[NamedTensor]) -> Option<usize> {
+    const ANY: usize = 2;
+    let model = enmasse_models::find(model).ok()?;
+    // Large enough for every model; nothing is computed.
+    let plans = compile_evaluation(&|x| model.forward(x, ANY), &Options::new(model.name(), 1, 224, ANY)).ok()?;
+    let last = plans.state.iter().rfind(|tensor| tensor.slot.arena == Arena::Parameters)?;
+    tensors.iter().find(|tensor| tensor.name == last.name)?.shape.first().copied()
+}

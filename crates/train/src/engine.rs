@@ -1,0 +1,146 @@
+//! The explicit loop: one step, phase by phase, for people who want to see and steer it.
+//!
+//! `train`, `zero_grad`, `forward`, `criterion`, `backward`, `step` run the phases of the same plan that the trainer runs at
+//! once, with the same bits. Calls out of order are errors that say what is missing.
+
+use enmasse_data::Batch;
+use enmasse_device::{Program, StepInputs, StepMetrics, Ticket};
+use enmasse_graph::{Mode, Phase};
+
+use crate::TrainError;
+
+/// A program with the batch it is working on.
+///
+/// ```no_run
+/// # use enmasse_train::{Engine, TrainError};
+/// # fn example(mut engine: Engine, batches: Vec<enmasse_data::Batch>) -> Result<(), TrainError> {
+/// engine.train();
+/// for batch in &batches {
+///     engine.zero_grad();
+///     engine.forward(batch, 0)?;
+///     let loss = engine.criterion()?;
+///     engine.backward()?;
+///     let metrics = engine.step(0.1)?;
+///     println!("this rank {loss:.4}, all ranks {:.4}", metrics.loss);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Engine {
+    program: Box<dyn Program>,
+    mode: Mode,
+    /// The phase that must come next; `Forward` between steps.
+    next: Phase,
+    optimizer_step: u64,
+    images: Vec<u8>,
+    labels: Vec<i32>,
+    sample_indices: Vec<u64>,
+    epoch: u64,
+}
+
+impl Engine {
+    /// An engine in training mode. `optimizer_step` is the number of updates that the program's optimiser state has seen.
+    pub fn new(program: Box<dyn Program>, optimizer_step: u64) -> Self {
+        Engine {
+            program,
+            mode: Mode::Train,
+            next: Phase::Forward,
+            optimizer_step,
+            images: Vec::new(),
+            labels: Vec::new(),
+            sample_indices: Vec::new(),
+            epoch: 0,
+        }
+    }
+
+    /// From here on forward uses batch statistics and dropout.
+    pub fn train(&mut self) {
+        self.switch(Mode::Train);
+    }
+
+    /// From here on forward uses running statistics; there is no backward.
+    pub fn eval(&mut self) {
+        self.switch(Mode::Evaluate);
+    }
+
+    /// Leaves an unfinished step behind. Gradients need no clearing: backward overwrites them.
+    pub fn zero_grad(&mut self) {
+        self.next = Phase::Forward;
+    }
+
+    /// Images to logits. The epoch keys dropout.
+    pub fn forward(&mut self, batch: &Batch, epoch: u64) -> Result<(), TrainError> {
+        self.images.clone_from(&batch.images);
+        self.labels.clone_from(&batch.labels);
+        self.sample_indices.clone_from(&batch.indices);
+        self.epoch = epoch;
+        self.next = Phase::Forward;
+        self.run(&[Phase::Forward], 0.0).map(|_| ())
+    }
+
+    /// The loss of this rank's samples: its share of the mean over the global batch in training, the sum in evaluation.
+    pub fn criterion(&mut self) -> Result<f64, TrainError> {
+        self.run(&[Phase::Loss], 0.0)?;
+        self.scalar("loss")
+    }
+
+    /// Gradients; the sums over ranks begin while it runs.
+    pub fn backward(&mut self) -> Result<(), TrainError> {
+        self.run(&[Phase::Backward], 0.0).map(|_| ())
+    }
+
+    /// Waits for the sums, checks the loss, updates the parameters. The metrics are those of the global batch.
+    pub fn step(&mut self, learning_rate: f64) -> Result<StepMetrics, TrainError> {
+        self.optimizer_step += 1;
+        let ticket = self.run(&[Phase::Reduce, Phase::Check, Phase::Update], learning_rate)?;
+        Ok(self.program.metrics(ticket)?)
+    }
+
+    /// The logits of the last forward, `[batch, classes]`.
+    pub fn logits(&self) -> Result<Vec<f64>, TrainError> {
+        Ok(self.program.store("logits")?)
+    }
+
+    /// How many samples of the last forward have their largest logit at the label.
+    pub fn correct(&self) -> Result<f64, TrainError> {
+        self.scalar("correct")
+    }
+
+    /// The program, to read and set tensors.
+    pub fn program(&mut self) -> &mut dyn Program {
+        self.program.as_mut()
+    }
+
+    fn scalar(&self, name: &str) -> Result<f64, TrainError> {
+        Ok(self.program.store(name)?.first().copied().unwrap_or(f64::NAN))
+    }
+
+    fn switch(&mut self, mode: Mode) {
+        self.mode = mode;
+        self.next = Phase::Forward;
+    }
+
+    fn run(&mut self, phases: &[Phase], learning_rate: f64) -> Result<Ticket, TrainError> {
+        let (first, last) = (phases[0], phases[phases.len() - 1]);
+        if first != self.next {
+            return Err(TrainError::Order { called: first.name(), expected: self.next.name() });
+        }
+        let inputs = StepInputs {
+            images: &self.images,
+            labels: &self.labels,
+            sample_indices: &self.sample_indices,
+            epoch: self.epoch,
+            learning_rate: learning_rate as f32,
+            optimizer_step: self.optimizer_step,
+        };
+        let ticket = self.program.submit(self.mode, phases, &inputs)?;
+        let ends = last == Phase::Update || (self.mode == Mode::Evaluate && last == Phase::Loss);
+        self.next = match last {
+            _ if ends => Phase::Forward,
+            Phase::Forward => Phase::Loss,
+            Phase::Loss => Phase::Backward,
+            _ => Phase::Reduce,
+        };
+        Ok(ticket)
+    }
+}

@@ -1,0 +1,129 @@
+//! Where a run is: what a checkpoint keeps beside tensors, so that the resumed run ends with the same bits and figures.
+
+use enmasse_comm::Group;
+
+use crate::{CheckpointMeta, EpochSums, TrainError};
+
+/// The point between two steps that a run has reached, with the sums of the epoch so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Position {
+    /// The epoch under way, from 0.
+    pub epoch: u64,
+    /// Samples of it that are consumed, over all ranks.
+    pub samples: u64,
+    /// Steps done since the run began.
+    pub optimizer_step: u64,
+    /// Sum of the losses of this epoch's samples.
+    pub loss_sum: f64,
+    /// Hits among this epoch's samples.
+    pub correct: u64,
+    /// Best validation accuracy so far; none before the first validation.
+    pub best_val_accuracy: Option<f64>,
+}
+
+impl Position {
+    /// The position that a checkpoint was saved at.
+    pub fn from_meta(meta: &CheckpointMeta) -> Self {
+        Position {
+            epoch: meta.epoch,
+            samples: meta.samples_consumed,
+            optimizer_step: meta.optimizer_step,
+            loss_sum: meta.epoch_sums.loss,
+            correct: meta.epoch_sums.correct,
+            best_val_accuracy: meta.best_val_accuracy,
+        }
+    }
+
+    /// Writes it down in a checkpoint's texts.
+    pub fn write_to(&self, meta: &mut CheckpointMeta) {
+        meta.epoch = self.epoch;
+        meta.samples_consumed = self.samples;
+        meta.epoch_sums = EpochSums { loss: self.loss_sum, correct: self.correct, samples: self.samples };
+        meta.optimizer_step = self.optimizer_step;
+        meta.best_val_accuracy = self.best_val_accuracy;
+    }
+
+    /// Mean loss over the samples of this epoch.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss_sum / self.samples.max(1) as f64
+    }
+
+    /// Share of hits among the samples of this epoch.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.samples.max(1) as f64
+    }
+
+    /// Whether anything is behind it.
+    pub fn is_resumed(&self) -> bool {
+        *self != Position::default()
+    }
+
+    /// The beginning of the next epoch.
+    pub fn next_epoch(&mut self) {
+        *self = Position { epoch: self.epoch + 1, samples: 0, loss_sum: 0.0, correct: 0, ..*self };
+    }
+
+    /// Rank 0's position on every rank.
+    pub fn broadcast(&self, group: &Group) -> Result<Self, TrainError> {
+        let mut bits = [
+            self.epoch as i64,
+            self.samples as i64,
+            self.optimizer_step as i64,
+            self.loss_sum.to_bits() as i64,
+            self.correct as i64,
+            self.best_val_accuracy.unwrap_or(f64::NAN).to_bits() as i64,
+        ];
+        group.broadcast(&mut bits, 0)?;
+        let [epoch, samples, optimizer_step, loss_sum, correct, best] = bits.map(|word| word as u64);
+        let best = f64::from_bits(best);
+        Ok(Position {
+            epoch,
+            samples,
+            optimizer_step,
+            loss_sum: f64::from_bits(loss_sum),
+            correct,
+            best_val_accuracy: (!best.is_nan()).then_some(best),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_takes_rank_0s_position() {
+        let position = Position {
+            epoch: 3,
+            samples: 128,
+            optimizer_step: 77,
+            loss_sum: 0.1,
+            correct: 9,
+            best_val_accuracy: Some(0.5),
+        };
+        let ranks = Group::threads(3).unwrap().into_iter().map(|group| {
+            std::thread::spawn(move || {
+                let own = if group.rank() == 0 { position } else { Position::default() };
+                own.broadcast(&group).unwrap()
+            })
+        });
+        for rank in ranks.collect::<Vec<_>>() {
+            assert_eq!(rank.join().unwrap(), position);
+        }
+    }
+
+    #[test]
+    fn the_next_epoch_keeps_what_belongs_to_the_run() {
+        let mut position = Position {
+            epoch: 1,
+            samples: 64,
+            optimizer_step: 5,
+            loss_sum: 2.0,
+            correct: 1,
+            best_val_accuracy: Some(0.5),
+        };
+        position.next_epoch();
+        let expected = Position { epoch: 2, optimizer_step: 5, best_val_accuracy: Some(0.5), ..Position::default() };
+        assert_eq!(position, expected);
+    }
+}

@@ -1,0 +1,103 @@
+//! What rank 0 writes: the run folder's records, checkpoints and logs. No other rank touches a file.
+
+use std::path::{Path, PathBuf};
+
+use enmasse_data::EvalTransform;
+use enmasse_device::Program;
+
+use crate::trainer::{DEVIATION, MEAN};
+use crate::weights::read_tensors;
+use crate::{
+    Checkpoint, CheckpointMeta, EpochRecord, Position, RunFolder, RunLog, TensorBoard, TrainConfig, TrainError,
+    TrainingData, locate_run,
+};
+
+/// An open run folder.
+pub struct RunWriter {
+    folder: RunFolder,
+    /// The checkpoint's texts; only the position changes during a run.
+    meta: CheckpointMeta,
+    /// Epoch records go to both; none before the run begins.
+    logs: Option<(RunLog, TensorBoard)>,
+}
+
+impl RunWriter {
+    /// Opens or makes the folder, with the last checkpoint where a run is resumed.
+    pub fn open(
+        config: &TrainConfig,
+        data: &TrainingData,
+        transform: &EvalTransform,
+    ) -> Result<(Self, Option<Checkpoint>), TrainError> {
+        let paths = locate_run(config.out.as_deref(), &config.model, config.resume)?;
+        let folder = RunFolder::open(paths, config.resume)?;
+        let last = folder.paths().last_checkpoint();
+        let saved = if folder.is_resumed() { Some(Checkpoint::load(&last)?) } else { None };
+        let split = data.listing();
+        let meta = CheckpointMeta {
+            model: config.model.clone(),
+            classes: data.classes.clone(),
+            size: transform.size,
+            resize: transform.resize,
+            mean: MEAN,
+            std: DEVIATION,
+            configuration: config.to_toml(),
+            split: blake3::hash(split.as_bytes()).to_hex().to_string(),
+            seed: config.seed,
+            ..CheckpointMeta::default()
+        };
+        if let Some(Checkpoint { meta: earlier, .. }) = &saved {
+            let changed = [
+                ("model", earlier.model != meta.model),
+                ("classes", earlier.classes != meta.classes),
+                ("pictures", earlier.split != meta.split),
+            ];
+            if let Some((what, _)) = changed.into_iter().find(|(_, changed)| *changed) {
+                let reason = format!(
+                    "{} is a run with other {what}: resume it with what it began with, or start another --out",
+                    folder.paths().root().display()
+                );
+                return Err(TrainError::Resume(reason));
+            }
+        }
+        Ok((RunWriter { folder, meta, logs: None }, saved))
+    }
+
+    /// Keeps what the run is, and opens the logs for the epochs from `position` on: later records of an interrupted run go.
+    pub fn begin(&mut self, config: &TrainConfig, data: &TrainingData, position: &Position) -> Result<(), TrainError> {
+        self.folder.write_config(config)?;
+        self.folder.write_class_indices(&data.classes)?;
+        if let Some(split) = &data.split {
+            self.folder.write_split(split)?;
+        }
+        let log = RunLog::open(&self.folder.paths().metrics(), position.epoch).map_err(crate::RunError::from)?;
+        let board = TensorBoard::create(self.folder(), position.epoch).map_err(crate::RunError::from)?;
+        self.logs = Some((log, board));
+        Ok(())
+    }
+
+    /// The run folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.paths().root()
+    }
+
+    /// Keeps an epoch's record.
+    pub fn record(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
+        if let Some((log, board)) = &mut self.logs {
+            log.append(record).map_err(crate::RunError::from)?;
+            board.append(record).map_err(crate::RunError::from)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the last checkpoint, and the best one where this is it.
+    pub fn save(&mut self, program: &dyn Program, position: &Position, best: bool) -> Result<(), TrainError> {
+        position.write_to(&mut self.meta);
+        let checkpoint = Checkpoint { meta: self.meta.clone(), tensors: read_tensors(program)? };
+        let paths = self.folder.paths();
+        // The best first: a run killed between the two goes on from before, and writes it again.
+        let files: Vec<PathBuf> =
+            best.then(|| paths.best_checkpoint()).into_iter().chain([paths.last_checkpoint()]).collect();
+        files.iter().try_for_each(|file| checkpoint.save(file))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,391 @@
+//! The loop. What happens in a run is in this file, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs of
+//! training and validation, and keeps what they found.
+
+use std::time::Instant;
+
+use enmasse_comm::Group;
+use enmasse_data::{DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
+use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
+use enmasse_graph::{Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
+
+use crate::agreement::{broadcast_state, check_ranks, compare_setup, compare_weights};
+use crate::evaluation::{EpochPosition, evaluate};
+use crate::process::peak_rss_bytes;
+use crate::run_writer::RunWriter;
+use crate::weights::write_tensors;
+use crate::{
+    DoneRecord, EpochRecord, Observer, OptimizerKind, Position, Progress, Quiet, RankKind, Schedule, Started,
+    TrainConfig, TrainError, TrainingData, UnusedParameters,
+};
+
+/// A model: from pictures and the number of classes to logits.
+pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
+
+/// ImageNet's mean and deviation per channel, on the scale 0 to 1: what pictures are normalised by.
+pub const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+/// See [`MEAN`].
+pub const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+
+/// Trains a model on a device, alone or as one rank of a group.
+///
+/// ```no_run
+/// use enmasse_train::{TrainConfig, Trainer, TrainingData};
+/// # fn example(device: &dyn enmasse_device::Device) -> Result<(), enmasse_train::TrainError> {
+/// let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
+/// let data = TrainingData::open("flower_photos".as_ref(), config.split_seed, false)?;
+/// let done = Trainer::new(config, device).fit(&|x, classes| x.flatten().linear("fc", classes), &data)?;
+/// println!("{:.3}", done.best_val_accuracy);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Trainer<'a> {
+    config: TrainConfig,
+    device: &'a dyn Device,
+    group: Option<Group>,
+    loader_threads: usize,
+    observer: Box<dyn Observer + 'a>,
+}
+
+impl<'a> Trainer<'a> {
+    /// A trainer without a group, which nobody watches.
+    pub fn new(config: TrainConfig, device: &'a dyn Device) -> Self {
+        let loader_threads = config.loader_threads.unwrap_or(1);
+        Trainer { config, device, group: None, loader_threads, observer: Box::new(Quiet) }
+    }
+
+    /// Makes this trainer one rank of a group. Every rank must call the same methods.
+    pub fn group(self, group: Group) -> Self {
+        Trainer { group: Some(group).filter(|group| group.world_size() > 1), ..self }
+    }
+
+    /// Who watches.
+    pub fn observer(self, observer: impl Observer + 'a) -> Self {
+        Trainer { observer: Box::new(observer), ..self }
+    }
+
+    /// Threads that decode pictures for this rank.
+    pub fn loader_threads(self, threads: usize) -> Self {
+        Trainer { loader_threads: threads.max(1), ..self }
+    }
+
+    /// Trains for the configured epochs, from the start or from where the run folder's last checkpoint is. With a group, an
+    /// error on this rank ends the others with the same cause.
+    pub fn fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
+        let result = self.try_fit(model, data);
+        if let (Err(error), Some(group)) = (&result, &self.group) {
+            group.abort(error.cause(group.rank()));
+        }
+        result
+    }
+
+    fn try_fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
+        let began = Instant::now();
+        let mut session = Session::prepare(self, model, data)?;
+        session.announce(self, data);
+        while session.position.epoch < self.config.epochs as u64 && !session.is_out_of_steps(&self.config) {
+            let epoch = session.train_epoch(self)?;
+            let validation = evaluate(
+                session.program.as_mut(),
+                &session.validation,
+                data.validation.len() as u64,
+                self.group.as_ref(),
+                EpochPosition { epoch: session.position.epoch, epochs: self.config.epochs as u64 },
+                self.observer.as_mut(),
+            )?;
+            let record = EpochRecord {
+                epoch: session.position.epoch,
+                train_loss: session.position.mean_loss(),
+                train_accuracy: session.position.accuracy(),
+                val_loss: validation.loss,
+                val_accuracy: validation.accuracy,
+                learning_rate: epoch.learning_rate,
+                images_per_second: epoch.images_per_second,
+                seconds: epoch.seconds,
+                world_size: session.sharding.shards,
+            };
+            session.finish_epoch(&record)?;
+            self.observer.epoch(&record);
+        }
+        Ok(DoneRecord {
+            best_val_accuracy: session.position.best_val_accuracy.unwrap_or(0.0),
+            seconds: began.elapsed().as_secs_f64(),
+            peak_rss_bytes: self.peak_rss_of_all()?,
+            run: session.run_folder().or_else(|| self.config.out.clone()).unwrap_or_default(),
+        })
+    }
+
+    /// Over all ranks; threads share one process, which counts once.
+    fn peak_rss_of_all(&self) -> Result<u64, TrainError> {
+        let mut bytes = [peak_rss_bytes() as i64];
+        if let (Some(group), RankKind::Process) = (&self.group, self.config.ranks) {
+            group.all_reduce(&mut bytes)?;
+        }
+        Ok(bytes[0] as u64)
+    }
+}
+
+/// The plans of a configuration for `world_size` ranks.
+pub fn compile_plans(
+    config: &TrainConfig,
+    model: &ModelFn,
+    classes: usize,
+    world_size: usize,
+) -> Result<Plans, TrainError> {
+    let optimizer = match config.optimizer {
+        OptimizerKind::Sgd => Optimizer::Sgd {
+            momentum: config.momentum as f32,
+            weight_decay: config.weight_decay as f32,
+            nesterov: config.nesterov,
+        },
+        OptimizerKind::AdamW => {
+            // PyTorch's defaults.
+            Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: config.weight_decay as f32 }
+        }
+    };
+    let options = Options {
+        shards: world_size,
+        sync_batch_norm: config.sync_bn,
+        freeze: config.freeze.clone(),
+        label_smoothing: config.label_smoothing as f32,
+        optimizer,
+        seed: config.seed,
+        mean: MEAN,
+        deviation: DEVIATION,
+        allow_unused: config.unused_parameters == UnusedParameters::Zero,
+        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), config.size, classes)
+    };
+    Ok(compile(&|x| model(x, classes), &options)?)
+}
+
+/// Sets every parameter to its first value, a function of (seed, name, element).
+pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceError> {
+    for tensor in program.plans().state.clone() {
+        let values = tensor.init.values(seed, &tensor.name, 0..tensor.shape.elements());
+        program.load(&tensor.name, &values.into_iter().map(f64::from).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// What an epoch of training measured on the clock.
+struct EpochTimes {
+    learning_rate: f64,
+    images_per_second: f64,
+    seconds: f64,
+}
+
+/// Everything that a run needs between its first and its last step.
+struct Session {
+    program: Box<dyn Program>,
+    train: TrainLoader,
+    validation: EvalLoader,
+    sharding: Sharding,
+    schedule: Schedule,
+    position: Position,
+    resumed: Option<(u64, u64)>,
+    /// On the one rank that writes files.
+    writer: Option<RunWriter>,
+}
+
+impl Session {
+    fn prepare(trainer: &Trainer, model: &ModelFn, data: &TrainingData) -> Result<Self, TrainError> {
+        let (config, group) = (&trainer.config, trainer.group.as_ref());
+        let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
+        let sharding = Sharding { shard: rank, shards: world_size, batch: config.batch_per_rank(world_size) };
+        let pool = DecodePool::new(trainer.loader_threads)?;
+        let transform = TrainTransform::new(config.size);
+        let train = TrainLoader::new(&pool, data.train.clone(), transform, sharding, config.seed)?;
+        let eval_transform = EvalTransform::new(config.size);
+        let validation = EvalLoader::new(&pool, data.validation.clone(), eval_transform.clone(), sharding)?;
+
+        let plans = compile_plans(config, model, data.classes.len(), world_size)?;
+        let mut program = trainer.device.compile(plans, trainer.group.clone())?;
+        if let Some(group) = group {
+            compare_setup(group, config, data, program.as_ref())?;
+        }
+        initialize(program.as_mut(), config.seed)?;
+        let mut position = Position::default();
+        let mut writer = None;
+        if rank == 0 {
+            let (opened, saved) = RunWriter::open(config, data, &eval_transform)?;
+            if let Some(checkpoint) = saved {
+                let origin = opened.folder().display().to_string();
+                write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
+                position = Position::from_meta(&checkpoint.meta);
+            }
+            writer = Some(opened);
+        }
+        if let Some(group) = group {
+            // Weights of a fresh run are a pure function of the seed, and only compared; a resumed run is rank 0's.
+            position = position.broadcast(group)?;
+            if position.is_resumed() {
+                broadcast_state(group, program.as_mut())?;
+            }
+            compare_weights(group, program.as_ref())?;
+        }
+        if !position.samples.is_multiple_of(sharding.global_batch() as u64) {
+            return Err(TrainError::Resume(format!(
+                "the run was saved {} samples into epoch {}, which is no multiple of the global batch of {}: resume with the \
+                 number of ranks and the --batch that it was saved with",
+                position.samples,
+                position.epoch,
+                sharding.global_batch()
+            )));
+        }
+        if let Some(writer) = &mut writer {
+            writer.begin(config, data, &position)?;
+        }
+        let schedule = Schedule::new(config, world_size);
+        let resumed = position.is_resumed().then_some((position.epoch, position.samples));
+        Ok(Session { program, train, validation, sharding, schedule, position, resumed, writer })
+    }
+
+    fn announce(&self, trainer: &mut Trainer, data: &TrainingData) {
+        let plans = self.program.plans();
+        let count = |names: &dyn Fn(&str) -> bool| {
+            plans.state.iter().filter(|tensor| names(&tensor.name)).map(|tensor| tensor.shape.elements()).sum()
+        };
+        let is_parameter = |name: &str| {
+            let slot = plans.find(name).map(|tensor| tensor.slot.arena);
+            slot == Some(enmasse_graph::Arena::Parameters)
+        };
+        let trained = |name: &str| {
+            let plan = plans.train.iter().flat_map(|plan| &plan.values);
+            is_parameter(name) && plan.into_iter().any(|value| value.name.strip_prefix("gradient.") == Some(name))
+        };
+        let memory = trainer.device.memory(plans);
+        trainer.observer.started(&Started {
+            model: trainer.config.model.clone(),
+            parameters: count(&is_parameter),
+            trainable: count(&trained),
+            classes: data.classes.clone(),
+            train_samples: data.train.len(),
+            dropped_samples: self.train.dropped(),
+            validation_samples: data.validation.len(),
+            batch: self.sharding.batch,
+            global_batch: self.sharding.global_batch(),
+            world_size: self.sharding.shards,
+            device: trainer.device.name(),
+            loader_threads: trainer.loader_threads,
+            memory_bytes: memory.arenas + memory.scratch,
+            run: self.run_folder(),
+            resumed: self.resumed,
+        });
+    }
+
+    fn run_folder(&self) -> Option<std::path::PathBuf> {
+        self.writer.as_ref().map(|writer| writer.folder().to_owned())
+    }
+
+    fn is_out_of_steps(&self, config: &TrainConfig) -> bool {
+        config.max_steps.is_some_and(|most| self.position.optimizer_step >= most)
+    }
+
+    /// Trains from the current position to the end of the epoch.
+    fn train_epoch(&mut self, trainer: &mut Trainer) -> Result<EpochTimes, TrainError> {
+        let (config, group) = (&trainer.config, trainer.group.as_ref());
+        let began = Instant::now();
+        let global_batch = self.sharding.global_batch() as u64;
+        let first = self.position.samples;
+        let total = self.train.batches() as u64 * global_batch;
+        let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64);
+        let mut pending: Option<Ticket> = None;
+        let batches = self.train.epoch(self.position.epoch, (first / global_batch) as usize);
+        for batch in batches {
+            let batch = batch?;
+            // The device may still be at the step before: decoding overlaps with it, this step does not.
+            if let Some(ticket) = pending.take() {
+                let metrics = self.program.metrics(ticket);
+                self.count(metrics, global_batch)?;
+                self.after_step(trainer.observer.as_mut(), config, group, total, began, first)?;
+                if self.is_out_of_steps(config) {
+                    break;
+                }
+            }
+            let done = self.position.samples as f64 / total as f64;
+            learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + done);
+            let inputs = StepInputs {
+                images: &batch.images,
+                labels: &batch.labels,
+                sample_indices: &batch.indices,
+                epoch: self.position.epoch,
+                learning_rate: learning_rate as f32,
+                optimizer_step: self.position.optimizer_step + 1,
+            };
+            pending = Some(self.program.submit(Mode::Train, &Phase::ALL, &inputs)?);
+        }
+        if let Some(ticket) = pending {
+            let metrics = self.program.metrics(ticket);
+            self.count(metrics, global_batch)?;
+            self.after_step(trainer.observer.as_mut(), config, group, total, began, first)?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let images_per_second = (self.position.samples - first) as f64 / seconds;
+        Ok(EpochTimes { learning_rate, images_per_second, seconds })
+    }
+
+    /// Adds a step's metrics to the epoch's.
+    fn count(&mut self, metrics: Result<StepMetrics, DeviceError>, samples: u64) -> Result<(), TrainError> {
+        let step = self.position.optimizer_step + 1;
+        let metrics = metrics.map_err(|error| match error {
+            DeviceError::NonFinite { shard, loss } => {
+                TrainError::NonFinite { rank: shard, loss, epoch: self.position.epoch, step }
+            }
+            other => other.into(),
+        })?;
+        self.position.optimizer_step = step;
+        self.position.samples += samples;
+        self.position.loss_sum += metrics.loss * samples as f64;
+        self.position.correct += metrics.correct;
+        Ok(())
+    }
+
+    fn after_step(
+        &mut self,
+        observer: &mut dyn Observer,
+        config: &TrainConfig,
+        group: Option<&Group>,
+        total: u64,
+        began: Instant,
+        first: u64,
+    ) -> Result<(), TrainError> {
+        let step = self.position.optimizer_step;
+        if let (true, Some(group)) = (config.check_ranks, group) {
+            check_ranks(group, self.program.as_ref(), step)?;
+        }
+        if config.save_every > 0 && step.is_multiple_of(config.save_every) {
+            self.save(false)?;
+        }
+        observer.progress(&Progress {
+            epoch: self.position.epoch,
+            epochs: config.epochs as u64,
+            validating: false,
+            samples: self.position.samples,
+            total,
+            loss: self.position.mean_loss(),
+            images_per_second: (self.position.samples - first) as f64 / began.elapsed().as_secs_f64(),
+        });
+        Ok(())
+    }
+
+    /// Keeps the epoch's record and weights, and moves on to the next epoch unless this one is unfinished.
+    fn finish_epoch(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
+        let best = self.position.best_val_accuracy.is_none_or(|best| record.val_accuracy > best);
+        if best {
+            self.position.best_val_accuracy = Some(record.val_accuracy);
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.record(record)?;
+        }
+        if self.position.samples == self.train.batches() as u64 * self.sharding.global_batch() as u64 {
+            self.position.next_epoch();
+        }
+        self.save(best)
+    }
+
+    fn save(&mut self, best: bool) -> Result<(), TrainError> {
+        match &mut self.writer {
+            Some(writer) => writer.save(self.program.as_ref(), &self.position, best),
+            None => Ok(()),
+        }
+    }
+}
