@@ -1,7 +1,8 @@
-//! Descriptors that the launcher hands to its ranks: the store's listener, the job's token, and the way back for a cause.
+//! Descriptors that the launcher hands to its ranks: the store's listener, the job's token, and the way back for a
+//! cause.
 //!
-//! Their numbers travel in variables. They are close-on-exec in the launcher, and opened up only in the forked child that
-//! they are for, so that no rank, and no other program started meanwhile, holds another's.
+//! Their numbers travel in variables. They are close-on-exec in the launcher, and opened up only in the forked child
+//! that they are for, so that no rank, and no other program started meanwhile, holds another's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Seek, Write};
@@ -39,8 +40,8 @@ impl Token {
 
     /// A descriptor of a file in memory that holds the token.
     ///
-    /// A file rather than a pipe, since a worker may be a script that starts one program after another, and one of its own
-    /// for each rank, since ranks that share a descriptor would share its position.
+    /// A file rather than a pipe, since a worker may be a script that starts one program after another, and one of
+    /// its own for each rank, since ranks that share a descriptor would share its position.
     pub(crate) fn readable(&self) -> io::Result<OwnedFd> {
         let mut file = File::from(memfd_create("enmasse token", MemfdFlags::CLOEXEC)?);
         file.write_all(&self.0)?;

@@ -12,8 +12,8 @@ pub enum Store {
     /// The launcher listens, and rank 0 inherits the listening socket ([`crate::STORE_FD`]): the port cannot be lost to
     /// another program. For our own ranks.
     Inherited,
-    /// Rank 0 binds the port, as PyTorch and other programs do. The launcher picks a free one and releases it just before
-    /// the workers start, so that in between, in theory, another program may take it.
+    /// Rank 0 binds the port, as PyTorch and other programs do. The launcher picks a free one and releases it just
+    /// before the workers start, so that in between, in theory, another program may take it.
     BoundByRankZero,
 }
 
@@ -23,8 +23,8 @@ pub enum Output {
     /// Rank 0 inherits both streams, so that a progress bar finds its terminal. Of the others, standard output is
     /// discarded, and the last lines of standard error are kept for the failure they may explain.
     RankZero,
-    /// Every worker's output passes through, unmarked, as under torchrun. Standard error goes through the launcher, which
-    /// keeps the last lines for the failure report.
+    /// Every worker's output passes through, unmarked, as under torchrun. Standard error goes through the launcher,
+    /// which keeps the last lines for the failure report.
     All,
 }
 

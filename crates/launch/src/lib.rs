@@ -1,8 +1,8 @@
 //! Ranks as processes: spawning, supervision, and the environment variables of torchrun.
 //!
 //! [`launch`] starts a [`Job`] as several ranks of one machine and watches them from a single thread that sleeps in
-//! `poll`: a rank that ends, a signal to the launcher, a line of output are all events, and nothing is polled by a clock.
-//! Whatever happens, it ends with every process of the job gone, and with the first cause named ([`Outcome`]).
+//! `poll`: a rank that ends, a signal to the launcher, a line of output are all events, and nothing is polled by a
+//! clock. Whatever happens, it ends with every process of the job gone, and with the first cause named ([`Outcome`]).
 //!
 //! - [`LaunchedRank`]: how a rank learns its place.
 //! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and its way back.

@@ -103,8 +103,8 @@ impl Outcome {
     pub fn report(&self) -> Option<String> {
         match self {
             Outcome::Done => None,
-            // Every rank of ours refuses a bad command line alike. The message alone is wanted, and once: rank 0 has it on
-            // the terminal already, another's is in its last lines.
+            // Every rank of ours refuses a bad command line alike. The message alone is wanted, and once: rank 0 has
+            // it on the terminal already, another's is in its last lines.
             Outcome::Failed(failure)
                 if failure.status == Some(Status::Code(USAGE)) && failure.output == Output::RankZero =>
             {
@@ -160,7 +160,8 @@ mod tests {
             failed(named),
             1,
             Some(
-                "rank 1 (process 77) was killed by signal 11 (SIGSEGV)\n  cause: rank 1 on host h exited: connection closed",
+                "rank 1 (process 77) was killed by signal 11 (SIGSEGV)\n  \
+                 cause: rank 1 on host h exited: connection closed",
             ),
         );
     }

@@ -7,8 +7,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Bytes moved at once. A pipe that reports room takes at least this much (`PIPE_BUF`) without blocking.
 pub(crate) const PIECE: usize = 4096;
 
-/// Our standard error. While it has no room, the workers' pipes are left to fill, and hold the workers back as a terminal
-/// would; the launcher itself goes on watching.
+/// Our standard error. While it has no room, the workers' pipes are left to fill, and hold the workers back as a
+/// terminal would; the launcher itself goes on watching.
 #[derive(Default)]
 pub(crate) struct Console {
     pending: Vec<u8>,

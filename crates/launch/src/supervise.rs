@@ -56,8 +56,8 @@ struct Watch {
 impl Workers {
     /// Waits until every rank is gone, stopping all when one fails or the launcher is asked to stop.
     ///
-    /// Stopping is SIGTERM to the process group of each rank, then, after the job's grace, SIGKILL; a second signal to the
-    /// launcher kills at once. What ranks leave behind in their process groups is stopped likewise.
+    /// Stopping is SIGTERM to the process group of each rank, then, after the job's grace, SIGKILL; a second signal
+    /// to the launcher kills at once. What ranks leave behind in their process groups is stopped likewise.
     pub fn supervise(mut self) -> Result<Outcome, LaunchError> {
         let mut watch =
             Watch { stopping: Stopping::No, interrupted: None, ended: Vec::new(), console: Console::default() };

@@ -7,11 +7,11 @@ use std::thread;
 
 use enmasse_comm::{Cause, CauseKind, Group};
 
-/// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns what they returned, in rank order,
-/// or the group's cause.
+/// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns what they returned, in rank
+/// order, or the group's cause.
 ///
-/// An error or a panic of one rank ends the group, so that the others fail in their next operation or check. All threads
-/// have ended when this returns.
+/// An error or a panic of one rank ends the group, so that the others fail in their next operation or check. All
+/// threads have ended when this returns.
 ///
 /// ```
 /// use enmasse_comm::Group;
@@ -43,8 +43,8 @@ pub fn run_threads<T: Send>(
     results.into_iter().collect()
 }
 
-/// The thread of one rank. `group` outlives what `body` makes of it, so that what is said first is the panic's own message
-/// and not that this member left.
+/// The thread of one rank. `group` outlives what `body` makes of it, so that what is said first is the panic's own
+/// message and not that this member left.
 fn run_rank<T>(group: &Group, body: impl Fn(Group) -> Result<T, Arc<Cause>>) -> Result<T, Arc<Cause>> {
     // Nothing that `body` touched is looked at after a panic.
     match catch_unwind(AssertUnwindSafe(|| body(group.clone()))) {

@@ -1,4 +1,5 @@
-//! Launching real processes. This program plays three parts: the tests, a launcher that is signalled or killed, and ranks.
+//! Launching real processes. This program plays three parts: the tests, a launcher that is signalled or killed, and
+//! ranks.
 
 mod parts;
 mod stopping;
