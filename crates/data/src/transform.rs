@@ -175,7 +175,7 @@ impl EvalTransform {
         if (shown.width, shown.height) == (self.size, self.size) {
             return resizer.resize_part(picture, whole, full, shown, out);
         }
-        let mut part = std::mem::take(&mut resizer.scratch);
+        let mut part = std::mem::take(&mut resizer.unpadded);
         part.resize(shown.width * shown.height * 3, 0);
         resizer.resize_part(picture, whole, full, shown, &mut part);
         out.fill(0);
@@ -183,7 +183,7 @@ impl EvalTransform {
         for (row, source) in out.chunks_exact_mut(self.size * 3).skip(down).zip(part.chunks_exact(shown.width * 3)) {
             row[right * 3..][..source.len()].copy_from_slice(source);
         }
-        resizer.scratch = part;
+        resizer.unpadded = part;
     }
 }
 
