@@ -1,7 +1,7 @@
 //! Residual networks, as torchvision builds them.
 //!
-//! Source: K. He et al., "Deep residual learning for image recognition", CVPR 2016; the stride of a bottleneck is in its 3x3
-//! convolution, as in torchvision ("ResNet v1.5").
+//! Source: K. He et al., "Deep residual learning for image recognition", CVPR 2016; the stride of a bottleneck is in its
+//! 3x3 convolution, as in torchvision ("ResNet v1.5").
 
 use enmasse_graph::{Conv, Pool, Tensor};
 

@@ -1,0 +1,63 @@
+//! Every model of the zoo becomes sound plans, whatever the size, the shards and the passes.
+
+use enmasse_graph::{GraphError, Options, Plans, compile, compile_evaluation};
+use enmasse_models::{Model, find, models};
+use enmasse_reference::aliasing_is_safe;
+use proptest::prelude::*;
+
+fn check(model: &Model, options: &Options) {
+    let forward = |x| model.forward(x, options.classes);
+    let plans = compile(&forward, options).unwrap_or_else(|error| panic!("{} {options:?}: {error}", model.name()));
+    let Plans { train, evaluate, .. } = &plans;
+    for plan in train.iter().chain([evaluate]) {
+        assert_eq!(aliasing_is_safe(plan), Ok(()), "{} {options:?}", model.name());
+    }
+    let alone = compile_evaluation(&forward, options).unwrap();
+    assert_eq!(aliasing_is_safe(&alone.evaluate), Ok(()), "{} {options:?}", model.name());
+    // Evaluating a run and evaluating bare weights is the same arithmetic.
+    let work = |plans: &Plans| -> Vec<_> {
+        plans.evaluate.instructions.iter().map(|node| (node.op.clone(), node.layer.clone())).collect()
+    };
+    assert_eq!(work(&plans), work(&alone), "{}", model.name());
+}
+
+#[test]
+fn shards_sync_batch_norm_and_frozen_layers() {
+    let head = |model: &Model| if model.name().starts_with("resnet") { "layer1" } else { "fc1" }.to_string();
+    for model in models() {
+        for (shards, sync_batch_norm) in [(1, false), (1, true), (4, false), (4, true)] {
+            for freeze in [vec![], vec![head(model)]] {
+                check(model, &Options { shards, sync_batch_norm, freeze, ..Options::new(model.name(), 4, 64, 10) });
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_size_and_batch(
+        index in 0..models().len(),
+        batch in 2usize..9,
+        height in 33usize..130,
+        width in 33usize..130,
+        classes in 2usize..30,
+    ) {
+        let model = &models()[index];
+        check(model, &Options { size: [height, width], ..Options::new(model.name(), batch, 1, classes) });
+    }
+}
+
+#[test]
+fn too_small_to_train_is_said() {
+    let error = |name: &str, batch: usize, size: usize| {
+        let model = find(name).unwrap();
+        compile(&|x| model.forward(x, 10), &Options::new(name, batch, size, 10)).unwrap_err()
+    };
+    // At 32x32 the last stage is one pixel, and one sample has no variance.
+    let one = error("resnet18", 1, 32);
+    assert!(matches!(&one, GraphError::Shape { layer, .. } if layer == "layer4.0.bn1"), "{one}");
+    let small = error("lenet", 4, 15);
+    assert!(matches!(&small, GraphError::Shape { layer, .. } if layer == "conv2"), "{small}");
+}

@@ -1,0 +1,197 @@
+//! The cases, as in `fixtures/make.py`, and how a device runs one.
+
+use enmasse_device::{Device, Program, StepInputs};
+use enmasse_graph::{Conv, Mode, Optimizer, Options, Phase, Plans, Pool, Role, Tensor, Window, compile};
+use enmasse_models::{ResNet, lenet, mlp};
+
+use crate::fixture::Results;
+use crate::formula;
+
+const CLASSES: usize = 10;
+
+/// A model with everything that its three steps depend on.
+pub struct Case {
+    pub name: &'static str,
+    pub seed: u64,
+    pub model: fn(Tensor, usize) -> Tensor,
+    pub batch: usize,
+    pub size: [usize; 2],
+    pub learning_rate: f32,
+    pub optimizer: Optimizer,
+    pub label_smoothing: f32,
+    pub freeze: &'static [&'static str],
+}
+
+const fn sgd(momentum: f32, weight_decay: f32, nesterov: bool) -> Optimizer {
+    Optimizer::Sgd { momentum, weight_decay, nesterov }
+}
+
+const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 };
+
+fn narrow_resnet18(x: Tensor, classes: usize) -> Tensor {
+    ResNet::resnet18().width(8).forward(x, classes)
+}
+
+/// What the zoo does not use: groups, dilation, depthwise, biases before a batch norm, windows that are not square.
+fn grouped(x: Tensor, classes: usize) -> Tensor {
+    let window = Window { kernel: [3, 5], stride: [2, 1], padding: [1, 2], dilation: [1, 1] };
+    let x = x.conv2d("stem", Conv::new(16, 3).window(window)).avg_pool(Pool::new(3).stride(2).padding(1));
+    let y = x.clone().conv2d("conv1", Conv::new(32, 1).no_bias()).batch_norm("bn1").relu();
+    let y = y.conv2d("conv2", Conv::new(32, 3).padding(2).dilation(2).groups(8)).batch_norm("bn2").relu();
+    let x = (y.conv2d("conv3", Conv::new(16, 1).no_bias()).batch_norm("bn3") + x).relu();
+    let x = x.conv2d("depthwise", Conv::new(16, 3).stride(2).padding(1).groups(16)).max_pool(Pool::new(2).stride(1));
+    x.adaptive_avg_pool([2, 3]).flatten().linear("fc", classes)
+}
+
+pub static CASES: [Case; 7] = [
+    Case {
+        name: "resnet18",
+        seed: 49,
+        model: narrow_resnet18,
+        batch: 4,
+        size: [49, 41],
+        learning_rate: 0.05,
+        optimizer: sgd(0.9, 5e-4, false),
+        label_smoothing: 0.0,
+        freeze: &[],
+    },
+    Case {
+        name: "resnet50",
+        seed: 8,
+        model: |x, classes| ResNet::resnet50().width(8).forward(x, classes),
+        batch: 4,
+        size: [48, 48],
+        learning_rate: 0.05,
+        optimizer: sgd(0.9, 5e-4, false),
+        label_smoothing: 0.0,
+        freeze: &[],
+    },
+    Case {
+        name: "resnet18_nesterov",
+        seed: 13,
+        model: narrow_resnet18,
+        batch: 8,
+        size: [33, 40],
+        learning_rate: 0.05,
+        optimizer: sgd(0.9, 0.01, true),
+        label_smoothing: 0.1,
+        freeze: &[],
+    },
+    Case {
+        name: "resnet18_frozen",
+        seed: 45,
+        model: narrow_resnet18,
+        batch: 4,
+        size: [40, 40],
+        learning_rate: 0.05,
+        optimizer: sgd(0.9, 5e-4, false),
+        label_smoothing: 0.0,
+        freeze: &["conv1", "bn1", "layer1", "layer2"],
+    },
+    Case {
+        name: "lenet",
+        seed: 36,
+        model: lenet,
+        batch: 8,
+        size: [32, 35],
+        learning_rate: 0.001,
+        optimizer: ADAMW,
+        label_smoothing: 0.0,
+        freeze: &[],
+    },
+    Case {
+        name: "mlp",
+        seed: 55,
+        model: mlp,
+        batch: 5,
+        size: [9, 7],
+        learning_rate: 0.05,
+        optimizer: sgd(0.0, 0.0, false),
+        label_smoothing: 0.0,
+        freeze: &[],
+    },
+    Case {
+        name: "grouped",
+        seed: 48,
+        model: grouped,
+        batch: 3,
+        size: [27, 21],
+        learning_rate: 0.01,
+        optimizer: sgd(0.9, 5e-4, false),
+        label_smoothing: 0.2,
+        freeze: &[],
+    },
+];
+
+impl Case {
+    /// The plans of the case.
+    pub fn plans(&self) -> Plans {
+        let options = Options {
+            size: self.size,
+            label_smoothing: self.label_smoothing,
+            optimizer: self.optimizer,
+            freeze: self.freeze.iter().map(|pattern| pattern.to_string()).collect(),
+            ..Options::new(self.name, self.batch, 1, CLASSES)
+        };
+        compile(&|x| (self.model)(x, CLASSES), &options).unwrap()
+    }
+
+    /// Three training steps and an evaluation; what they gave has the names of the fixture.
+    pub fn run(&self, device: &dyn Device) -> Results {
+        let plans = self.plans();
+        let mut program = device.compile(plans.clone(), None).unwrap();
+        for tensor in plans.state.iter().filter(|tensor| !tensor.name.starts_with("optimizer.")) {
+            let values = formula::initial(self.seed, &tensor.name, &tensor.layout.torch_shape(&tensor.shape));
+            program.load(&tensor.name, &values).unwrap();
+        }
+        let mut results = Results::new();
+        for step in 1..=3 {
+            self.train(&mut *program, step, &mut results);
+        }
+        for tensor in &plans.state {
+            results.insert(format!("after/{}", tensor.name), program.store(&tensor.name).unwrap());
+        }
+        self.evaluate(&mut *program, &mut results);
+        results
+    }
+
+    fn train(&self, program: &mut dyn Program, step: u64, results: &mut Results) {
+        let (pictures, labels) = self.batch(step);
+        let inputs = self.inputs(step, &pictures, &labels);
+        let (update, phases) = Phase::ALL.split_last().unwrap();
+        let ticket = program.submit(Mode::Train, phases, &inputs).unwrap();
+        results.insert(format!("step{step}/loss"), vec![program.metrics(ticket).unwrap().loss]);
+        if step == 1 {
+            results.insert("step1/logits".into(), program.store("logits").unwrap());
+            let train = program.plans().train.as_ref().unwrap();
+            let gradients = train.values.iter().filter(|value| matches!(value.role, Role::Gradient { .. }));
+            let names: Vec<String> = gradients.map(|value| value.name.clone()).collect();
+            for name in names {
+                results.insert(format!("step1/{name}"), program.store(&name).unwrap());
+            }
+        }
+        program.submit(Mode::Train, &[*update], &inputs).unwrap();
+    }
+
+    fn evaluate(&self, program: &mut dyn Program, results: &mut Results) {
+        let (pictures, mut labels) = self.batch(4);
+        labels[0] = -1;
+        let inputs = self.inputs(4, &pictures, &labels);
+        let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
+        let metrics = program.metrics(ticket).unwrap();
+        results.insert("evaluate/loss".into(), vec![metrics.loss]);
+        results.insert("evaluate/correct".into(), vec![metrics.correct as f64]);
+        results.insert("evaluate/logits".into(), program.store("logits").unwrap());
+    }
+
+    fn batch(&self, step: u64) -> (Vec<u8>, Vec<i32>) {
+        let len = self.batch * self.size[0] * self.size[1] * 3;
+        (formula::pictures(self.seed, step, len), formula::labels(self.seed, step, self.batch, CLASSES))
+    }
+
+    fn inputs<'a>(&self, step: u64, images: &'a [u8], labels: &'a [i32]) -> StepInputs<'a> {
+        // No case has dropout, which alone would read the indices.
+        let sample_indices = &[0; 8][..self.batch];
+        StepInputs { images, labels, sample_indices, epoch: 0, learning_rate: self.learning_rate, optimizer_step: step }
+    }
+}

@@ -1,0 +1,54 @@
+//! One fixture file: what PyTorch computed in f64, and how far its own f32 run was from that.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+
+use crate::formula::sketch;
+
+/// What a run gave, by the names `fixtures/make.py` documents.
+pub type Results = BTreeMap<String, Vec<f64>>;
+
+/// The fixture of one case.
+pub struct Fixture(BTreeMap<String, Entry>);
+
+struct Entry {
+    sketch: Vec<f64>,
+    denominator: f64,
+    torch_error: f64,
+}
+
+impl Fixture {
+    /// Reads `fixtures/CASE.safetensors`.
+    pub fn read(case: &str) -> Fixture {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(format!("{case}.safetensors"));
+        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let notes = header.metadata().as_ref().unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let entry = |name: &str| {
+            let floats = tensors.tensor(name).unwrap().data().chunks_exact(4);
+            let sketch = floats.map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect();
+            let (denominator, torch_error) = notes[name].split_once(' ').unwrap();
+            Entry { sketch, denominator: denominator.parse().unwrap(), torch_error: torch_error.parse().unwrap() }
+        };
+        Fixture(tensors.names().into_iter().map(|name| (name.to_string(), entry(name))).collect())
+    }
+
+    /// The error of each result with its limit: `floor`, or twice PyTorch's own where that is larger and `twice_torch`.
+    /// Panics unless the results are exactly the fixture's.
+    pub fn errors(&self, results: &Results, floor: f64, twice_torch: bool) -> Vec<(String, f64, f64)> {
+        let names = |missing: &dyn Fn(&&String) -> bool| self.0.keys().chain(results.keys()).find(missing).cloned();
+        let unmatched = names(&|name| self.0.contains_key(*name) != results.contains_key(*name));
+        assert_eq!(unmatched, None, "in one of fixture and results only");
+        let error = |(name, entry): (&String, &Entry)| {
+            let found = sketch(&results[name]);
+            assert_eq!(found.len(), entry.sketch.len(), "{name}");
+            let square: f64 = found.iter().zip(&entry.sketch).map(|(a, b)| (a - b).powi(2)).sum();
+            let limit = if twice_torch { floor.max(2.0 * entry.torch_error) } else { floor };
+            (name.clone(), square.sqrt() / entry.denominator, limit)
+        };
+        self.0.iter().map(error).collect()
+    }
+}
