@@ -69,8 +69,8 @@ impl RunWriter {
         if let Some(split) = &data.split {
             self.folder.write_split(split)?;
         }
-        let log = RunLog::open(&self.folder.paths().metrics(), position.epoch).map_err(crate::RunError::from)?;
-        let board = TensorBoard::create(self.folder(), position.epoch).map_err(crate::RunError::from)?;
+        let log = RunLog::open(&self.folder.paths().metrics(), position.epoch)?;
+        let board = TensorBoard::create(self.folder(), position.epoch)?;
         self.logs = Some((log, board));
         Ok(())
     }
@@ -83,8 +83,8 @@ impl RunWriter {
     /// Keeps an epoch's record.
     pub fn record(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
         if let Some((log, board)) = &mut self.logs {
-            log.append(record).map_err(crate::RunError::from)?;
-            board.append(record).map_err(crate::RunError::from)?;
+            log.append(record)?;
+            board.append(record)?;
         }
         Ok(())
     }

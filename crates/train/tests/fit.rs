@@ -1,0 +1,189 @@
+//! The trainer on the reference device: a run and its files, resuming with the same bits, and the explicit engine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use enmasse_data::{
+    DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
+};
+use enmasse_device::Device;
+use enmasse_graph::{Conv, Tensor};
+use enmasse_reference::Reference;
+use enmasse_train::{
+    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, Progress, Quiet, RunPaths, TrainConfig,
+    TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
+};
+
+/// Three classes of noisy colours.
+struct Colours(usize);
+
+impl Dataset for Colours {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 3
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let pixel = |i: usize| {
+            let noise = (index * 7919 + i * 104_729) % 97;
+            if i % 3 == index % 3 { 150 + noise } else { 40 + noise }
+        };
+        Picture::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
+    }
+}
+
+fn data() -> TrainingData {
+    TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)))
+}
+
+fn net(x: Tensor, classes: usize) -> Tensor {
+    let x = x.conv2d("conv", Conv::new(4, 3).no_bias()).batch_norm("bn").relu();
+    x.adaptive_avg_pool([2, 2]).flatten().dropout("drop", 0.2).linear("fc", classes)
+}
+
+fn config(out: &Path) -> TrainConfig {
+    TrainConfig {
+        model: "net".into(),
+        epochs: 3,
+        batch: Some(8),
+        size: 8,
+        lr: 0.05,
+        save_every: 2,
+        warmup_epochs: 0.5,
+        out: Some(out.to_owned()),
+        ..TrainConfig::default()
+    }
+}
+
+struct Records<'a>(&'a mut Vec<EpochRecord>);
+
+impl Observer for Records<'_> {
+    fn epoch(&mut self, record: &EpochRecord) {
+        self.0.push(record.clone());
+    }
+}
+
+fn fit(config: TrainConfig) -> Vec<EpochRecord> {
+    let mut records = Vec::new();
+    Trainer::new(config, &Reference).observer(Records(&mut records)).fit(&net, &data()).unwrap();
+    records
+}
+
+fn last(out: &Path) -> Checkpoint {
+    Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
+}
+
+#[test]
+fn a_run_learns_and_leaves_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let records = fit(config(&out));
+    assert_eq!(records.iter().map(|record| record.epoch).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(records[2].train_loss < records[0].train_loss, "{records:?}");
+    assert!(records[2].val_accuracy > 0.9, "{records:?}");
+    for file in ["config.toml", "metrics.jsonl", "class_indices.json"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+    assert_eq!(std::fs::read_to_string(out.join("metrics.jsonl")).unwrap().lines().count(), 3);
+    let checkpoint = last(&out);
+    assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));
+
+    let classifier = Classifier::open(&out, None, None).unwrap();
+    let mut program = classifier.program(&net, &Reference, None, 5).unwrap();
+    let sharding = Sharding { shard: 0, shards: 1, batch: 5 };
+    let pool = DecodePool::new(1).unwrap();
+    let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();
+    let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut Quiet).unwrap();
+    let best = records.iter().map(|record| record.val_accuracy).fold(0.0, f64::max);
+    assert_eq!((found.accuracy, found.samples), (best, 17));
+}
+
+#[test]
+fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
+    let records = fit(config(&whole));
+    // Six steps make an epoch: stopped two steps into the second one.
+    fit(TrainConfig { max_steps: Some(8), ..config(&cut) });
+    assert_eq!((last(&cut).meta.epoch, last(&cut).meta.samples_consumed), (1, 16));
+    let rest = fit(TrainConfig { resume: true, ..config(&cut) });
+    assert_eq!(rest.len(), 2);
+    for (resumed, never_stopped) in rest.iter().zip(&records[1..]) {
+        assert_eq!(resumed.train_loss.to_bits(), never_stopped.train_loss.to_bits());
+        assert_eq!(resumed.val_loss.to_bits(), never_stopped.val_loss.to_bits());
+    }
+    assert_eq!(last(&cut).tensors, last(&whole).tensors);
+    let epochs = |out: &Path| std::fs::read_to_string(RunPaths::new(out).metrics()).unwrap().lines().count();
+    assert_eq!((epochs(&cut), epochs(&whole)), (3, 3));
+}
+
+#[test]
+fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    fit(TrainConfig { epochs: 1, ..config(&out) });
+    let again = |config: TrainConfig, data: &TrainingData| {
+        Trainer::new(config, &Reference).fit(&net, data).unwrap_err().to_string()
+    };
+    assert!(again(config(&out), &data()).contains("--resume"));
+    let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
+    assert!(again(TrainConfig { resume: true, ..config(&out) }, &fewer).contains("other pictures"));
+    let small = TrainingData::new(Arc::new(Colours(5)), Arc::new(Colours(17)));
+    let text = again(config(&folder.path().join("small")), &small);
+    assert!(text.contains('5') && text.contains('8'), "{text}");
+    assert!(!folder.path().join("small").exists(), "nothing half written");
+}
+
+#[test]
+fn non_finite_losses_stop_the_run_and_name_the_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = TrainConfig { lr: 1e30, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
+    let error = Trainer::new(config, &Reference).fit(&net, &data()).unwrap_err();
+    assert!(matches!(error, TrainError::NonFinite { rank: 0, .. }), "{error}");
+}
+
+#[test]
+fn the_engine_gives_the_trainers_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = TrainConfig { epochs: 1, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
+    fit(config.clone());
+
+    let plans = compile_plans(&config, &net, 3, 1).unwrap();
+    let mut program = Reference.compile(plans, None).unwrap();
+    initialize(program.as_mut(), config.seed).unwrap();
+    let sharding = Sharding { shard: 0, shards: 1, batch: 8 };
+    let pool = DecodePool::new(1).unwrap();
+    let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), TrainTransform::new(8), sharding, config.seed).unwrap();
+    let mut engine = Engine::new(program, 0);
+    engine.train();
+    assert!(engine.backward().is_err(), "backward before forward");
+    for batch in loader.epoch(0, 0) {
+        engine.zero_grad();
+        engine.forward(&batch.unwrap(), 0).unwrap();
+        assert_eq!(engine.logits().unwrap().len(), 8 * 3);
+        assert!(engine.criterion().unwrap().is_finite());
+        engine.backward().unwrap();
+        engine.step(config.lr).unwrap();
+    }
+    for tensor in last(config.out.as_deref().unwrap()).tensors {
+        let values = engine.program().store(&tensor.name).unwrap();
+        assert!(values.iter().map(|&v| v as f32).eq(tensor.values.iter().copied()), "{}", tensor.name);
+    }
+}
+
+#[test]
+fn progress_counts_every_sample_once() {
+    struct Count<'a>(&'a mut Vec<(bool, u64)>);
+    impl Observer for Count<'_> {
+        fn progress(&mut self, progress: &Progress) {
+            self.0.push((progress.validating, progress.samples));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = Vec::new();
+    let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
+    Trainer::new(config, &Reference).observer(Count(&mut seen)).fit(&net, &data()).unwrap();
+    let training = [8, 16, 24, 32, 40, 48].map(|samples| (false, samples));
+    assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
+}
