@@ -100,7 +100,7 @@ pub enum EnvironmentError {
 const MOST_RANKS: usize = 1 << 20;
 
 impl LaunchedRank {
-    /// This process's place; `None` when neither `RANK` nor `WORLD_SIZE` is set. Empty counts as not set.
+    /// This process's place; `None` when neither `RANK` nor `WORLD_SIZE` is set. Blank counts as not set.
     pub fn from_environment() -> Result<Option<Self>, EnvironmentError> {
         Self::from_lookup(|name| std::env::var_os(name))
     }
@@ -118,12 +118,13 @@ impl LaunchedRank {
     /// assert_eq!(LaunchedRank::from_lookup(|_| None), Ok(None));
     /// ```
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, EnvironmentError> {
-        let text = |name: &'static str| match lookup(name).filter(|value| !value.is_empty()) {
-            Some(value) => value.into_string().map(Some).map_err(|_| EnvironmentError::NotText(name)),
+        let text = |name: &'static str| match lookup(name).map(OsString::into_string) {
+            Some(Ok(value)) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
+            Some(Err(_)) => Err(EnvironmentError::NotText(name)),
             None => Ok(None),
         };
         let number = |name: &'static str, least: usize, most: usize| match text(name)? {
-            Some(value) => match value.trim().parse() {
+            Some(value) => match value.parse() {
                 Ok(number) if (least..=most).contains(&number) => Ok(Some(number)),
                 _ => Err(EnvironmentError::Number { name, value, least, most }),
             },
@@ -234,6 +235,7 @@ fn at_most(name: &'static str, value: usize, bound_name: &'static str, bound: us
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::ffi::OsStringExt;
 
     /// Reads `"RANK=1 WORLD_SIZE=2"`.
     fn read(variables: &str) -> Result<Option<LaunchedRank>, EnvironmentError> {
@@ -260,6 +262,7 @@ mod tests {
         // What a batch script may export before anything is launched.
         check("MASTER_ADDR=h", None);
         check("LOCAL_RANK=1", None);
+        check("RANK=\t WORLD_SIZE=", None);
         check("RANK=0 WORLD_SIZE=1", Some([0, 1, 0, 1, 0, 1]));
         check("RANK=0 WORLD_SIZE=1 MASTER_ADDR=h", Some([0, 1, 0, 1, 0, 1]));
         check(&format!("RANK=1 WORLD_SIZE=2 {ADDRESS}"), Some([1, 2, 1, 2, 0, 1]));
@@ -301,6 +304,12 @@ mod tests {
             "RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=70000",
             "MASTER_PORT is \"70000\": expected a whole number from 1 to 65535",
         );
+    }
+
+    #[test]
+    fn bytes_that_are_no_text() {
+        let place = LaunchedRank::from_lookup(|name| (name == RANK).then(|| OsString::from_vec(vec![0xff])));
+        assert_eq!(place, Err(EnvironmentError::NotText(RANK)));
     }
 
     #[test]
