@@ -13,7 +13,8 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{place}: %{} {name} {problem}", value.0)]
 pub struct UnsafeAliasing {
-    /// The instruction, such as `instruction 12 (conv2d of layer1.0.conv1)`, or what is before the first or after the last.
+    /// The instruction, such as `instruction 12 (conv2d of layer1.0.conv1)`, or what is before the first or after the
+    /// last.
     pub place: String,
     /// The value it concerns.
     pub value: ValueId,
@@ -80,9 +81,9 @@ pub enum Problem {
     },
 }
 
-/// Checks that every read of the plan finds the value that was written last under that number, that no instruction writes over
-/// its own operands except where [`Op::in_place`] allows it, that nobody touches a bucket in flight, that every value
-/// lies aligned in its arena, and that what is read after the step is still there.
+/// Checks that every read of the plan finds the value that was written last under that number, that no instruction
+/// writes over its own operands except where [`Op::in_place`] allows it, that nobody touches a bucket in flight, that
+/// every value lies aligned in its arena, and that what is read after the step is still there.
 pub fn aliasing_is_safe(plan: &Plan) -> Result<(), UnsafeAliasing> {
     let mut memory = Memory::new(plan);
     memory.start()?;
@@ -156,9 +157,8 @@ impl<'a> Memory<'a> {
             let allowed = node.op.in_place(node.inputs.len()).filter(|&(allowed, _)| allowed == position);
             for (i, &operand) in node.inputs.iter().enumerate() {
                 // In place means exactly in place: the same bytes, not bytes that are a few elements apart.
-                let in_place = allowed.is_some_and(|(_, input)| input == i)
-                    && self.plan.slot(output) == self.plan.slot(operand)
-                    && self.bytes(output) == self.bytes(operand);
+                let in_place =
+                    allowed.is_some_and(|(_, input)| input == i) && self.bytes(output) == self.bytes(operand);
                 if self.overlap(output, operand) && !in_place {
                     return Err(self.error(output, Problem::OverOperand { operand }));
                 }

@@ -11,9 +11,10 @@ use crate::step::Step;
 
 /// Runs a plan for all its shards in f64.
 ///
-/// [`Program::submit`] takes the *global* batch, `shards x batch` samples, of which shard s sees the s-th contiguous piece.
-/// [`Program::store`] reads state and gradients of shard 0; `logits` are those of the whole batch in its order, `loss` and
-/// `correct` are summed over shards. A ticket names a step: all submissions from one forward phase to the next share it.
+/// [`Program::submit`] takes the *global* batch, `shards x batch` samples, of which shard s sees the s-th contiguous
+/// piece. [`Program::store`] reads state and gradients of shard 0; `logits` are those of the whole batch in its order,
+/// `loss` and `correct` are summed over shards. A ticket names a step: all submissions from one forward phase to the
+/// next share it.
 #[derive(Debug)]
 pub struct ReferenceProgram {
     plans: Arc<Plans>,

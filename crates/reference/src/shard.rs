@@ -43,8 +43,8 @@ impl Shard {
         }
     }
 
-    /// Forgets the values of the mode's last step. A gradient that no instruction writes belongs to a parameter that does
-    /// not reach the loss: it is zero.
+    /// Forgets the values of the mode's last step. A gradient that no instruction writes belongs to a parameter that
+    /// does not reach the loss: it is zero.
     pub fn begin(&mut self, plan: &Plan) {
         let values = self.values_mut(plan.mode);
         *values = vec![None; plan.values.len()];

@@ -1,4 +1,5 @@
-//! The check of places in memory: it accepts what the compiler makes of many models, and notices every way to spoil a plan.
+//! The check of places in memory: it accepts what the compiler makes of many models, and notices every way to spoil a
+//! plan.
 
 use enmasse_graph::passes::BucketSizes;
 use enmasse_graph::{Arena, Bucket, Conv, Op, Optimizer, Options, Plan, Pool, Role, Tensor, ValueId, compile};

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Batch, TO_GRADIENTS, program, state, submit, train};
+use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Program, StepInputs, Ticket};
 use enmasse_graph::{Conv, Mode, Optimizer, Options, Phase, Pool, Tensor, compile, compile_evaluation};
 use enmasse_reference::{Reference, ReferenceProgram};
@@ -51,7 +52,8 @@ fn the_loss_is_the_mean_over_the_global_batch() {
     assert_eq!(training.correct, evaluation.correct);
 }
 
-/// A picture of zeros keeps its shard's loss finite; the weights of the last layer are such that any other picture does not.
+/// A picture of zeros keeps its shard's loss finite; the weights of the last layer are such that any other picture does
+/// not.
 #[test]
 fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
     let net = |x: Tensor| x.clone().batch_norm("bn").flatten().linear("side", 3) + x.flatten().linear("fc", 3);
@@ -200,6 +202,8 @@ fn the_device_makes_programs() {
     let memory = Reference.memory(&plans);
     let values = |plan: &enmasse_graph::Plan| plan.values.iter().map(|v| v.shape.elements()).sum::<usize>();
     assert_eq!(memory.arenas, (values(plans.train.as_ref().unwrap()) + values(&plans.evaluate)) * 2 * 8);
+    let refused = Reference.compile(plans.clone(), Some(Group::single())).err().unwrap();
+    assert!(refused.to_string().contains("run it without a group"), "{refused}");
     let program = Reference.compile(plans, None).unwrap();
     // Parameters are zero, buffers have their first values.
     assert_eq!(program.store("conv.weight").unwrap(), [0.0; 4 * 27]);

@@ -1,5 +1,5 @@
-//! Batch norm in the pieces of the plan: statistics, normalise (with residual and ReLU), the two sums, the input's gradient,
-//! and the running statistics. Channels are the last dimension; everything else counts as pixels.
+//! Batch norm in the pieces of the plan: statistics, normalise (with residual and ReLU), the two sums, the input's
+//! gradient, and the running statistics. Channels are the last dimension; everything else counts as pixels.
 
 use super::activation::{relu, relu_backward};
 

@@ -50,8 +50,8 @@ pub fn backward_weights(x: &[f64], dy: &[f64], shapes: &Shapes, conv: &Conv2d) -
     dw
 }
 
-/// Calls `product(x index, w index, y index, outputs)` for every product of the convolution: the element of x meets the run of
-/// `outputs` weights and the run of `outputs` elements of y, which are the output channels of one group.
+/// Calls `product(x index, w index, y index, outputs)` for every product of the convolution: the element of x meets the
+/// run of `outputs` weights and the run of `outputs` elements of y, which are the output channels of one group.
 fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(usize, usize, usize, usize)) {
     let (in_channels, out_channels) = (shapes.x[3], shapes.y[3]);
     let (inputs, outputs) = (in_channels / conv.groups, out_channels / conv.groups);

@@ -4,8 +4,8 @@ use enmasse_graph::Window;
 
 use super::window::visit;
 
-/// The largest element of each window, and its tap. The first of equals wins; NaN wins over numbers, and of several NaN the
-/// last, as in PyTorch.
+/// The largest element of each window, and its tap. The first of equals wins; NaN wins over numbers, and of several NaN
+/// the last, as in PyTorch.
 pub fn max(x: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> (Vec<f64>, Vec<f64>) {
     let channels = input[3];
     let elements = output.iter().product();

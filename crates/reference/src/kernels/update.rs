@@ -2,7 +2,8 @@
 
 use enmasse_graph::Optimizer;
 
-/// Updates `w` in place, and `state`, which has one tensor per name of [`Optimizer::state_names`]. `step` counts from 1.
+/// Updates `w` in place, and `state`, which has one tensor per name of [`Optimizer::state_names`]. `step` counts from
+/// 1.
 pub fn update(
     optimizer: &Optimizer,
     learning_rate: f64,

@@ -2,7 +2,8 @@
 
 use enmasse_graph::Window;
 
-/// Calls `visit(output pixel, input pixel, tap)` for every tap of every output pixel that lies on the input, not on padding.
+/// Calls `visit(output pixel, input pixel, tap)` for every tap of every output pixel that lies on the input, not on
+/// padding.
 ///
 /// `input` and `output` are `[batch, height, width, channels]`; a pixel is an index over the first three. Taps count
 /// row by row, and the taps of one output pixel come in that order.

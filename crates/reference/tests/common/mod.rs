@@ -15,8 +15,8 @@ pub const TO_LOSS: [Phase; 2] = [Phase::Forward, Phase::Loss];
 /// Phases up to the sums of the gradients over shards.
 pub const TO_GRADIENTS: [Phase; 4] = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce];
 
-/// Compiles a model, checks the places of all values in its plans, and fills its parameters with random numbers that are
-/// functions of their names.
+/// Compiles a model, checks the places of all values in its plans, and fills its parameters with random numbers that
+/// are functions of their names.
 pub fn program(model: Model, options: &Options) -> ReferenceProgram {
     let plans = compile(model, options).unwrap();
     for mode in [Mode::Train, Mode::Evaluate] {
