@@ -312,6 +312,11 @@ impl Tensor {
     pub fn adaptive_avg_pool(self, output: [usize; 2]) -> Tensor {
         let shape = self.shape();
         let Some([n, _, _, c]) = self.picture_dims("adaptive_avg_pool", &shape) else { return self };
+        if output.contains(&0) {
+            let layer = self.state.borrow().layer.clone();
+            let reason = format!("adaptive_avg_pool needs an output of at least 1x1, got {}x{}", output[0], output[1]);
+            return self.fail(GraphError::Attribute { layer, reason });
+        }
         self.record(Op::AdaptiveAvgPool(AdaptiveAvgPool { output }), &[], [n, output[0], output[1], c].into())
     }
 
@@ -477,6 +482,7 @@ mod tests {
         check(&|x| x.conv2d("c", Conv::new(4, 1)).conv2d("c", Conv::new(4, 1)), &["layer c", "c.weight exists"]);
         check(&|x| x.clone() + x.max_pool(Pool::new(2)), &["add", "[2,4,4,3]"]);
         check(&|x| x.max_pool(Pool::new(2).padding(2)), &["half the kernel"]);
+        check(&|x| x.adaptive_avg_pool([0, 1]).flatten().linear("fc", 10), &["layer input", "at least 1x1, got 0x1"]);
         check(&|x| x.dropout("drop", 1.0), &["layer drop", "probability 1"]);
         check(
             &|x| x.max_pool(Pool::new(8)).flatten().linear("a", 5).batch_norm("b").conv2d("c", Conv::new(1, 1)),
