@@ -86,16 +86,19 @@ impl TrainLoader {
         self.order.dropped()
     }
 
-    /// The batches of `epoch` from `first_batch` on (0, or where a resumed run continues).
-    pub fn epoch(&self, epoch: u64, first_batch: usize) -> Batches {
+    /// The batches of `epoch` behind its first `consumed` samples (0, or where a resumed run continues), counted over all
+    /// shards.
+    pub fn epoch(&self, epoch: u64, consumed: usize) -> Batches {
+        let order = self.order.rest_of_epoch(epoch, consumed);
+        let batches = order.batches();
         let samples = Samples::Train {
-            order: self.order.epoch(epoch),
+            order,
             sharding: self.sharding,
             transform: self.transform.clone(),
             seed: self.seed,
             epoch,
         };
-        self.core.start(samples, first_batch, self.order.batches())
+        self.core.start(samples, batches)
     }
 }
 
@@ -128,7 +131,7 @@ impl EvalLoader {
     /// One pass over the data.
     pub fn pass(&self) -> Batches {
         let samples = Samples::Eval { order: self.order, transform: self.transform.clone() };
-        self.core.start(samples, 0, self.order.batches())
+        self.core.start(samples, self.order.batches())
     }
 }
 
@@ -151,7 +154,7 @@ impl Core {
         Core { pool: pool.clone(), dataset, batch, size, ahead, recycler }
     }
 
-    fn start(&self, samples: Samples, first: usize, end: usize) -> Batches {
+    fn start(&self, samples: Samples, end: usize) -> Batches {
         let source = Source { samples, dataset: self.dataset.clone(), batch: self.batch, size: self.size };
         let mut batches = Batches {
             pool: self.pool.clone(),
@@ -159,7 +162,7 @@ impl Core {
             recycler: self.recycler.clone(),
             cancelled: Arc::default(),
             under_way: VecDeque::with_capacity(self.ahead),
-            next: first,
+            next: 0,
             end,
             waited: Duration::ZERO,
         };

@@ -83,12 +83,19 @@ impl TrainOrder {
 
     /// The order of `epoch`.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
-        let indices = RandomStream::new(self.seed, "sample order", epoch, 0).permutation(self.samples);
+        self.rest_of_epoch(epoch, 0)
+    }
+
+    /// The order of what is left of `epoch` when its first `consumed` samples are done, whatever the global batch they were
+    /// done in: a resumed run repeats no sample and leaves none out but the last incomplete global batch.
+    pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
+        let mut indices = RandomStream::new(self.seed, "sample order", epoch, 0).permutation(self.samples);
+        indices.drain(..consumed.min(self.samples));
         EpochOrder { indices, global_batch: self.global_batch }
     }
 }
 
-/// The order of one epoch: a permutation of the samples.
+/// The order of one epoch, or of the rest of one: a permutation of the samples, or the end of it.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
     indices: Vec<usize>,
@@ -96,6 +103,11 @@ pub struct EpochOrder {
 }
 
 impl EpochOrder {
+    /// Complete global batches in it.
+    pub fn batches(&self) -> usize {
+        self.indices.len() / self.global_batch
+    }
+
     /// The sample indices of global batch `batch`; empty past the last complete one.
     pub fn global_batch(&self, batch: usize) -> &[usize] {
         self.indices.chunks_exact(self.global_batch).nth(batch).unwrap_or(&[])

@@ -78,7 +78,7 @@ fn epochs_differ_and_resume_continues() {
     let whole: Vec<Content> = loader.epoch(1, 0).map(content).collect();
     assert_ne!(whole, loader.epoch(2, 0).map(content).collect::<Vec<_>>());
     for first in 0..=loader.batches() {
-        assert_eq!(loader.epoch(1, first).map(content).collect::<Vec<_>>(), whole[first..]);
+        assert_eq!(loader.epoch(1, first * 4).map(content).collect::<Vec<_>>(), whole[first..]);
     }
     assert_eq!(loader.epoch(1, 99).count(), 0);
 }

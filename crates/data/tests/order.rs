@@ -55,6 +55,20 @@ proptest! {
         prop_assert!(epoch.global_batch(order.batches()).is_empty());
     }
 
+    /// An epoch begun in one global batch and ended in another sees no sample twice, and leaves out less than a global batch.
+    #[test]
+    fn a_rest_in_another_global_batch(samples in 1usize..300, before in 1usize..20, after in 1usize..20, cut in 0usize..9) {
+        prop_assume!(samples >= before.max(after));
+        let [first, second] = [before, after].map(|global| TrainOrder::new(3, samples, global).unwrap());
+        let steps = cut.min(first.batches());
+        let mut seen: Vec<usize> = (0..steps).flat_map(|step| first.epoch(4).global_batch(step).to_vec()).collect();
+        let rest = second.rest_of_epoch(4, steps * before);
+        seen.extend((0..rest.batches()).flat_map(|step| rest.global_batch(step).to_vec()));
+        prop_assert!(samples - seen.len() < before.max(after));
+        seen.sort_unstable();
+        prop_assert!(seen.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
     /// Evaluation sees every sample exactly once, and every shard counts the same batches.
     #[test]
     fn evaluation_pieces(samples in 0usize..200, shards in 1usize..7, batch in 1usize..9) {

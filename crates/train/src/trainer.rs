@@ -179,6 +179,8 @@ struct Session {
     train: TrainLoader,
     validation: EvalLoader,
     sharding: Sharding,
+    /// In the training set.
+    samples: u64,
     schedule: Schedule,
     position: Position,
     resumed: Option<(u64, u64)>,
@@ -222,21 +224,13 @@ impl Session {
             }
             compare_weights(group, program.as_ref())?;
         }
-        if !position.samples.is_multiple_of(sharding.global_batch() as u64) {
-            return Err(TrainError::Resume(format!(
-                "the run was saved {} samples into epoch {}, which is no multiple of the global batch of {}: resume with the \
-                 number of ranks and the --batch that it was saved with",
-                position.samples,
-                position.epoch,
-                sharding.global_batch()
-            )));
-        }
         if let Some(writer) = &mut writer {
             writer.begin(config, data, &position)?;
         }
         let schedule = Schedule::new(config, world_size);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
-        Ok(Session { program, train, validation, sharding, schedule, position, resumed, writer })
+        let samples = data.train.len() as u64;
+        Ok(Session { program, train, validation, sharding, samples, schedule, position, resumed, writer })
     }
 
     fn announce(&self, trainer: &mut Trainer, data: &TrainingData) {
@@ -286,10 +280,11 @@ impl Session {
         let began = Instant::now();
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
-        let total = self.train.batches() as u64 * global_batch;
+        let batches = self.train.epoch(self.position.epoch, first as usize);
+        // A run resumed with another global batch goes on behind the last sample it saw.
+        let total = first + self.rest_of_epoch() * global_batch;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64);
         let mut pending: Option<Ticket> = None;
-        let batches = self.train.epoch(self.position.epoch, (first / global_batch) as usize);
         for batch in batches {
             let batch = batch?;
             // The device may still be at the step before: decoding overlaps with it, this step does not.
@@ -376,10 +371,15 @@ impl Session {
         if let Some(writer) = &mut self.writer {
             writer.record(record)?;
         }
-        if self.position.samples == self.train.batches() as u64 * self.sharding.global_batch() as u64 {
+        if self.rest_of_epoch() == 0 {
             self.position.next_epoch();
         }
         self.save(best)
+    }
+
+    /// Complete global batches that the epoch has left.
+    fn rest_of_epoch(&self) -> u64 {
+        (self.samples - self.position.samples) / self.sharding.global_batch() as u64
     }
 
     fn save(&mut self, best: bool) -> Result<(), TrainError> {
