@@ -2,9 +2,9 @@
 
     python benchmarks/compare_torch.py --models resnet18 resnet34 resnet50 --size 224 --batch 4 --device cpu
 
-Needs torch, torchvision and numpy. Weights are torchvision's initial ones, pictures and labels random. The truth is PyTorch
-in f64; PyTorch's f32 runs beside it. Errors are as in `fixtures/make.py`; at this size rounding flips thousands of ReLUs
-in any f32 run, which makes both errors what they are, so a tensor passes with an error of at most 1e-4 or twice PyTorch's.
+Needs torch, torchvision and numpy. Weights are torchvision's initial ones, pictures and labels random. The truth is
+PyTorch in f64; PyTorch's f32 runs beside it. Errors are as in `fixtures/make.py`. A tensor passes with an error of at
+most 1e-4, or twice PyTorch's own where that is larger: rounding may flip a ReLU in any f32 run, which no run can help.
 Prints a Markdown table.
 """
 

@@ -2,8 +2,8 @@
 //!
 //!     one_step MODEL DEVICE INPUTS.safetensors OUTPUTS.safetensors
 //!
-//! The inputs are `images` (u8, `[batch, height, width, 3]`), `labels` (i32) and every parameter and buffer of the model; the
-//! outputs `logits`, `loss` and `gradient.NAME` of every parameter. `benchmarks/compare_torch.py` calls it.
+//! The inputs are `images` (u8, `[batch, height, width, 3]`), `labels` (i32) and every parameter and buffer of the model;
+//! the outputs `logits`, `loss` and `gradient.NAME` of every parameter. `benchmarks/compare_torch.py` calls it.
 
 use std::collections::HashMap;
 

@@ -124,21 +124,24 @@ pub static CASES: [Case; 7] = [
 ];
 
 impl Case {
-    /// The plans of the case.
-    pub fn plans(&self) -> Plans {
+    /// The plans of the case, its batch cut into shards that share their statistics.
+    fn plans(&self, shards: usize) -> Plans {
         let options = Options {
+            shards,
+            sync_batch_norm: shards > 1,
             size: self.size,
             label_smoothing: self.label_smoothing,
             optimizer: self.optimizer,
             freeze: self.freeze.iter().map(|pattern| pattern.to_string()).collect(),
-            ..Options::new(self.name, self.batch, 1, CLASSES)
+            ..Options::new(self.name, self.batch / shards, 1, CLASSES)
         };
         compile(&|x| (self.model)(x, CLASSES), &options).unwrap()
     }
 
-    /// Three training steps and an evaluation; what they gave has the names of the fixture.
-    pub fn run(&self, device: &dyn Device) -> Results {
-        let plans = self.plans();
+    /// Three training steps and an evaluation; what they gave has the names of the fixture. More than one shard is for a
+    /// device that hosts all of them.
+    pub fn run(&self, device: &dyn Device, shards: usize) -> Results {
+        let plans = self.plans(shards);
         let mut program = device.compile(plans.clone(), None).unwrap();
         for tensor in plans.state.iter().filter(|tensor| !tensor.name.starts_with("optimizer.")) {
             let values = formula::initial(self.seed, &tensor.name, &tensor.layout.torch_shape(&tensor.shape));

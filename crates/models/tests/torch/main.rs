@@ -15,9 +15,9 @@ use case::{CASES, Case};
 use fixture::Fixture;
 
 /// Runs a case on a device and compares everything; `floor` is the limit of the error per tensor.
-fn check(device: &dyn Device, case: &Case, floor: f64, twice_torch: bool) {
-    let label = format!("{} on {}", case.name, device.name());
-    let errors = Fixture::read(case.name).errors(&case.run(device), floor, twice_torch);
+fn check(device: &dyn Device, case: &Case, shards: usize, floor: f64, twice_torch: bool) {
+    let label = format!("{} on {}, {shards} shards", case.name, device.name());
+    let errors = Fixture::read(case.name).errors(&case.run(device, shards), floor, twice_torch);
     let mut worst: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, error, _) in &errors {
         let kind = name.split_once('.').map_or(name.as_str(), |(kind, _)| kind);
@@ -35,5 +35,15 @@ fn check(device: &dyn Device, case: &Case, floor: f64, twice_torch: bool) {
 #[test]
 fn reference() {
     // Both sides compute in f64; what differs is that the files hold f32, whose rounding is up to 6e-8.
-    CASES.iter().for_each(|case| check(&Reference, case, 1e-7, false));
+    CASES.iter().for_each(|case| check(&Reference, case, 1, 1e-7, false));
+}
+
+#[test]
+fn reference_in_shards() {
+    // With common statistics, shards of a batch are the batch: the same fixtures hold.
+    for case in &CASES {
+        for shards in (2..=case.batch).filter(|shards| case.batch.is_multiple_of(*shards)) {
+            check(&Reference, case, shards, 1e-7, false);
+        }
+    }
 }
