@@ -1,0 +1,368 @@
+//! Batch norm: statistics, normalisation with residual and ReLU, and its gradients.
+
+use crate::isa::Simd;
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+use crate::sweep::{self, Pass, Terms};
+
+/// Rows (batch x height x width) and channels of the tensor a layer normalises.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub rows: usize,
+    pub channels: usize,
+}
+
+impl Rows {
+    /// Scratch for every function of this module.
+    pub(crate) fn scratch(self) -> Scratch {
+        let sums = sweep::sum_scratch(self.rows, self.channels, 2);
+        Scratch { shared: sums.max(3 * self.channels), private: 0 }
+    }
+}
+
+/// Mean and variance of each channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moments {
+    pub mean: Region<f32>,
+    pub variance: Region<f32>,
+}
+
+struct Sum {
+    x: Region<f32>,
+}
+
+impl Terms<1> for Sum {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
+        // SAFETY: the caller's promise.
+        unsafe { [S::load(self.x.at(index, S::LANES))] }
+    }
+}
+
+struct SquaredDeviations {
+    x: Region<f32>,
+    mean: Region<f32>,
+}
+
+impl Terms<1> for SquaredDeviations {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 1] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let deviation =
+                S::sub(S::load(self.x.at(index, S::LANES)), S::load(self.mean.at(channel, S::LANES)));
+            [S::mul(deviation, deviation)]
+        }
+    }
+}
+
+/// Sums `x` over rows: the gradient of a bias.
+///
+/// # Safety
+/// Regions are valid, of `size`; `sums` is written.
+pub(crate) unsafe fn bias_backward(context: &mut Context, size: Rows, dy: Region<f32>, sums: Region<f32>) {
+    // SAFETY: the caller's promise; each channel is written once.
+    unsafe {
+        sweep::sum(context, size.rows, size.channels, &Sum { x: dy }, |channel, [sum]| {
+            *sums.at(channel, 1) = sum as f32;
+        });
+    }
+}
+
+/// Mean and biased variance of each channel. Every block takes its own mean and the squared deviations from it while its
+/// values are in cache; blocks are put together by Chan's formula, so that a large mean costs no accuracy.
+///
+/// # Safety
+/// Regions are valid, of `size`; `moments` is written.
+pub(crate) unsafe fn statistics(context: &mut Context, size: Rows, x: Region<f32>, moments: Moments) {
+    let Rows { rows, channels } = size;
+    let (isa, partial, step) = (context.isa, context.shared, sweep::block_rows(channels));
+    let blocks = rows.div_ceil(step);
+    let count = |block: usize| step.min(rows - block * step);
+    context.pool.run(blocks, |block, _| {
+        let range = block * step..block * step + count(block);
+        let mean = partial.part(2 * block * channels, channels);
+        let squares = partial.part((2 * block + 1) * channels, channels);
+        // SAFETY: the caller's promise; each block has its own place.
+        unsafe {
+            sweep::sum_block(isa, range.clone(), channels, &Sum { x }, mean);
+            let count = range.len() as f32;
+            mean.slice_mut(0, channels).iter_mut().for_each(|sum| *sum /= count);
+            sweep::sum_block(isa, range, channels, &SquaredDeviations { x, mean }, squares);
+        }
+    });
+    sweep::finish_blocks(&mut context.pool, channels, |range| {
+        for channel in range {
+            // SAFETY: blocks are complete and only read; each channel is written once.
+            unsafe {
+                let of = |block: usize, i: usize| f64::from(*partial.at((2 * block + i) * channels + channel, 1));
+                let sum: f64 = (0..blocks).map(|block| count(block) as f64 * of(block, 0)).sum();
+                let mean = sum / rows as f64;
+                let squares: f64 =
+                    (0..blocks).map(|block| of(block, 1) + count(block) as f64 * (of(block, 0) - mean).powi(2)).sum();
+                *moments.mean.at(channel, 1) = mean as f32;
+                *moments.variance.at(channel, 1) = (squares / rows as f64) as f32;
+            }
+        }
+    });
+}
+
+struct Normalize<const RELU: bool, const RESIDUAL: bool> {
+    x: Region<f32>,
+    residual: Region<f32>,
+    y: Region<f32>,
+    mean: Region<f32>,
+    scale: Region<f32>,
+    bias: Region<f32>,
+}
+
+impl<const RELU: bool, const RESIDUAL: bool> Pass for Normalize<RELU, RESIDUAL> {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let centred = S::sub(S::load(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+            let bias = S::load(self.bias.at(channel, n));
+            let mut y = S::mul_add(centred, S::load(self.scale.at(channel, n)), bias);
+            if RESIDUAL {
+                y = S::add(y, S::load(self.residual.at(index, n)));
+            }
+            if RELU {
+                y = S::relu(y);
+            }
+            S::store(self.y.at(index, n), y);
+        }
+    }
+}
+
+/// Operands of [`normalize`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forward {
+    pub size: Rows,
+    pub x: Region<f32>,
+    pub moments: Moments,
+    pub weight: Region<f32>,
+    pub bias: Region<f32>,
+    pub residual: Option<Region<f32>>,
+    pub y: Region<f32>,
+    pub epsilon: f32,
+    pub relu: bool,
+}
+
+/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the ReLU.
+///
+/// # Safety
+/// Regions are valid, of `size`; `y` is written, and lies over no operand or exactly over one.
+pub(crate) unsafe fn normalize(context: &mut Context, f: &Forward) {
+    let Rows { rows, channels } = f.size;
+    let scale = context.shared.part(0, channels);
+    // SAFETY: the scratch is this instruction's; operands as promised.
+    unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
+    let mean = f.moments.mean;
+    macro_rules! run {
+        ($relu:literal, $residual:literal, $operand:expr) => {{
+            let pass = Normalize::<$relu, $residual> { x: f.x, residual: $operand, y: f.y, mean, scale, bias: f.bias };
+            // SAFETY: the caller's promise.
+            unsafe { sweep::by_channel(context, rows, channels, &pass) }
+        }};
+    }
+    match (f.relu, f.residual) {
+        (false, None) => run!(false, false, f.x),
+        (true, None) => run!(true, false, f.x),
+        (false, Some(residual)) => run!(false, true, residual),
+        (true, Some(residual)) => run!(true, true, residual),
+    }
+}
+
+/// `weight / sqrt(variance + epsilon)` per channel.
+unsafe fn scales(variance: Region<f32>, weight: Region<f32>, epsilon: f32, scale: Region<f32>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (variance, weight) = (variance.slice(0, scale.len()), weight.slice(0, scale.len()));
+        for ((scale, variance), weight) in scale.slice_mut(0, scale.len()).iter_mut().zip(variance).zip(weight) {
+            *scale = weight * deviation_inverse(*variance, epsilon);
+        }
+    }
+}
+
+fn deviation_inverse(variance: f32, epsilon: f32) -> f32 {
+    (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
+}
+
+struct ReduceTerms<const RELU: bool> {
+    dy: Region<f32>,
+    x: Region<f32>,
+    y: Region<f32>,
+    mean: Region<f32>,
+}
+
+impl<const RELU: bool> Terms<2> for ReduceTerms<RELU> {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut dy = S::load(self.dy.at(index, n));
+            if RELU {
+                dy = S::where_positive(dy, S::load(self.y.at(index, n)));
+            }
+            let centred = S::sub(S::load(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+            [dy, S::mul(dy, centred)]
+        }
+    }
+}
+
+/// Operands of [`reduce`] and [`backward`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gradient {
+    pub size: Rows,
+    pub dy: Region<f32>,
+    pub x: Region<f32>,
+    pub moments: Moments,
+    /// The forward's result, if it had a ReLU.
+    pub y: Option<Region<f32>>,
+    pub epsilon: f32,
+}
+
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only where `y > 0` if y is given.
+///
+/// # Safety
+/// Regions are valid, of `size`; the sums are written.
+pub(crate) unsafe fn reduce(context: &mut Context, g: &Gradient, dbias: Region<f32>, dweight: Region<f32>) {
+    let Rows { rows, channels } = g.size;
+    let variance = g.moments.variance;
+    // SAFETY: the caller's promise; each channel is written once.
+    let finish = |channel: usize, [sum, product]: [f64; 2]| unsafe {
+        let inverse = 1.0 / (f64::from(*variance.at(channel, 1)) + f64::from(g.epsilon)).sqrt();
+        *dbias.at(channel, 1) = sum as f32;
+        *dweight.at(channel, 1) = (product * inverse) as f32;
+    };
+    let (dy, x, mean) = (g.dy, g.x, g.moments.mean);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match g.y {
+            Some(y) => sweep::sum(context, rows, channels, &ReduceTerms::<true> { dy, x, y, mean }, finish),
+            None => sweep::sum(context, rows, channels, &ReduceTerms::<false> { dy, x, y: x, mean }, finish),
+        }
+    }
+}
+
+struct Backward<const RELU: bool, const RESIDUAL: bool, const SUMS: bool> {
+    dy: Region<f32>,
+    x: Region<f32>,
+    y: Region<f32>,
+    dx: Region<f32>,
+    dresidual: Region<f32>,
+    mean: Region<f32>,
+    scale: Region<f32>,
+    /// Mean of dy, and the factor of `x - mean`.
+    shift: Region<f32>,
+    slope: Region<f32>,
+}
+
+impl<const RELU: bool, const RESIDUAL: bool, const SUMS: bool> Pass for Backward<RELU, RESIDUAL, SUMS> {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut dy = S::load(self.dy.at(index, n));
+            if RELU {
+                dy = S::where_positive(dy, S::load(self.y.at(index, n)));
+            }
+            let mut inner = dy;
+            if SUMS {
+                let centred = S::sub(S::load(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+                inner = S::sub(inner, S::load(self.shift.at(channel, n)));
+                inner = S::sub(inner, S::mul(centred, S::load(self.slope.at(channel, n))));
+            }
+            if RESIDUAL {
+                S::store(self.dresidual.at(index, n), dy);
+            }
+            S::store(self.dx.at(index, n), S::mul(inner, S::load(self.scale.at(channel, n))));
+        }
+    }
+}
+
+/// `(dbias, dweight, pixels behind the statistics)`; none where the statistics are constants.
+pub(crate) type Sums = Option<(Region<f32>, Region<f32>, usize)>;
+
+/// The gradient of the input, and with `dresidual` that of the residual (which may lie over dy).
+///
+/// # Safety
+/// Regions are valid, of `size`; `dx` and `dresidual` are written, and lie over no operand or exactly over dy.
+pub(crate) unsafe fn backward(
+    context: &mut Context,
+    g: &Gradient,
+    weight: Region<f32>,
+    sums: Sums,
+    dx: Region<f32>,
+    dresidual: Option<Region<f32>>,
+) {
+    let Rows { rows, channels } = g.size;
+    let coefficients = |i: usize| context.shared.part(i * channels, channels);
+    let (scale, shift, slope) = (coefficients(0), coefficients(1), coefficients(2));
+    // SAFETY: the scratch is this instruction's; operands as promised.
+    unsafe {
+        scales(g.moments.variance, weight, g.epsilon, scale);
+        if let Some((dbias, dweight, count)) = sums {
+            for channel in 0..channels {
+                let inverse = deviation_inverse(*g.moments.variance.at(channel, 1), g.epsilon);
+                *shift.at(channel, 1) = *dbias.at(channel, 1) / count as f32;
+                *slope.at(channel, 1) = *dweight.at(channel, 1) * inverse / count as f32;
+            }
+        }
+    }
+    let (dy, x, mean) = (g.dy, g.x, g.moments.mean);
+    let (y, residual) = (g.y.unwrap_or(g.x), dresidual.unwrap_or(dx));
+    macro_rules! run {
+        ($relu:literal, $residual:literal, $sums:literal) => {{
+            let dresidual = residual;
+            let pass = Backward::<$relu, $residual, $sums> { dy, x, y, dx, dresidual, mean, scale, shift, slope };
+            // SAFETY: the caller's promise.
+            unsafe { sweep::by_channel(context, rows, channels, &pass) }
+        }};
+    }
+    match (g.y.is_some(), dresidual.is_some(), sums.is_some()) {
+        (false, false, false) => run!(false, false, false),
+        (false, false, true) => run!(false, false, true),
+        (false, true, false) => run!(false, true, false),
+        (false, true, true) => run!(false, true, true),
+        (true, false, false) => run!(true, false, false),
+        (true, false, true) => run!(true, false, true),
+        (true, true, false) => run!(true, true, false),
+        (true, true, true) => run!(true, true, true),
+    }
+}
+
+/// `(mean, variance) -> [mean, variance * count / (count - 1)] / shards`.
+///
+/// # Safety
+/// Regions are valid: C values each, 2C in `share`, which is written.
+pub(crate) unsafe fn running_share(moments: Moments, count: usize, shards: usize, share: Region<f32>) {
+    let channels = moments.mean.len();
+    let unbiased = count as f32 / (count.max(2) - 1) as f32;
+    for channel in 0..channels {
+        // SAFETY: the caller's promise.
+        unsafe {
+            *share.at(channel, 1) = *moments.mean.at(channel, 1) / shards as f32;
+            *share.at(channels + channel, 1) = *moments.variance.at(channel, 1) * unbiased / shards as f32;
+        }
+    }
+}
+
+/// `running = (1 - momentum) * running + momentum * update`.
+///
+/// # Safety
+/// Regions are valid and as long as each other; `running` is written.
+pub(crate) unsafe fn running_update(update: Region<f32>, running: Region<f32>, momentum: f32) {
+    for i in 0..running.len() {
+        // SAFETY: the caller's promise.
+        unsafe { *running.at(i, 1) = (1.0 - momentum) * *running.at(i, 1) + momentum * *update.at(i, 1) };
+    }
+}
+
+#[cfg(test)]
+#[path = "batch_norm_tests.rs"]
+mod tests;

@@ -1,0 +1,160 @@
+//! Batch norm against plain loops in f64, on every level, for any number of threads, and over dy.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::isa::Isa;
+use crate::test_support::{assert_near, available, noise};
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| f64::from(v)).collect()
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Results {
+    mean: Vec<f32>,
+    variance: Vec<f32>,
+    y: Vec<f32>,
+    dbias: Vec<f32>,
+    dweight: Vec<f32>,
+    dx: Vec<f32>,
+    constant_dx: Vec<f32>,
+    /// Written over dy.
+    dresidual: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+struct Input {
+    size: Rows,
+    x: Vec<f32>,
+    residual: Vec<f32>,
+    dy: Vec<f32>,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    relu: bool,
+    with_residual: bool,
+}
+
+const EPSILON: f32 = 1e-3;
+
+fn run(input: &Input, isa: Isa, threads: usize) -> Results {
+    let size = input.size;
+    let context = &mut Context::new(threads, isa, size.scratch()).unwrap();
+    let channel = || vec![f32::NAN; size.channels];
+    let all = || vec![f32::NAN; input.x.len()];
+    let mut r = Results {
+        mean: channel(),
+        variance: channel(),
+        y: all(),
+        dbias: channel(),
+        dweight: channel(),
+        dx: all(),
+        constant_dx: all(),
+        dresidual: input.dy.clone(),
+        sums: channel(),
+    };
+    let moments = Moments { mean: Region::of_mut(&mut r.mean), variance: Region::of_mut(&mut r.variance) };
+    let (x, weight, y) = (Region::of(&input.x), Region::of(&input.weight), Region::of_mut(&mut r.y));
+    let residual = input.with_residual.then(|| Region::of(&input.residual));
+    let relu = input.relu;
+    // SAFETY: every region is a live buffer of the right size.
+    unsafe {
+        statistics(context, size, x, moments);
+        let bias = Region::of(&input.bias);
+        normalize(context, &Forward { size, x, moments, weight, bias, residual, y, epsilon: EPSILON, relu });
+        bias_backward(context, size, Region::of(&input.dy), Region::of_mut(&mut r.sums));
+        let over = Region::of_mut(&mut r.dresidual);
+        let g = Gradient { size, dy: over, x, moments, y: relu.then_some(y), epsilon: EPSILON };
+        let sums = (Region::of_mut(&mut r.dbias), Region::of_mut(&mut r.dweight));
+        reduce(context, &g, sums.0, sums.1);
+        let dresidual = input.with_residual.then_some(over);
+        backward(context, &g, weight, None, Region::of_mut(&mut r.constant_dx), None);
+        let sums = Some((sums.0, sums.1, size.rows));
+        backward(context, &g, weight, sums, Region::of_mut(&mut r.dx), dresidual);
+    }
+    r
+}
+
+fn check(rows: usize, channels: usize, relu: bool, with_residual: bool, offset: f32) {
+    let size = Rows { rows, channels };
+    let n = rows * channels;
+    let x: Vec<f32> = noise(1, n).iter().map(|v| v + offset).collect();
+    let (weight, bias) = (noise(4, channels), noise(5, channels));
+    let input = Input { size, x, residual: noise(2, n), dy: noise(3, n), weight, bias, relu, with_residual };
+    let (x, residual, dy) = (wide(&input.x), wide(&input.residual), wide(&input.dy));
+    let (weight, bias) = (wide(&input.weight), wide(&input.bias));
+    let of = |values: &[f64], c: usize| values.iter().skip(c).step_by(channels).copied().collect::<Vec<_>>();
+    let average = |values: &[f64]| values.iter().sum::<f64>() / rows as f64;
+    for isa in available() {
+        let r = run(&input, isa, 1);
+        for threads in [2, 3] {
+            assert!(run(&input, isa, threads) == r, "{threads} threads: other bits");
+        }
+        let what = |name: &str| format!("{isa} {name} {rows}x{channels}");
+        let (mean, variance): (Vec<f64>, Vec<f64>) = (0..channels)
+            .map(|c| {
+                let (x, mean) = (of(&x, c), average(&of(&x, c)));
+                (mean, average(&x.iter().map(|x| (x - mean).powi(2)).collect::<Vec<_>>()))
+            })
+            .unzip();
+        assert_near(&what("mean"), &r.mean, &mean, 1e-6);
+        assert_near(&what("variance"), &r.variance, &variance, 3e-6);
+        // From here on by the statistics as rounded to f32, which is what the operations are given.
+        let (mean, variance) = (wide(&r.mean), wide(&r.variance));
+        let inverse = |c: usize| 1.0 / (variance[c] + f64::from(EPSILON)).sqrt();
+        let hat = |i: usize| (x[i] - mean[i % channels]) * inverse(i % channels);
+        let y: Vec<f64> = (0..n)
+            .map(|i| hat(i) * weight[i % channels] + bias[i % channels] + if with_residual { residual[i] } else { 0.0 })
+            .map(|y| if relu { y.max(0.0) } else { y })
+            .collect();
+        assert_near(&what("y"), &r.y, &y, 3e-6);
+        let masked: Vec<f64> = (0..n).map(|i| if relu && r.y[i] <= 0.0 { 0.0 } else { dy[i] }).collect();
+        let sums = |values: &[f64]| (0..channels).map(|c| of(values, c).iter().sum()).collect::<Vec<f64>>();
+        let products: Vec<f64> = (0..n).map(|i| masked[i] * hat(i)).collect();
+        assert_near(&what("sums"), &r.sums, &sums(&dy), 1e-5);
+        let (dbias, dweight) = (sums(&masked), sums(&products));
+        let scale = |values: &[f64]| values.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
+        // Sums may cancel: the error is relative to what was summed.
+        let tolerance = |sums: &[f64]| 1e-6 * (rows as f64).sqrt().max(scale(sums)) / scale(sums);
+        assert_near(&what("dbias"), &r.dbias, &dbias, tolerance(&dbias));
+        assert_near(&what("dweight"), &r.dweight, &dweight, tolerance(&dweight));
+        let m = rows as f64;
+        let factor = |i: usize| weight[i % channels] * inverse(i % channels);
+        let dx: Vec<f64> = (0..n)
+            .map(|i| factor(i) * (masked[i] - dbias[i % channels] / m - hat(i) * dweight[i % channels] / m))
+            .collect();
+        assert_near(&what("dx"), &r.dx, &dx, 1e-5 * scale(&weight) / scale(&dx).min(scale(&weight)));
+        let dx: Vec<f64> = (0..n).map(|i| factor(i) * masked[i]).collect();
+        assert_near(&what("constant dx"), &r.constant_dx, &dx, 1e-6);
+        let expected = if with_residual { &masked } else { &dy };
+        assert_near(&what("dresidual"), &r.dresidual, expected, 0.0);
+    }
+}
+
+#[test]
+fn large_means_cost_no_accuracy() {
+    check(5000, 3, true, true, 100.0);
+    check(300, 70, false, false, -30.0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn any_size(rows in 2usize..700, channels in 1usize..70, relu: bool, with_residual: bool) {
+        check(rows, channels, relu, with_residual, 0.5);
+    }
+}
+
+#[test]
+fn running_statistics() {
+    let (mean, variance) = ([2.0f32, -1.0], [3.0f32, 6.0]);
+    let moments = Moments { mean: Region::of(&mean), variance: Region::of(&variance) };
+    let mut share = [0.0; 4];
+    // SAFETY: live buffers of the right sizes.
+    unsafe { running_share(moments, 4, 2, Region::of_mut(&mut share)) };
+    assert_near("share", &share, &[1.0, -0.5, 2.0, 4.0], 1e-7);
+    let mut running = [10.0f32, 20.0];
+    // SAFETY: as above.
+    unsafe { running_update(Region::of(&share[..2]), Region::of_mut(&mut running), 0.1) };
+    assert_near("running", &running, &[9.1, 17.95], 1e-7);
+}

@@ -1,0 +1,175 @@
+//! Passes that treat elements alone: pictures to f32, ReLU, add, dropout, and the order of a flattened map.
+
+use enmasse_tensor::random::{philox, unit_f32};
+
+use crate::isa::Simd;
+use crate::region::Region;
+use crate::scratch::Context;
+use crate::sweep::{self, Pass};
+
+/// Values per task of the passes without vectors.
+const TASK_VALUES: usize = 1 << 14;
+
+/// `(x / 255 - mean) / deviation` for every byte value and channel.
+pub(crate) type NormalizeTable = [[f32; 3]; 256];
+
+/// The table of [`normalize`].
+pub(crate) fn normalize_table(mean: [f32; 3], deviation: [f32; 3]) -> NormalizeTable {
+    std::array::from_fn(|byte| std::array::from_fn(|c| (byte as f32 / 255.0 - mean[c]) / deviation[c]))
+}
+
+/// Pictures `[..., 3]` of bytes to f32.
+///
+/// # Safety
+/// Regions are valid and as long as each other; `y` is written.
+pub(crate) unsafe fn normalize(context: &mut Context, table: &NormalizeTable, x: Region<u8>, y: Region<f32>) {
+    let pixels = x.len() / 3;
+    let step = TASK_VALUES / 3;
+    context.pool.run(pixels.div_ceil(step), |task, _| {
+        let first = task * step;
+        let count = step.min(pixels - first);
+        // SAFETY: the caller's promise; tasks write disjoint pixels.
+        let (from, to) = unsafe { (x.slice(3 * first, 3 * count), y.slice_mut(3 * first, 3 * count)) };
+        for (from, to) in from.as_chunks::<3>().0.iter().zip(to.as_chunks_mut::<3>().0) {
+            *to = std::array::from_fn(|c| table[usize::from(from[c])][c]);
+        }
+    });
+}
+
+struct Relu {
+    x: Region<f32>,
+    y: Region<f32>,
+}
+
+impl Pass for Relu {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::store(self.y.at(index, S::LANES), S::relu(S::load(self.x.at(index, S::LANES)))) }
+    }
+}
+
+/// `y = max(x, 0)`; NaN stays.
+///
+/// # Safety
+/// Regions are valid and as long as each other; `y` is written, and may lie over `x`.
+pub(crate) unsafe fn relu(context: &mut Context, x: Region<f32>, y: Region<f32>) {
+    // SAFETY: the caller's promise.
+    unsafe { sweep::flat(context, y.len(), &Relu { x, y }) }
+}
+
+struct ReluBackward {
+    dy: Region<f32>,
+    y: Region<f32>,
+    dx: Region<f32>,
+}
+
+impl Pass for ReluBackward {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let dx = S::where_positive(S::load(self.dy.at(index, n)), S::load(self.y.at(index, n)));
+            S::store(self.dx.at(index, n), dx);
+        }
+    }
+}
+
+/// dy where `y > 0`, else 0.
+///
+/// # Safety
+/// Regions are valid and as long as each other; `dx` is written, and may lie over `dy`.
+pub(crate) unsafe fn relu_backward(context: &mut Context, dy: Region<f32>, y: Region<f32>, dx: Region<f32>) {
+    // SAFETY: the caller's promise.
+    unsafe { sweep::flat(context, dx.len(), &ReluBackward { dy, y, dx }) }
+}
+
+struct Add {
+    a: Region<f32>,
+    b: Region<f32>,
+    c: Region<f32>,
+}
+
+impl Pass for Add {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe { S::store(self.c.at(index, n), S::add(S::load(self.a.at(index, n)), S::load(self.b.at(index, n)))) }
+    }
+}
+
+/// `c = a + b`.
+///
+/// # Safety
+/// Regions are valid and as long as each other; `c` is written, and may lie over either.
+pub(crate) unsafe fn add(context: &mut Context, a: Region<f32>, b: Region<f32>, c: Region<f32>) {
+    // SAFETY: the caller's promise.
+    unsafe { sweep::flat(context, c.len(), &Add { a, b, c }) }
+}
+
+/// What a dropout layer's mask depends on beside the sample.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropout {
+    pub key: [u32; 2],
+    pub probability: f32,
+}
+
+/// Drops elements by their sample's random words: its own gradient.
+///
+/// # Safety
+/// Regions are valid, `x` and `y` as long as each other and a multiple of the samples; `y` is written, and may lie over `x`.
+pub(crate) unsafe fn dropout(
+    context: &mut Context,
+    dropout: Dropout,
+    epoch: u64,
+    samples: Region<i64>,
+    x: Region<f32>,
+    y: Region<f32>,
+) {
+    let elements = x.len() / samples.len().max(1);
+    let factor = 1.0 / (1.0 - dropout.probability);
+    context.pool.run(samples.len(), |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample.
+        let index = unsafe { *samples.at(sample, 1) } as u64;
+        for block in 0..elements.div_ceil(4) {
+            let words = philox(dropout.key, [block as u32, epoch as u32, index as u32, (index >> 32) as u32]);
+            for (element, word) in (4 * block..elements).zip(words) {
+                let at = sample * elements + element;
+                // SAFETY: as above; the value is read before it is written.
+                unsafe {
+                    let value = *x.at(at, 1);
+                    *y.at(at, 1) = if unit_f32(word) >= dropout.probability { value * factor } else { 0.0 };
+                }
+            }
+        }
+    });
+}
+
+/// `[N, pixels, C]` to `[N, C, pixels]`; with the last two sizes exchanged, back again.
+///
+/// # Safety
+/// Regions are valid, of `samples * pixels * channels` values; `y` is written and lies over nothing.
+pub(crate) unsafe fn transpose(
+    context: &mut Context,
+    [samples, pixels, channels]: [usize; 3],
+    x: Region<f32>,
+    y: Region<f32>,
+) {
+    let size = pixels * channels;
+    context.pool.run(samples, |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample.
+        let (x, y) = unsafe { (x.slice(sample * size, size), y.slice_mut(sample * size, size)) };
+        if pixels == 1 || channels == 1 {
+            return y.copy_from_slice(x);
+        }
+        for (channel, y) in y.chunks_exact_mut(pixels).enumerate() {
+            y.iter_mut().zip(x[channel..].iter().step_by(channels)).for_each(|(y, x)| *y = *x);
+        }
+    });
+}
+
+#[cfg(test)]
+#[path = "elementwise_tests.rs"]
+mod tests;

@@ -1,0 +1,92 @@
+//! Element-wise passes against their definitions, in place and not.
+
+use enmasse_tensor::RandomStream;
+use enmasse_tensor::random::{key, unit_f32};
+
+use super::*;
+use crate::scratch::Scratch;
+use crate::test_support::{assert_near, available, noise};
+
+#[test]
+fn normalize_is_a_table() {
+    let (mean, deviation) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let bytes: Vec<u8> = (0..3 * 30_001).map(|i| (i * 31 % 256) as u8).collect();
+    let mut y = vec![0.0; bytes.len()];
+    for isa in available() {
+        let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
+        // SAFETY: live buffers of one length.
+        unsafe { normalize(context, &normalize_table(mean, deviation), Region::of(&bytes), Region::of_mut(&mut y)) };
+        let expected: Vec<f64> = bytes
+            .iter()
+            .enumerate()
+            .map(|(i, &b)| (f64::from(b) / 255.0 - f64::from(mean[i % 3])) / f64::from(deviation[i % 3]))
+            .collect();
+        assert_near("normalize", &y, &expected, 1e-6);
+    }
+}
+
+#[test]
+fn passes_over_their_operands() {
+    for (isa, n) in available().flat_map(|isa| [1, 17, 40_003].map(|n| (isa, n))) {
+        let (a, b) = (noise(1, n), noise(2, n));
+        let context = &mut Context::new(3, isa, Scratch::default()).unwrap();
+        let mut check = |f: &dyn Fn(&mut Context, Region<f32>, Region<f32>), expected: &dyn Fn(f32, f32) -> f32| {
+            let mut over = a.clone();
+            f(context, Region::of_mut(&mut over), Region::of(&b));
+            let expected: Vec<f64> = a.iter().zip(&b).map(|(&a, &b)| f64::from(expected(a, b))).collect();
+            assert_near(&format!("{isa} {n}"), &over, &expected, 0.0);
+        };
+        // SAFETY (all three): live buffers of one length.
+        check(&|c, a, _| unsafe { relu(c, a, a) }, &|a, _| a.max(0.0));
+        // SAFETY: see above.
+        check(&|c, a, b| unsafe { relu_backward(c, a, b, a) }, &|a, b| if b > 0.0 { a } else { 0.0 });
+        // SAFETY: see above.
+        check(&|c, a, b| unsafe { add(c, a, b, a) }, &|a, b| a + b);
+    }
+}
+
+#[test]
+fn dropout_reads_the_samples_stream() {
+    let (seed, probability, epoch) = (9, 0.3, 5);
+    let samples = [4i64, 7_000_000_000, 1];
+    for elements in [1, 7, 1024] {
+        let x = noise(1, 3 * elements);
+        let mut y = x.clone();
+        let layer = Dropout { key: key(seed, "dropout fc.1"), probability };
+        for isa in available() {
+            y.copy_from_slice(&x);
+            let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
+            let over = Region::of_mut(&mut y);
+            // SAFETY: live buffers of the right sizes.
+            unsafe { dropout(context, layer, epoch, Region::of(&samples), over, over) };
+        }
+        let mut expected = Vec::new();
+        for (x, &sample) in x.chunks(elements).zip(&samples) {
+            let mut stream = RandomStream::new(seed, "dropout fc.1", epoch, sample as u64);
+            expected.extend(x.iter().map(|&x| {
+                let kept = unit_f32(stream.next_u32()) >= probability;
+                if kept { f64::from(x) / (1.0 - f64::from(probability)) } else { 0.0 }
+            }));
+        }
+        assert_near("dropout", &y, &expected, 1e-6);
+    }
+}
+
+#[test]
+fn transpose_there_and_back() {
+    for [samples, pixels, channels] in [[2, 6, 5], [3, 1, 4], [1, 4, 1]] {
+        let x = noise(1, samples * pixels * channels);
+        let (mut y, mut back) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+        let context = &mut Context::new(2, available().next().unwrap(), Scratch::default()).unwrap();
+        // SAFETY: live buffers of one length.
+        unsafe {
+            transpose(context, [samples, pixels, channels], Region::of(&x), Region::of_mut(&mut y));
+            transpose(context, [samples, channels, pixels], Region::of(&y), Region::of_mut(&mut back));
+        }
+        assert_eq!(x, back);
+        assert_eq!(y[pixels * channels - 1], x[pixels * channels - 1]);
+        for (p, c) in (0..pixels).flat_map(|p| (0..channels).map(move |c| (p, c))) {
+            assert_eq!(y[c * pixels + p], x[p * channels + c]);
+        }
+    }
+}

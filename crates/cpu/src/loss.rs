@@ -1,0 +1,173 @@
+//! Softmax cross-entropy with label smoothing. Samples are independent tasks; their losses are added in order, in f64.
+
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+
+/// Attributes of the loss, and the sizes of its operands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CrossEntropy {
+    pub samples: usize,
+    pub classes: usize,
+    pub scale: f32,
+    pub smoothing: f32,
+}
+
+/// f32 values that a sample's loss and hit take in scratch: two of f64.
+const RECORD: usize = 4;
+
+impl CrossEntropy {
+    /// Scratch that [`forward`] needs.
+    pub(crate) fn scratch(&self) -> Scratch {
+        Scratch { shared: RECORD * self.samples, private: 0 }
+    }
+
+    /// The smoothed target: what every class has, and what the label has beside.
+    fn target(&self) -> (f64, f64) {
+        let smoothing = f64::from(self.smoothing);
+        (smoothing / self.classes as f64, 1.0 - smoothing)
+    }
+}
+
+/// Writes probabilities, the scaled sum of losses, and the number of hits.
+///
+/// # Safety
+/// Regions are valid: `samples * classes` logits and probabilities, labels below `classes`, one loss and count.
+pub(crate) unsafe fn forward(
+    context: &mut Context,
+    c: &CrossEntropy,
+    logits: Region<f32>,
+    labels: Region<i32>,
+    probabilities: Region<f32>,
+    loss: Region<f32>,
+    correct: Region<f32>,
+) {
+    let records: *mut [f64; 2] = context.shared.at(0, RECORD * c.samples).cast();
+    let records = Region::new(records, c.samples);
+    context.pool.run(c.samples, |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample.
+        unsafe {
+            let at = sample * c.classes;
+            let (logits, probabilities) = (logits.slice(at, c.classes), probabilities.slice_mut(at, c.classes));
+            *records.at(sample, 1) = one(c, logits, *labels.at(sample, 1), probabilities);
+        }
+    });
+    // SAFETY: all records are written.
+    let records = unsafe { records.slice(0, c.samples) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        *loss.at(0, 1) = (records.iter().map(|r| r[0]).sum::<f64>() * f64::from(c.scale)) as f32;
+        *correct.at(0, 1) = records.iter().map(|r| r[1]).sum::<f64>() as f32;
+    }
+}
+
+/// Loss and hit of one sample.
+fn one(c: &CrossEntropy, logits: &[f32], label: i32, probabilities: &mut [f32]) -> [f64; 2] {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for &logit in logits {
+        // Subtracting the largest logit changes nothing but the range of the exponentials.
+        sum += f64::from(logit - largest).exp();
+    }
+    let log_sum = f64::from(largest) + sum.ln();
+    for (probability, &logit) in probabilities.iter_mut().zip(logits) {
+        *probability = (f64::from(logit) - log_sum).exp() as f32;
+    }
+    let Ok(label) = usize::try_from(label) else { return [0.0; 2] };
+    let (everywhere, extra) = c.target();
+    let cross = |weight: f64, logit: f32| if weight == 0.0 { 0.0 } else { weight * (log_sum - f64::from(logit)) };
+    let mut loss = cross(extra, logits[label]);
+    if everywhere != 0.0 {
+        loss += logits.iter().map(|&logit| cross(everywhere, logit)).sum::<f64>();
+    }
+    let hit = logits.iter().position(|&logit| logit == largest) == Some(label);
+    [loss, f64::from(u8::from(hit))]
+}
+
+/// `scale * (probability - target)`, 0 where there is no sample.
+///
+/// # Safety
+/// Regions are valid, as in [`forward`]; `dlogits` is written, and may lie over `probabilities`.
+pub(crate) unsafe fn backward(
+    context: &mut Context,
+    c: &CrossEntropy,
+    probabilities: Region<f32>,
+    labels: Region<i32>,
+    dlogits: Region<f32>,
+) {
+    let (everywhere, extra) = c.target();
+    context.pool.run(c.samples, |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample, and values are read before they are written.
+        unsafe {
+            let label = *labels.at(sample, 1);
+            for class in 0..c.classes {
+                let at = sample * c.classes + class;
+                let target = everywhere + if label == class as i32 { extra } else { 0.0 };
+                let value = f64::from(*probabilities.at(at, 1)) - target;
+                *dlogits.at(at, 1) = if label < 0 { 0.0 } else { (value * f64::from(c.scale)) as f32 };
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::test_support::{assert_near, noise};
+
+    #[test]
+    fn equals_the_definition() {
+        for (samples, classes, smoothing) in [(1, 2, 0.0), (5, 10, 0.1), (7, 33, 0.0)] {
+            let logits: Vec<f32> = noise(1, samples * classes).iter().map(|v| v * 9.0 + 500.0).collect();
+            let labels: Vec<i32> = (0..samples).map(|i| (i * 5 % (classes + 1)) as i32 - 1).collect();
+            let c = CrossEntropy { samples, classes, scale: 0.25, smoothing };
+            let (mut expected, mut gradient, mut hits) = (0.0, Vec::new(), 0.0);
+            let mut softmax = Vec::new();
+            for (row, &label) in logits.chunks(classes).zip(&labels) {
+                let e: Vec<f64> = row.iter().map(|&v| (f64::from(v) - 500.0).exp()).collect();
+                let sum: f64 = e.iter().sum();
+                let best = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+                hits += f64::from(u8::from(best as i32 == label));
+                for (class, e) in e.iter().enumerate() {
+                    let smoothing = f64::from(smoothing);
+                    let hot = if class as i32 == label { 1.0 - smoothing } else { 0.0 };
+                    let target = hot + smoothing / classes as f64;
+                    softmax.push(e / sum);
+                    expected -= if label < 0 { 0.0 } else { 0.25 * target * (e / sum).ln() };
+                    gradient.push(if label < 0 { 0.0 } else { 0.25 * (e / sum - target) });
+                }
+            }
+            for threads in [1, 3] {
+                let context = &mut Context::new(threads, Isa::Portable, c.scratch()).unwrap();
+                let (mut p, mut loss, mut correct) = (vec![0.0; logits.len()], [0.0], [0.0]);
+                // SAFETY: live buffers of the right sizes.
+                unsafe {
+                    let (x, y) = (Region::of(&logits), Region::of(&labels));
+                    let (loss, correct) = (Region::of_mut(&mut loss), Region::of_mut(&mut correct));
+                    forward(context, &c, x, y, Region::of_mut(&mut p), loss, correct);
+                }
+                assert_near("probabilities", &p, &softmax, 1e-6);
+                assert_near("loss", &loss, &[expected], 1e-6);
+                assert_near("correct", &correct, &[hits], 0.0);
+                let over = Region::of_mut(&mut p);
+                // SAFETY: as above; the gradient lies over the probabilities.
+                unsafe { backward(context, &c, over, Region::of(&labels), over) };
+                assert_near("gradient", &p, &gradient, 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn ties_go_to_the_first_and_nan_is_seen() {
+        let c = CrossEntropy { samples: 1, classes: 3, scale: 1.0, smoothing: 0.0 };
+        let check = |logits: [f32; 3], label, loss: f64, hit: f64| {
+            let [found, correct] = one(&c, &logits, label, &mut [0.0; 3]);
+            assert!((found - loss).abs() < 1e-6 || (found.is_nan() && loss.is_nan()), "{found} {loss}");
+            assert_eq!(correct, hit);
+        };
+        check([1.0, 1.0, f32::NEG_INFINITY], 0, 2f64.ln(), 1.0);
+        check([1.0, 1.0, f32::NEG_INFINITY], 1, 2f64.ln(), 0.0);
+        check([f32::NAN, 0.0, 0.0], 2, f64::NAN, 0.0);
+        check([5.0, 1.0, 2.0], -1, 0.0, 0.0);
+    }
+}

@@ -1,0 +1,213 @@
+//! Passes over whole tensors at memory speed: element by element, and sums over all but the last dimension.
+//!
+//! Tensors are rows of channels. Tasks are blocks of whole rows, of a size that depends on the tensor alone; partial sums of
+//! blocks are added in the order of the blocks, in f64. So bits do not depend on the number of threads.
+
+use std::ops::Range;
+
+use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
+use crate::pool::Pool;
+use crate::region::Region;
+use crate::scratch::Context;
+
+/// Values per task of an element-wise pass.
+const TASK_VALUES: usize = 1 << 14;
+/// Channels per task when partial sums are added.
+const FINISH_CHANNELS: usize = 64;
+
+/// What is done at each element.
+pub(crate) trait Pass: Sync {
+    /// Does it for the `LANES` elements from `index` on, which have the channels from `channel` on.
+    ///
+    /// # Safety
+    /// The pass's memory is valid, and no other element's work touches what this one writes. `#[inline(always)]`.
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize);
+}
+
+struct Block<'a, P> {
+    pass: &'a P,
+    start: usize,
+    rows: usize,
+    channels: usize,
+}
+
+impl<P: Pass> Kernel for Block<'_, P> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for row in 0..self.rows {
+            let start = self.start + row * self.channels;
+            let mut channel = 0;
+            // SAFETY: the caller's promise, for every element of the block once.
+            unsafe {
+                while channel + S::LANES <= self.channels {
+                    self.pass.at::<S>(start + channel, channel);
+                    channel += S::LANES;
+                }
+                while channel < self.channels {
+                    self.pass.at::<Scalar>(start + channel, channel);
+                    channel += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Runs a pass over `rows` rows of `channels`.
+///
+/// # Safety
+/// As [`Pass::at`] for every element.
+pub(crate) unsafe fn by_channel<P: Pass>(context: &mut Context, rows: usize, channels: usize, pass: &P) {
+    let (isa, step) = (context.isa, (TASK_VALUES / channels.max(1)).max(1));
+    context.pool.run(rows.div_ceil(step), |task, _| {
+        let first = task * step;
+        let block = Block { pass, start: first * channels, rows: step.min(rows - first), channels };
+        // SAFETY: the caller's promise; blocks are disjoint.
+        unsafe { dispatch(isa, block) }
+    });
+}
+
+/// Runs a pass over `len` values that have no channels.
+///
+/// # Safety
+/// As [`Pass::at`] for every element.
+pub(crate) unsafe fn flat<P: Pass>(context: &mut Context, len: usize, pass: &P) {
+    let isa = context.isa;
+    context.pool.run(len.div_ceil(TASK_VALUES), |task, _| {
+        let start = task * TASK_VALUES;
+        let block = Block { pass, start, rows: 1, channels: TASK_VALUES.min(len - start) };
+        // SAFETY: the caller's promise; blocks are disjoint.
+        unsafe { dispatch(isa, block) }
+    });
+}
+
+/// What is summed over all rows: `N` terms at each element.
+pub(crate) trait Terms<const N: usize>: Sync {
+    /// The terms of the `LANES` elements from `index` on, which have the channels from `channel` on.
+    ///
+    /// # Safety
+    /// The memory read is valid. `#[inline(always)]`.
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; N];
+}
+
+/// Rows per block of a sum: some ten thousand values, which stay in the second-level cache for a second look.
+pub(crate) fn block_rows(channels: usize) -> usize {
+    ((1 << 14) / channels.max(1)).clamp(16, 1024)
+}
+
+/// Values of scratch for `sums` sums over `rows` rows of `channels`.
+pub(crate) fn sum_scratch(rows: usize, channels: usize, sums: usize) -> usize {
+    rows.div_ceil(block_rows(channels)) * sums * channels
+}
+
+struct SumBlock<'a, T, const N: usize> {
+    terms: &'a T,
+    rows: Range<usize>,
+    channels: usize,
+    sums: Region<f32>,
+}
+
+/// Adds terms of a block's rows to sums `[N][channels]`, four rows at a time.
+impl<const N: usize, T: Terms<N>> Kernel for SumBlock<'_, T, N> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let channels = self.channels;
+        // SAFETY: the sums are this task's; terms are read as the caller promised.
+        unsafe {
+            std::ptr::write_bytes(self.sums.at(0, N * channels), 0, N * channels);
+            let mut row = self.rows.start;
+            while row < self.rows.end {
+                let four = row + 4 <= self.rows.end;
+                let mut channel = 0;
+                while channel + S::LANES <= channels {
+                    self.add::<S>(row, four, channel);
+                    channel += S::LANES;
+                }
+                while channel < channels {
+                    self.add::<Scalar>(row, four, channel);
+                    channel += 1;
+                }
+                row += if four { 4 } else { 1 };
+            }
+        }
+    }
+}
+
+impl<const N: usize, T: Terms<N>> SumBlock<'_, T, N> {
+    #[inline(always)]
+    unsafe fn add<S: Simd>(&self, row: usize, four: bool, channel: usize) {
+        let index = row * self.channels + channel;
+        // SAFETY: as in `run`.
+        unsafe {
+            let mut terms = self.terms.at::<S>(index, channel);
+            if four {
+                let second = self.terms.at::<S>(index + self.channels, channel);
+                let third = self.terms.at::<S>(index + 2 * self.channels, channel);
+                let fourth = self.terms.at::<S>(index + 3 * self.channels, channel);
+                for i in 0..N {
+                    terms[i] = S::add(S::add(terms[i], second[i]), S::add(third[i], fourth[i]));
+                }
+            }
+            for i in 0..N {
+                let sum = self.sums.at(i * self.channels + channel, S::LANES);
+                S::store(sum, S::add(S::load(sum), terms[i]));
+            }
+        }
+    }
+}
+
+/// Sums terms over the rows of one block into `sums` (`[N][channels]`).
+///
+/// # Safety
+/// As [`Terms::at`]; `sums` is valid and the caller's alone.
+pub(crate) unsafe fn sum_block<const N: usize, T: Terms<N>>(
+    isa: Isa,
+    rows: Range<usize>,
+    channels: usize,
+    terms: &T,
+    sums: Region<f32>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { dispatch(isa, SumBlock { terms, rows, channels, sums }) }
+}
+
+/// Sums terms over `rows` rows of `channels`, and hands `finish` each channel with its sums.
+///
+/// # Safety
+/// As [`Terms::at`]; the context's shared scratch holds [`sum_scratch`] values.
+pub(crate) unsafe fn sum<const N: usize, T: Terms<N>>(
+    context: &mut Context,
+    rows: usize,
+    channels: usize,
+    terms: &T,
+    finish: impl Fn(usize, [f64; N]) + Sync,
+) {
+    let (isa, partial, step) = (context.isa, context.shared, block_rows(channels));
+    let blocks = rows.div_ceil(step);
+    context.pool.run(blocks, |block, _| {
+        let first = block * step;
+        let sums = partial.part(block * N * channels, N * channels);
+        // SAFETY: the caller's promise; blocks have disjoint sums.
+        unsafe { sum_block(isa, first..(first + step).min(rows), channels, terms, sums) }
+    });
+    finish_blocks(&mut context.pool, channels, |range| {
+        let mut totals = [[0.0f64; FINISH_CHANNELS]; N];
+        for block in 0..blocks {
+            for (i, totals) in totals.iter_mut().enumerate() {
+                // SAFETY: the blocks' sums are complete, and only read here.
+                let sums = unsafe { partial.slice((block * N + i) * channels + range.start, range.len()) };
+                totals.iter_mut().zip(sums).for_each(|(total, &sum)| *total += f64::from(sum));
+            }
+        }
+        for (at, channel) in range.enumerate() {
+            finish(channel, std::array::from_fn(|i| totals[i][at]));
+        }
+    });
+}
+
+/// Runs `job` for pieces of at most 64 channels.
+pub(crate) fn finish_blocks(pool: &mut Pool, channels: usize, job: impl Fn(Range<usize>) + Sync) {
+    pool.run(channels.div_ceil(FINISH_CHANNELS), |task, _| {
+        let first = task * FINISH_CHANNELS;
+        job(first..(first + FINISH_CHANNELS).min(channels));
+    });
+}
