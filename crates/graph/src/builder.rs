@@ -234,10 +234,6 @@ impl Tensor {
         let shape = self.shape();
         let (channels, training) = (shape.last(), self.state.borrow().mode == Mode::Train);
         let count = shape.elements() / channels.max(1);
-        if training && count < 2 {
-            let reason = "training needs more than one value per channel: use a larger --batch or --size".into();
-            return self.fail(GraphError::Shape { layer: name.into(), operation: "batch_norm", shape, reason });
-        }
         let plain =
             |suffix: &str, init| self.parameter(format!("{name}.{suffix}"), [channels].into(), Layout::Plain, init);
         let (weight, bias) = (plain("weight", Init::Constant(1.0)), plain("bias", Init::Constant(0.0)));
@@ -328,6 +324,11 @@ impl Tensor {
             return self.fail(GraphError::Attribute { layer: name.into(), reason });
         }
         let (mode, seed) = (self.state.borrow().mode, self.state.borrow().seed);
+        let is_this = |node: &Node| matches!(&node.op, Op::Dropout { layer, .. } if layer == name);
+        if self.state.borrow().graph.nodes.iter().any(is_this) {
+            let reason = "a dropout of this name exists already, and both would drop the same elements".into();
+            return self.fail(GraphError::Attribute { layer: name.into(), reason });
+        }
         if mode == Mode::Evaluate || probability == 0.0 {
             return self;
         }
@@ -389,6 +390,15 @@ impl Tensor {
         window: &Window,
         size: [usize; 2],
     ) -> Option<[usize; 2]> {
+        let zero = [("kernel", window.kernel), ("stride", window.stride), ("dilation", window.dilation)];
+        if let Some((what, _)) = zero.into_iter().find(|(_, values)| values.contains(&0)) {
+            let layer = self.state.borrow().layer.clone();
+            self.set_error(GraphError::Attribute {
+                layer,
+                reason: format!("{operation} with {what} 0 makes no sense"),
+            });
+            return None;
+        }
         let dims = window.output(0, size[0]).zip(window.output(1, size[1]));
         if dims.is_none() {
             let layer = self.state.borrow().layer.clone();
@@ -484,16 +494,12 @@ mod tests {
         check(&|x| x.max_pool(Pool::new(2).padding(2)), &["half the kernel"]);
         check(&|x| x.adaptive_avg_pool([0, 1]).flatten().linear("fc", 10), &["layer input", "at least 1x1, got 0x1"]);
         check(&|x| x.dropout("drop", 1.0), &["layer drop", "probability 1"]);
+        check(&|x| x.dropout("drop", 0.5).dropout("drop", 0.5), &["layer drop", "exists already"]);
+        check(&|x| x.conv2d("stem", Conv::new(4, 3).dilation(0)), &["layer stem", "dilation 0"]);
+        check(&|x| x.max_pool(Pool::new(2).stride(0)), &["stride 0"]);
         check(
             &|x| x.max_pool(Pool::new(8)).flatten().linear("a", 5).batch_norm("b").conv2d("c", Conv::new(1, 1)),
             &["layer c"],
         );
-    }
-
-    #[test]
-    fn one_value_per_channel_cannot_be_normalised() {
-        let builder = Builder::new(1, [1, 1], Mode::Train, 0);
-        let x = builder.pixels([0.0; 3], [1.0; 3]).batch_norm("bn").flatten().linear("fc", 10);
-        assert!(builder.finish(&x, 10).unwrap_err().to_string().contains("larger --batch"));
     }
 }

@@ -111,9 +111,27 @@ fn record(model: &dyn Fn(Tensor) -> Tensor, options: &Options, mode: Mode) -> Re
     let mut forward = builder.finish(&logits, options.classes)?;
     if mode == Mode::Train {
         freeze(&mut forward.graph, &options.freeze)?;
+        check_statistics(&forward.graph, options)?;
     }
     fuse(&mut forward.graph, &[forward.logits]);
     Ok(forward)
+}
+
+/// The statistics of one value are of no use. What counts is what is left to normalise by them, over which shards.
+fn check_statistics(graph: &Graph, options: &Options) -> Result<(), GraphError> {
+    let shards = if options.sync_batch_norm { options.shards } else { 1 };
+    for node in graph.nodes.iter().filter(|node| node.op == Op::BatchNormStatistics) {
+        let shape = graph.shape(node.inputs[0]);
+        if shape.elements() / shape.last() * shards < 2 {
+            return Err(GraphError::Shape {
+                layer: node.layer.clone(),
+                operation: "batch_norm",
+                shape: shape.clone(),
+                reason: "training needs more than one value per channel: use a larger --batch or --size".into(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Appends the loss and returns its node's index with `(loss, correct)`.
@@ -382,5 +400,19 @@ mod tests {
         assert!(compile(&model, &Options { allow_unused: true, ..options(2) }).is_ok());
         let all = Options { freeze: vec!["*".into()], ..options(1) };
         assert_eq!(compile(&residual_net, &all).unwrap_err(), GraphError::NothingToTrain);
+    }
+
+    #[test]
+    fn one_value_per_channel_is_refused_where_it_would_be_normalised_by() {
+        let model = |x: Tensor| x.batch_norm("bn").flatten().linear("fc", 10);
+        let check = |change: Options, fine: bool| {
+            let found = compile(&model, &Options { batch: 1, size: [1, 1], ..change });
+            assert_eq!(found.is_ok(), fine, "{found:?}");
+            assert!(fine || found.unwrap_err().to_string().contains("layer bn"));
+        };
+        check(options(1), false);
+        check(options(2), false);
+        check(Options { sync_batch_norm: true, ..options(2) }, true);
+        check(Options { freeze: vec!["bn".into()], ..options(1) }, true);
     }
 }

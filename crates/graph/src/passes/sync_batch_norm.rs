@@ -1,6 +1,6 @@
 //! SyncBatchNorm: statistics, and the sums of the backward pass, over the pixels of all shards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{Graph, Node, NormStatistics, Op, ValueId};
 
@@ -14,6 +14,11 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
     // The layer's own sums, which only the backward of its input replaces by the sums of all.
     let mut summed: HashMap<ValueId, ValueId> = HashMap::new();
     let nodes = std::mem::take(&mut graph.nodes);
+    // A layer right behind the pictures needs no gradient of its input: its sums concern nobody else.
+    let wanted: HashSet<ValueId> = (nodes.iter())
+        .filter(|node| matches!(node.op, Op::BatchNormBackward { .. }))
+        .flat_map(|node| node.inputs.iter().copied())
+        .collect();
     for mut node in nodes {
         for input in &mut node.inputs {
             *input = *renamed.get(input).unwrap_or(input);
@@ -36,7 +41,9 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
         let pixels = |graph: &Graph, x: ValueId| graph.shape(x).elements() / graph.shape(x).last();
         let exchange = match node.op {
             Op::BatchNormStatistics => Some(Op::SyncStatistics { count: pixels(graph, node.inputs[0]) }),
-            Op::BatchNormReduce { .. } if !is_running(graph, &node) => Some(Op::SyncSum),
+            Op::BatchNormReduce { .. } if !is_running(graph, &node) && wanted.contains(&outputs[0]) => {
+                Some(Op::SyncSum)
+            }
             _ => None,
         };
         graph.nodes.push(node);
