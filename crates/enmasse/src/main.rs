@@ -1,2 +1,19 @@
-//! The `enmasse` program.
-fn main() {}
+//! The `enmasse` program: reads the command line, runs one command, and turns its failure into a line and an exit code.
+
+mod arguments;
+mod commands;
+mod failure;
+mod interrupt;
+mod output;
+mod ranks;
+mod reporter;
+mod settings;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match arguments::parse(std::env::args_os()).and_then(commands::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.say().into(),
+    }
+}

@@ -1,0 +1,303 @@
+//! The command line: every command and flag, made from the settings' own definitions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use enmasse_train::{Kind, SETTINGS, Setting};
+
+use crate::failure::Failure;
+
+/// Spellings of other programs for our flags.
+const ALIASES: &[(&str, &[&str])] = &[("batch", &["batch-size", "batch_size"]), ("sync_bn", &["syncBN"])];
+
+/// Settings that `eval` knows.
+pub const EVALUATION: &[&str] =
+    &["model", "size", "batch", "devices", "ranks", "threads", "loader_threads", "precision", "convert_rgb", "json"];
+
+/// The whole command line.
+pub fn command() -> Command {
+    Command::new("enmasse")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Data-parallel training of image classifiers.")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(train())
+        .subcommand(eval())
+        .subcommand(predict())
+        .subcommand(plan())
+        .subcommand(bench())
+        .subcommand(launch())
+}
+
+fn train() -> Command {
+    let flags = SETTINGS.iter().filter(|setting| setting.name != "data").map(flag);
+    Command::new("train")
+        .about("Train a model on a folder of class folders")
+        .after_help(
+            "Every flag is also a key of --config FILE and a variable ENMASSE_NAME. Later ones win: defaults, the saved run,\n\
+             --config, the environment, the command line.",
+        )
+        .arg(positional("data"))
+        .args(flags)
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Read settings from this TOML file"),
+        )
+}
+
+fn eval() -> Command {
+    Command::new("eval")
+        .about("Loss and accuracy of a run's best checkpoint, or of a weights file")
+        .arg(source())
+        .arg(Arg::new("data").value_name("DATA").help("Folder of class folders, evaluated whole"))
+        .arg(
+            Arg::new("split")
+                .long("split")
+                .value_name("PART")
+                .value_parser(["all", "val"])
+                .default_value("all")
+                .help("\"val\" takes the run's own validation part of DATA"),
+        )
+        .args(settings(EVALUATION))
+}
+
+fn predict() -> Command {
+    Command::new("predict")
+        .about("The most probable classes of pictures")
+        .arg(source())
+        .arg(
+            Arg::new("images")
+                .value_name("IMAGE")
+                .required(true)
+                .num_args(1..)
+                .value_parser(value_parser!(PathBuf))
+                .help("JPEG or PNG files"),
+        )
+        .arg(count("top", "K", "Classes to tell of each picture").default_value("5"))
+        .args(settings(&["model", "size", "batch", "threads", "precision", "convert_rgb", "json"]))
+}
+
+fn plan() -> Command {
+    let names = ["model", "size", "batch", "devices", "sync_bn", "optimizer", "momentum", "weight_decay", "nesterov"];
+    let print = Command::new("print")
+        .about("Print what every rank runs: instructions, buckets, memory")
+        .args(settings(&names))
+        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "threads"]))
+        .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
+        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));
+    Command::new("plan")
+        .about("Look at plans")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(print)
+}
+
+fn bench() -> Command {
+    let step = Command::new("step")
+        .about("Time steps on synthetic pictures: forward, loss, backward, SGD with momentum and weight decay")
+        .args(settings(&["model", "size", "batch", "precision", "threads", "json"]))
+        .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
+        .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
+        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"));
+    Command::new("bench")
+        .about("Measure this machine")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(step)
+}
+
+fn launch() -> Command {
+    Command::new("launch")
+        .about("Run any program as N ranks, with torchrun's environment variables")
+        .arg(
+            count("nproc-per-node", "N", "Number of ranks")
+                .short('n')
+                .alias("nproc_per_node")
+                .required(true)
+                .allow_negative_numbers(true),
+        )
+        .arg(
+            Arg::new("program")
+                .value_name("PROGRAM")
+                .required(true)
+                .num_args(1..)
+                .trailing_var_arg(true)
+                .allow_hyphen_values(true)
+                .value_parser(value_parser!(OsString))
+                .help("Program and its arguments"),
+        )
+}
+
+/// A run folder or a weights file.
+fn source() -> Arg {
+    Arg::new("source")
+        .value_name("RUN|WEIGHTS")
+        .required(true)
+        .value_parser(value_parser!(PathBuf))
+        .help("Run folder, or safetensors file with torchvision's names")
+}
+
+fn count(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(placeholder).value_parser(at_least_one).help(help)
+}
+
+fn at_least_one(text: &str) -> Result<usize, &'static str> {
+    text.parse().ok().filter(|&count| count > 0).ok_or("must be a whole number, 1 or more")
+}
+
+fn settings(names: &[&str]) -> Vec<Arg> {
+    names.iter().filter_map(|name| Setting::find(name)).map(flag).collect()
+}
+
+fn positional(name: &'static str) -> Arg {
+    let arg = Arg::new(name).value_name("DATA");
+    match Setting::find(name) {
+        Some(setting) => arg.help(setting.help),
+        None => arg,
+    }
+}
+
+/// The flag of a setting. Values stay text: the setting's own parser reads them, with the same messages as for a file.
+fn flag(setting: &'static Setting) -> Arg {
+    let long = setting.name.replace('_', "-");
+    let mut help = setting.help.to_owned();
+    if let Kind::Choice(words) = setting.kind {
+        help.push_str(&format!(" [one of: {}]", words.join(", ")));
+    }
+    let aliases = ALIASES.iter().filter(|(name, _)| *name == setting.name).flat_map(|(_, aliases)| *aliases);
+    let underscored = (long != setting.name).then_some(setting.name);
+    let arg = Arg::new(setting.name).long(long).aliases(aliases.copied().chain(underscored));
+    match setting.kind {
+        Kind::Switch => arg
+            .value_name("true|false")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .hide_possible_values(true)
+            .help(help),
+        kind => {
+            if let Some(default) = setting.default_text().filter(|text| !text.is_empty()) {
+                help.push_str(&format!(" [default: {default}]"));
+            }
+            let action = if kind == Kind::List { ArgAction::Append } else { ArgAction::Set };
+            arg.value_name(setting.placeholder).action(action).allow_negative_numbers(true).help(help)
+        }
+    }
+}
+
+/// What the user gave for each setting on the command line; a repeatable flag's occurrences are joined by commas.
+pub fn given(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, String)> {
+    SETTINGS.iter().filter_map(|setting| {
+        let values: Vec<&String> = matches.try_get_many(setting.name).ok()??.collect();
+        Some((setting.name, values.into_iter().map(String::as_str).collect::<Vec<_>>().join(",")))
+    })
+}
+
+/// Reads the command line. Help and the version are no failure, and already printed: `None`.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<ArgMatches>, Failure> {
+    let error = match command().try_get_matches_from(arguments) {
+        Ok(matches) => return Ok(Some(matches)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            error.print().map_err(|error| Failure::Error(format!("cannot write to standard output: {error}")))?;
+            Ok(None)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            // Whoever names no command wants to see which there are.
+            eprint!("{}", error.render());
+            Err(Failure::Told(2))
+        }
+        _ => Err(Failure::Usage(usage_line(&error))),
+    }
+}
+
+/// The parser's message spans lines (what, tips, usage); the first ones say what is wrong and what was perhaps meant.
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let said: Vec<&str> = text.lines().take_while(|line| !line.starts_with("Usage:")).map(str::trim).collect();
+    let mut line =
+        said.iter().filter(|part| !part.is_empty() && !part.starts_with("tip:")).copied().collect::<Vec<_>>().join(" ");
+    line = line.trim_start_matches("error: ").trim_end_matches('.').to_owned();
+    line = line.replace(" For more information, try '--help'", "");
+    match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
+        Some(ContextValue::String(name)) => format!("{line}: did you mean {name}?"),
+        Some(ContextValue::Strings(names)) => format!("{line}: did you mean {}?", names.join(" or ")),
+        _ => format!("{line}; see --help"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<ArgMatches, Failure> {
+        let arguments = std::iter::once("enmasse").chain(line.split_whitespace()).map(OsString::from);
+        parse(arguments).map(|matches| matches.unwrap())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_has_its_flag() {
+        let check = |line: &str, expected: &[(&str, &str)]| {
+            let matches = read(&format!("train {line}")).unwrap_or_else(|failure| panic!("{line}: {failure:?}"));
+            let found: Vec<_> = given(matches.subcommand().unwrap().1).collect();
+            assert_eq!(
+                found.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(),
+                expected,
+                "{line}"
+            );
+        };
+        for setting in SETTINGS.iter().filter(|setting| setting.name != "data") {
+            match setting.kind {
+                Kind::Switch => check(&setting.flag(), &[(setting.name, "true")]),
+                _ => check(&format!("{} 7", setting.flag()), &[(setting.name, "7")]),
+            }
+        }
+        check("", &[]);
+        check("photos --lr -1", &[("data", "photos"), ("lr", "-1")]);
+        check("--sync-bn=false --json x", &[("data", "x"), ("sync_bn", "false"), ("json", "true")]);
+        check("--freeze a --freeze b,c", &[("freeze", "a,b,c")]);
+        check(
+            "--batch-size 4 --weight_decay 0 --syncBN",
+            &[("batch", "4"), ("sync_bn", "true"), ("weight_decay", "0")],
+        );
+    }
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        let check =
+            |line: &str, expected: &str| assert_eq!(read(line).unwrap_err(), Failure::Usage(expected.into()), "{line}");
+        check("train --epoch 3", "unexpected argument '--epoch' found: did you mean --epochs?");
+        check("trian", "unrecognized subcommand 'trian': did you mean train?");
+        check("train a b", "unexpected argument 'b' found; see --help");
+        check("eval", "the following required arguments were not provided: <RUN|WEIGHTS>; see --help");
+        check(
+            "predict run a.jpg --top 0",
+            "invalid value '0' for '--top <K>': must be a whole number, 1 or more; see --help",
+        );
+        check("train --lr", "a value is required for '--lr <RATE>' but none was supplied; see --help");
+    }
+
+    #[test]
+    fn launch_takes_everything_behind_the_program() {
+        let matches = read("launch --nproc_per_node 3 -- sh -c true -n").unwrap();
+        let (_, launch) = matches.subcommand().unwrap();
+        let program: Vec<_> = launch.get_many::<OsString>("program").unwrap().collect();
+        assert_eq!(launch.get_one("nproc-per-node"), Some(&3usize));
+        assert_eq!(program, ["sh", "-c", "true", "-n"]);
+    }
+}

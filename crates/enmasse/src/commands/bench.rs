@@ -1,0 +1,139 @@
+//! `enmasse bench step`: the time of a training step, or of a forward pass, on synthetic pictures.
+
+use std::time::Instant;
+
+use clap::ArgMatches;
+use enmasse_device::{Device, Program, StepInputs};
+use enmasse_graph::{Mode, Options, Phase, compile_evaluation};
+use enmasse_tensor::RandomStream;
+use enmasse_train::{TrainConfig, compile_plans, initialize, peak_rss_bytes};
+use serde_json::json;
+
+use crate::commands::classes;
+use crate::failure::Failure;
+use crate::output::{Output, mebibytes};
+use crate::ranks::Rank;
+use crate::{interrupt, settings};
+
+/// Steps before the clock counts: pages are touched, threads and caches warm.
+const WARM_UP: usize = 3;
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    match matches.subcommand() {
+        Some(("step", matches)) => step(matches),
+        _ => Ok(()),
+    }
+}
+
+fn step(matches: &ArgMatches) -> Result<(), Failure> {
+    let config = settings::layers(matches)?.finish()?;
+    let (classes, evaluate) = (classes(matches, &config), matches.get_flag("eval"));
+    let steps = matches.get_one("steps").copied().unwrap_or(1);
+    interrupt::watch()?;
+    let device = Rank::alone().device(&config);
+    let mut program = program(&config, classes, evaluate, &device)?;
+    let batch = config.batch_per_rank(1);
+    let mut milliseconds = time_steps(program.as_mut(), &config, batch, classes, steps)?;
+    milliseconds.sort_unstable_by(f64::total_cmp);
+
+    let (median, least) = (median(&milliseconds), milliseconds.first().copied().unwrap_or(0.0));
+    let images_per_second = batch as f64 / median * 1e3;
+    let peak = peak_rss_bytes();
+    let mut output = Output::new(config.json);
+    match output.is_json() {
+        true => output.json(json!({
+            "images_per_second": images_per_second,
+            "median_ms": median,
+            "min_ms": least,
+            "peak_rss_bytes": peak,
+        })),
+        false => output.text(format_args!(
+            "{} {}, {batch} x {size}x{size}, {}: {images_per_second:.1} images/s, median {median:.2} ms, least {least:.2} ms, \
+             peak memory {}",
+            config.model,
+            if evaluate { "forward" } else { "training step" },
+            device.name(),
+            mebibytes(peak as usize),
+            size = config.size,
+        )),
+    }
+    output.finish()
+}
+
+fn program(
+    config: &TrainConfig,
+    classes: usize,
+    evaluate: bool,
+    device: &dyn Device,
+) -> Result<Box<dyn Program>, Failure> {
+    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    let plans = if evaluate {
+        let options = Options::new(config.model.clone(), config.batch_per_rank(1), config.size, classes);
+        compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
+    } else {
+        compile_plans(config, &|x, classes| model.forward(x, classes), classes, 1)?
+    };
+    let mut program = device.compile(plans, None).map_err(Failure::error)?;
+    initialize(program.as_mut(), config.seed).map_err(Failure::error)?;
+    Ok(program)
+}
+
+/// The milliseconds of each step behind the warm-up.
+fn time_steps(
+    program: &mut dyn Program,
+    config: &TrainConfig,
+    batch: usize,
+    classes: usize,
+    steps: usize,
+) -> Result<Vec<f64>, Failure> {
+    let mut random = RandomStream::new(config.seed, "bench", 0, 0);
+    let images: Vec<u8> = (0..batch * config.size * config.size * 3).map(|_| random.below(256) as u8).collect();
+    let labels: Vec<i32> = (0..batch).map(|sample| (sample % classes) as i32).collect();
+    let sample_indices: Vec<u64> = (0..batch as u64).collect();
+    let (mode, phases) = match program.plans().train {
+        Some(_) => (Mode::Train, &Phase::ALL[..]),
+        None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),
+    };
+    let mut milliseconds = Vec::with_capacity(steps);
+    for step in 0..WARM_UP + steps {
+        let inputs = StepInputs {
+            images: &images,
+            labels: &labels,
+            sample_indices: &sample_indices,
+            epoch: 0,
+            // Small enough that the same batch over and over never leads to infinities.
+            learning_rate: 1e-3,
+            optimizer_step: step as u64 + 1,
+        };
+        let began = Instant::now();
+        let ticket = program.submit(mode, phases, &inputs).map_err(Failure::error)?;
+        program.metrics(ticket).map_err(Failure::error)?;
+        if step >= WARM_UP {
+            milliseconds.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    Ok(milliseconds)
+}
+
+/// The middle of sorted values, the mean of both for an even number.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    match sorted {
+        [] => 0.0,
+        _ if sorted.len() % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        let check = |sorted: &[f64], expected: f64| assert_eq!(median(sorted), expected);
+        check(&[3.0], 3.0);
+        check(&[1.0, 2.0], 1.5);
+        check(&[1.0, 2.0, 9.0], 2.0);
+    }
+}

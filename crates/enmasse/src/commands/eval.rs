@@ -1,0 +1,172 @@
+//! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ArgMatches;
+use enmasse_data::{Dataset, DecodePool, EvalLoader, Folder, Sharding};
+use enmasse_train::{EpochPosition, Quiet, RunPaths, Setting, TrainConfig, TrainError, TrainingData, evaluate};
+use serde_json::json;
+
+use crate::arguments::EVALUATION;
+use crate::commands::weights::{self, Weights};
+use crate::failure::Failure;
+use crate::output::{Output, counted};
+use crate::ranks::{self, Rank};
+use crate::reporter::{Reporter, percent};
+use crate::settings::{self, cores};
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let layers = settings::layers(matches)?;
+    let place = ranks::place()?;
+    if let Some(place) = &place {
+        ranks::check_devices(&layers, place)?;
+    }
+    let weights = weights::open(matches, &layers)?;
+    let part = Part::of(matches);
+    let saved = saved_config(&weights.path)?;
+    let mut config = layers.finish()?;
+    // Pictures that the run was trained on can be evaluated by it.
+    config.convert_rgb |= saved.as_ref().is_some_and(|saved| saved.convert_rgb);
+    let root = match matches.get_one::<String>("data") {
+        Some(data) => PathBuf::from(data),
+        None if part == Part::Whole => {
+            return Err(Failure::Usage("name the DATA to evaluate; only --split val knows it from the run".to_owned()));
+        }
+        None => match saved.and_then(|saved| saved.data) {
+            Some(data) => data,
+            None => super::shapes()?,
+        },
+    };
+    let data = open_data(&weights, part, &root, config.convert_rgb)?;
+    let task = Task { weights, data, config };
+    match place {
+        Some(place) => ranks::as_rank(&place, None, |rank| task.evaluate(rank)),
+        None => {
+            let world_size = task.config.rank_count(cores());
+            let command = || task.command_line(part, &root);
+            ranks::host(world_size, task.config.ranks, None, command, |rank| task.evaluate(rank))
+        }
+    }
+}
+
+/// What of DATA is evaluated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// All of it.
+    Whole,
+    /// What the run validated on.
+    Validation,
+}
+
+impl Part {
+    fn of(matches: &ArgMatches) -> Self {
+        match matches.get_one::<String>("split").map(String::as_str) {
+            Some("val") => Part::Validation,
+            _ => Part::Whole,
+        }
+    }
+}
+
+/// What is evaluated, by what, how.
+struct Task {
+    weights: Weights,
+    data: Arc<dyn Dataset>,
+    config: TrainConfig,
+}
+
+impl Task {
+    /// One rank of the evaluation; the first one tells.
+    fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
+        let Task { weights, data, config } = self;
+        let batch = config.batch_per_rank(rank.world_size());
+        let shard = rank.group.as_ref().map_or(0, |group| group.rank());
+        let sharding = Sharding { shard, shards: rank.world_size(), batch };
+        let pool = DecodePool::new(rank.loader_threads(config)).map_err(Failure::error)?;
+        let transform = weights.classifier.transform.clone();
+        let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
+        let device = rank.device(config);
+        let forward = |x, classes| weights.model.forward(x, classes);
+        let mut program = weights.classifier.program(&forward, &device, rank.group.clone(), batch)?;
+        let (total, group) = (data.len() as u64, rank.group.as_ref());
+        let mut run = |observer: &mut dyn enmasse_train::Observer| {
+            evaluate(program.as_mut(), &loader, total, group, EpochPosition::default(), observer)
+        };
+        if !rank.is_first() {
+            run(&mut Quiet)?;
+            return Ok(());
+        }
+        let mut reporter = Reporter::new(Output::new(config.json), 0);
+        let found = run(&mut &mut reporter)?;
+        let mut output = reporter.into_output();
+        let (loss, accuracy, samples) = (found.loss, found.accuracy, found.samples);
+        match output.is_json() {
+            true => output.json(json!({"event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples})),
+            false => {
+                let pictures = counted(samples as usize, "picture");
+                output.text(format_args!("{pictures}: accuracy {}, loss {loss:.4}", percent(accuracy)));
+            }
+        }
+        output.finish()
+    }
+
+    /// The arguments of a rank.
+    fn command_line(&self, part: Part, root: &Path) -> Vec<OsString> {
+        // What a run or a checkpoint knows of itself must not be given again.
+        let is_own = |name: &str| !self.weights.is_bare && ["model", "size"].contains(&name);
+        let names = EVALUATION.iter().filter(|name| !is_own(name));
+        let mut arguments = vec!["eval".into()];
+        arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
+        arguments.push(if part == Part::Validation { "--split=val" } else { "--split=all" }.into());
+        arguments.extend(["--".into(), self.weights.path.as_os_str().to_owned(), root.into()]);
+        arguments
+    }
+}
+
+/// The configuration of a run; `None` for a weights file.
+fn saved_config(path: &Path) -> Result<Option<TrainConfig>, Failure> {
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    let text = RunPaths::new(path).saved_config().map_err(Failure::error)?;
+    text.map(|text| TrainConfig::from_toml(&text)).transpose().map_err(Failure::error)
+}
+
+/// The pictures, labelled by the classes of the weights.
+fn open_data(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
+    if part == Part::Validation {
+        if !weights.path.is_dir() {
+            return Err(Failure::Usage(
+                "--split val: only a run folder knows which part of DATA validated it".to_owned(),
+            ));
+        }
+        let split = RunPaths::new(&weights.path).read_split().map_err(Failure::error)?;
+        return Ok(TrainingData::from_record(root, split, convert_rgb)?.validation);
+    }
+    let parts: Vec<&str> = ["train", "val", "test"].into_iter().filter(|part| root.join(part).is_dir()).collect();
+    if parts.len() > 1 && parts[0] == "train" {
+        return Err(Failure::Error(format!(
+            "{}: holds {}/ and {}/; name the one to evaluate, such as {}",
+            root.display(),
+            parts[0],
+            parts[1],
+            root.join(parts[1]).display()
+        )));
+    }
+    let folder = Folder::scan(root).map_err(Failure::error)?;
+    let (found, known) = (folder.classes().len(), weights.classifier.classes.len());
+    let folder = match weights.is_bare {
+        false => folder.relabel(&weights.classifier.classes).map_err(|error| TrainError::from(error))?,
+        // Without names the order of classes is all there is to go by.
+        true if found == known => folder,
+        true => {
+            let path = root.display();
+            return Err(Failure::Error(format!(
+                "{path}: has {}, but the weights tell {known} apart",
+                counted(found, "class")
+            )));
+        }
+    };
+    Ok(Arc::new(folder.convert_rgb(convert_rgb)))
+}

@@ -1,0 +1,69 @@
+//! `enmasse plan print`: what every rank runs, as text, with its buckets and its memory.
+
+use std::fmt::Write;
+
+use clap::ArgMatches;
+use enmasse_device::Device;
+use enmasse_graph::{Arena, Plan, Plans};
+use enmasse_train::compile_plans;
+
+use crate::commands::classes;
+use crate::failure::Failure;
+use crate::output::{Output, counted, grouped, mebibytes};
+use crate::ranks::Rank;
+use crate::settings::{self, cores};
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    match matches.subcommand() {
+        Some(("print", matches)) => print(matches),
+        _ => Ok(()),
+    }
+}
+
+fn print(matches: &ArgMatches) -> Result<(), Failure> {
+    let config = settings::layers(matches)?.finish()?;
+    let world_size = config.rank_count(cores());
+    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    let forward = |x, classes| model.forward(x, classes);
+    let plans = compile_plans(&config, &forward, classes(matches, &config), world_size)?;
+    let plan = match &plans.train {
+        Some(train) if !matches.get_flag("eval") => train,
+        _ => &plans.evaluate,
+    };
+    let device = Rank::alone().device(&config);
+    let memory = device.memory(&plans);
+    let mut output = Output::new(false);
+    output.text(format_args!("{plan}\n{}\n{}", memory_table(plan, &plans, memory.scratch), bucket_table(plan)));
+    output.finish()
+}
+
+/// What a rank holds, arena by arena.
+fn memory_table(plan: &Plan, plans: &Plans, scratch: usize) -> String {
+    let mut text = String::new();
+    let arenas = plans.arenas();
+    let total: usize = arenas.iter().map(|(_, bytes)| bytes).sum();
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "memory of a rank: {}", mebibytes(total + scratch));
+    for (arena, bytes) in arenas {
+        let _ = write!(text, "  {:<12} {:>12}", arena.to_string(), mebibytes(bytes));
+        if arena == Arena::Activations {
+            let _ = write!(text, ", of {} if values did not share memory", mebibytes(plan.unshared_activations));
+        }
+        text.push('\n');
+    }
+    let _ = writeln!(text, "  {:<12} {:>12}", "scratch", mebibytes(scratch));
+    text
+}
+
+/// How gradients are summed over ranks, in the order in which the sums start.
+fn bucket_table(plan: &Plan) -> String {
+    let title = match plan.buckets.len() {
+        0 => "buckets: none, as nothing is summed over ranks".to_owned(),
+        count => format!("buckets: {} for {} gradient elements", counted(count, "sum"), grouped(plan.trainable as u64)),
+    };
+    let lines = plan.buckets.iter().enumerate().map(|(index, bucket)| {
+        let end = bucket.start + bucket.len;
+        format!("\n  {index:<3} gradients[{}..{end}] {:>12}", bucket.start, mebibytes(bucket.len * size_of::<f32>()))
+    });
+    title + &lines.collect::<String>()
+}

@@ -1,0 +1,46 @@
+//! `enmasse predict RUN|WEIGHTS IMAGE…`: the most probable classes of pictures, in the order given.
+
+use std::path::PathBuf;
+
+use clap::ArgMatches;
+use enmasse_train::Prediction;
+
+use crate::commands::weights;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::ranks::Rank;
+use crate::reporter::percent;
+use crate::settings;
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let layers = settings::layers(matches)?;
+    let weights = weights::open(matches, &layers)?;
+    let config = layers.finish()?;
+    let images: Vec<&PathBuf> = matches.get_many("images").into_iter().flatten().collect();
+    let top = matches.get_one("top").copied().unwrap_or(1);
+
+    let rank = Rank::alone();
+    let device = rank.device(&config);
+    let batch = config.batch_per_rank(1).min(images.len());
+    let forward = |x, classes| weights.model.forward(x, classes);
+    let mut program = weights.classifier.program(&forward, &device, None, batch)?;
+    let predictions = weights.classifier.predict(program.as_mut(), &images, top, config.convert_rgb)?;
+
+    let mut output = Output::new(config.json);
+    for prediction in &predictions {
+        match output.is_json() {
+            true => output.json(serde_json::to_string(prediction).map_err(Failure::error)?),
+            false => output.text(lines(prediction)),
+        }
+    }
+    output.finish()
+}
+
+/// The picture, and a line for each class.
+fn lines(prediction: &Prediction) -> String {
+    let mut text = prediction.image.clone();
+    for guess in &prediction.top {
+        text.push_str(&format!("\n  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index));
+    }
+    text
+}

@@ -1,0 +1,158 @@
+//! `enmasse train`: checks everything that can be checked, then runs the ranks.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::ArgMatches;
+use enmasse_data::DataError;
+use enmasse_launch::LaunchedRank;
+use enmasse_models::Model;
+use enmasse_train::{
+    Devices, DoneRecord, LayeredConfig, Quiet, RunFolder, RunPaths, SETTINGS, TrainConfig, Trainer, TrainingData,
+    compile_plans, locate_run,
+};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::ranks::{self, Rank};
+use crate::reporter::Reporter;
+use crate::settings::{self, cores};
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let layers = settings::layers(matches)?;
+    match ranks::place()? {
+        Some(place) => {
+            let out = layers.config().out.clone();
+            ranks::as_rank(&place, out.as_deref(), |rank| join_run(layers, &place, rank))
+        }
+        None => start_run(layers),
+    }
+}
+
+/// What a run is made of, once everything is known to fit together.
+struct Run {
+    config: TrainConfig,
+    model: Model,
+    data: TrainingData,
+}
+
+/// In a process that nobody launched: decides where the run goes and how many ranks it has, and runs them.
+fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
+    let asked = layers.config();
+    let located = match asked.resume {
+        true => Some(locate_run(asked.out.as_deref(), &asked.model, true).map_err(Failure::error)?),
+        false => None,
+    };
+    if let Some(paths) = &located {
+        lay_saved_run(&mut layers, paths)?;
+    }
+    let mut config = layers.finish()?;
+    let world_size = config.rank_count(cores());
+    // The effective configuration says what the machine decided.
+    config.devices = Some(Devices::Cpu(world_size));
+    let mut run = prepare(config, located.as_ref().filter(|paths| paths.is_resumable()), world_size)?;
+    // The folder comes last: what is refused before leaves nothing behind.
+    let paths = match located {
+        Some(paths) => paths,
+        None => locate_run(run.config.out.as_deref(), &run.config.model, false).map_err(Failure::error)?,
+    };
+    run.config.out = Some(paths.root().to_owned());
+    // Shows that the folder can be written, and is free; rank 0 opens it again.
+    RunFolder::open(paths.clone(), run.config.resume).map_err(Failure::error)?;
+    let command = || command_line(&run.config);
+    ranks::host(world_size, run.config.ranks, Some(paths.root()), command, |rank| train(&run, rank))
+}
+
+/// In a rank of somebody's job: takes part in the run that rank 0 decides on.
+fn join_run(mut layers: LayeredConfig, place: &LaunchedRank, rank: &Rank) -> Result<(), Failure> {
+    if place.restart_count > 0 {
+        // The job's launcher has started it again: go on where it was.
+        layers.argument("resume", "true")?;
+    }
+    let out = match &layers.config().out {
+        Some(out) => out.clone(),
+        None => {
+            let own = if rank.is_first() {
+                let config = layers.config();
+                let paths = locate_run(None, &config.model, config.resume).map_err(Failure::error)?;
+                paths.root().display().to_string()
+            } else {
+                String::new()
+            };
+            PathBuf::from(rank.agree(own)?)
+        }
+    };
+    let paths = RunPaths::new(&out);
+    if layers.config().resume {
+        lay_saved_run(&mut layers, &paths)?;
+    }
+    ranks::check_devices(&layers, place)?;
+    let mut config = layers.finish()?;
+    config.out = Some(out);
+    config.devices = Some(Devices::Cpu(rank.world_size()));
+    let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
+    let run = prepare(config, resumed, rank.world_size())?;
+    train(&run, rank)
+}
+
+/// Lays the configuration of the run to be resumed below everything else, where there is one.
+fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Failure> {
+    if let Some(text) = paths.saved_config().map_err(Failure::error)? {
+        layers.saved_run(&text, paths.root())?;
+    }
+    Ok(())
+}
+
+/// Opens the data, and lets everything be refused that no rank needs to run for.
+fn prepare(config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -> Result<Run, Failure> {
+    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    let root = match &config.data {
+        Some(root) => root.clone(),
+        None => super::shapes()?,
+    };
+    let data = match resumed {
+        Some(paths) => {
+            let split = paths.read_split().map_err(Failure::error)?;
+            TrainingData::from_record(&root, split, config.convert_rgb)?
+        }
+        None => TrainingData::open(&root, config.split_seed, config.convert_rgb)?,
+    };
+    let (samples, batch) = (data.train.len(), config.batch_per_rank(world_size));
+    let global_batch = batch.saturating_mul(world_size);
+    if samples < global_batch {
+        return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards: world_size, batch }));
+    }
+    compile_plans(&config, &|x, classes| model.forward(x, classes), data.classes.len(), world_size)?;
+    Ok(Run { config, model, data })
+}
+
+/// One rank of the run.
+fn train(run: &Run, rank: &Rank) -> Result<(), Failure> {
+    let Run { config, model, data } = run;
+    let device = rank.device(config);
+    let fit = |trainer: Trainer| -> Result<DoneRecord, Failure> {
+        let trainer = match &rank.group {
+            Some(group) => trainer.group(group.clone()),
+            None => trainer,
+        };
+        let mut trainer = trainer.loader_threads(rank.loader_threads(config));
+        Ok(trainer.fit(&|x, classes| model.forward(x, classes), data)?)
+    };
+    let trainer = Trainer::new(config.clone(), &device);
+    if !rank.is_first() {
+        return fit(trainer.observer(Quiet)).map(drop);
+    }
+    let mut reporter = Reporter::new(Output::new(config.json), config.epochs);
+    let done = fit(trainer.observer(&mut reporter))?;
+    reporter.done(&done)
+}
+
+/// The arguments of a rank: every value as it was decided here, so that no rank decides otherwise.
+fn command_line(config: &TrainConfig) -> Vec<OsString> {
+    let mut arguments = vec!["train".into()];
+    arguments.extend(settings::rank_flags(config, SETTINGS.iter().filter(|setting| setting.name != "data")));
+    if let Some(data) = &config.data {
+        arguments.extend(["--".into(), data.into()]);
+    }
+    arguments
+}

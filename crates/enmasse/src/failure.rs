@@ -1,0 +1,99 @@
+//! How a command ends when it does not succeed: an exit code, and one line on standard error.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use enmasse_train::{ConfigError, TrainError};
+
+/// Why a command did not succeed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The command line, the configuration or the environment asks for something that cannot be.
+    Usage(String),
+    /// Anything else that went wrong.
+    Error(String),
+    /// The user or the scheduler asked to stop.
+    Interrupted,
+    /// Somebody else tells the story (a rank's launcher), or has told it: only the exit code is left.
+    Told(u8),
+}
+
+impl Failure {
+    /// An error in the words of `error`.
+    pub fn error(error: impl fmt::Display) -> Self {
+        Failure::Error(error.to_string())
+    }
+
+    /// What is wrong, as far as it is for this process to say.
+    pub fn message(&self) -> &str {
+        match self {
+            Failure::Usage(message) | Failure::Error(message) => message,
+            Failure::Interrupted => "interrupted",
+            Failure::Told(_) => "failed",
+        }
+    }
+
+    /// 1 error, 2 usage, 130 interrupted.
+    fn code(&self) -> u8 {
+        match self {
+            Failure::Usage(_) => 2,
+            Failure::Error(_) => 1,
+            Failure::Interrupted => 130,
+            Failure::Told(code) => *code,
+        }
+    }
+
+    /// The line for standard error.
+    fn line(&self) -> Option<String> {
+        match self {
+            Failure::Usage(message) | Failure::Error(message) => Some(format!("error: {}", one_line(message))),
+            Failure::Interrupted => Some(self.message().to_owned()),
+            Failure::Told(_) => None,
+        }
+    }
+
+    /// Prints the line and gives the exit code.
+    pub fn say(&self) -> u8 {
+        if let Some(line) = self.line() {
+            // Where standard error is gone, the code still tells.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+        self.code()
+    }
+}
+
+impl From<TrainError> for Failure {
+    fn from(error: TrainError) -> Self {
+        match error {
+            TrainError::Config(error) => error.into(),
+            other => Failure::error(other),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}
+
+/// Messages quote what users, files and other machines wrote: none of it may tear the line or move the cursor.
+fn one_line(text: &str) -> String {
+    text.split(char::is_control).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_lines() {
+        let check = |failure: Failure, code: u8, line: Option<&str>| {
+            assert_eq!((failure.code(), failure.line().as_deref()), (code, line));
+        };
+        check(Failure::error("a\nb\x1b[2J"), 1, Some("error: a b [2J"));
+        check(Failure::Usage("no".into()), 2, Some("error: no"));
+        check(Failure::Interrupted, 130, Some("interrupted"));
+        check(Failure::Told(1), 1, None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Where ranks run: this process alone, threads of it, processes that it launches, or itself one rank of somebody's job.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use enmasse_comm::{CauseKind, Group, Rendezvous};
+use enmasse_device::Device;
+use enmasse_launch::{Job, LaunchedRank, Outcome, Status, Store, report_cause, run_threads};
+use enmasse_train::{Devices, LayeredConfig, RankKind, RunFolder, RunPaths, Source, TrainConfig};
+
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::settings::cores;
+
+/// Holds the secret of ranks that were given none, until all have joined.
+const TOKEN_FILE: &str = ".token";
+
+/// One rank, and what it knows of the others.
+pub struct Rank {
+    /// None for a rank that is alone.
+    pub group: Option<Group>,
+    local_rank: usize,
+    local_ranks: usize,
+}
+
+impl Rank {
+    /// A rank without others.
+    pub fn alone() -> Self {
+        Rank { group: None, local_rank: 0, local_ranks: 1 }
+    }
+
+    /// Whether this rank writes and talks.
+    pub fn is_first(&self) -> bool {
+        self.group.as_ref().is_none_or(|group| group.rank() == 0)
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.group.as_ref().map_or(1, Group::world_size)
+    }
+
+    /// This rank's share of the machine, to compute on.
+    pub fn device(&self, config: &TrainConfig) -> impl Device + use<> {
+        let _threads = config.threads_of_rank(cores(), self.local_rank, self.local_ranks);
+        enmasse_reference::Reference
+    }
+
+    /// This rank's share of the machine, to decode on.
+    pub fn loader_threads(&self, config: &TrainConfig) -> usize {
+        config.loader_threads_of_rank(cores(), self.local_rank, self.local_ranks)
+    }
+
+    /// The text that rank 0 has, on every rank.
+    pub fn agree(&self, text: String) -> Result<String, Failure> {
+        let Some(group) = &self.group else { return Ok(text) };
+        let texts = group.all_gather_bytes(text.as_bytes()).map_err(Failure::error)?;
+        Ok(texts.first().map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default())
+    }
+}
+
+/// The place that a launcher gave this process, if one did.
+pub fn place() -> Result<Option<LaunchedRank>, Failure> {
+    LaunchedRank::from_environment().map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Inside a launched job a rank is one device: whoever asks for more wants the launcher to ask for it.
+pub fn check_devices(layers: &LayeredConfig, place: &LaunchedRank) -> Result<(), Failure> {
+    let devices = layers.config().devices;
+    let is_saved = matches!(layers.source("devices"), Some(Source::Saved(_)));
+    match devices {
+        Some(Devices::Cpu(count)) if count > 1 && !is_saved => Err(Failure::Usage(format!(
+            "--devices {}: this process is rank {} of {} already (RANK and WORLD_SIZE are set), and a rank is cpu:1; leave \
+             --devices out, or unset them",
+            Devices::Cpu(count),
+            place.rank,
+            place.world_size
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Runs `body` as the one rank that this process is. Ranks that were given no token find one in the run folder, if they know
+/// where that is.
+pub fn as_rank(
+    place: &LaunchedRank,
+    folder: Option<&Path>,
+    body: impl FnOnce(&Rank) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let group = match place.world_size {
+        1 => None,
+        _ => Some(join(folder)?),
+    };
+    let rank = Rank { group, local_rank: place.local_rank, local_ranks: place.local_world_size };
+    let failure = match body(&rank) {
+        Ok(()) => return Ok(()),
+        Err(failure) => failure,
+    };
+    let Some(group) = &rank.group else { return Err(failure) };
+    // The others wait for this rank: they hear of it, unless they were first.
+    group.abort(group.own_cause(CauseKind::Error, failure.message()));
+    let told = group.cause().is_some_and(|cause| report_cause(&cause));
+    match failure {
+        Failure::Error(_) if told => Err(Failure::Told(1)),
+        other => Err(other),
+    }
+}
+
+fn join(folder: Option<&Path>) -> Result<Group, Failure> {
+    let mut rendezvous = Rendezvous::from_environment().map_err(Failure::error)?;
+    if rendezvous.token.is_none()
+        && let Some(folder) = folder
+    {
+        if rendezvous.rank == 0 {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| Failure::Error(format!("cannot create {}: {error}", folder.display())))?;
+        }
+        rendezvous.token_file = Some(folder.join(TOKEN_FILE));
+    }
+    rendezvous.join().map_err(Failure::error)
+}
+
+/// Runs `body` on so many ranks, which share this machine; `command` are the arguments that make a process of this program
+/// one of them. Whatever happens, no temporary file stays in `folder`.
+pub fn host(
+    ranks: usize,
+    kind: RankKind,
+    folder: Option<&Path>,
+    command: impl FnOnce() -> Vec<OsString>,
+    body: impl Fn(&Rank) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
+    match (ranks, kind) {
+        (1, _) => {
+            interrupt::watch()?;
+            body(&Rank::alone())
+        }
+        (_, RankKind::Thread) => {
+            interrupt::watch()?;
+            threads(ranks, body)
+        }
+        (_, RankKind::Process) => {
+            let result = processes(ranks, command());
+            folder.into_iter().for_each(clear);
+            result
+        }
+    }
+}
+
+fn threads(ranks: usize, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+    let run = |group: Group| {
+        let local_rank = group.rank();
+        let rank = Rank { group: Some(group.clone()), local_rank, local_ranks: ranks };
+        body(&rank).map_err(|failure| Arc::new(group.own_cause(CauseKind::Error, failure.message())))
+    };
+    let groups = Group::threads(ranks).map_err(Failure::error)?;
+    run_threads(groups, run).map(drop).map_err(Failure::error)
+}
+
+fn processes(ranks: usize, command: Vec<OsString>) -> Result<(), Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
+    let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(enmasse_launch::Output::RankZero);
+    let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
+    if let Some(story) = story(&outcome) {
+        let _ = writeln!(std::io::stderr(), "{story}");
+    }
+    match outcome.exit_code() {
+        0 => Ok(()),
+        code => Err(Failure::Told(code)),
+    }
+}
+
+/// One line where the ranks themselves or the kernel said why; the last lines of a rank that ended without a word.
+fn story(outcome: &Outcome) -> Option<String> {
+    let Outcome::Failed(failure) = outcome else { return outcome.report() };
+    let lines = match (failure.status, &failure.cause) {
+        (Some(status @ Status::Signal(_)), cause) => {
+            let who = failure.rank.map_or("a rank".to_owned(), |rank| format!("rank {rank}"));
+            let pid = failure.pid.map_or(String::new(), |pid| format!(" (process {pid})"));
+            let during = cause.as_ref().filter(|cause| !cause.operation.is_empty());
+            let during = during.map_or(String::new(), |cause| format!(" during {}", cause.operation));
+            format!("{who}{pid} {status}{during}")
+        }
+        (_, Some(cause)) => cause.to_string(),
+        (_, None) => return outcome.report().map(|report| format!("error: {report}")),
+    };
+    Some(format!("error: {lines}"))
+}
+
+/// Only a killed writer leaves temporary files; opening the folder as its next writer clears them away.
+fn clear(folder: &Path) {
+    if folder.is_dir() {
+        // The failure that led here is the one to tell.
+        let _ = RunFolder::open(RunPaths::new(folder), true);
+    }
+}
