@@ -1,19 +1,51 @@
 //! The CPU device: SIMD kernels, a thread pool, and the program that runs a plan on them.
+//!
+//! ```
+//! use enmasse_cpu::{Cpu, CpuOptions};
+//! use enmasse_device::{Device, StepInputs};
+//! use enmasse_graph::{Mode, Options, Phase, Tensor, compile};
+//!
+//! let model = |x: Tensor| x.flatten().linear("fc", 10);
+//! let plans = compile(&model, &Options::new("softmax", 2, 4, 10))?;
+//! let mut program = Cpu::new(CpuOptions { threads: 2, isa: None })?.compile(plans, None)?;
+//! let (images, labels, sample_indices) = (vec![7; 2 * 4 * 4 * 3], vec![3, -1], vec![0, 1]);
+//! let inputs = StepInputs {
+//!     images: &images,
+//!     labels: &labels,
+//!     sample_indices: &sample_indices,
+//!     epoch: 0,
+//!     learning_rate: 0.1,
+//!     optimizer_step: 1,
+//! };
+//! let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
+//! // Parameters are zero, so the one sample's loss is ln(10), and the mean is over both places of the batch.
+//! assert!((program.metrics(ticket)?.loss - 10f64.ln() / 2.0).abs() < 1e-6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Kernels are loop nests generic over an instruction-set level, chosen at run time. Work is cut into tasks by the problem's
+//! size alone, and every sum has one order, so **bits do not depend on the number of threads**. A step allocates nothing:
+//! arenas and scratch are sized when the plans are compiled.
 
 mod batch_norm;
 mod conv;
+mod device;
 mod elementwise;
 mod gemm;
+mod instruction;
 mod isa;
 mod loss;
 mod optimizer;
 mod pack;
 mod pool;
 mod pooling;
+mod prepare;
+mod program;
 mod region;
 mod scratch;
 mod sweep;
 #[cfg(test)]
 mod test_support;
 
+pub use device::{Cpu, CpuOptions};
 pub use isa::Isa;

@@ -1,0 +1,76 @@
+//! The device itself: threads and instruction-set level, and the way from plans to a program.
+
+use enmasse_comm::Group;
+use enmasse_device::{Device, DeviceError, Memory, Program};
+use enmasse_graph::Plans;
+
+use crate::isa::Isa;
+use crate::pool::Pool;
+use crate::program::{CpuProgram, prepare};
+
+/// What a [`Cpu`] is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads of each program, the one that submits steps included.
+    pub threads: usize,
+    /// The instruction-set level; the machine's best if none is named.
+    pub isa: Option<Isa>,
+}
+
+impl Default for CpuOptions {
+    /// As many threads as the process may use, at the machine's best level.
+    fn default() -> Self {
+        CpuOptions { threads: std::thread::available_parallelism().map_or(1, usize::from), isa: None }
+    }
+}
+
+/// Makes programs that run on this machine's cores in f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpu {
+    threads: usize,
+    isa: Isa,
+}
+
+impl Cpu {
+    /// An error where the level is not one of this machine, or the number of threads makes no sense.
+    pub fn new(options: CpuOptions) -> Result<Self, DeviceError> {
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        if !isa.available() {
+            let best = Isa::detect();
+            return Err(DeviceError::Unsupported(format!("this machine has no {isa}: use {best} or less")));
+        }
+        if !(1..=Pool::MAX_THREADS).contains(&options.threads) {
+            let (threads, most) = (options.threads, Pool::MAX_THREADS);
+            return Err(DeviceError::Unsupported(format!("{threads} threads make no sense: use 1 to {most}")));
+        }
+        Ok(Cpu { threads: options.threads, isa })
+    }
+
+    /// The instruction-set level in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads of each program.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
+impl Device for Cpu {
+    fn name(&self) -> String {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!("cpu ({}, {} thread{plural})", self.isa, self.threads)
+    }
+
+    fn memory(&self, plans: &Plans) -> Memory {
+        let arenas = plans.arenas().iter().map(|(_, bytes)| bytes).sum();
+        // Preparing touches no operand, so it can be done for arenas that are nowhere.
+        let prepared = prepare(plans, &|_| std::ptr::null_mut(), self.isa, 0);
+        Memory { arenas, scratch: prepared.map_or(0, |(_, _, scratch)| scratch.bytes(self.threads)) }
+    }
+
+    fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
+        Ok(Box::new(CpuProgram::new(plans, group, self.threads, self.isa)?))
+    }
+}
