@@ -10,6 +10,7 @@ use crate::engine::{Engine, Handle};
 use crate::error::JoinError;
 use crate::failure::Failure;
 use crate::operation::{Identity, Kind, Operation};
+use crate::rendezvous::Liaison;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
 use crate::transport::{Members, Transport};
@@ -53,13 +54,15 @@ struct Core {
     failure: Arc<Failure>,
     /// None in a group of one.
     engine: Option<Engine>,
+    /// None in a group of one, and between threads. Dropped last, when this rank waits for nobody any more.
+    _liaison: Option<Liaison>,
 }
 
 impl Group {
     /// A group of one, which needs nobody.
     pub fn single() -> Self {
         let members = Members { rank: 0, hosts: vec![crate::cause::host_name()], identity: Identity::default() };
-        Group { core: Arc::new(Core { members, failure: Arc::default(), engine: None }) }
+        Group { core: Arc::new(Core { members, failure: Arc::default(), engine: None, _liaison: None }) }
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -79,7 +82,7 @@ impl Group {
             .map(|rank| {
                 let members = Members { rank, hosts: hosts.clone(), identity: Identity::default() };
                 let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
-                Self::new(members, transport, failure.clone(), options)
+                Self::new(members, transport, failure.clone(), options, None)
             })
             .collect()
     }
@@ -89,10 +92,11 @@ impl Group {
         transport: Box<dyn Transport>,
         failure: Arc<Failure>,
         options: Options,
+        liaison: Option<Liaison>,
     ) -> Result<Self, JoinError> {
         let engine = Engine::start(transport, failure.clone(), options.delay_per_operation)
             .map_err(|source| JoinError::Thread { source })?;
-        Ok(Group { core: Arc::new(Core { members, failure, engine: Some(engine) }) })
+        Ok(Group { core: Arc::new(Core { members, failure, engine: Some(engine), _liaison: liaison }) })
     }
 
     /// This rank's number, from 0.
@@ -183,8 +187,13 @@ impl Group {
 
     /// A cause that names this rank and its host, for [`Group::abort`].
     pub fn own_cause(&self, kind: CauseKind, message: impl Into<String>) -> Cause {
-        let members = &self.core.members;
-        Cause::new(kind, message).of_rank(members.rank).on_host(members.hosts[members.rank].clone())
+        self.cause_of(self.rank(), kind, message)
+    }
+
+    /// A cause that names any rank of the group and its host.
+    pub fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
+        let host = self.core.members.hosts.get(rank).cloned().unwrap_or_default();
+        Cause::new(kind, message).of_rank(rank).on_host(host)
     }
 
     /// Why the group failed, if it has.

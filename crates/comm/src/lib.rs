@@ -7,12 +7,19 @@
 //! The crate knows bytes, element types and deadlines; it knows no model, and holds no state but in its handles.
 
 mod cause;
+mod compare;
+mod control;
 mod element;
 mod engine;
 mod error;
 mod failure;
 mod group;
+mod net;
 mod operation;
+mod rendezvous;
+mod server;
+mod store;
+mod token;
 mod transport;
 mod tree;
 
@@ -21,4 +28,6 @@ pub use element::{Element, Reduction};
 pub use engine::Handle;
 pub use error::JoinError;
 pub use group::{Group, Options};
+pub use rendezvous::{Rendezvous, TransportChoice};
+pub use token::{TOKEN_BYTES, Token};
 pub use tree::{tree_fold, tree_sum};

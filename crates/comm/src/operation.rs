@@ -99,6 +99,9 @@ impl Operation {
 pub(crate) struct Header(pub [u64; HEADER_WORDS]);
 
 impl Header {
+    /// What a rank that leaves sends in place of a header. No operation has the number 0.
+    pub(crate) const LEAVING: Header = Header([(PROTOCOL as u64) << 32, 0, 0, 0, 0, 0]);
+
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         for (bytes, word) in bytes.chunks_exact_mut(8).zip(self.0) {

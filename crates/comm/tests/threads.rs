@@ -145,6 +145,30 @@ fn calls_that_cannot_be_right_end_the_group() {
 }
 
 #[test]
+fn a_difference_before_the_start_is_named() {
+    let plan = |group: &Group, odd: usize, line: &str| {
+        let line = if group.rank() == odd { line } else { "conv 3x3" };
+        format!("version 1\n{line}\nend")
+    };
+    let compare = move |group: &Group, odd: usize, line: &str| {
+        group.compare(&[("options", "--lr 0.1"), ("plan", &plan(group, odd, line))])
+    };
+    let same = run_ranks(threads(3), move |group| compare(&group, 9, ""));
+    assert_eq!(same, [Ok(()), Ok(()), Ok(())]);
+    check_failure(
+        3,
+        move |group| compare(group, 2, "conv 5x5"),
+        "plan differs: line 2 is \"conv 3x3\" on rank 0 and \"conv 5x5\" on rank 2",
+    );
+    check_failure(3, move |group| compare(group, 0, ""), "line 2 is \"\" on rank 0 and \"conv 3x3\" on rank 1");
+    check_failure(
+        2,
+        |group| if group.rank() == 0 { group.compare(&[("plan", "")]) } else { group.compare(&[]) },
+        "item 0 to compare is \"plan\" on rank 0 and (nothing) on rank 1",
+    );
+}
+
+#[test]
 fn abort_from_any_thread_ends_all() {
     check_failure(
         3,

@@ -8,6 +8,7 @@ use crate::operation::{Header, Identity, Operation};
 
 pub(crate) mod region;
 pub(crate) mod shared;
+pub(crate) mod tcp;
 
 /// Carries out operations, one at a time, in the group's order.
 pub(crate) trait Transport: Send {
@@ -26,6 +27,12 @@ pub(crate) enum Stop {
     Failed,
     /// It fails now, with this cause.
     Raise(Box<Cause>),
+}
+
+/// One operation being carried out.
+pub(crate) struct Turn<'a> {
+    pub operation: &'a Operation,
+    pub failure: &'a Failure,
 }
 
 /// Who is in the group, from one rank's point of view.

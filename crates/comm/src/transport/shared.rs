@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use enmasse_tensor::DType;
 
 use super::region::{Region, SLOT_BYTES, SLOTS, Words};
-use super::{Members, Stop, Transport, piece};
+use super::{Members, Stop, Transport, Turn, piece};
 use crate::element::Element;
 use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
@@ -243,12 +243,6 @@ impl Transport for SharedTransport {
     fn close(&mut self) {
         self.own().leave();
     }
-}
-
-/// One operation being carried out.
-struct Turn<'a> {
-    operation: &'a Operation,
-    failure: &'a Failure,
 }
 
 impl Turn<'_> {

@@ -1,0 +1,111 @@
+//! Before the first step: do all ranks mean the same thing?
+//!
+//! Equal ranks exchange one hash each. Only where two differ do they send more, so that the error can name the item and
+//! the first line that differs, which is what a person needs to find the reason.
+
+use std::sync::Arc;
+
+use crate::cause::{Cause, CauseKind};
+use crate::group::Group;
+
+/// Most bytes of one item's text that are sent to find the difference.
+const TEXT_LIMIT: usize = 16 << 20;
+/// Longest part of a differing line that is shown, in characters.
+const SHOWN: usize = 160;
+
+impl Group {
+    /// Fails on all ranks unless all give the same (name, text) pairs: the plan, the configuration, the list of files, a hash
+    /// of the weights, the program's version. The cause names the first item that differs, the two ranks, and the first
+    /// differing line of both.
+    pub fn compare(&self, items: &[(&str, &str)]) -> Result<(), Arc<Cause>> {
+        let outline = outline(items);
+        let hash = *blake3::hash(outline.as_bytes()).as_bytes();
+        let mut hashes = vec![0; hash.len() * self.world_size()];
+        self.all_gather(&hash, &mut hashes)?;
+        let (hashes, _) = hashes.as_chunks::<32>();
+        let Some(other) = hashes.iter().position(|other| other != &hashes[0]) else {
+            return Ok(());
+        };
+
+        let ours = self.text_of(0, &outline)?;
+        let theirs = self.text_of(other, &outline)?;
+        let (line, [item, other_item]) = first_difference(&ours, &theirs);
+        let message = match [item, other_item].map(|item| item.split_once(' ')) {
+            // The same name, and another hash.
+            [Some((_, name)), Some((_, other_name))] if name == other_name => {
+                let own = items.get(line).map_or("", |(_, text)| text);
+                let (text, other_text) = (self.text_of(0, own)?, self.text_of(other, own)?);
+                let (line, shown) = first_difference(&text, &other_text);
+                let [shown, other_shown] = shown.map(show);
+                format!(
+                    "{name} differs: line {} is {shown} on rank 0 and {other_shown} on rank {other}: start all ranks with \
+                     the same program, options and data",
+                    line + 1,
+                )
+            }
+            names => {
+                let [name, other_name] = names.map(|item| item.map_or("(nothing)".into(), |(_, name)| show(name)));
+                format!("item {line} to compare is {name} on rank 0 and {other_name} on rank {other}: run one program")
+            }
+        };
+        self.abort(self.cause_of(other, CauseKind::Desync, message).during("the comparison before the start", 0));
+        self.check()
+    }
+
+    /// `text` as rank `root` has it, on all ranks; cut where it is very long.
+    fn text_of(&self, root: usize, text: &str) -> Result<String, Arc<Cause>> {
+        let text = &text[..text.floor_char_boundary(TEXT_LIMIT)];
+        let mut length = [text.len() as i64];
+        self.broadcast(&mut length, root)?;
+        let mut bytes = vec![0; usize::try_from(length[0]).map_or(0, |length| length.min(TEXT_LIMIT))];
+        if self.rank() == root {
+            bytes.copy_from_slice(text.as_bytes());
+        }
+        self.broadcast(&mut bytes, root)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// One line per item: its hash and its name.
+fn outline(items: &[(&str, &str)]) -> String {
+    let line = |(name, text): &(&str, &str)| {
+        format!("{} {}\n", blake3::hash(text.as_bytes()).to_hex(), name.replace('\n', " "))
+    };
+    items.iter().map(line).collect()
+}
+
+/// The index of the first line that differs, and the line on both sides: empty where there is none.
+fn first_difference<'a>(left: &'a str, right: &'a str) -> (usize, [&'a str; 2]) {
+    let (mut left, mut right) = (left.split('\n'), right.split('\n'));
+    let mut index = 0;
+    loop {
+        match (left.next(), right.next()) {
+            (Some(left), Some(right)) if left == right => index += 1,
+            (left, right) => return (index, [left.unwrap_or_default(), right.unwrap_or_default()]),
+        }
+    }
+}
+
+fn show(line: &str) -> String {
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}…", &line[..end]),
+        None => format!("{line:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_differing_line() {
+        let check = |left: &str, right: &str, expected: (usize, [&str; 2])| {
+            assert_eq!(first_difference(left, right), expected);
+        };
+        check("a\nb\nc", "a\nB\nC", (1, ["b", "B"]));
+        check("a\n", "a", (1, ["", ""]));
+        check("a\nb", "a", (1, ["b", ""]));
+        check("", "x", (0, ["", "x"]));
+        assert_eq!(show(&"é".repeat(SHOWN + 1)), format!("{:?}…", "é".repeat(SHOWN)));
+    }
+}

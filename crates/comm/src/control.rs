@@ -1,0 +1,199 @@
+//! Liveness: the control connections, and the place where the first cause is decided.
+//!
+//! Every rank but 0 keeps one connection to rank 0's [`Server`], read by a thread that does nothing else, so that a busy
+//! rank is never taken for a dead one. End of file without goodbye is death; silence longer than the heartbeat is said to
+//! be silence. Whatever is raised anywhere goes to the server; the first becomes the verdict and is sent to all.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::cause::{CAUSE_LIMIT, Cause, CauseKind};
+use crate::failure::{Failure, Relay};
+use crate::net::{configure, read_frame, readable, write_frame};
+
+pub(crate) const HEARTBEAT: u8 = 1;
+pub(crate) const RAISE: u8 = 2;
+pub(crate) const VERDICT: u8 = 3;
+pub(crate) const GOODBYE: u8 = 4;
+
+/// How long a closing side waits for the other to close too.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
+
+/// How a control connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// With a goodbye.
+    Goodbye,
+    /// Without: the other side is dead.
+    Closed(io::Error),
+    /// The other side sent nothing for that long.
+    Silent(Duration),
+    /// The other side sent what makes no sense.
+    Malformed,
+}
+
+impl End {
+    /// The failure that this end means, if it does.
+    pub(crate) fn cause(self) -> Option<Cause> {
+        Some(match self {
+            End::Goodbye => return None,
+            End::Closed(error) => {
+                let how = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "closed".to_owned(),
+                    _ => format!("broke ({error})"),
+                };
+                Cause::new(CauseKind::Exited, format!("its connection {how} without goodbye: see its own messages"))
+            }
+            End::Silent(limit) => Cause::new(
+                CauseKind::Silent,
+                format!(
+                    "no heartbeat for {} s: its machine or process hangs, or the network is cut",
+                    limit.as_secs_f64()
+                ),
+            ),
+            End::Malformed => {
+                Cause::new(CauseKind::Error, "it sent a malformed control message: do all ranks run the same program?")
+            }
+        })
+    }
+}
+
+/// One side of a control connection, which any thread may write to.
+pub(crate) struct Line {
+    stream: TcpStream,
+    writing: Mutex<()>,
+    /// Set once this side has said goodbye.
+    closing: Mutex<Option<Instant>>,
+}
+
+impl Line {
+    pub(crate) fn new(stream: TcpStream, heartbeat: Duration) -> io::Result<Self> {
+        // Control messages are small: whoever does not take one for so long hangs.
+        configure(&stream, heartbeat)?;
+        Ok(Line { stream, writing: Mutex::new(()), closing: Mutex::new(None) })
+    }
+
+    pub(crate) fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        write_frame(&self.stream, kind, payload)
+    }
+
+    /// Says goodbye; the other side closes in return, which ends [`Line::listen`].
+    pub(crate) fn close(&self) {
+        *self.closing() = Some(Instant::now());
+        // If it cannot be said, the other side is gone.
+        let _ = self.send(GOODBYE, &[]);
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    fn closing(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens until the connection ends, sends heartbeats meanwhile, and hands over every cause that comes.
+    pub(crate) fn listen(&self, heartbeat: Duration, mut receive: impl FnMut(u8, Arc<Cause>)) -> End {
+        let end = self.listen_until(heartbeat, &mut receive);
+        let _ = self.stream.shutdown(Shutdown::Both);
+        // After an own goodbye, no end is a surprise.
+        if self.closing().is_some() { End::Goodbye } else { end }
+    }
+
+    fn listen_until(&self, heartbeat: Duration, receive: &mut impl FnMut(u8, Arc<Cause>)) -> End {
+        let mut heard = Instant::now();
+        let mut beaten: Option<Instant> = None;
+        let mut goodbye = false;
+        loop {
+            let closing = *self.closing();
+            if closing.is_none() && beaten.is_none_or(|last| last.elapsed() >= heartbeat / 4) {
+                beaten = Some(Instant::now());
+                // A broken connection is noticed by reading, where what was sent before still counts.
+                let _ = self.send(HEARTBEAT, &[]);
+            }
+            match readable(&self.stream, heartbeat / 4) {
+                Ok(true) => match read_frame(&self.stream, CAUSE_LIMIT) {
+                    Ok(frame) => {
+                        heard = Instant::now();
+                        match frame.kind {
+                            HEARTBEAT => {}
+                            GOODBYE => goodbye = true,
+                            RAISE | VERDICT => match Cause::from_bytes(&frame.payload) {
+                                Ok(cause) => receive(frame.kind, Arc::new(cause)),
+                                Err(_) => return End::Malformed,
+                            },
+                            _ => return End::Malformed,
+                        }
+                    }
+                    Err(_) if goodbye => return End::Goodbye,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return End::Silent(heartbeat),
+                    Err(error) => return End::Closed(error),
+                },
+                Ok(false) if heard.elapsed() >= heartbeat => return End::Silent(heartbeat),
+                Ok(false) => {}
+                Err(error) => return End::Closed(error),
+            }
+            if closing.is_some_and(|since| since.elapsed() >= LINGER) {
+                return End::Goodbye;
+            }
+        }
+    }
+}
+
+/// The control connection of a rank other than 0.
+pub(crate) struct Control {
+    line: Arc<Line>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Takes over a connection that the server has admitted. From now on the verdict about `failure` comes through it.
+    pub(crate) fn start(
+        stream: TcpStream,
+        server_host: String,
+        failure: &Arc<Failure>,
+        heartbeat: Duration,
+    ) -> io::Result<Self> {
+        let line = Arc::new(Line::new(stream, heartbeat)?);
+        failure.set_relay(Arc::new(ToServer { line: Arc::downgrade(&line) }));
+        let thread = std::thread::Builder::new().name("enmasse-control".into()).spawn({
+            let (line, failure) = (line.clone(), failure.clone());
+            move || {
+                let end = line.listen(heartbeat, |kind, cause| {
+                    if kind == VERDICT {
+                        failure.settle(cause);
+                    }
+                });
+                if let Some(cause) = end.cause() {
+                    // Every rank sees the same end of rank 0, and nobody is left to ask.
+                    failure.settle(Arc::new(cause.of_rank(0).on_host(server_host)));
+                }
+            }
+        })?;
+        Ok(Control { line, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.line.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Weak, since the failure state outlives the connection.
+struct ToServer {
+    line: Weak<Line>,
+}
+
+impl Relay for ToServer {
+    fn propose(&self, cause: &Arc<Cause>) {
+        if let Some(line) = self.line.upgrade() {
+            // If rank 0 is gone, the thread that listens says so; and the proposal holds when nobody says anything.
+            let _ = line.send(RAISE, &cause.to_bytes());
+        }
+    }
+}

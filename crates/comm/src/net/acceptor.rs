@@ -1,0 +1,154 @@
+//! Takes connections in, so that nobody without the token can keep others from coming in.
+//!
+//! Every connection proves itself in a thread of its own, within a deadline. Only so many may be at it: when one more
+//! comes, the oldest is closed, since one of ours is through in milliseconds.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::handshake::{Introduction, receive};
+use crate::token::Token;
+
+/// Connections that may be proving themselves at a time.
+const PENDING: usize = 64;
+/// How long one may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// What happens with a connection that has proved itself; the answer to its introduction is still to be given. Runs in the
+/// connection's own thread.
+pub(crate) type Admit = dyn Fn(TcpStream, Introduction) + Send + Sync;
+
+/// A listening socket with its thread. Dropping it closes the socket; connections taken in stay open.
+pub(crate) struct Acceptor {
+    address: SocketAddr,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Acceptor {
+    pub(crate) fn start(listener: TcpListener, token: Token, admit: Arc<Admit>) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let thread = std::thread::Builder::new().name("enmasse-accept".into()).spawn({
+            let wake = wake.clone();
+            move || serve(&listener, &wake, &token, &admit)
+        })?;
+        Ok(Acceptor { address, wake, thread: Some(thread) })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        // An event counter takes any number below its maximum.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Connections that have not proved themselves yet, oldest first.
+#[derive(Default)]
+struct Pending {
+    next: u64,
+    streams: VecDeque<(u64, TcpStream)>,
+}
+
+fn serve(listener: &TcpListener, wake: &OwnedFd, token: &Token, admit: &Arc<Admit>) {
+    let pending = Arc::new(Mutex::new(Pending::default()));
+    loop {
+        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+        // Without a deadline, but with an owner: dropping the acceptor ends it.
+        match poll(&mut ready, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+        if !ready[1].revents().is_empty() {
+            break;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => begin(stream, &pending, token.clone(), admit.clone()),
+            // A connection that is gone again, or too many open files: they pass. A moment's rest keeps this from spinning.
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => {}
+        }
+    }
+    for (_, stream) in lock(&pending).streams.drain(..) {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn begin(stream: TcpStream, pending: &Arc<Mutex<Pending>>, token: Token, admit: Arc<Admit>) {
+    // A stranger's connection that cannot be kept is dropped; one of ours tries again.
+    let Ok(copy) = stream.try_clone() else { return };
+    let number = {
+        let mut pending = lock(pending);
+        if pending.streams.len() == PENDING
+            && let Some((_, oldest)) = pending.streams.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        pending.next += 1;
+        let number = pending.next;
+        pending.streams.push_back((number, copy));
+        number
+    };
+    let forget = {
+        let pending = pending.clone();
+        move || lock(&pending).streams.retain(|(other, _)| *other != number)
+    };
+    let forget_if_unstarted = forget.clone();
+    let thread = std::thread::Builder::new().name("enmasse-handshake".into()).spawn(move || {
+        let introduction = receive(&stream, &token, HANDSHAKE);
+        forget();
+        if let Ok(introduction) = introduction {
+            admit(stream, introduction);
+        }
+    });
+    if thread.is_err() {
+        forget_if_unstarted();
+    }
+}
+
+fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::handshake::{Purpose, answer, introduce};
+    use crate::operation::Identity;
+    use std::sync::mpsc;
+
+    #[test]
+    fn strangers_keep_nobody_out() {
+        let token = Token::generate().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let admit: Arc<Admit> = Arc::new(move |stream, who| {
+            answer(&stream, None).unwrap();
+            sender.send((stream, who)).unwrap();
+        });
+        let acceptor = Acceptor::start(TcpListener::bind("127.0.0.1:0").unwrap(), token.clone(), admit).unwrap();
+        let strangers: Vec<_> = (0..2 * PENDING).map(|_| TcpStream::connect(acceptor.address()).unwrap()).collect();
+        let stream = TcpStream::connect(acceptor.address()).unwrap();
+        let host = "h".to_owned();
+        let who = Introduction { purpose: Purpose::Data, rank: 1, world_size: 2, identity: Identity::default(), host };
+        introduce(&stream, &token, &who, HANDSHAKE).unwrap();
+        assert_eq!(receiver.recv_timeout(HANDSHAKE).unwrap().1, who);
+        drop(acceptor);
+        drop(strangers);
+    }
+}

@@ -1,0 +1,230 @@
+//! How ranks find each other and form a group.
+//!
+//! Rank 0 listens at an address that all ranks know; the others connect, prove the token, and say who they are. Through the
+//! store at rank 0 they learn of each other, agree on a transport, and wait until everybody is ready.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cause::{Cause, CauseKind, host_name};
+use crate::control::Control;
+use crate::error::JoinError;
+use crate::failure::Failure;
+use crate::group::{Group, Options};
+use crate::net::handshake::{Introduction, Purpose};
+use crate::operation::Identity;
+use crate::server::Server;
+use crate::store::{Store, StoreError};
+use crate::token::Token;
+use crate::transport::Members;
+
+mod connect;
+mod environment;
+mod meeting;
+
+/// Which transport carries the operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// Shared memory where all ranks can share it, TCP otherwise.
+    #[default]
+    Auto,
+    /// Shared memory, or an error.
+    Shared,
+    /// TCP, also between processes of one machine.
+    Tcp,
+}
+
+/// What a rank needs to know to join its group. All ranks must agree on everything but their rank and the listener.
+///
+/// ```no_run
+/// use enmasse_comm::Rendezvous;
+/// // RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun and `enmasse launch` set them.
+/// let group = Rendezvous::from_environment()?.join()?;
+/// // Or all of it explicitly.
+/// let group = Rendezvous::tcp("tcp://10.0.0.1:23456", 3, 8)?.join()?;
+/// # Ok::<(), enmasse_comm::JoinError>(())
+/// ```
+#[derive(Debug)]
+pub struct Rendezvous {
+    /// This rank, from 0.
+    pub rank: usize,
+    /// How many ranks there are.
+    pub world_size: usize,
+    /// Where rank 0 listens: host and port. Loopback unless it names something else.
+    pub address: String,
+    /// Rank 0 only: a socket that listens at `address` already, so that nobody else can take the port meanwhile.
+    pub listener: Option<TcpListener>,
+    /// The secret of the group. Without one, and without a file for one, only loopback addresses are used.
+    pub token: Option<Token>,
+    /// Where no token is given: a file that rank 0 makes, readable by its user only, and removes when all have joined.
+    pub token_file: Option<PathBuf>,
+    /// The job's name. Ranks of two jobs that meet by mistake part with an error.
+    pub job: String,
+    /// Which attempt of the job this is, counted by restarts; ranks left over from an earlier one are refused.
+    pub attempt: u32,
+    /// How long to wait for all ranks.
+    pub join_timeout: Duration,
+    /// A rank that sends nothing for so long is given up as silent.
+    pub heartbeat: Duration,
+    /// What carries the operations.
+    pub transport: TransportChoice,
+    /// What else there is to choose.
+    pub options: Options,
+}
+
+impl Rendezvous {
+    /// At an explicit address, `tcp://HOST:PORT`; everything else as by default.
+    pub fn tcp(address: &str, rank: usize, world_size: usize) -> Result<Self, JoinError> {
+        let malformed = |why: &str| JoinError::Address { address: address.into(), why: why.into() };
+        let plain = address.strip_prefix("tcp://").ok_or_else(|| malformed("it does not begin with tcp://"))?;
+        let (host, port) = plain.rsplit_once(':').ok_or_else(|| malformed("the port is missing"))?;
+        if host.is_empty() {
+            return Err(malformed("the host is missing"));
+        }
+        port.parse::<u16>().map_err(|_| malformed("the port is no number up to 65535"))?;
+        if rank >= world_size {
+            return Err(JoinError::Rank { rank, world_size });
+        }
+        Ok(Rendezvous {
+            rank,
+            world_size,
+            address: plain.to_owned(),
+            listener: None,
+            token: None,
+            token_file: None,
+            job: String::new(),
+            attempt: 0,
+            join_timeout: Duration::from_secs(60),
+            heartbeat: Duration::from_secs(5),
+            transport: TransportChoice::Auto,
+            options: Options::default(),
+        })
+    }
+
+    /// Joins the group; returns when all ranks are ready. A world size of 1 needs nobody and opens no connection.
+    pub fn join(mut self) -> Result<Group, JoinError> {
+        if self.rank >= self.world_size {
+            return Err(JoinError::Rank { rank: self.rank, world_size: self.world_size });
+        }
+        if self.world_size == 1 {
+            return Ok(Group::single());
+        }
+        let deadline = Instant::now() + self.join_timeout;
+        let addresses = self.resolve()?;
+        if self.token.is_none() && self.token_file.is_none() && !addresses.iter().all(|a| a.ip().is_loopback()) {
+            return Err(JoinError::TokenRequired { address: self.address.clone() });
+        }
+        let failure = Arc::new(Failure::default());
+        let entrance =
+            if self.rank == 0 { self.open(&addresses, &failure)? } else { self.enter(&addresses, deadline, &failure)? };
+        let (members, transport) = self.form(&entrance, deadline, &failure).map_err(|error| {
+            // The others hear of it at once, and need not wait until their deadlines.
+            let cause = Cause::new(CauseKind::Error, error.to_string());
+            failure.raise(match error {
+                JoinError::Missing { .. } => cause,
+                _ => cause.of_rank(self.rank),
+            });
+            match failure.cause() {
+                // What ended the group first is a better answer than what this rank saw of it.
+                Some(first) if first.message != error.to_string() => JoinError::Cause(first),
+                _ => error,
+            }
+        })?;
+        let mut liaison = entrance.liaison;
+        if let Liaison::Server(server) = &mut liaison {
+            server.shut_the_door();
+        }
+        Group::new(members, transport, failure, self.options, Some(liaison))
+    }
+
+    fn resolve(&self) -> Result<Vec<SocketAddr>, JoinError> {
+        if let Some(address) = self.listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
+            return Ok(vec![address]);
+        }
+        let malformed = |why: String| JoinError::Address { address: self.address.clone(), why };
+        let addresses: Vec<_> = self.address.to_socket_addrs().map_err(|error| malformed(error.to_string()))?.collect();
+        if addresses.is_empty() { Err(malformed("the name has no address".into())) } else { Ok(addresses) }
+    }
+
+    fn identity(&self) -> Identity {
+        let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(self.job.as_bytes()).as_bytes();
+        Identity { job: u64::from_le_bytes([a, b, c, d, e, f, g, h]), attempt: self.attempt, epoch: 0 }
+    }
+
+    fn introduction(&self, purpose: Purpose) -> Introduction {
+        let (identity, host) = (self.identity(), host_name());
+        Introduction { purpose, rank: self.rank, world_size: self.world_size, identity, host }
+    }
+
+    /// Rank 0's beginning: listens.
+    fn open(&mut self, addresses: &[SocketAddr], failure: &Arc<Failure>) -> Result<Entrance, JoinError> {
+        let bind = |source| JoinError::Bind { address: self.address.clone(), source };
+        let listener = match self.listener.take() {
+            Some(listener) => listener,
+            None => TcpListener::bind(addresses).map_err(bind)?,
+        };
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => token.clone(),
+            (None, Some(path)) => {
+                let token = Token::generate().and_then(|token| token.write_file(path).map(|()| token));
+                token.map_err(|source| JoinError::TokenFile { path: path.clone(), source })?
+            }
+            (None, None) => Token::none(),
+        };
+        let ip = listener.local_addr().map_err(bind)?.ip();
+        let token_file = self.token_file.take().filter(|_| self.token.is_none()).map(Removed);
+        let server = Server::start(listener, token.clone(), self.identity(), self.world_size, self.heartbeat, failure)?;
+        let store = server.store();
+        Ok(Entrance { store, token, ip, store_ip: ip, liaison: Liaison::Server(server), _token_file: token_file })
+    }
+
+    /// Everybody else's beginning: connects to rank 0.
+    fn enter(
+        &self,
+        addresses: &[SocketAddr],
+        deadline: Instant,
+        failure: &Arc<Failure>,
+    ) -> Result<Entrance, JoinError> {
+        let (control, token) = connect::to_rank_0(self, addresses, Purpose::Control, deadline)?;
+        let thread = |source| JoinError::Thread { source };
+        let ip = control.local_addr().map_err(thread)?.ip();
+        let store_ip = control.peer_addr().map_err(thread)?.ip();
+        let control = Control::start(control, self.address.clone(), failure, self.heartbeat).map_err(thread)?;
+        let (store, _) = connect::to_rank_0(self, addresses, Purpose::Store, deadline)
+            .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;
+        let store = Store::There(store);
+        Ok(Entrance { store, token, ip, store_ip, liaison: Liaison::Control(control), _token_file: None })
+    }
+}
+
+/// What a rank holds once it is in touch with rank 0.
+struct Entrance {
+    store: Store,
+    token: Token,
+    /// Where this rank is reached from others.
+    ip: IpAddr,
+    /// Where rank 0 is reached from this rank.
+    store_ip: IpAddr,
+    liaison: Liaison,
+    _token_file: Option<Removed>,
+}
+
+/// A rank's part in liveness, for as long as the group lives. Dropping it says goodbye.
+pub(crate) enum Liaison {
+    /// Rank 0's.
+    Server(Server),
+    /// Everybody else's.
+    Control(#[expect(dead_code, reason = "held for its drop")] Control),
+}
+
+/// A file that is removed when this is dropped.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

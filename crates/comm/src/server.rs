@@ -1,0 +1,234 @@
+//! Rank 0's server: admits ranks, keeps the store, watches every rank, and decides which cause was the first.
+
+use std::collections::HashMap;
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::cause::Cause;
+use crate::control::{LINGER, Line, RAISE, VERDICT};
+use crate::error::JoinError;
+use crate::failure::{Failure, Relay};
+use crate::net::acceptor::{Acceptor, Admit};
+use crate::net::handshake::{Introduction, Purpose, answer};
+use crate::operation::Identity;
+use crate::store::{KeyValues, Store};
+use crate::token::Token;
+
+/// See the module. Dropping it says goodbye to all ranks.
+pub(crate) struct Server {
+    hall: Arc<Hall>,
+    acceptor: Option<Acceptor>,
+}
+
+/// What the threads of the connections share.
+struct Hall {
+    world_size: usize,
+    identity: Identity,
+    heartbeat: Duration,
+    store: Arc<KeyValues>,
+    /// Rank 0's own state, which learns the verdict like everybody else.
+    failure: Arc<Failure>,
+    seats: Mutex<Seats>,
+    emptied: Condvar,
+}
+
+#[derive(Default)]
+struct Seats {
+    verdict: Option<Arc<Cause>>,
+    /// Control connections of the ranks that are here.
+    lines: HashMap<usize, Arc<Line>>,
+    /// Connections to the store; closed with the server.
+    stores: Vec<TcpStream>,
+    /// Ranks that were here and left or died; a number is given out once.
+    taken: Vec<usize>,
+    closing: bool,
+}
+
+impl Server {
+    /// Serves on `listener`.
+    pub(crate) fn start(
+        listener: TcpListener,
+        token: Token,
+        identity: Identity,
+        world_size: usize,
+        heartbeat: Duration,
+        failure: &Arc<Failure>,
+    ) -> Result<Self, JoinError> {
+        let hall = Arc::new(Hall {
+            world_size,
+            identity,
+            heartbeat,
+            store: Arc::default(),
+            failure: failure.clone(),
+            seats: Mutex::default(),
+            emptied: Condvar::new(),
+        });
+        failure.set_relay(Arc::new(ToHall { hall: Arc::downgrade(&hall) }));
+        let admit: Arc<Admit> = Arc::new({
+            let hall = hall.clone();
+            move |stream, introduction| hall.admit(stream, &introduction)
+        });
+        let acceptor = Acceptor::start(listener, token, admit).map_err(|source| JoinError::Thread { source })?;
+        Ok(Server { hall, acceptor: Some(acceptor) })
+    }
+
+    /// Rank 0's way to the store.
+    pub(crate) fn store(&self) -> Store {
+        Store::Here(self.hall.store.clone())
+    }
+
+    /// Everybody is here: listens no longer.
+    pub(crate) fn shut_the_door(&mut self) {
+        self.acceptor = None;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_the_door();
+        self.hall.store.end("rank 0 has left".into());
+        let lines: Vec<_> = {
+            let mut seats = self.hall.seats();
+            seats.closing = true;
+            for stream in seats.stores.drain(..) {
+                // What is written arrives before the end; the rank closes in return.
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+            }
+            seats.lines.values().cloned().collect()
+        };
+        for line in &lines {
+            line.close();
+        }
+        // The others close in return. Who does not is stopped or hangs, which is no reason to wait for long.
+        let deadline = Instant::now() + LINGER;
+        let mut seats = self.hall.seats();
+        while !seats.lines.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            seats = self.hall.emptied.wait_timeout(seats, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Hall {
+    /// The thread of one connection, once it has proved itself.
+    fn admit(&self, stream: TcpStream, who: &Introduction) {
+        let refusal = self.refusal(who);
+        if answer(&stream, refusal.as_deref()).is_err() || refusal.is_some() {
+            return;
+        }
+        match who.purpose {
+            Purpose::Store => {
+                if let Ok(copy) = stream.try_clone() {
+                    self.seats().stores.push(copy);
+                    // The end of the store's connection is no news: the control connection tells.
+                    let _ = self.store.serve(&stream);
+                    let _ = stream.shutdown(std::net::Shutdown::Both);
+                }
+            }
+            Purpose::Control | Purpose::Data => self.watch(stream, who),
+        }
+    }
+
+    /// Why not, if not.
+    fn refusal(&self, who: &Introduction) -> Option<String> {
+        let Introduction { rank, world_size, host, identity, .. } = who;
+        let seats = self.seats();
+        if *identity != self.identity {
+            let (ours, theirs) = (self.identity, identity);
+            return Some(if ours.job != theirs.job {
+                "it belongs to another job: are two jobs using one address?".to_owned()
+            } else {
+                format!("it belongs to attempt {}, and attempt {} is running", theirs.attempt, ours.attempt)
+            });
+        }
+        if *world_size != self.world_size {
+            return Some(format!(
+                "rank {rank} on host {host} was started with a world size of {world_size}, rank 0 with {}",
+                self.world_size
+            ));
+        }
+        if *rank == 0 || *rank >= self.world_size {
+            return Some(format!("rank {rank} on host {host} is not one of 1 to {}", self.world_size - 1));
+        }
+        if who.purpose == Purpose::Data {
+            return Some("rank 0 takes the bytes of collectives elsewhere".to_owned());
+        }
+        if who.purpose == Purpose::Control && seats.taken.contains(rank) {
+            return Some(format!("rank {rank} has joined already: was it started twice?"));
+        }
+        match &seats.verdict {
+            Some(cause) => Some(format!("the group has failed: {cause}")),
+            None if seats.closing => Some("rank 0 is leaving".to_owned()),
+            None => None,
+        }
+    }
+
+    fn watch(&self, stream: TcpStream, who: &Introduction) {
+        let Ok(line) = Line::new(stream, self.heartbeat) else { return };
+        let line = Arc::new(line);
+        {
+            let mut seats = self.seats();
+            // Asked again, now that the seat is taken under the lock: two of one number may have come together.
+            if seats.taken.contains(&who.rank) || seats.closing {
+                return;
+            }
+            seats.taken.push(who.rank);
+            seats.lines.insert(who.rank, line.clone());
+            if let Some(cause) = &seats.verdict {
+                let _ = line.send(VERDICT, &cause.to_bytes());
+            }
+        }
+        let end = line.listen(self.heartbeat, |kind, cause| {
+            if kind == RAISE {
+                self.decide(&cause);
+            }
+        });
+        if let Some(cause) = end.cause() {
+            self.decide(&Arc::new(cause.of_rank(who.rank).on_host(who.host.clone())));
+        }
+        self.seats().lines.remove(&who.rank);
+        self.emptied.notify_all();
+    }
+
+    /// The first cause becomes everybody's.
+    fn decide(&self, cause: &Arc<Cause>) {
+        let lines: Vec<_> = {
+            let mut seats = self.seats();
+            if seats.verdict.is_some() {
+                return;
+            }
+            seats.verdict = Some(cause.clone());
+            seats.lines.values().cloned().collect()
+        };
+        let bytes = cause.to_bytes();
+        for line in lines {
+            // A rank that cannot be told is gone or hangs, and was or will be found out by its own thread.
+            let _ = line.send(VERDICT, &bytes);
+        }
+        // Last, since this process may end as soon as rank 0 knows.
+        self.store.end(cause.to_string());
+        self.failure.settle(cause.clone());
+    }
+
+    /// Every change is complete when the lock is released, also by a panic.
+    fn seats(&self) -> MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Weak, since the hall holds the failure state.
+struct ToHall {
+    hall: Weak<Hall>,
+}
+
+impl Relay for ToHall {
+    fn propose(&self, cause: &Arc<Cause>) {
+        if let Some(hall) = self.hall.upgrade() {
+            hall.decide(cause);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The key-value store at rank 0: where ranks find each other before they can talk.
+//!
+//! Keys are written once and waited for with a deadline. Rank 0 uses its store directly, the others over a connection.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::TcpStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::net::{FRAME_LIMIT, configure, read_frame, write_frame};
+
+/// Longest key, in bytes.
+const KEY_LIMIT: usize = 255;
+/// Largest value, in bytes.
+const VALUE_LIMIT: usize = 1 << 20;
+/// Most bytes of all keys and values together.
+const STORE_LIMIT: usize = 64 << 20;
+/// What an entry costs beside its bytes, so that many small ones are bounded too.
+const ENTRY_COST: usize = 128;
+
+const SET: u8 = 1;
+const WAIT: u8 = 2;
+const DONE: u8 = 3;
+const VALUE: u8 = 4;
+const LATE: u8 = 5;
+const FAILED: u8 = 6;
+
+/// What the store could not do.
+#[derive(Debug, Error)]
+pub(crate) enum StoreError {
+    /// Nobody has set the key in time.
+    #[error("nobody set {0:?} in time")]
+    Late(String),
+    /// The store has ended, or takes no more.
+    #[error("{0}")]
+    Failed(String),
+    /// The connection to it broke.
+    #[error("connection to rank 0 lost: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The values themselves, in rank 0's process.
+#[derive(Default)]
+pub(crate) struct KeyValues {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    values: HashMap<String, Vec<u8>>,
+    bytes: usize,
+    /// Set when nobody need wait any more, with the reason.
+    ended: Option<String>,
+}
+
+impl KeyValues {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        if let Some(why) = &state.ended {
+            return Err(StoreError::Failed(why.clone()));
+        }
+        let cost = ENTRY_COST + key.len() + value.len();
+        if key.len() > KEY_LIMIT || value.len() > VALUE_LIMIT || state.bytes + cost > STORE_LIMIT {
+            return Err(StoreError::Failed(format!("the store takes no value of {} bytes for {key:?}", value.len())));
+        }
+        state.bytes += cost;
+        state.values.insert(key.to_owned(), value.to_owned());
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn wait(&self, key: &str, limit: Duration) -> Result<Vec<u8>, StoreError> {
+        let deadline = Instant::now() + limit;
+        let mut state = self.lock();
+        loop {
+            if let Some(value) = state.values.get(key) {
+                return Ok(value.clone());
+            }
+            if let Some(why) = &state.ended {
+                return Err(StoreError::Failed(why.clone()));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(StoreError::Late(key.to_owned()));
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// From now on nobody waits: what is not there will not come, for this reason.
+    pub(crate) fn end(&self, why: String) {
+        self.lock().ended.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    /// Answers one connection until it closes.
+    pub(crate) fn serve(&self, stream: &TcpStream) -> io::Result<()> {
+        loop {
+            // The store's own connections may be quiet for as long as they like: liveness is the control connection's.
+            stream.set_read_timeout(None)?;
+            let request = read_frame(stream, FRAME_LIMIT)?;
+            let (key, rest) = split_key(&request.payload).ok_or(io::ErrorKind::InvalidData)?;
+            let answer = match (request.kind, rest.as_array()) {
+                (SET, _) => self.set(key, rest).map(|()| (DONE, vec![])),
+                (WAIT, Some(limit)) => {
+                    self.wait(key, Duration::from_millis(u32::from_le_bytes(*limit).into())).map(|value| (VALUE, value))
+                }
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            };
+            let (kind, payload) = answer.unwrap_or_else(|error| match error {
+                StoreError::Late(_) => (LATE, vec![]),
+                error => (FAILED, error.to_string().into_bytes()),
+            });
+            write_frame(stream, kind, &payload)?;
+        }
+    }
+
+    /// Every change is complete when the lock is released, also by a panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A rank's way to the store.
+pub(crate) enum Store {
+    /// Rank 0's.
+    Here(Arc<KeyValues>),
+    /// Everybody else's.
+    There(TcpStream),
+}
+
+impl Store {
+    /// Sets `key` for all to see.
+    pub(crate) fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        match self {
+            Store::Here(values) => values.set(key, value),
+            Store::There(_) => self.request(SET, key, value, Duration::ZERO).map(drop),
+        }
+    }
+
+    /// The value of `key`, as soon as somebody has set it.
+    pub(crate) fn wait(&self, key: &str, limit: Duration) -> Result<Vec<u8>, StoreError> {
+        match self {
+            Store::Here(values) => values.wait(key, limit),
+            Store::There(_) => {
+                let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+                self.request(WAIT, key, &milliseconds.to_le_bytes(), limit)
+            }
+        }
+    }
+
+    fn request(&self, kind: u8, key: &str, value: &[u8], limit: Duration) -> Result<Vec<u8>, StoreError> {
+        let Store::There(stream) = self else { unreachable!("rank 0 asks its own store directly") };
+        // The answer comes in time if rank 0 is alive; if not, its control connection tells sooner than this.
+        configure(stream, limit.saturating_add(Duration::from_secs(10)))?;
+        let mut payload = vec![key.len() as u8];
+        payload.extend(key.as_bytes());
+        payload.extend(value);
+        write_frame(stream, kind, &payload)?;
+        let answer = read_frame(stream, FRAME_LIMIT)?;
+        match answer.kind {
+            DONE | VALUE => Ok(answer.payload),
+            LATE => Err(StoreError::Late(key.to_owned())),
+            _ => Err(StoreError::Failed(String::from_utf8_lossy(&answer.payload).into_owned())),
+        }
+    }
+}
+
+/// Splits a request into its key and the rest.
+fn split_key(payload: &[u8]) -> Option<(&str, &[u8])> {
+    let (&length, rest) = payload.split_first()?;
+    let (key, rest) = rest.split_at_checked(length.into())?;
+    Some((std::str::from_utf8(key).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn values_wait_for_each_other_here_and_there() {
+        let values = Arc::new(KeyValues::default());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = Store::There(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let serving = thread::spawn({
+            let values = values.clone();
+            move || values.serve(&listener.accept().unwrap().0).is_err()
+        });
+        let here = Store::Here(values.clone());
+        let waiting = thread::spawn(move || {
+            let value = there.wait("a", LIMIT).unwrap();
+            there.set("b", &vec![7; VALUE_LIMIT]).unwrap();
+            assert!(matches!(there.set("c", &vec![7; VALUE_LIMIT + 1]), Err(StoreError::Failed(_))));
+            assert!(matches!(there.wait("nothing", Duration::ZERO), Err(StoreError::Late(_))));
+            (there, value)
+        });
+        here.set("a", b"1").unwrap();
+        assert_eq!(here.wait("b", LIMIT).unwrap(), vec![7; VALUE_LIMIT]);
+        let (there, value) = waiting.join().unwrap();
+        assert_eq!(value, b"1");
+        values.end("over".into());
+        for store in [&here, &there] {
+            assert_eq!(store.wait("nothing", LIMIT).unwrap_err().to_string(), "over");
+            assert_eq!(store.wait("a", LIMIT).unwrap(), b"1");
+        }
+        drop(there);
+        assert!(serving.join().unwrap());
+    }
+
+    #[test]
+    fn the_store_is_bounded() {
+        let values = KeyValues::default();
+        let filled =
+            (0..STORE_LIMIT / VALUE_LIMIT + 1).all(|i| values.set(&i.to_string(), &vec![0; VALUE_LIMIT]).is_ok());
+        assert!(!filled);
+        assert!(values.set(&"k".repeat(KEY_LIMIT + 1), b"").is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! The secret that makes a rank one of ours.
+//!
+//! A token never travels: both sides of a connection prove that they hold it, by a keyed hash over random numbers that both
+//! chose. Who lacks it learns nothing but one random number.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Bytes of a token, of a random number in a handshake, and of a proof.
+pub const TOKEN_BYTES: usize = 32;
+/// Shortest text taken as a token.
+const SHORTEST_TEXT: usize = 16;
+
+/// 32 secret bytes. Never printed.
+#[derive(Clone)]
+pub struct Token([u8; TOKEN_BYTES]);
+
+/// Which side of a connection proves itself; so that a proof cannot be sent back to its sender.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Connecting,
+    Accepting,
+}
+
+impl Token {
+    /// A new one, from the kernel's random numbers.
+    pub fn generate() -> io::Result<Self> {
+        random().map(Token)
+    }
+
+    /// The given bytes.
+    pub fn from_bytes(bytes: [u8; TOKEN_BYTES]) -> Self {
+        Token(bytes)
+    }
+
+    /// The bytes, for whoever hands the token to a rank it starts.
+    pub fn as_bytes(&self) -> &[u8; TOKEN_BYTES] {
+        &self.0
+    }
+
+    /// A token made of a text, such as the variable `ENMASSE_TOKEN`; none if the text is shorter than 16 bytes.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let text = text.trim();
+        (text.len() >= SHORTEST_TEXT).then(|| Token(blake3::derive_key("enmasse token of a text", text.as_bytes())))
+    }
+
+    /// What ranks use that were given no token. Everybody knows it: for loopback only.
+    pub(crate) fn none() -> Self {
+        Token(blake3::derive_key("enmasse without token", b""))
+    }
+
+    /// Reads an inherited descriptor: a file from its beginning, as often as wanted, or a pipe once.
+    pub(crate) fn from_descriptor(descriptor: BorrowedFd) -> io::Result<Self> {
+        let mut bytes = [0; TOKEN_BYTES];
+        let mut done = 0;
+        while done < bytes.len() {
+            let read = match rustix::io::pread(descriptor, &mut bytes[done..], done as u64) {
+                Err(rustix::io::Errno::SPIPE) => rustix::io::read(descriptor, &mut bytes[done..]),
+                other => other,
+            };
+            match read {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => done += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Token(bytes))
+    }
+
+    /// Writes a new file that only its owner can read, whole or not at all, in the place of an old one.
+    pub(crate) fn write_file(&self, path: &Path) -> io::Result<()> {
+        let unfinished = path.with_extension(format!("{}.tmp", std::process::id()));
+        let write = || {
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+            file.write_all(&self.0)?;
+            fs::rename(&unfinished, path)
+        };
+        write().inspect_err(|_| {
+            // It may not exist; the first error is the one to tell.
+            let _ = fs::remove_file(&unfinished);
+        })
+    }
+
+    /// Reads what [`Token::write_file`] wrote; not found is an error like any other.
+    pub(crate) fn read_file(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.permissions().mode() & 0o077 != 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "it must belong to this user and be readable by nobody else (mode 0600)",
+            ));
+        }
+        let mut bytes = [0; TOKEN_BYTES];
+        file.read_exact(&mut bytes)?;
+        Ok(Token(bytes))
+    }
+
+    /// Proof of `side` in the connection that these two random numbers belong to. Compare proofs with `==`, which takes the
+    /// same time wherever they differ.
+    pub(crate) fn proof(
+        &self,
+        side: Side,
+        connecting: &[u8; TOKEN_BYTES],
+        accepting: &[u8; TOKEN_BYTES],
+    ) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(match side {
+            Side::Connecting => b"connecting",
+            Side::Accepting => b"accepting ",
+        });
+        hasher.update(connecting).update(accepting).finalize()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(secret)")
+    }
+}
+
+/// Bytes nobody can guess.
+pub(crate) fn random() -> io::Result<[u8; TOKEN_BYTES]> {
+    let mut bytes = [0; TOKEN_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn files_are_private_and_replaced_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        assert_eq!(Token::read_file(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        for _ in 0..2 {
+            let token = Token::generate().unwrap();
+            token.write_file(&path).unwrap();
+            assert_eq!(Token::read_file(&path).unwrap().0, token.0);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(Token::read_file(&path).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn descriptors_are_files_or_pipes() {
+        let token = Token::generate().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&token.0).unwrap();
+        for _ in 0..2 {
+            assert_eq!(Token::from_descriptor(file.as_fd()).unwrap().0, token.0);
+        }
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&write, &token.0[..20]).unwrap();
+        rustix::io::write(&write, &token.0[20..]).unwrap();
+        assert_eq!(Token::from_descriptor(read.as_fd()).unwrap().0, token.0);
+        drop(write);
+        assert_eq!(Token::from_descriptor(read.as_fd()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn proofs_depend_on_token_side_and_both_numbers() {
+        let (token, other) = (Token::from_bytes([1; 32]), Token::from_bytes([2; 32]));
+        let (a, b) = ([3; 32], [4; 32]);
+        let proof = token.proof(Side::Connecting, &a, &b);
+        assert_eq!(proof, token.clone().proof(Side::Connecting, &a, &b));
+        assert_ne!(proof, other.proof(Side::Connecting, &a, &b));
+        assert_ne!(proof, token.proof(Side::Accepting, &a, &b));
+        assert_ne!(proof, token.proof(Side::Connecting, &b, &a));
+        assert_eq!(format!("{token:?}"), "Token(secret)");
+    }
+
+    #[test]
+    fn texts() {
+        assert!(Token::from_text("too short").is_none());
+        let token = Token::from_text("a text that is long enough\n").unwrap();
+        assert_eq!(token.0, Token::from_text("a text that is long enough").unwrap().0);
+    }
+}

@@ -1,0 +1,250 @@
+//! The plain transport: one TCP connection between every two ranks.
+//!
+//! The same cut and the same tree as in shared memory, in rounds: everybody sends every owner its piece, owners add up and
+//! send the result to everybody. All connections progress together, whichever is ready, so that no payload can block two
+//! ranks on each other; memory is one round's, whatever the size of the data.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use enmasse_tensor::{AlignedBuffer, DType};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Members, Stop, Transport, Turn, piece};
+use crate::cause::CauseKind;
+use crate::element::Element;
+use crate::failure::Failure;
+use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
+use crate::tree::tree_reduce;
+
+/// Bytes that one round of an operation moves.
+const ROUND_BYTES: usize = 4 << 20;
+/// How long a rank sleeps before it looks whether the group has failed.
+const SLEEP: Duration = Duration::from_millis(20);
+/// How long a rank whose peer's connection broke waits for the better-informed cause to come by the control connection.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// One rank's connections.
+pub(crate) struct TcpTransport {
+    members: Members,
+    peers: Vec<Peer>,
+    /// Room for one piece from each rank.
+    scratch: AlignedBuffer,
+    /// One header from each rank.
+    headers: Vec<[u8; HEADER_BYTES]>,
+    /// Reused, so that an operation allocates nothing.
+    waiting: Vec<PollFd<'static>>,
+}
+
+/// The connection to one other rank, and what is left to do on it in this exchange.
+struct Peer {
+    rank: usize,
+    stream: TcpStream,
+    send: Bytes,
+    receive: Bytes,
+}
+
+/// Memory of the operation that is still to be sent or received.
+#[derive(Clone, Copy)]
+struct Bytes {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the pointers are used only while an operation is carried out, which owns the memory.
+unsafe impl Send for Peer {}
+
+impl Bytes {
+    const NONE: Bytes = Bytes { start: std::ptr::null_mut(), len: 0 };
+
+    fn of<T>(start: *const T, range: Range<usize>) -> Self {
+        Bytes { start: start.wrapping_add(range.start).cast_mut().cast(), len: range.len() * size_of::<T>() }
+    }
+
+    fn advance(&mut self, done: usize) {
+        self.start = self.start.wrapping_add(done);
+        self.len -= done;
+    }
+}
+
+impl TcpTransport {
+    /// `streams` are connections to all other ranks, each with its number.
+    pub(crate) fn new(members: Members, streams: Vec<(usize, TcpStream)>) -> io::Result<Self> {
+        let peers = streams
+            .into_iter()
+            .map(|(rank, stream)| {
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                Ok(Peer { rank, stream, send: Bytes::NONE, receive: Bytes::NONE })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let ranks = members.world_size();
+        Ok(TcpTransport {
+            // A piece is cut at cache lines, so that all together may be a line per rank longer than a round.
+            scratch: AlignedBuffer::zeroed(ROUND_BYTES + ranks * 64)?,
+            headers: vec![[0; HEADER_BYTES]; ranks],
+            waiting: Vec::with_capacity(peers.len()),
+            peers,
+            members,
+        })
+    }
+
+    /// Sends and receives what `plan` says for each other rank, all at once.
+    fn exchange(&mut self, turn: &Turn, plan: impl Fn(usize) -> (Bytes, Bytes)) -> Result<(), Stop> {
+        for peer in &mut self.peers {
+            (peer.send, peer.receive) = plan(peer.rank);
+        }
+        loop {
+            self.waiting.clear();
+            for peer in &mut self.peers {
+                if let Err(error) = peer.progress() {
+                    return Err(lost(&self.members, turn, peer.rank, &error));
+                }
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::OUT, peer.send.len > 0);
+                events.set(PollFlags::IN, peer.receive.len > 0);
+                if !events.is_empty() {
+                    // SAFETY: the stream stays open longer than this list is used, which is in this call only.
+                    let descriptor = unsafe { BorrowedFd::borrow_raw(peer.stream.as_raw_fd()) };
+                    self.waiting.push(PollFd::from_borrowed_fd(descriptor, events));
+                }
+            }
+            if self.waiting.is_empty() {
+                return Ok(());
+            }
+            if turn.failure.is_stopping() {
+                return Err(Stop::Failed);
+            }
+            let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(SLEEP.subsec_nanos()) };
+            // An error here, such as an interruption, only means to look again.
+            let _ = poll(&mut self.waiting, Some(&limit));
+        }
+    }
+
+    /// Exchanges and compares headers.
+    fn agree(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let own = turn.operation.header(self.members.identity).to_bytes();
+        let headers = self.headers.as_mut_ptr();
+        self.exchange(turn, |rank| {
+            (Bytes::of(own.as_ptr(), 0..HEADER_BYTES), Bytes::of(headers.wrapping_add(rank), 0..1))
+        })?;
+        self.headers[self.members.rank] = own;
+        if let Some(rank) = self.headers.iter().position(|header| header == &Header::LEAVING.to_bytes()) {
+            return Err(self.members.left(rank, turn.operation));
+        }
+        self.members.compare(turn.operation, |rank| Header::from_bytes(&self.headers[rank]))
+    }
+
+    fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let (count, ranks, rank) = (turn.operation.count, self.members.world_size(), self.members.rank);
+        let data = turn.operation.output.cast::<T>();
+        let chunk = ROUND_BYTES / size_of::<T>();
+        for start in (0..count).step_by(chunk) {
+            let len = chunk.min(count - start);
+            let round = data.wrapping_add(start);
+            let own = piece(len, size_of::<T>(), rank, ranks);
+            let scratch = self.scratch.as_ptr().cast::<T>();
+            let place = |other: usize| scratch.wrapping_add(other * own.len());
+            self.exchange(turn, |other| {
+                (Bytes::of(round, piece(len, size_of::<T>(), other, ranks)), Bytes::of(place(other), 0..own.len()))
+            })?;
+            let source = |other: usize, range: Range<usize>| {
+                let from = if other == rank { round.wrapping_add(own.start) } else { place(other) };
+                // SAFETY: inside the caller's data or the scratch memory, which only this thread uses; the sink below writes
+                // when a block is complete.
+                unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
+            };
+            tree_reduce(ranks, own.len(), turn.operation.reduction, source, |at, values: &[T]| {
+                let to = round.wrapping_add(own.start + at);
+                // SAFETY: inside the caller's data, which is not borrowed here.
+                unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) }
+            });
+            self.exchange(turn, |other| {
+                (Bytes::of(round, own.clone()), Bytes::of(round, piece(len, size_of::<T>(), other, ranks)))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Peer {
+    /// Sends and receives what is possible now.
+    fn progress(&mut self) -> io::Result<()> {
+        while self.send.len > 0 {
+            // SAFETY: memory of the operation, valid and unchanged until it is done.
+            let bytes = unsafe { std::slice::from_raw_parts(self.send.start, self.send.len) };
+            match (&self.stream).write(bytes) {
+                Ok(done) => self.send.advance(done),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // What the other side said before it closed is still to be read.
+                Err(_) if self.receive.len > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        while self.receive.len > 0 {
+            // SAFETY: memory of the operation or the transport, valid and used by nobody else until it is done; any bytes
+            // are a valid value.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(self.receive.start, self.receive.len) };
+            match (&self.stream).read(bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(done) => self.receive.advance(done),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A peer's connection broke: whoever watches the ranks knows better why, and says so in a moment.
+fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop {
+    if turn.failure.fails_within(GRACE) {
+        return Stop::Failed;
+    }
+    let how = match error.kind() {
+        ErrorKind::UnexpectedEof => "closed".to_owned(),
+        _ => format!("broke ({error})"),
+    };
+    let message = format!("its connection to rank {} {how}: see its own messages", members.rank);
+    members.blame(rank, CauseKind::Exited, turn.operation, message)
+}
+
+impl Transport for TcpTransport {
+    fn execute(&mut self, operation: &Operation, failure: &Failure) -> Result<(), Stop> {
+        let turn = Turn { operation, failure };
+        self.agree(&turn)?;
+        let (rank, bytes) = (self.members.rank, operation.count * operation.dtype.size());
+        match (operation.kind, operation.dtype) {
+            (Kind::Barrier, _) => Ok(()),
+            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(&turn),
+            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(&turn),
+            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(&turn),
+            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(&turn),
+            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(&turn),
+            (Kind::AllGather, _) => self.exchange(&turn, |other| {
+                (Bytes::of(operation.input, 0..bytes), Bytes::of(operation.output, other * bytes..(other + 1) * bytes))
+            }),
+            (Kind::Broadcast, _) => self.exchange(&turn, |other| {
+                let data = Bytes::of(operation.output, 0..bytes);
+                match operation.root {
+                    root if root == rank => (data, Bytes::NONE),
+                    root if root == other => (Bytes::NONE, data),
+                    _ => (Bytes::NONE, Bytes::NONE),
+                }
+            }),
+        }
+    }
+
+    fn close(&mut self) {
+        for peer in &self.peers {
+            // Whoever does not hear it sees the connection's end.
+            let _ = (&peer.stream).write_all(&Header::LEAVING.to_bytes());
+            let _ = peer.stream.shutdown(std::net::Shutdown::Write);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Ranks as real processes, and what the others say when one is killed or stopped. The program starts itself: with RANK
+//! set it is a rank, without it is the test.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use enmasse_comm::{Rendezvous, TransportChoice};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// For everything that must happen at all.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Ten times what is promised for telling the others.
+const SOON: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    if std::env::var_os("RANK").is_some() {
+        return rank();
+    }
+    let before = shared_memory_names();
+    for transport in ["shared", "tcp"] {
+        case("clean end", transport, None, &[]);
+        for victim in 0..3 {
+            case("killed", transport, Some((victim, Signal::KILL)), &[&format!("rank {victim} on host"), "exited"]);
+        }
+        for victim in 0..3 {
+            case(
+                "stopped",
+                transport,
+                Some((victim, Signal::STOP)),
+                &[&format!("rank {victim} on host"), "fell silent"],
+            );
+        }
+    }
+    assert_eq!(shared_memory_names(), before, "shared memory was left behind");
+    ExitCode::SUCCESS
+}
+
+/// A rank: sums until something goes wrong, or for 200 steps where nothing will.
+fn rank() -> ExitCode {
+    let mut rendezvous = Rendezvous::from_environment().expect("the test sets the environment");
+    rendezvous.transport =
+        if std::env::var("TRANSPORT").as_deref() == Ok("tcp") { TransportChoice::Tcp } else { TransportChoice::Shared };
+    let endless = std::env::var_os("ENDLESS").is_some();
+    if endless {
+        rendezvous.heartbeat = Duration::from_millis(500);
+    }
+    let group = rendezvous.join().expect("ranks join");
+    let mut data = vec![1f32; 300_000];
+    let mut steps = 0;
+    let result = loop {
+        if let Err(cause) = group.all_reduce(&mut data) {
+            break Err(cause);
+        }
+        if steps == 0 {
+            println!("ready");
+        }
+        steps += 1;
+        if !endless && steps == 200 {
+            break Ok(());
+        }
+    };
+    drop(group);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(cause) => {
+            println!("{cause}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A rank's process. Killed when the test ends, however it does.
+struct Rank {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Rank {
+    fn start(rank: usize, transport: &str, endless: bool, listener: &TcpListener, token: &OwnedFd) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("the own path"));
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", "3")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", listener.local_addr().expect("it listens").port().to_string())
+            .env("ENMASSE_TOKEN_FD", token.as_raw_fd().to_string())
+            .env("TRANSPORT", transport)
+            .stdout(Stdio::piped());
+        if rank == 0 {
+            command.env("ENMASSE_STORE_FD", listener.as_raw_fd().to_string());
+        }
+        if endless {
+            command.env("ENDLESS", "1");
+        }
+        let mut child = command.spawn().expect("the program starts itself");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Rank { child, lines }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the rank runs");
+    }
+
+    fn line(&self, limit: Duration) -> String {
+        self.lines.recv_timeout(limit).expect("a rank says nothing in time")
+    }
+
+    fn exit_code(&mut self, limit: Duration) -> Option<i32> {
+        let deadline = Instant::now() + limit;
+        // The output ends with the process; there is nothing more to wait for than that.
+        while self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+        assert!(Instant::now() < deadline, "a rank does not end");
+        self.child.wait().expect("it was started here").code()
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Three ranks, one of which may get a signal; the others must end soon, naming it.
+fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: &[&str]) {
+    println!("{name}, {transport}, {:?}", victim.map(|(rank, _)| rank));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let token = rustix::fs::memfd_create("token", rustix::fs::MemfdFlags::empty()).expect("memory");
+    rustix::io::write(&token, &[42; 32]).expect("memory");
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).expect("it is open");
+    let mut ranks: Vec<_> =
+        (0..3).map(|rank| Rank::start(rank, transport, victim.is_some(), &listener, &token)).collect();
+    for rank in &ranks {
+        assert_eq!(rank.line(DEADLINE), "ready");
+    }
+    let Some((victim, signal)) = victim else {
+        assert!(ranks.iter_mut().all(|rank| rank.exit_code(DEADLINE) == Some(0)));
+        return;
+    };
+    ranks[victim].signal(signal);
+    let mut stories = vec![];
+    for (number, rank) in ranks.iter_mut().enumerate().filter(|(number, _)| *number != victim) {
+        let story = rank.line(SOON);
+        for expected in expected {
+            assert!(story.contains(expected), "rank {number} says {story:?}, which lacks {expected:?}");
+        }
+        stories.push(story);
+        assert_eq!(rank.exit_code(SOON), Some(1));
+    }
+    // Rank 0's death is seen by each rank for itself, at its own moment; everything else is told by rank 0.
+    assert!(victim == 0 || stories[0] == stories[1], "{stories:?}");
+}
+
+fn shared_memory_names() -> Vec<std::ffi::OsString> {
+    let mut names: Vec<_> =
+        std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,117 @@
+//! The same bits over every transport: the sums of shared memory, TCP and threads against a plain model.
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use common::{joined, run_ranks};
+use enmasse_comm::{Element, Group, Reduction, TransportChoice, tree_fold};
+use proptest::prelude::*;
+
+const TRANSPORTS: [&str; 3] = ["threads", "shared", "tcp"];
+
+fn groups(n: usize, transport: &str) -> Vec<Group> {
+    match transport {
+        "threads" => Group::threads(n).unwrap(),
+        "shared" => joined(n, TransportChoice::Shared),
+        _ => joined(n, TransportChoice::Tcp),
+    }
+}
+
+/// Values of all magnitudes, so that another order of adding would give other bits.
+fn value(seed: u64, rank: usize, i: usize) -> f64 {
+    let bits = (seed ^ (rank as u64) << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (bits as i64 as f64) * 2f64.powi((bits % 40) as i32 - 80)
+}
+
+/// What each rank got from an all-reduce of each type, as bits.
+fn reduce(group: &Group, seed: u64, len: usize, reduction: Reduction) -> Vec<u64> {
+    fn one<T: Element>(group: &Group, mut data: Vec<T>, reduction: Reduction, bits: fn(T) -> u64) -> Vec<u64> {
+        group.all_reduce_with(&mut data, reduction).unwrap();
+        data.into_iter().map(bits).collect()
+    }
+    let values = || (0..len).map(|i| value(seed, group.rank(), i));
+    let mut all = one(group, values().map(|x| x as f32).collect(), reduction, |x| x.to_bits().into());
+    all.extend(one(group, values().collect(), reduction, f64::to_bits));
+    all.extend(one(group, values().map(|x| x.to_bits() as i64).collect(), reduction, |x| x as u64));
+    all.extend(one(group, values().map(|x| x.to_bits() as i32).collect(), reduction, |x| x as u64));
+    all
+}
+
+fn model(ranks: usize, seed: u64, len: usize, reduction: Reduction) -> Vec<u64> {
+    fn one<T: Element>(ranks: usize, len: usize, reduction: Reduction, get: impl Fn(usize, usize) -> T) -> Vec<T> {
+        let mut combine = match reduction {
+            Reduction::Sum => T::sum,
+            Reduction::Max => T::max,
+            Reduction::Min => T::min,
+        };
+        (0..len).map(|i| tree_fold(ranks, &mut |rank| get(rank, i), &mut combine).unwrap()).collect()
+    }
+    let get = |rank, i| value(seed, rank, i);
+    let mut all: Vec<u64> =
+        one(ranks, len, reduction, |r, i| get(r, i) as f32).iter().map(|x| x.to_bits().into()).collect();
+    all.extend(one(ranks, len, reduction, get).iter().map(|x| x.to_bits()));
+    all.extend(one(ranks, len, reduction, |r, i| get(r, i).to_bits() as i64).iter().map(|&x| x as u64));
+    all.extend(one(ranks, len, reduction, |r, i| get(r, i).to_bits() as i32).iter().map(|&x| x as u64));
+    all
+}
+
+fn check(ranks: usize, transport: &'static str, seed: u64, len: usize, reduction: Reduction) {
+    thread_local! {
+        /// Groups live through many cases: later operations must not depend on earlier ones.
+        static GROUPS: RefCell<HashMap<(usize, &'static str), Vec<Group>>> = RefCell::default();
+    }
+    let members =
+        GROUPS.with_borrow_mut(|all| all.entry((ranks, transport)).or_insert_with(|| groups(ranks, transport)).clone());
+    let expected = model(ranks, seed, len, reduction);
+    for (rank, got) in run_ranks(members, move |group| reduce(&group, seed, len, reduction)).into_iter().enumerate() {
+        assert!(got == expected, "rank {rank} of {ranks} over {transport}: other bits, {len} elements, seed {seed}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn the_same_bits_everywhere(ranks in 2usize..=5, seed: u64, len in 0usize..5000, odd in 0usize..3) {
+        let reduction = [Reduction::Sum, Reduction::Max, Reduction::Min][odd];
+        for transport in TRANSPORTS {
+            check(ranks, transport, seed, len, reduction);
+        }
+    }
+}
+
+#[test]
+fn the_same_bits_through_many_rounds() {
+    for ranks in 2..=5 {
+        for transport in TRANSPORTS {
+            check(ranks, transport, 7, 1_234_567, Reduction::Sum);
+        }
+    }
+}
+
+#[test]
+fn copies_over_every_transport() {
+    for transport in TRANSPORTS {
+        for ranks in 2..=4 {
+            for len in [0, 1, 63, 100_000, 3_000_001] {
+                let results = run_ranks(groups(ranks, transport), move |group| {
+                    let own: Vec<u8> = (0..len).map(|i| (i * 7 + group.rank()) as u8).collect();
+                    let mut all = vec![0; len * ranks];
+                    group.all_gather(&own, &mut all).unwrap();
+                    let mut copy = own;
+                    group.broadcast(&mut copy, ranks - 1).unwrap();
+                    group.barrier().unwrap();
+                    (all, copy, group.all_gather_bytes(&[1, 2][..group.rank().min(2)]).unwrap())
+                });
+                for (all, copy, few) in results {
+                    let expected = |i: usize, rank: usize| (i * 7 + rank) as u8;
+                    assert!((0..ranks).all(|r| (0..len).all(|i| all[r * len + i] == expected(i, r))), "{transport}");
+                    assert!(copy.iter().enumerate().all(|(i, &x)| x == expected(i, ranks - 1)), "{transport}");
+                    assert_eq!(few, [&[][..], &[1], &[1, 2], &[1, 2]][..ranks]);
+                }
+            }
+        }
+    }
+}
