@@ -8,46 +8,28 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 
-use enmasse_comm::Cause;
+use enmasse_comm::{Cause, Token};
 use rustix::fs::{FileType, MemfdFlags, OFlags, memfd_create};
 
 /// The descriptor of the listening socket of rank 0's store.
 pub const STORE_FD: &str = "ENMASSE_STORE_FD";
-/// The descriptor of a file of [`TOKEN_BYTES`] bytes, the job's token.
+/// The descriptor of a file that holds the job's token.
 pub const TOKEN_FD: &str = "ENMASSE_TOKEN_FD";
 /// The descriptor on which a rank reports the cause of its failure.
 pub const CAUSE_FD: &str = "ENMASSE_CAUSE_FD";
 
-/// Bytes in a job's token.
-pub const TOKEN_BYTES: usize = 32;
-
 /// A pipe holds this much without a reader, and no encoded cause comes near it.
 const REPORT_LIMIT: usize = 64 << 10;
 
-/// The secret that the ranks of one job share.
-pub(crate) struct Token([u8; TOKEN_BYTES]);
-
-impl Token {
-    pub(crate) fn random() -> io::Result<Self> {
-        let mut bytes = [0; TOKEN_BYTES];
-        let mut filled = 0;
-        // The kernel may stop short for a signal.
-        while filled < TOKEN_BYTES {
-            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-        }
-        Ok(Token(bytes))
-    }
-
-    /// A descriptor of a file in memory that holds the token.
-    ///
-    /// A file rather than a pipe, since a worker may be a script that starts one program after another, and one of
-    /// its own for each rank, since ranks that share a descriptor would share its position.
-    pub(crate) fn readable(&self) -> io::Result<OwnedFd> {
-        let mut file = File::from(memfd_create("enmasse token", MemfdFlags::CLOEXEC)?);
-        file.write_all(&self.0)?;
-        file.rewind()?;
-        Ok(file.into())
-    }
+/// A descriptor of a file in memory that holds the job's token.
+///
+/// A file rather than a pipe, since a worker may be a script that starts one program after another, and one of its own
+/// for each rank, since ranks that share a descriptor would share its position.
+pub(crate) fn token_file(token: &Token) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create("enmasse token", MemfdFlags::CLOEXEC)?);
+    file.write_all(token.as_bytes())?;
+    file.rewind()?;
+    Ok(file.into())
 }
 
 /// The launcher's end of a rank's reports, and the rank's.
@@ -110,18 +92,5 @@ mod tests {
         check(&frame[..frame.len() - 1], None);
         check(&[0xff; 40], None);
         check(&[0; 4], None);
-    }
-
-    #[test]
-    fn tokens_differ() {
-        let read = |token: &Token| {
-            let mut bytes = Vec::new();
-            File::from(token.readable().unwrap()).read_to_end(&mut bytes).unwrap();
-            bytes
-        };
-        let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
-        assert_eq!(read(&one).len(), TOKEN_BYTES);
-        assert_eq!(read(&one), read(&one));
-        assert_ne!(read(&one), read(&other));
     }
 }

@@ -28,7 +28,7 @@ pub use environment::{
     EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank, MASTER_ADDR,
     MASTER_PORT, MAX_RESTARTS, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE,
 };
-pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_BYTES, TOKEN_FD, report_cause};
+pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
 pub use job::{Job, LaunchError, Output, Store};
 pub use outcome::{Failure, Outcome, Status};
 pub use threads::run_threads;

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Lines kept.
-const LINES: usize = 20;
+/// Lines kept: a Rust backtrace or a Python traceback, with its message.
+const LINES: usize = 40;
 /// Bytes kept of one line.
 const LINE_BYTES: usize = 400;
 

@@ -7,12 +7,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
+use enmasse_comm::Token;
 use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::environment::LaunchedRank;
-use crate::inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, Token, report_pipe};
+use crate::inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_pipe, token_file};
 use crate::job::{Job, LaunchError, Output, Store};
 use crate::outcome::Status;
 use crate::signals::SignalStream;
@@ -50,7 +51,7 @@ impl Workers {
             return Err(LaunchError::NoRanks);
         }
         let signals = SignalStream::stop_requests().map_err(LaunchError::kernel("handle signals"))?;
-        let token = Token::random().map_err(LaunchError::kernel("draw random numbers"))?;
+        let token = Token::generate().map_err(LaunchError::kernel("draw random numbers"))?;
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(LaunchError::kernel("listen on 127.0.0.1"))?;
         let port = listener.local_addr().map_err(LaunchError::kernel("listen on 127.0.0.1"))?.port();
@@ -77,7 +78,7 @@ impl Workers {
                 max_restarts: 0,
                 run_id: run_id.clone(),
             };
-            let token = token.readable().map_err(LaunchError::kernel("make a file in memory"))?;
+            let token = token_file(&token).map_err(LaunchError::kernel("make a file in memory"))?;
             workers.list.push(start(job, &place, store.take(), token)?);
         }
         Ok(workers)

@@ -9,8 +9,10 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use enmasse_comm::{Cause, CauseKind};
+use enmasse_comm::{Cause, CauseKind, Rendezvous};
 use enmasse_launch::{Job, LaunchedRank, Output, STORE_FD, TOKEN_FD, launch, report_cause};
+
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::DEADLINE;
 
@@ -147,6 +149,20 @@ fn play_rank(place: &LaunchedRank, what: &str, folder: &Path) {
                 std::process::exit(1);
             }
             hang();
+        }
+        "work until rank 2 is killed" | "work until rank 2 panics" => {
+            let group = Rendezvous::from_environment().unwrap().join().unwrap();
+            let mut sum = [1.0f32; 1000];
+            for round in 0.. {
+                if (rank, round) == (2, 10) {
+                    assert!(what.ends_with("killed"), "a defect");
+                    kill_process(getpid(), Signal::KILL).unwrap();
+                }
+                if let Err(cause) = group.all_reduce(&mut sum) {
+                    report_cause(&cause);
+                    std::process::exit(1);
+                }
+            }
         }
         other => panic!("no such part: {other}"),
     }

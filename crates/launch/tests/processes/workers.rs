@@ -4,7 +4,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use enmasse_launch::{Job, Outcome, Output, Status, Store, TOKEN_BYTES, launch};
+use enmasse_comm::TOKEN_BYTES;
+use enmasse_launch::{Job, Outcome, Output, Status, Store, launch};
 
 use crate::parts::{Launcher, rank_job};
 
@@ -12,6 +13,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("all_succeed", all_succeed),
     ("failures_name_the_culprit", failures_name_the_culprit),
     ("causes_name_the_culprit", causes_name_the_culprit),
+    ("a_killed_rank_is_named_whoever_notices", a_killed_rank_is_named_whoever_notices),
     ("usage_is_said_once", usage_is_said_once),
     ("output_goes_where_it_should", output_goes_where_it_should),
     ("launches_that_cannot_be", launches_that_cannot_be),
@@ -61,6 +63,23 @@ fn causes_name_the_culprit() {
     };
     check("fail with a cause", 1, Status::Code(1), "rank 1 on host h failed: no such folder");
     check("blame rank 2", 2, Status::Stopped, "rank 2 on host h fell silent: no heartbeat");
+}
+
+/// The others notice through their group, and may be gone before the launcher looks.
+fn a_killed_rank_is_named_whoever_notices() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..5 {
+        let job = rank_job(4, "work until rank 2 is killed", folder.path()).store(Store::Inherited);
+        let Outcome::Failed(failure) = launch(&job.output(Output::RankZero)).unwrap() else { panic!("no failure") };
+        assert_eq!((failure.rank, failure.status), (Some(2), Some(Status::Signal(9))));
+        // Those stopped before they noticed have nothing to say; nobody blames another.
+        assert!(failure.cause.is_none_or(|cause| cause.rank == Some(2)));
+    }
+    let job = rank_job(4, "work until rank 2 panics", folder.path()).store(Store::Inherited);
+    let job = job.variable("RUST_BACKTRACE", "0");
+    let Outcome::Failed(failure) = launch(&job.output(Output::RankZero)).unwrap() else { panic!("no failure") };
+    assert_eq!(failure.rank, Some(2));
+    assert!(failure.stderr.iter().any(|line| line.contains("a defect")), "{failure}");
 }
 
 fn usage_is_said_once() {
