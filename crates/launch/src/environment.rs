@@ -58,12 +58,18 @@ pub struct LaunchedRank {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EnvironmentError {
     /// One variable without its companion.
-    #[error("{missing} is not set although {present} is: set both, or unset {present} to run as a single process")]
+    #[error("{missing} is not set although {present} is: set both or neither")]
     HalfSet {
         /// The variable that is set.
         present: &'static str,
         /// The variable that should be.
         missing: &'static str,
+    },
+    /// Several ranks without a place to meet.
+    #[error("WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not set: set them to where rank 0 runs")]
+    NoMaster {
+        /// The number of ranks.
+        world_size: usize,
     },
     /// Not a number of the expected range.
     #[error("{name} is {value:?}: expected a whole number from {least} to {most}")]
@@ -155,7 +161,7 @@ impl LaunchedRank {
         let master = match pair {
             (Some(host), Some(port)) => u16::try_from(port).ok().map(|port| (host, port)),
             _ if world_size == 1 => None,
-            (None, None) => return Err(EnvironmentError::HalfSet { present: WORLD_SIZE, missing: MASTER_ADDR }),
+            (None, None) => return Err(EnvironmentError::NoMaster { world_size }),
             pair => both(pair, MASTER_ADDR, MASTER_PORT)?.and(None),
         };
 
@@ -275,15 +281,15 @@ mod tests {
     #[test]
     fn contradictions() {
         let check = |variables: &str, expected: &str| assert_eq!(read(variables).unwrap_err().to_string(), expected);
-        let half = |present: &str, missing: &str| {
-            format!(
-                "{missing} is not set although {present} is: set both, or unset {present} to run as a single process"
-            )
-        };
+        let half =
+            |present: &str, missing: &str| format!("{missing} is not set although {present} is: set both or neither");
         check("RANK=0", &half("RANK", "WORLD_SIZE"));
         check("RANK=0 WORLD_SIZE=", &half("RANK", "WORLD_SIZE"));
         check("WORLD_SIZE=2", &half("WORLD_SIZE", "RANK"));
-        check("RANK=0 WORLD_SIZE=2", &half("WORLD_SIZE", "MASTER_ADDR"));
+        check(
+            "RANK=0 WORLD_SIZE=2",
+            "WORLD_SIZE is 2 but MASTER_ADDR and MASTER_PORT are not set: set them to where rank 0 runs",
+        );
         check("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h", &half("MASTER_ADDR", "MASTER_PORT"));
         check("RANK=0 WORLD_SIZE=2 MASTER_PORT=1", &half("MASTER_PORT", "MASTER_ADDR"));
         check("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", &half("LOCAL_RANK", "LOCAL_WORLD_SIZE"));
