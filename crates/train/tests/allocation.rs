@@ -4,11 +4,16 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use enmasse_comm::Group;
-use enmasse_cpu::Cpu;
+use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, StepInputs};
 use enmasse_graph::passes::BucketSizes;
 use enmasse_graph::{Mode, Options, Phase, compile};
 use enmasse_train::initialize;
+
+/// The CPU device at its best instruction set.
+fn cpu(threads: usize) -> Cpu {
+    Cpu::new(CpuOptions { threads, isa: None }).unwrap()
+}
 
 struct Counting;
 
@@ -47,7 +52,7 @@ fn steps_three_to_ten_allocate_nothing() {
             ..Options::new("resnet18", BATCH, SIZE, 10)
         };
         let plans = compile(&|x| model.forward(x, 10), &options).unwrap();
-        let mut program = Cpu::new(2).compile(plans, Some(group.clone())).unwrap();
+        let mut program = cpu(2).compile(plans, Some(group.clone())).unwrap();
         initialize(program.as_mut(), 0).unwrap();
         let (images, labels, indices) = (vec![90; BATCH * SIZE * SIZE * 3], vec![3; BATCH], vec![7; BATCH]);
         for step in 1..=10 {

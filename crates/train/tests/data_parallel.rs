@@ -4,12 +4,17 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use enmasse_comm::Group;
-use enmasse_cpu::Cpu;
+use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program, StepInputs, StepMetrics};
 use enmasse_graph::passes::BucketSizes;
 use enmasse_graph::{Conv, Mode, Options, Phase, Pool, Tensor, compile};
 use enmasse_tensor::RandomStream;
 use enmasse_train::initialize;
+
+/// The CPU device at its best instruction set.
+fn cpu(threads: usize) -> Cpu {
+    Cpu::new(CpuOptions { threads, isa: None }).unwrap()
+}
 
 const SIZE: usize = 20;
 const CLASSES: usize = 5;
@@ -68,7 +73,7 @@ fn program(group: Option<Group>, threads: usize, sync_batch_norm: bool, buckets:
         size: [SIZE; 2],
         ..Options::new("net", GLOBAL_BATCH / shards, SIZE, CLASSES)
     };
-    let mut program = Cpu::new(threads).compile(compile(&net, &options).unwrap(), group).unwrap();
+    let mut program = cpu(threads).compile(compile(&net, &options).unwrap(), group).unwrap();
     initialize(program.as_mut(), 3).unwrap();
     program
 }
@@ -159,8 +164,8 @@ fn backward_runs_while_buckets_are_in_flight() {
     let mut groups = Group::threads(2).unwrap().into_iter();
     let (late, early) = (groups.next_back(), groups.next());
     let (tell, hear) = mpsc::channel();
-    let samples = Samples::of_step(0);
-    let step = |group: Option<Group>, shard: usize, begin: &dyn Fn(), between: &dyn Fn()| {
+    let samples = &Samples::of_step(0);
+    let step = &|group: Option<Group>, shard: usize, begin: &dyn Fn(), between: &dyn Fn()| {
         let mut program = program(group, 1, false, BucketSizes { first: 512, other: 1024 });
         assert!(program.plans().train.as_ref().unwrap().buckets.len() > 3);
         begin();
@@ -172,7 +177,8 @@ fn backward_runs_while_buckets_are_in_flight() {
     };
     let found = std::thread::scope(|scope| {
         let first = scope.spawn(|| step(early, 0, &|| (), &|| tell.send(()).unwrap()));
-        let second = scope.spawn(|| step(late, 1, &|| hear.recv_timeout(Duration::from_secs(60)).unwrap(), &|| ()));
+        let wait = move || hear.recv_timeout(Duration::from_secs(60)).unwrap();
+        let second = scope.spawn(move || step(late, 1, &wait, &|| ()));
         [first.join().unwrap(), second.join().unwrap()]
     });
     assert_eq!(found[0], found[1]);

@@ -1,18 +1,23 @@
-//! The trainer on the reference device: a run and its files, resuming with the same bits, and the explicit engine.
+//! The trainer on one rank of the CPU device: a run and its files, resuming with the same bits, and the explicit engine.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{
     DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
 };
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Tensor};
-use enmasse_reference::Reference;
 use enmasse_train::{
     Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, Progress, Quiet, RunPaths, TrainConfig,
     TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
 };
+
+/// The CPU device at its best instruction set.
+fn cpu(threads: usize) -> Cpu {
+    Cpu::new(CpuOptions { threads, isa: None }).unwrap()
+}
 
 /// Three classes of noisy colours.
 struct Colours(usize);
@@ -66,7 +71,7 @@ impl Observer for Records<'_> {
 
 fn fit(config: TrainConfig) -> Vec<EpochRecord> {
     let mut records = Vec::new();
-    Trainer::new(config, &Reference).observer(Records(&mut records)).fit(&net, &data()).unwrap();
+    Trainer::new(config, &cpu(2)).observer(Records(&mut records)).fit(&net, &data()).unwrap();
     records
 }
 
@@ -90,7 +95,7 @@ fn a_run_learns_and_leaves_its_files() {
     assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));
 
     let classifier = Classifier::open(&out, None, None).unwrap();
-    let mut program = classifier.program(&net, &Reference, None, 5).unwrap();
+    let mut program = classifier.program(&net, &cpu(2), None, 5).unwrap();
     let sharding = Sharding { shard: 0, shards: 1, batch: 5 };
     let pool = DecodePool::new(1).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();
@@ -124,7 +129,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
     let out = folder.path().join("run");
     fit(TrainConfig { epochs: 1, ..config(&out) });
     let again = |config: TrainConfig, data: &TrainingData| {
-        Trainer::new(config, &Reference).fit(&net, data).unwrap_err().to_string()
+        Trainer::new(config, &cpu(2)).fit(&net, data).unwrap_err().to_string()
     };
     assert!(again(config(&out), &data()).contains("--resume"));
     let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
@@ -139,7 +144,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
 fn non_finite_losses_stop_the_run_and_name_the_step() {
     let folder = tempfile::tempdir().unwrap();
     let config = TrainConfig { lr: 1e30, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
-    let error = Trainer::new(config, &Reference).fit(&net, &data()).unwrap_err();
+    let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
     assert!(matches!(error, TrainError::NonFinite { rank: 0, .. }), "{error}");
 }
 
@@ -150,7 +155,7 @@ fn the_engine_gives_the_trainers_bits() {
     fit(config.clone());
 
     let plans = compile_plans(&config, &net, 3, 1).unwrap();
-    let mut program = Reference.compile(plans, None).unwrap();
+    let mut program = cpu(2).compile(plans, None).unwrap();
     initialize(program.as_mut(), config.seed).unwrap();
     let sharding = Sharding { shard: 0, shards: 1, batch: 8 };
     let pool = DecodePool::new(1).unwrap();
@@ -183,7 +188,7 @@ fn progress_counts_every_sample_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
     let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
-    Trainer::new(config, &Reference).observer(Count(&mut seen)).fit(&net, &data()).unwrap();
+    Trainer::new(config, &cpu(2)).observer(Count(&mut seen)).fit(&net, &data()).unwrap();
     let training = [8, 16, 24, 32, 40, 48].map(|samples| (false, samples));
     assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
 }
