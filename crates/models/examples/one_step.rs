@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
+use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, StepInputs};
 use enmasse_graph::{Mode, Options, Phase, Role, compile};
 use enmasse_reference::Reference;
@@ -17,7 +18,8 @@ use safetensors::{SafeTensors, serialize_to_file};
 fn device(name: &str) -> Result<Box<dyn Device>> {
     match name {
         "reference" => Ok(Box::new(Reference)),
-        _ => bail!("no device {name:?}: there is reference"),
+        "cpu" => Ok(Box::new(Cpu::new(CpuOptions::default())?)),
+        _ => bail!("no device {name:?}: there are cpu and reference"),
     }
 }
 

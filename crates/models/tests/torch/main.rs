@@ -8,6 +8,7 @@ mod formula;
 
 use std::collections::BTreeMap;
 
+use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::Device;
 use enmasse_reference::Reference;
 
@@ -16,7 +17,7 @@ use fixture::Fixture;
 
 /// Runs a case on a device and compares everything; `floor` is the limit of the error per tensor.
 fn check(device: &dyn Device, case: &Case, shards: usize, floor: f64, twice_torch: bool) {
-    let label = format!("{} on {}, {shards} shards", case.name, device.name());
+    let label = format!("{} on {}, shards {shards}", case.name, device.name());
     let errors = Fixture::read(case.name).errors(&case.run(device, shards), floor, twice_torch);
     let mut worst: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, error, _) in &errors {
@@ -45,5 +46,17 @@ fn reference_in_shards() {
         for shards in (2..=case.batch).filter(|shards| case.batch.is_multiple_of(*shards)) {
             check(&Reference, case, shards, 1e-7, false);
         }
+    }
+}
+
+#[test]
+fn cpu_at_every_level() {
+    for isa in Isa::ALL {
+        if !isa.available() {
+            println!("skipped: this machine has no {isa}");
+            continue;
+        }
+        let cpu = Cpu::new(CpuOptions { threads: 2, isa: Some(isa) }).unwrap();
+        CASES.iter().for_each(|case| check(&cpu, case, 1, 1e-4, true));
     }
 }
