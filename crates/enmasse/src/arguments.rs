@@ -177,6 +177,7 @@ fn flag(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.name).long(long).aliases(aliases.copied().chain(underscored));
     match setting.kind {
         Kind::Switch => arg
+            .overrides_with(setting.name)
             .value_name("true|false")
             .num_args(0..=1)
             .require_equals(true)
@@ -187,8 +188,12 @@ fn flag(setting: &'static Setting) -> Arg {
             if let Some(default) = setting.default_text().filter(|text| !text.is_empty()) {
                 help.push_str(&format!(" [default: {default}]"));
             }
-            let action = if kind == Kind::List { ArgAction::Append } else { ArgAction::Set };
-            arg.value_name(setting.placeholder).action(action).allow_negative_numbers(true).help(help)
+            // Of several the last one counts, so that a script can add to what it was given.
+            let arg = match kind {
+                Kind::List => arg.action(ArgAction::Append),
+                _ => arg.overrides_with(setting.name),
+            };
+            arg.value_name(setting.placeholder).allow_negative_numbers(true).help(help)
         }
     }
 }
@@ -270,6 +275,7 @@ mod tests {
         check("", &[]);
         check("photos --lr -1", &[("data", "photos"), ("lr", "-1")]);
         check("--sync-bn=false --json x", &[("data", "x"), ("sync_bn", "false"), ("json", "true")]);
+        check("--lr 1 --sync-bn --lr 2 --sync-bn=false", &[("lr", "2"), ("sync_bn", "false")]);
         check("--freeze a --freeze b,c", &[("freeze", "a,b,c")]);
         check(
             "--batch-size 4 --weight_decay 0 --syncBN",

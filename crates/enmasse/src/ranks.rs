@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_comm::{CauseKind, Group, Rendezvous};
-use enmasse_device::Device;
+use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_launch::{Job, LaunchedRank, Outcome, Status, Store, report_cause, run_threads};
 use enmasse_train::{Devices, LayeredConfig, RankKind, RunFolder, RunPaths, Source, TrainConfig};
 
@@ -42,9 +42,9 @@ impl Rank {
     }
 
     /// This rank's share of the machine, to compute on.
-    pub fn device(&self, config: &TrainConfig) -> impl Device + use<> {
-        let _threads = config.threads_of_rank(cores(), self.local_rank, self.local_ranks);
-        enmasse_reference::Reference
+    pub fn device(&self, config: &TrainConfig) -> Result<Cpu, Failure> {
+        let threads = config.threads_of_rank(cores(), self.local_rank, self.local_ranks);
+        Cpu::new(CpuOptions { threads, isa: None }).map_err(Failure::error)
     }
 
     /// This rank's share of the machine, to decode on.

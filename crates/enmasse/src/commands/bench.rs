@@ -30,7 +30,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let (classes, evaluate) = (classes(matches, &config), matches.get_flag("eval"));
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     interrupt::watch()?;
-    let device = Rank::alone().device(&config);
+    let device = Rank::alone().device(&config)?;
     let mut program = program(&config, classes, evaluate, &device)?;
     let batch = config.batch_per_rank(1);
     let mut milliseconds = time_steps(program.as_mut(), &config, batch, classes, steps)?;

@@ -86,9 +86,10 @@ impl Task {
         let pool = DecodePool::new(rank.loader_threads(config)).map_err(Failure::error)?;
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
-        let device = rank.device(config);
+        let device = rank.device(config)?;
         let forward = |x, classes| weights.model.forward(x, classes);
-        let mut program = weights.classifier.program(&forward, &device, rank.group.clone(), batch)?;
+        // Evaluation has no collectives: only the sums at its end are the group's.
+        let mut program = weights.classifier.program(&forward, &device, None, batch)?;
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let mut run = |observer: &mut dyn enmasse_train::Observer| {
             evaluate(program.as_mut(), &loader, total, group, EpochPosition::default(), observer)

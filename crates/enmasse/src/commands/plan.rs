@@ -30,7 +30,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
         Some(train) if !matches.get_flag("eval") => train,
         _ => &plans.evaluate,
     };
-    let device = Rank::alone().device(&config);
+    let device = Rank::alone().device(&config)?;
     let memory = device.memory(&plans);
     let mut output = Output::new(false);
     output.text(format_args!("{plan}\n{}\n{}", memory_table(plan, &plans, memory.scratch), bucket_table(plan)));

@@ -20,7 +20,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let top = matches.get_one("top").copied().unwrap_or(1);
 
     let rank = Rank::alone();
-    let device = rank.device(&config);
+    let device = rank.device(&config)?;
     let batch = config.batch_per_rank(1).min(images.len());
     let forward = |x, classes| weights.model.forward(x, classes);
     let mut program = weights.classifier.program(&forward, &device, None, batch)?;

@@ -129,7 +129,7 @@ fn prepare(config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -
 /// One rank of the run.
 fn train(run: &Run, rank: &Rank) -> Result<(), Failure> {
     let Run { config, model, data } = run;
-    let device = rank.device(config);
+    let device = rank.device(config)?;
     let fit = |trainer: Trainer| -> Result<DoneRecord, Failure> {
         let trainer = match &rank.group {
             Some(group) => trainer.group(group.clone()),

@@ -1,0 +1,263 @@
+//! Running the real program on tiny pictures, always with a deadline.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jpeg_encoder::{ColorType, Encoder};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// No run here takes a tenth of it; a hang becomes a failure that says so.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    /// The JSON objects on standard output, which must hold nothing else.
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        self.stdout.lines().map(parse).collect()
+    }
+
+    /// The same, of a run that must have succeeded.
+    #[track_caller]
+    pub fn well(self) -> Self {
+        assert_eq!(self.code, Some(0), "stderr: {}\nstdout: {}", self.stderr, self.stdout);
+        self
+    }
+}
+
+/// The program, in an environment that says nothing to it.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_enmasse"));
+    plain_environment(&mut command);
+    command
+}
+
+/// Takes away what a launcher around the tests, or a user, may have set.
+pub fn plain_environment(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        let launcher = ["RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "TORCHELASTIC_", "ENMASSE_"];
+        if launcher.iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name.as_ref());
+        }
+    }
+}
+
+/// Runs the program to its end.
+#[track_caller]
+pub fn enmasse<S: AsRef<str>>(arguments: &[S]) -> Ended {
+    finish(program().args(arguments.iter().map(AsRef::as_ref)))
+}
+
+/// Runs a command to its end.
+#[track_caller]
+pub fn finish(command: &mut Command) -> Ended {
+    Running::start(command).finish()
+}
+
+/// A program at work. Dropped before its end, it is killed.
+pub struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    stderr: mpsc::Receiver<String>,
+    ended: bool,
+}
+
+impl Running {
+    /// Starts a command with its streams captured.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut stream = child.stderr.take().expect("piped");
+        let (sender, stderr) = mpsc::channel();
+        thread::spawn(move || {
+            let mut text = String::new();
+            // What is no text shows in the comparison that fails.
+            let _ = stream.read_to_string(&mut text);
+            let _ = sender.send(text);
+        });
+        Running { child, stdout, stderr, ended: false }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The next line of standard output.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        let guard = Guard::new(self.pid());
+        self.stdout.read_line(&mut line).expect("readable");
+        guard.end("a line");
+        line
+    }
+
+    /// Processes that this one has started, in the order of their start.
+    pub fn children(&self) -> Vec<i32> {
+        let list = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).expect("readable");
+        list.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// Waits for the end.
+    #[track_caller]
+    pub fn finish(mut self) -> Ended {
+        let guard = Guard::new(self.pid());
+        let mut stdout = String::new();
+        self.stdout.read_to_string(&mut stdout).expect("text");
+        let status: ExitStatus = self.child.wait().expect("waits");
+        guard.end("the end");
+        self.ended = true;
+        let stderr = self.stderr.recv_timeout(DEADLINE).expect("standard error ends with the program");
+        Ended { code: status.code(), stdout, stderr }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Kills a process that takes longer than the deadline, so that whoever waits for it goes on, and fails.
+struct Guard {
+    done: mpsc::Sender<()>,
+    late: thread::JoinHandle<bool>,
+}
+
+impl Guard {
+    fn new(pid: i32) -> Self {
+        let (done, wait) = mpsc::channel();
+        let late = thread::spawn(move || {
+            let late = wait.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout);
+            if late {
+                send(pid, Signal::KILL);
+            }
+            late
+        });
+        Guard { done, late }
+    }
+
+    #[track_caller]
+    fn end(self, what: &str) {
+        let _ = self.done.send(());
+        assert!(!self.late.join().expect("no panic"), "{what} did not come within {DEADLINE:?}");
+    }
+}
+
+/// Sends a signal; the process may be gone.
+pub fn send(pid: i32, signal: Signal) {
+    let _ = kill_process(Pid::from_raw(pid).expect("a process number"), signal);
+}
+
+/// Whether there is such a process, be it only its remains.
+pub fn exists(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Asks again and again until the answer is there, or the deadline has passed.
+#[track_caller]
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what} has not come within {DEADLINE:?}");
+        thread::yield_now();
+    }
+}
+
+/// A folder of three class folders with `each` pictures: dark, light, and red ones, PNG and JPEG by turns.
+pub fn pictures(root: &Path, each: usize) -> PathBuf {
+    let data = root.join("pictures");
+    for (label, class) in ["dark", "light", "red"].into_iter().enumerate() {
+        let folder = data.join(class);
+        fs::create_dir_all(&folder).expect("creates");
+        for number in 0..each {
+            let (width, height) = (12 + number as u16 % 5, 14);
+            let shade = |pixel: usize| (pixel * 31 + number * 17) as u8 % 60;
+            let pixels: Vec<u8> = (0..usize::from(width) * usize::from(height))
+                .flat_map(|pixel| match label {
+                    0 => [shade(pixel); 3],
+                    1 => [190 + shade(pixel); 3],
+                    _ => [200, shade(pixel), shade(pixel)],
+                })
+                .collect();
+            match number % 2 {
+                0 => write_png(&folder.join(format!("{number:03}.png")), width, height, &pixels),
+                _ => write_jpeg(&folder.join(format!("{number:03}.jpg")), width, height, &pixels, ColorType::Rgb),
+            }
+        }
+    }
+    data
+}
+
+/// Writes a JPEG file of any colour type.
+pub fn write_jpeg(path: &Path, width: u16, height: u16, pixels: &[u8], color: ColorType) {
+    let encoder = Encoder::new_file(path, 90).expect("creates");
+    encoder.encode(pixels, width, height, color).expect("encodes");
+}
+
+fn write_png(path: &Path, width: u16, height: u16, pixels: &[u8]) {
+    let mut encoder = png::Encoder::new(fs::File::create(path).expect("creates"), width.into(), height.into());
+    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = encoder.write_header().expect("writes");
+    writer.write_image_data(pixels).expect("writes");
+}
+
+/// Every file below a folder.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return found };
+    for entry in entries {
+        let path = entry.expect("readable").path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+/// Asserts that a run folder holds whole files only: no temporary ones, no half ones.
+#[track_caller]
+pub fn assert_whole(folder: &Path) {
+    for path in files(folder) {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(!name.ends_with(".tmp") && !name.contains(".enmasse-"), "left behind: {}", path.display());
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("safetensors") => drop(enmasse_train::Checkpoint::load(&path).expect("a whole checkpoint")),
+            Some("json") => {
+                let text = fs::read_to_string(&path).expect("text");
+                serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The records of a run's `metrics.jsonl`.
+pub fn metrics(run: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).expect("there is one");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}

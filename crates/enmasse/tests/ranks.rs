@@ -1,0 +1,290 @@
+//! Ranks as processes and as threads: the same bits, and an end for all of them whatever happens to one.
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{
+    Ended, Running, assert_whole, enmasse, exists, finish, metrics, pictures, plain_environment, program, send, until,
+};
+use enmasse_train::{Checkpoint, NamedTensor};
+use rustix::process::Signal;
+
+/// So soon everybody is gone; on a busy machine the kernel may take its time to schedule them.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The arguments of a run on `data` into `run`, then others.
+fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
+    let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--json", "--out"];
+    let mut arguments = vec!["train".to_owned(), data.display().to_string()];
+    arguments
+        .extend(fixed.iter().chain([&run.display().to_string().as_str()]).chain(others).map(|word| word.to_string()));
+    arguments
+}
+
+/// Every loss and accuracy of a run, digit by digit.
+fn figures(ended: &Ended) -> Vec<String> {
+    let epochs = ended.json().into_iter().filter(|line| line["event"] == "epoch");
+    epochs.map(|epoch| format!("{} {} {}", epoch["train_loss"], epoch["val_loss"], epoch["val_accuracy"])).collect()
+}
+
+/// The tensors of a run's checkpoint, optimiser state included, bit by bit.
+fn tensors(run: &Path, name: &str) -> Vec<(String, Vec<u32>)> {
+    let path = run.join("checkpoints").join(name);
+    let checkpoint = Checkpoint::load(&path).unwrap_or_else(|error| panic!("{error}"));
+    let bits = |tensor: NamedTensor| (tensor.name, tensor.values.into_iter().map(f32::to_bits).collect());
+    checkpoint.tensors.into_iter().map(bits).collect()
+}
+
+#[test]
+fn processes_and_threads_give_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let check = |ranks: usize, others: &[&str]| {
+        let run = |kind: &str| {
+            let out = folder.path().join(format!("{kind}{ranks}{}", others.len()));
+            let devices = format!("cpu:{ranks}");
+            let fixed = ["--devices", &devices, "--ranks", kind, "--epochs", "2", "--check-ranks"];
+            let ended = enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
+            assert_eq!(ended.json()[0]["world_size"], ranks);
+            assert_whole(&out);
+            (figures(&ended), tensors(&out, "last.safetensors"))
+        };
+        let (by_process, by_thread) = (run("process"), run("thread"));
+        assert_eq!(by_process.0, by_thread.0, "{ranks} ranks {others:?}");
+        assert!(by_process.1 == by_thread.1, "{ranks} ranks {others:?}: weights differ");
+        assert!(!by_process.0.is_empty());
+    };
+    check(2, &[]);
+    check(3, &["--optimizer", "adamw", "--lr", "0.01"]);
+    // Batch norm's own statistics travel with the last bucket, or are common to all.
+    check(2, &["--model", "resnet18", "--size", "32", "--max-steps", "3"]);
+    check(2, &["--model", "resnet18", "--size", "32", "--max-steps", "3", "--sync-bn"]);
+}
+
+#[test]
+fn evaluation_is_exact_at_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 9), folder.path().join("run"));
+    enmasse(&arguments(&data, &run, &["--epochs", "1", "--lr", "0.001", "--devices", "cpu:1"])).well();
+    let (data, run) = (data.display().to_string(), run.display().to_string());
+    // 27 pictures in batches of 4 per rank: the last global batch leaves some ranks little or nothing.
+    let found: Vec<_> = ["cpu:1", "cpu:2", "cpu:3", "cpu:5"]
+        .into_iter()
+        .map(|devices| {
+            let ended = enmasse(&["eval", &run, &data, "--batch", "4", "--devices", devices, "--json"]).well();
+            let [line] = &ended.json()[..] else { panic!("{ended:?}") };
+            assert_eq!((&line["samples"], ended.stderr.as_str()), (&27.into(), ""));
+            (line["accuracy"].as_f64().unwrap(), line["loss"].as_f64().unwrap())
+        })
+        .collect();
+    for (accuracy, loss) in &found[1..] {
+        assert_eq!(*accuracy, found[0].0);
+        assert!((loss - found[0].1).abs() < 1e-5 * found[0].1, "{found:?}");
+    }
+}
+
+/// A run of so many ranks that would go on for hours, with its first epoch done.
+fn endless(data: &Path, run: &Path, others: &[&str]) -> Running {
+    let fixed = ["--epochs", "1000000", "--lr", "0.001"];
+    let mut running = Running::start(program().args(arguments(data, run, &[&fixed, others].concat())));
+    let line = running.line();
+    assert!(line.contains("\"epoch\":0"), "{line}");
+    running
+}
+
+/// The program's own end, with the time that it took from now.
+#[track_caller]
+fn ends_soon(running: Running, ranks: &[i32]) -> Ended {
+    let began = Instant::now();
+    let pid = running.pid();
+    let ended = running.finish();
+    assert!(began.elapsed() < SOON, "it took {:?}", began.elapsed());
+    for pid in ranks.iter().chain([&pid]) {
+        assert!(!exists(*pid), "process {pid} is still there");
+    }
+    ended
+}
+
+#[test]
+fn a_killed_rank_ends_all_with_its_story() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    for victim in 0..3 {
+        let run = folder.path().join(format!("run{victim}"));
+        let running = endless(&data, &run, &["--devices", "cpu:3", "--save-every", "1"]);
+        let ranks = running.children();
+        assert_eq!(ranks.len(), 3);
+        send(ranks[victim], Signal::KILL);
+        let ended = ends_soon(running, &ranks);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let errors: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        let [story] = errors.as_slice() else { panic!("{ended:?}") };
+        let (rank, pid) = (format!("rank {victim} "), format!("process {}", ranks[victim]));
+        assert!([rank.as_str(), &pid, "signal 9"].iter().all(|part| story.contains(part)), "{story}");
+        assert_whole(&run);
+    }
+}
+
+#[test]
+fn an_interrupt_ends_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let mut number = 0;
+    let mut check = |others: &[&str], ranks: usize, signal: Signal| {
+        number += 1;
+        let run = folder.path().join(format!("run{number}"));
+        let running = endless(&data, &run, &[others, &["--save-every", "1"]].concat());
+        let children = running.children();
+        assert_eq!(children.len(), ranks);
+        running.signal(signal);
+        let ended = ends_soon(running, &children);
+        assert_eq!(ended.code, Some(130), "{ended:?}");
+        assert!(!ended.stderr.contains("error: "), "{}", ended.stderr);
+        assert_whole(&run);
+    };
+    check(&["--devices", "cpu:1"], 0, Signal::INT);
+    check(&["--devices", "cpu:2", "--ranks", "thread"], 0, Signal::INT);
+    check(&["--devices", "cpu:2"], 2, Signal::INT);
+    check(&["--devices", "cpu:2"], 2, Signal::TERM);
+}
+
+#[test]
+fn a_killed_launcher_takes_its_ranks_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let running = endless(&data, &folder.path().join("run"), &["--devices", "cpu:2"]);
+    let ranks = running.children();
+    running.signal(Signal::KILL);
+    running.finish();
+    // Orphans are reaped by whoever adopts them, in its own time; what counts is that they do not run.
+    let runs = |pid: i32| {
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        state.and_then(|stat| stat.rsplit(") ").next().map(|rest| !rest.starts_with(['Z', 'X']))).unwrap_or(false)
+    };
+    until("the end of the ranks", || ranks.iter().all(|pid| !runs(*pid)).then_some(()));
+}
+
+#[test]
+fn a_run_killed_in_mid_epoch_ends_as_one_never_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 40);
+    let check = |name: &str, others: &[&str], victim: usize| {
+        let fixed = ["--epochs", "3", "--save-every", "1", "--momentum", "0.8"];
+        let others = [&fixed, others].concat();
+        let (whole, stopped) =
+            (folder.path().join(format!("{name}-whole")), folder.path().join(format!("{name}-stopped")));
+        let never_stopped = enmasse(&arguments(&data, &whole, &others)).well();
+
+        let mut running = Running::start(program().args(arguments(&data, &stopped, &others)));
+        running.line();
+        // The second epoch has begun, and is not done.
+        let last = stopped.join("checkpoints/last.safetensors");
+        let position = until("the middle of the second epoch", || {
+            let meta = Checkpoint::load(&last).unwrap_or_else(|error| panic!("{error}")).meta;
+            (meta.epoch > 0 && meta.samples_consumed > 0).then_some((meta.epoch, meta.samples_consumed))
+        });
+        let ranks = running.children();
+        send(ranks.get(victim).copied().unwrap_or(running.pid()), Signal::KILL);
+        let ended = ends_soon(running, &ranks);
+        assert_ne!(ended.code, Some(0), "{name}: it ended before it was killed, at {position:?}");
+        assert_whole(&stopped);
+
+        let resumed = enmasse(&arguments(&data, &stopped, &[&others[..], &["--resume"]].concat())).well();
+        assert!(resumed.stderr.contains("resume: epoch"), "{}", resumed.stderr);
+        for file in ["last.safetensors", "best.safetensors"] {
+            assert!(tensors(&whole, file) == tensors(&stopped, file), "{name}: {file} differs");
+        }
+        let epochs = |run: &Path| metrics(run).iter().map(|epoch| epoch["epoch"].as_u64().unwrap()).collect::<Vec<_>>();
+        assert_eq!(epochs(&stopped), [0, 1, 2]);
+        let losses = |run: &Path| {
+            let of = |epoch: &serde_json::Value| format!("{} {}", epoch["train_loss"], epoch["val_loss"]);
+            metrics(run).iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(losses(&whole), losses(&stopped));
+        assert_eq!(figures(&never_stopped).len(), 3);
+    };
+    check("alone", &["--devices", "cpu:1"], 9);
+    check("processes", &["--devices", "cpu:2"], 1);
+    check("sync", &["--devices", "cpu:2", "--model", "lenet", "--size", "28", "--sync-bn"], 0);
+}
+
+#[test]
+fn resume_starts_fresh_where_there_is_nothing_and_goes_on_where_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    // The same command serves both.
+    let go =
+        |epochs: &str| enmasse(&arguments(&data, &run, &["--devices", "cpu:1", "--resume", "--epochs", epochs])).well();
+    assert_eq!(figures(&go("1")).len(), 1);
+    assert_eq!(figures(&go("3")).len(), 2);
+    assert_eq!(figures(&go("3")).len(), 0);
+    assert_eq!(metrics(&run).len(), 3);
+}
+
+/// Ranks that somebody else starts: a place in the environment, and nothing else.
+fn by_hand(rank: usize, world_size: usize, port: u16, arguments: &[String]) -> Running {
+    let mut command = program();
+    command.args(arguments).env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+    Running::start(&mut command)
+}
+
+#[test]
+fn ranks_that_were_launched_by_hand_or_by_launch() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let own = folder.path().join("own");
+    let expected = figures(&enmasse(&arguments(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well());
+
+    let run = folder.path().join("by hand");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let words = arguments(&data, &run, &["--epochs", "2"]);
+    let ranks = [0, 1].map(|rank| by_hand(rank, 2, free, &words));
+    let [first, second] = ranks.map(|rank| rank.finish().well());
+    assert_eq!((figures(&first), second.stdout.as_str(), second.stderr.as_str()), (expected.clone(), "", ""));
+    let left: Vec<PathBuf> = common::files(&run).into_iter().filter(|path| path.ends_with(".token")).collect();
+    assert!(left.is_empty(), "{left:?}");
+
+    let run = folder.path().join("launched");
+    let mut launch = Command::new(env!("CARGO_BIN_EXE_enmasse"));
+    plain_environment(&mut launch);
+    let launched =
+        finish(launch.args(["launch", "--nproc_per_node", "2", "--", env!("CARGO_BIN_EXE_enmasse")]).args(arguments(
+            &data,
+            &run,
+            &["--epochs", "2", "--devices", "cpu:1"],
+        )));
+    assert_eq!(figures(&launched.well()), expected);
+
+    // A rank is one device.
+    let ended = by_hand(0, 1, free, &arguments(&data, &folder.path().join("many"), &["--devices", "cpu:2"])).finish();
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("--devices cpu:2") && ended.stderr.contains("rank 0 of 1"), "{}", ended.stderr);
+    let mut half = program();
+    let ended = finish(half.args(&words).env("RANK", "0"));
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("WORLD_SIZE is not set"), "{}", ended.stderr);
+}
+
+#[test]
+fn launch_runs_any_program() {
+    let check = |script: &str, code: i32, stdout: &str, mentions: &[&str]| {
+        let ended = enmasse(&["launch", "-n", "2", "--", "sh", "-c", script]);
+        let mut lines: Vec<&str> = ended.stdout.lines().collect();
+        lines.sort_unstable();
+        assert_eq!((ended.code, lines.join(" ").as_str()), (Some(code), stdout), "{script}: {ended:?}");
+        assert!(mentions.iter().all(|mention| ended.stderr.contains(mention)), "{script}: {}", ended.stderr);
+    };
+    check("echo $RANK/$WORLD_SIZE", 0, "0/2 1/2", &[]);
+    check("test $RANK = 0 || exit 5", 1, "", &["error: rank 1", "exited with code 5"]);
+    check("test $RANK = 0 || kill -9 $$; exec tail -f /dev/null", 1, "", &["rank 1", "signal 9"]);
+    let ended = enmasse(&["launch", "-n", "2", "--", "/nowhere/program"]);
+    assert_eq!((ended.code, ended.stderr.lines().count()), (Some(1), 1), "{ended:?}");
+    assert!(ended.stderr.contains("/nowhere/program"), "{}", ended.stderr);
+    assert_eq!(enmasse(&["launch", "-n", "0", "--", "true"]).code, Some(2));
+}

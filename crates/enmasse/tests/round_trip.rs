@@ -1,0 +1,165 @@
+//! Train, evaluate, predict: the contract that scripts rely on, field by field.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Ended, assert_whole, enmasse, finish, metrics, pictures, program};
+use serde_json::Value;
+
+/// The arguments of a short run, then others.
+fn train(data: &Path, run: &Path, others: &[&str]) -> Ended {
+    let (data, run) = (data.display().to_string(), run.display().to_string());
+    let fixed = ["train", &data, "--model", "mlp", "--size", "12", "--epochs", "2", "--batch", "4", "--out", &run];
+    enmasse(&[&fixed[..], others].concat())
+}
+
+#[track_caller]
+fn keys(object: &Value) -> Vec<&str> {
+    object.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn train_eval_predict() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let (data_text, run_text) = (data.display().to_string(), run.display().to_string());
+    let trained = train(&data, &run, &["--devices", "cpu:1", "--lr", "0.02", "--json"]).well();
+
+    let lines = trained.json();
+    let [first, second, done] = lines.as_slice() else { panic!("{lines:?}") };
+    for (number, epoch) in [first, second].into_iter().enumerate() {
+        let expected = [
+            "event",
+            "epoch",
+            "train_loss",
+            "val_loss",
+            "val_accuracy",
+            "learning_rate",
+            "images_per_second",
+            "seconds",
+            "world_size",
+        ];
+        assert_eq!(keys(epoch), expected);
+        assert_eq!(
+            (&epoch["event"], &epoch["epoch"], &epoch["world_size"]),
+            (&"epoch".into(), &number.into(), &1.into())
+        );
+        let accuracy = epoch["val_accuracy"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&accuracy) && epoch["images_per_second"].as_f64().unwrap() > 0.0);
+    }
+    assert_eq!(first["learning_rate"], 0.02);
+    assert_eq!(keys(done), ["event", "best_val_accuracy", "seconds", "peak_rss_bytes", "run"]);
+    assert_eq!((&done["event"], &done["run"]), (&"done".into(), &run_text.as_str().into()));
+    assert!(done["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
+    assert_eq!(metrics(&run), [first.clone(), second.clone()]);
+    // People's text has gone to standard error.
+    for fact in ["45 pictures found in 3 classes: 36 for training, 9 for validation", "epoch 2/2", "done in", &run_text]
+    {
+        assert!(trained.stderr.contains(fact), "{fact}: {}", trained.stderr);
+    }
+
+    assert_whole(&run);
+    let indices: Value = serde_json::from_str(&fs::read_to_string(run.join("class_indices.json")).unwrap()).unwrap();
+    assert_eq!(indices, serde_json::json!({"0": "dark", "1": "light", "2": "red"}));
+    let configuration = fs::read_to_string(run.join("config.toml")).unwrap();
+    assert!(configuration.contains("devices = \"cpu:1\"") && configuration.contains("lr = 0.02"), "{configuration}");
+    assert!(common::files(&run).iter().any(|path| path.to_string_lossy().contains("tfevents")));
+
+    // The run's own validation part gives the run's own figures, at any number of ranks, with DATA named or not.
+    let best = done["best_val_accuracy"].as_f64().unwrap();
+    for arguments in [&["--split", "val", &data_text][..], &["--split", "val"]] {
+        let evaluated =
+            enmasse(&[&["eval", &run_text, "--devices", "cpu:1", "--batch", "4", "--json"], arguments].concat()).well();
+        let [found] = &evaluated.json()[..] else { panic!("{evaluated:?}") };
+        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples"]);
+        assert_eq!((&found["event"], &found["accuracy"], &found["samples"]), (&"eval".into(), &best.into(), &9.into()));
+        let of_best = [first, second].into_iter().find(|epoch| epoch["val_accuracy"] == best).unwrap();
+        assert_eq!(found["loss"], of_best["val_loss"]);
+        assert_eq!(evaluated.stderr, "");
+    }
+    let whole = enmasse(&["eval", &run_text, &data_text, "--devices", "cpu:1", "--json"]).well();
+    assert_eq!(whole.json()[0]["samples"], 45);
+
+    // In the order given, though it is not the order of names.
+    let images = ["red/001.jpg", "dark/000.png", "light/002.png"].map(|image| data.join(image).display().to_string());
+    let predict = ["predict", &run_text, &images[0], &images[1], &images[2], "--top", "2", "--json"];
+    let predictions = enmasse(&predict).well().json();
+    assert_eq!(predictions.iter().map(|line| line["image"].as_str().unwrap()).collect::<Vec<_>>(), images);
+    for prediction in &predictions {
+        assert_eq!(keys(prediction), ["image", "top"]);
+        let top = prediction["top"].as_array().unwrap();
+        assert_eq!((top.len(), keys(&top[0])), (2, vec!["index", "class", "probability"]));
+        let probability = |place: usize| top[place]["probability"].as_f64().unwrap();
+        assert!(probability(0) >= probability(1) && probability(0) + probability(1) <= 1.0 + 1e-9);
+        let index = top[0]["index"].as_u64().unwrap() as usize;
+        assert_eq!(top[0]["class"], ["dark", "light", "red"][index]);
+    }
+
+    // Bare weights take the order of class names, and numbers for names.
+    let weights = run.join("checkpoints/best.safetensors").display().to_string();
+    let bare = ["eval", &weights, &data_text, "--model", "mlp", "--size", "12", "--devices", "cpu:1", "--json"];
+    assert_eq!(enmasse(&bare).well().json()[0]["accuracy"], whole.json()[0]["accuracy"]);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_losses_to_the_last_digit() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let losses = |run: &str, others: &[&str]| {
+        let lines =
+            train(&data, &folder.path().join(run), &[&["--devices", "cpu:1", "--json"], others].concat()).well().json();
+        lines
+            .iter()
+            .filter(|line| line["event"] == "epoch")
+            .map(|line| line["train_loss"].to_string())
+            .collect::<Vec<_>>()
+    };
+    let first = losses("a", &[]);
+    assert_eq!(losses("b", &["--threads", "2", "--loader-threads", "3"]), first);
+    assert_ne!(losses("c", &["--seed", "1"]), first);
+}
+
+#[test]
+fn a_run_without_arguments_makes_its_own_data_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let go = || {
+        let arguments =
+            ["train", "--model", "mlp", "--size", "8", "--epochs", "1", "--max-steps", "2", "--devices", "cpu:1"];
+        finish(program().args(arguments).env("ENMASSE_CACHE", &cache).current_dir(folder.path())).well()
+    };
+    let said = go();
+    assert!(said.stdout.contains("3,000 pictures found in 10 classes"), "{}", said.stdout);
+    let made = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    let pictures = common::files(&cache);
+    let times: Vec<_> = pictures.iter().map(|path| made(path)).collect();
+    go();
+    assert_eq!(pictures.iter().map(|path| made(path)).collect::<Vec<_>>(), times);
+    // Each run has a folder of its own, by time and model.
+    let runs: Vec<_> =
+        fs::read_dir(folder.path().join("runs")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(runs.len() == 2 && runs.iter().all(|run| run.to_string_lossy().contains("-mlp")), "{runs:?}");
+}
+
+#[test]
+fn bench_and_plan_give_figures() {
+    for part in [&[][..], &["--eval"]] {
+        let step = ["bench", "step", "--model", "mlp", "--size", "8", "--batch", "4", "--steps", "3", "--json"];
+        let [found] = &enmasse(&[&step, part].concat()).well().json()[..] else { panic!("one line") };
+        assert_eq!(keys(found), ["images_per_second", "median_ms", "min_ms", "peak_rss_bytes"]);
+        let number = |key: &str| found[key].as_f64().unwrap();
+        assert!(number("min_ms") > 0.0 && number("min_ms") <= number("median_ms"));
+        assert!((number("images_per_second") * number("median_ms") / 4e3 - 1.0).abs() < 1e-12);
+    }
+    let plan = enmasse(&["plan", "print", "--model", "resnet18", "--size", "64", "--devices", "cpu:2"]).well().stdout;
+    for part in [
+        "plan resnet18 train: batch 32 x 64x64x3, classes 10, shards 2",
+        "all_reduce_start",
+        "memory of a rank: ",
+        "buckets: 3 sums",
+    ] {
+        assert!(plan.contains(part), "{part} is not in the plan");
+    }
+}
