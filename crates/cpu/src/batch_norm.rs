@@ -49,8 +49,7 @@ impl Terms<1> for SquaredDeviations {
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 1] {
         // SAFETY: the caller's promise.
         unsafe {
-            let deviation =
-                S::sub(S::load(self.x.at(index, S::LANES)), S::load(self.mean.at(channel, S::LANES)));
+            let deviation = S::sub(S::load(self.x.at(index, S::LANES)), S::load(self.mean.at(channel, S::LANES)));
             [S::mul(deviation, deviation)]
         }
     }

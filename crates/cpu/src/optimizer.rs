@@ -85,13 +85,7 @@ pub(crate) struct Operands {
 ///
 /// # Safety
 /// Regions are valid and as long as each other; all but the gradients are written.
-pub(crate) unsafe fn update(
-    context: &mut Context,
-    optimizer: &Optimizer,
-    o: &Operands,
-    learning_rate: f32,
-    step: u64,
-) {
+pub(crate) unsafe fn update(context: &mut Context, optimizer: &Optimizer, o: &Operands, learning_rate: f32, step: u64) {
     let (weights, gradients, len) = (o.weights, o.gradients, o.weights.len());
     match (*optimizer, &o.state[..]) {
         (Optimizer::AdamW { betas, epsilon, weight_decay }, &[first, second]) => {

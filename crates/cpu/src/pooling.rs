@@ -63,8 +63,8 @@ impl MaxRow<'_> {
         for ky in 0..self.window.kernel[0] {
             let y = (row * self.window.stride[0] + ky * self.window.dilation[0]).wrapping_sub(self.window.padding[0]);
             for kx in 0..self.window.kernel[1] {
-                let x =
-                    (column * self.window.stride[1] + kx * self.window.dilation[1]).wrapping_sub(self.window.padding[1]);
+                let x = (column * self.window.stride[1] + kx * self.window.dilation[1])
+                    .wrapping_sub(self.window.padding[1]);
                 if y >= height || x >= width {
                     continue;
                 }
@@ -131,8 +131,7 @@ impl Kernel for MaxBackwardRow<'_> {
                 for kx in 0..self.window.kernel[1] {
                     let Some(out_x) = self.output(1, x, kx) else { continue };
                     let here = (ky * self.window.kernel[1] + kx) as u8;
-                    let at =
-                        ((image * self.shape.output[0] + out_y) * self.shape.output[1] + out_x) * channels;
+                    let at = ((image * self.shape.output[0] + out_y) * self.shape.output[1] + out_x) * channels;
                     // SAFETY: a pixel of the output.
                     let (dy, position) = unsafe { (self.dy.slice(at, channels), self.position.slice(at, channels)) };
                     for ((dx, dy), position) in dx.iter_mut().zip(dy).zip(position) {

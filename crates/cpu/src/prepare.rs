@@ -196,10 +196,9 @@ impl Preparation<'_> {
                 let all = Moments { mean: o.output(0)?, variance: o.output(1)? };
                 Instruction::SyncStatistics { count, shards: self.plan.shards, own: o.moments(0)?, all }
             }
-            Op::SyncSum => Instruction::SyncSum {
-                values: [o.input(0)?, o.input(1)?],
-                sums: [o.output(0)?, o.output(1)?],
-            },
+            Op::SyncSum => {
+                Instruction::SyncSum { values: [o.input(0)?, o.input(1)?], sums: [o.output(0)?, o.output(1)?] }
+            }
             &Op::AllReduceStart { bucket } => {
                 let range = self.plan.buckets.get(bucket).ok_or_else(|| o.unsupported())?;
                 Instruction::AllReduceStart { bucket, range: self.range(Arena::Gradients, range.start, range.len) }
@@ -233,7 +232,8 @@ struct Operand<'a> {
 impl Operand<'_> {
     fn unsupported(&self) -> DeviceError {
         let Node { op, layer, inputs, outputs, .. } = self.node;
-        let shapes = |ids: &[ValueId]| ids.iter().map(|&id| self.preparation.plan.shape(id).to_string()).collect::<Vec<_>>();
+        let shapes =
+            |ids: &[ValueId]| ids.iter().map(|&id| self.preparation.plan.shape(id).to_string()).collect::<Vec<_>>();
         let (inputs, outputs) = (shapes(inputs).join(", "), shapes(outputs).join(", "));
         DeviceError::Unsupported(format!("layer {layer}: the cpu cannot run {op} ({inputs}) -> ({outputs})"))
     }
@@ -312,7 +312,14 @@ impl Operand<'_> {
 
     fn gradient(&self, epsilon: f32, relu: bool, y: usize) -> Result<Gradient, DeviceError> {
         let y = if relu { Some(self.input(y)?) } else { None };
-        Ok(Gradient { size: self.rows(0)?, dy: self.input(0)?, x: self.input(1)?, moments: self.moments(2)?, y, epsilon })
+        Ok(Gradient {
+            size: self.rows(0)?,
+            dy: self.input(0)?,
+            x: self.input(1)?,
+            moments: self.moments(2)?,
+            y,
+            epsilon,
+        })
     }
 
     fn cross_entropy(&self, scale: f32, smoothing: f32) -> Result<CrossEntropy, DeviceError> {

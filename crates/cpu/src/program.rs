@@ -53,7 +53,8 @@ impl CpuProgram {
         let shards = plans.train.as_ref().map_or(1, |plan| plan.shards);
         let world_size = group.as_ref().map_or(1, Group::world_size);
         if shards != world_size {
-            let reason = format!("the plan has {shards} shards, but there are {world_size} ranks: each hosts one shard");
+            let reason =
+                format!("the plan has {shards} shards, but there are {world_size} ranks: each hosts one shard");
             return Err(DeviceError::Unsupported(reason));
         }
         let mut arenas = Vec::new();
@@ -61,7 +62,8 @@ impl CpuProgram {
             let memory = |_| DeviceError::Memory { arena: arena.to_string(), bytes };
             arenas.push((arena, AlignedBuffer::zeroed(bytes).map_err(memory)?));
         }
-        let place = |arena: Arena| arenas.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, b)| b.as_ptr());
+        let place =
+            |arena: Arena| arenas.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, b)| b.as_ptr());
         let shard = group.as_ref().map_or(0, Group::rank);
         let (train, evaluate, scratch) = prepare(&plans, &place, isa, shard)?;
         let memory = |_| DeviceError::Memory { arena: "threads and scratch".into(), bytes: scratch.bytes(threads) };
@@ -106,9 +108,8 @@ impl CpuProgram {
     fn find(&self, name: &str) -> Option<(&Plan, ValueId)> {
         if name.starts_with("gradient.") {
             let plan = self.plans.train.as_ref()?;
-            let named = |value: &enmasse_graph::Value| {
-                value.name == name && matches!(value.role, Role::Gradient { .. })
-            };
+            let named =
+                |value: &enmasse_graph::Value| value.name == name && matches!(value.role, Role::Gradient { .. });
             return Some((plan, ValueId(plan.values.iter().position(named)?)));
         }
         let plan = self.plans.plan(self.steps[0]?.mode)?;

@@ -1,0 +1,184 @@
+//! What holds for every program: bits that do not depend on threads or on how phases are submitted, shards, errors.
+
+mod common;
+
+use common::{Batch, assert_agree, cpu_program, fill, gradients, state};
+use enmasse_comm::Group;
+use enmasse_cpu::{Cpu, CpuOptions, Isa};
+use enmasse_device::{Device, DeviceError, Program};
+use enmasse_graph::passes::BucketSizes;
+use enmasse_graph::{Conv, Mode, Options, Phase, Plans, Pool, Tensor, compile};
+use enmasse_reference::ReferenceProgram;
+
+fn model(x: Tensor) -> Tensor {
+    let x = x.conv2d("conv1", Conv::new(18, 3).padding(1).no_bias()).batch_norm("bn1").relu();
+    let y = x.clone().conv2d("conv2", Conv::new(18, 3).padding(1).no_bias()).batch_norm("bn2");
+    let x = (x + y).relu().max_pool(Pool::new(2));
+    x.conv2d("conv3", Conv::new(33, 3).stride(2)).relu().flatten().dropout("drop", 0.3).linear("fc", 5)
+}
+
+fn options(shards: usize, sync_batch_norm: bool) -> Options {
+    let buckets = BucketSizes { first: 1024, other: 4096 };
+    Options { shards, sync_batch_norm, buckets, ..Options::new("test", 4, 11, 5) }
+}
+
+/// Bits of all state after three steps.
+fn bits(program: &mut dyn Program, submit: impl Fn(&mut dyn Program, &Batch, u64)) -> Vec<Vec<u64>> {
+    for step in 1..=3 {
+        let batch = Batch::random(program.plans(), step);
+        submit(program, &batch, step);
+    }
+    let names = state(program.plans());
+    names.iter().map(|name| program.store(name).unwrap().iter().map(|v| v.to_bits()).collect()).collect()
+}
+
+fn at_once(program: &mut dyn Program, batch: &Batch, step: u64) {
+    program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
+}
+
+#[test]
+fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
+    let plans = compile(&model, &options(1, false)).unwrap();
+    for isa in common::levels() {
+        let expected = bits(&mut *cpu_program(&plans, 1, isa, None), at_once);
+        for threads in [2, 3, 5] {
+            assert!(
+                bits(&mut *cpu_program(&plans, threads, isa, None), at_once) == expected,
+                "{isa} {threads} threads"
+            );
+        }
+        let one_by_one = bits(&mut *cpu_program(&plans, 2, isa, None), |program, batch, step| {
+            for phase in Phase::ALL {
+                program.submit(Mode::Train, &[phase], &batch.inputs(step)).unwrap();
+            }
+        });
+        assert!(one_by_one == expected, "{isa} phase by phase");
+        // An evaluation between steps changes nothing.
+        let between = bits(&mut *cpu_program(&plans, 2, isa, None), |program, batch, step| {
+            program.submit(Mode::Evaluate, &Phase::ALL, &batch.inputs(step)).unwrap();
+            at_once(program, batch, step);
+        });
+        assert!(between == expected, "{isa} with evaluations");
+    }
+}
+
+/// Runs `job` on as many thread ranks as the plans have shards.
+fn on_ranks<T: Send>(plans: &Plans, job: impl Fn(Box<dyn Program>, usize) -> T + Sync) -> Vec<T> {
+    let groups = Group::threads(plans.train.as_ref().unwrap().shards).unwrap();
+    std::thread::scope(|scope| {
+        let rank = |group: Group| {
+            let rank = group.rank();
+            let job = &job;
+            scope.spawn(move || job(cpu_program(plans, 2, Isa::detect(), Some(group)), rank))
+        };
+        let ranks: Vec<_> = groups.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_agree_with_each_other_and_with_the_reference() {
+    for (shards, sync) in [(2, false), (3, false), (3, true)] {
+        let plans = compile(&model, &options(shards, sync)).unwrap();
+        let mut reference = ReferenceProgram::new(plans.clone());
+        fill(&mut reference);
+        let mut losses = Vec::new();
+        for step in 1..=3 {
+            let inputs = Batch::random(&plans, step);
+            let ticket = reference.submit(Mode::Train, &Phase::ALL, &inputs.inputs(step)).unwrap();
+            losses.push(reference.metrics(ticket).unwrap().loss);
+        }
+        let names = [gradients(&plans), state(&plans)].concat();
+        let reference = std::sync::Mutex::new(reference);
+        let ranks = on_ranks(&plans, |mut program, rank| {
+            for step in 1..=3 {
+                let batch = Batch::random(&plans, step).shard(rank, shards);
+                let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
+                let (found, expected) = (program.metrics(ticket).unwrap().loss, losses[step as usize - 1]);
+                assert!((found - expected).abs() < 1e-4 * expected, "rank {rank} step {step}: {found} {expected}");
+            }
+            let what = format!("{shards} shards, sync {sync}, rank {rank}");
+            assert_agree(&what, &names, &*program, &*reference.lock().unwrap(), 1e-3);
+            let stored = names.iter().map(|name| program.store(name).unwrap());
+            stored.map(|v| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>()).collect::<Vec<_>>()
+        });
+        assert!(ranks.iter().all(|rank| *rank == ranks[0]), "{shards} shards: ranks differ");
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_the_step_on_all_ranks() {
+    let plans = compile(&model, &options(2, false)).unwrap();
+    on_ranks(&plans, |mut program, rank| {
+        let names = state(&plans);
+        let batch = Batch::random(&plans, 1).shard(rank, 2);
+        if rank == 1 {
+            let poisoned = vec![f64::NAN; program.store("fc.bias").unwrap().len()];
+            program.load("fc.bias", &poisoned).unwrap();
+        }
+        let before: Vec<_> = names.iter().map(|name| format!("{:?}", program.store(name).unwrap())).collect();
+        let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(1)).unwrap();
+        let error = program.metrics(ticket).unwrap_err();
+        assert!(matches!(error, DeviceError::NonFinite { shard: 1, .. }), "rank {rank}: {error}");
+        let after: Vec<_> = names.iter().map(|name| format!("{:?}", program.store(name).unwrap())).collect();
+        assert!(before == after, "rank {rank}: the step changed state");
+    });
+}
+
+#[test]
+fn a_failed_group_is_the_error_of_the_step() {
+    let plans = compile(&model, &options(2, false)).unwrap();
+    let mut groups = Group::threads(2).unwrap();
+    let (other, group) = (groups.pop().unwrap(), groups.pop().unwrap());
+    let mut program = cpu_program(&plans, 1, Isa::detect(), Some(group));
+    other.abort(other.own_cause(enmasse_comm::CauseKind::Error, "told to"));
+    let batch = Batch::random(&plans, 1).shard(0, 2);
+    let error = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(1)).unwrap_err();
+    assert!(error.to_string().contains("told to"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let plans = compile(&model, &options(1, false)).unwrap();
+    let mut program = cpu_program(&plans, 1, Isa::detect(), None);
+    let good = Batch::random(&plans, 1);
+    let mut check = |batch: &Batch, expected: &str| {
+        let error = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(1)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(&Batch { labels: vec![0, 1, 5, 0], ..good.clone() }, "label 5 is none of the 5 classes");
+    check(&Batch { labels: vec![0], ..good.clone() }, "1 labels, but 4 samples take 4");
+    check(&Batch { images: vec![0], ..good.clone() }, "1 image bytes");
+    check(&Batch { sample_indices: vec![], ..good.clone() }, "0 sample indices");
+    let mut check = |name: &str, values: &[f64], expected: &str| {
+        let error = program.load(name, values).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check("fc.weights", &[], "no tensor named fc.weights");
+    check("fc.bias", &[1.0], "fc.bias has 5 elements, got 1");
+    assert!(matches!(program.store("logits"), Err(DeviceError::Name(_))), "no step has run");
+    let backward = program.submit(Mode::Train, &[Phase::Backward], &good.inputs(1)).unwrap_err().to_string();
+    assert!(backward.contains("phase backward goes on with a forward phase"), "{backward}");
+    program.submit(Mode::Train, &Phase::ALL, &good.inputs(1)).unwrap();
+
+    let cpu = Cpu::new(CpuOptions { threads: 1, isa: None }).unwrap();
+    let error = cpu.compile(compile(&model, &options(2, false)).unwrap(), None).err().unwrap().to_string();
+    assert!(error.contains("2 shards, but there are 1 ranks"), "{error}");
+    assert!(Cpu::new(CpuOptions { threads: 0, isa: None }).is_err());
+}
+
+#[test]
+fn tickets_name_the_last_two_steps() {
+    let plans = compile(&model, &options(1, false)).unwrap();
+    let mut program = cpu_program(&plans, 1, Isa::detect(), None);
+    let tickets: Vec<_> = (1..=3)
+        .map(|step| {
+            let batch = Batch::random(&plans, step);
+            let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
+            (ticket, program.metrics(ticket).unwrap())
+        })
+        .collect();
+    assert!(program.metrics(tickets[0].0).is_err());
+    assert_eq!(program.metrics(tickets[1].0).unwrap(), tickets[1].1);
+    assert_eq!(program.metrics(tickets[2].0).unwrap(), tickets[2].1);
+}
