@@ -4,10 +4,10 @@
 
 Needs torch, torchvision and numpy. The truth is PyTorch in f64; PyTorch's f32 runs beside it. Pictures and labels are
 random, weights torchvision's initial ones, but for the biases of batch norms, which keep the inputs of ReLUs away from
-zero: at zero gradients jump, and with millions of inputs some are so near to it that rounding decides. One such element
-of the last stage changes every gradient by up to 1e-2, in our f32 run or in PyTorch's, and would hide what is compared.
-Errors are as in `fixtures/make.py`; a tensor passes with at most 1e-4, or twice PyTorch's own error where that is larger.
-Prints a Markdown table.
+zero: at zero gradients jump, and with millions of inputs some are so near to it that rounding decides. One such
+element of the last stage changes every gradient by up to 1e-2, in our f32 run or in PyTorch's, and would hide what is
+compared. Errors are as in `fixtures/make.py`; a tensor passes with at most 1e-4, or twice PyTorch's own error where
+that is larger. Prints a Markdown table.
 """
 
 import argparse
@@ -114,7 +114,9 @@ def compare(name, arguments):
         bad = [n for n in names if not mine[n] <= max(1e-4, 2 * theirs[n])]
         failed += len(bad)
         figures = [f"{f(list(run.values())):.1e}" for run in (mine, theirs) for f in (np.median, max)]
-        print(f"| {name} | {kind.rstrip('.')} | {len(names)} | {' | '.join(figures)} | {len(bad)} |", flush=True)
+        worst = max(names, key=mine.get).removeprefix(kind) or "-"
+        row = [name, kind.rstrip("."), len(names), *figures, worst, len(bad)]
+        print("|", " | ".join(map(str, row)), "|", flush=True)
         for n in bad:
             print(f"{name} {n}: error {mine[n]:.2e}, PyTorch's {theirs[n]:.2e}", file=sys.stderr)
     return failed
@@ -131,6 +133,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     print(f"Batch {arguments.batch} x {arguments.size}x{arguments.size}, device {arguments.device}, ", end="")
     print(f"PyTorch {torch.__version__} in f64 as truth. Errors: ours, and PyTorch's in f32.\n")
-    print("| model | what | tensors | median | largest | PyTorch median | PyTorch largest | beyond the limit |")
-    print("|---|---|---|---|---|---|---|---|")
+    columns = ["model", "what", "tensors", "median", "largest", "PyTorch median", "PyTorch largest", "our largest at"]
+    print("|", " | ".join([*columns, "beyond the limit"]), "|")
+    print("|---" * (len(columns) + 1) + "|")
     sys.exit(sum(compare(name, arguments) for name in arguments.models) > 0)
