@@ -130,7 +130,6 @@ impl Drop for Rank {
 
 /// Three ranks, one of which may get a signal; the others must end soon, naming it.
 fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: &[&str]) {
-    println!("{name}, {transport}, {:?}", victim.map(|(rank, _)| rank));
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let token = rustix::fs::memfd_create("token", rustix::fs::MemfdFlags::empty()).expect("memory");
     rustix::io::write(&token, &[42; 32]).expect("memory");
@@ -142,9 +141,11 @@ fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: 
     }
     let Some((victim, signal)) = victim else {
         assert!(ranks.iter_mut().all(|rank| rank.exit_code(DEADLINE) == Some(0)));
+        println!("{name} over {transport}");
         return;
     };
     ranks[victim].signal(signal);
+    let began = Instant::now();
     let mut stories = vec![];
     for (number, rank) in ranks.iter_mut().enumerate().filter(|(number, _)| *number != victim) {
         let story = rank.line(SOON);
@@ -154,6 +155,7 @@ fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: 
         stories.push(story);
         assert_eq!(rank.exit_code(SOON), Some(1));
     }
+    println!("rank {victim} {name} over {transport}: the others ended within {} ms", began.elapsed().as_millis());
     // Rank 0's death is seen by each rank for itself, at its own moment; everything else is told by rank 0.
     assert!(victim == 0 || stories[0] == stories[1], "{stories:?}");
 }

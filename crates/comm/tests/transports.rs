@@ -72,7 +72,7 @@ fn check(ranks: usize, transport: &'static str, seed: u64, len: usize, reduction
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn the_same_bits_everywhere(ranks in 2usize..=5, seed: u64, len in 0usize..5000, odd in 0usize..3) {
         let reduction = [Reduction::Sum, Reduction::Max, Reduction::Min][odd];
@@ -86,7 +86,7 @@ proptest! {
 fn the_same_bits_through_many_rounds() {
     for ranks in 2..=5 {
         for transport in TRANSPORTS {
-            check(ranks, transport, 7, 1_234_567, Reduction::Sum);
+            check(ranks, transport, 7, 600_001, Reduction::Sum);
         }
     }
 }
@@ -95,7 +95,7 @@ fn the_same_bits_through_many_rounds() {
 fn copies_over_every_transport() {
     for transport in TRANSPORTS {
         for ranks in 2..=4 {
-            for len in [0, 1, 63, 100_000, 3_000_001] {
+            for len in [0, 1, 100_000, 1_100_001] {
                 let results = run_ranks(groups(ranks, transport), move |group| {
                     let own: Vec<u8> = (0..len).map(|i| (i * 7 + group.rank()) as u8).collect();
                     let mut all = vec![0; len * ranks];

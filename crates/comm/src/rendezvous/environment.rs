@@ -13,8 +13,8 @@ impl Rendezvous {
     /// `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all required, where an empty one counts as missing.
     ///
     /// The launcher may add ENMASSE_TOKEN_FD, a descriptor that the token is read from, or ENMASSE_TOKEN, a text;
-    /// ENMASSE_STORE_FD, for rank 0 a descriptor of a socket that listens already; ENMASSE_JOB and ENMASSE_ATTEMPT (or
-    /// torchrun's TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT).
+    /// ENMASSE_STORE_FD, for rank 0 a descriptor of a socket that listens already; ENMASSE_JOB, or else torchrun's
+    /// TORCHELASTIC_RUN_ID, the name of the job; TORCHELASTIC_RESTART_COUNT, its attempt.
     pub fn from_environment() -> Result<Self, JoinError> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
@@ -39,11 +39,8 @@ impl Rendezvous {
         if let Some(job) = variable("ENMASSE_JOB").or_else(|| variable("TORCHELASTIC_RUN_ID")) {
             rendezvous.job = job;
         }
-        for name in ["ENMASSE_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"] {
-            if let Some(attempt) = variable(name) {
-                rendezvous.attempt = number(name, &attempt)?;
-                break;
-            }
+        if let Some(attempt) = variable("TORCHELASTIC_RESTART_COUNT") {
+            rendezvous.attempt = number("TORCHELASTIC_RESTART_COUNT", &attempt)?;
         }
         if let Some(text) = variable("ENMASSE_TOKEN_FD") {
             const NAME: &str = "ENMASSE_TOKEN_FD";
@@ -132,14 +129,13 @@ mod tests {
         check("ENMASSE_TOKEN", "short", "ENMASSE_TOKEN is shorter than 16 bytes");
         check("ENMASSE_TOKEN_FD", "99999", "a descriptor that cannot be used");
         check("ENMASSE_TOKEN_FD", "-1", "it is negative");
-        check("ENMASSE_ATTEMPT", "x", "ENMASSE_ATTEMPT is \"x\"");
+        check("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT is \"x\"");
     }
 
     #[test]
     fn names_are_found_in_order() {
-        let both =
-            with(&[("ENMASSE_JOB", "ours"), ("TORCHELASTIC_RUN_ID", "theirs"), ("ENMASSE_ATTEMPT", "2")]).unwrap();
-        assert_eq!((&*both.job, both.attempt), ("ours", 2));
+        let both = with(&[("ENMASSE_JOB", "ours"), ("TORCHELASTIC_RUN_ID", "theirs")]).unwrap();
+        assert_eq!((&*both.job, both.attempt), ("ours", 0));
         let theirs = with(&[("TORCHELASTIC_RUN_ID", "theirs"), ("TORCHELASTIC_RESTART_COUNT", "3")]).unwrap();
         assert_eq!((&*theirs.job, theirs.attempt), ("theirs", 3));
         assert_eq!(with(&[("MASTER_ADDR", "fe80::1")]).unwrap().address, "[fe80::1]:29500");
