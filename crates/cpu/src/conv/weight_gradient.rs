@@ -1,29 +1,33 @@
 //! The product whose depth runs over pixels: the gradient of weights.
 //!
-//! Each task owns some rows (tap, channel) and columns (output channels) of the gradient and goes through all pixels in chunks of
-//! fixed size, so that nothing is summed across threads. It gathers the pixels of x for its rows, and copies those of dy
-//! into panels; both copies are small beside the product.
+//! Each task owns some rows (tap, channel) and columns (output channels) and goes through its pixels in chunks: it gathers the
+//! pixels of x for its rows, and copies those of dy into panels; both copies are small beside the product as long as
+//! a task has many rows and columns. Where that leaves few tasks, pixels are cut into parts with a gradient of their own each,
+//! which are added in order. How many parts depends on the layer alone.
 
 use std::ops::Range;
 
 use super::gather::row_stride;
 use super::geometry::{self, ConvShape, PlacedTap};
 use crate::gemm::{Product, multiply, panel_width};
-use crate::isa::{Isa, dispatch};
+use crate::isa::{Isa, Simd, dispatch};
 use crate::pack::{Lattice, Map, PackPixelPanels, PackRows, Run};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
+use crate::sweep::{self, Pass};
 
 /// Pixels per chunk: a panel of 32 columns of it is as large as the first-level cache.
 const CHUNK_PIXELS: usize = 256;
-/// The most rows of a task, so that its block of x stays in the second-level cache.
-const TASK_ROWS: usize = 288;
-/// The fewest rows, below which copying dy for each task would show.
-const FEWEST_ROWS: usize = 28;
+/// Values of x, dy and the gradient that a task works on at a time: most of a second-level cache of 1 MiB.
+const CACHE_VALUES: usize = 220_000;
 /// The most columns of a task.
 const TASK_COLUMNS: usize = 256;
 /// Tasks that a layer is cut into at least, where it can be.
 const TASKS: usize = 16;
+/// The fewest pixels of a part.
+const PART_PIXELS: usize = 4 * CHUNK_PIXELS;
+/// The most values that gradients of parts may take together.
+const PART_VALUES: usize = 1 << 22;
 
 struct Task {
     group: usize,
@@ -35,6 +39,9 @@ struct Task {
     /// Output pixels that meet the map through the task's taps.
     lattice: Lattice,
     runs: Vec<Run>,
+    /// Which of the points of the lattice, over all images.
+    points: Range<usize>,
+    part: usize,
 }
 
 /// A prepared gradient of weights.
@@ -43,6 +50,10 @@ pub(crate) struct WeightGradient {
     isa: Isa,
     tasks: Vec<Task>,
     chunk: usize,
+    /// How many gradients are added.
+    parts: usize,
+    /// Values of the gradient.
+    len: usize,
     /// Of a thread's scratch: the gathered block of x, then panels of dy, then the table of rows.
     block: usize,
     panels: usize,
@@ -70,39 +81,47 @@ impl WeightGradient {
         let width = panel_width(isa);
         let column_step = outputs.div_ceil(outputs.div_ceil(TASK_COLUMNS)).next_multiple_of(width);
         let column_tasks = outputs.div_ceil(column_step);
+        let most = (CACHE_VALUES - CHUNK_PIXELS * column_step) / (CHUNK_PIXELS + column_step);
+        let depth = bands[0].len() * inputs;
+        let row_tasks = depth.div_ceil(most);
+        let whole = groups * bands.len() * column_tasks * row_tasks;
+        let len = taps.len() * inputs * shape.output[2];
+        let points = |lattice: &Lattice| shape.batch * lattice.len();
+        let pixels = points(&Lattice { y: 0..shape.output[0], x: 0..shape.output[1] });
+        let parts = TASKS.div_ceil(whole).min(pixels / PART_PIXELS).min(PART_VALUES / len).max(1);
         let mut tasks = Vec::new();
-        for group in 0..groups {
-            for band in &bands {
-                let lattice = match band {
-                    [tap] => Lattice { y: met(shape, 0, tap.dy), x: met(shape, 1, tap.dx) },
-                    _ => Lattice { y: 0..shape.output[0], x: 0..shape.output[1] },
-                };
-                let depth = band.len() * inputs;
-                let wanted = TASKS.div_ceil(groups * bands.len() * column_tasks);
-                let count = depth.div_ceil(TASK_ROWS).max(wanted).min(depth.div_ceil(FEWEST_ROWS));
-                for i in 0..count {
-                    let rows = depth * i / count..depth * (i + 1) / count;
-                    for start in (0..outputs).step_by(column_step) {
-                        tasks.push(Task {
-                            group,
-                            start: band[0].position * inputs + rows.start,
-                            rows: rows.len(),
-                            columns: start..(start + column_step).min(outputs),
-                            lattice: lattice.clone(),
-                            runs: geometry::runs(band, inputs, groups == 1, rows.clone()),
-                        });
-                    }
+        for (group, band, part) in
+            (0..groups).flat_map(|g| bands.iter().flat_map(move |band| (0..parts).map(move |part| (g, band, part))))
+        {
+            let lattice = match band {
+                [tap] => Lattice { y: met(shape, 0, tap.dy), x: met(shape, 1, tap.dx) },
+                _ => Lattice { y: 0..shape.output[0], x: 0..shape.output[1] },
+            };
+            for i in 0..row_tasks {
+                let rows = depth * i / row_tasks..depth * (i + 1) / row_tasks;
+                for start in (0..outputs).step_by(column_step) {
+                    tasks.push(Task {
+                        group,
+                        start: band[0].position * inputs + rows.start,
+                        rows: rows.len(),
+                        columns: start..(start + column_step).min(outputs),
+                        points: points(&lattice) * part / parts..points(&lattice) * (part + 1) / parts,
+                        lattice: lattice.clone(),
+                        runs: geometry::runs(band, inputs, groups == 1, rows.clone()),
+                        part,
+                    });
                 }
             }
         }
-        let pixels = tasks.iter().map(|task| shape.batch * task.lattice.len()).max().unwrap_or(0);
-        let chunk = pixels.min(CHUNK_PIXELS);
+        let chunk = tasks.iter().map(|task| task.points.len()).max().unwrap_or(0).min(CHUNK_PIXELS);
         let rows = tasks.iter().map(|task| task.rows).max().unwrap_or(0);
         let block = chunk * row_stride(rows);
         let panels = chunk * column_step.min(outputs.next_multiple_of(width));
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
-        let scratch = Scratch { shared: 0, private: block + panels.next_multiple_of(2) + rows * words };
-        WeightGradient { shape: *shape, isa, tasks, chunk, block, panels: panels.next_multiple_of(2), scratch }
+        let panels = panels.next_multiple_of(2);
+        let shared = if parts > 1 { parts * len } else { 0 };
+        let scratch = Scratch { shared, private: block + panels + rows * words };
+        WeightGradient { shape: *shape, isa, tasks, chunk, parts, len, block, panels, scratch }
     }
 
     /// Scratch that [`WeightGradient::run`] needs.
@@ -115,11 +134,18 @@ impl WeightGradient {
     /// # Safety
     /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
     pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
-        let private = &context.private;
+        let (private, shared) = (&context.private, context.shared);
         context.pool.run(self.tasks.len(), |task, thread| {
+            let task = &self.tasks[task];
+            let dw = if self.parts > 1 { shared.part(task.part * self.len, self.len) } else { dw };
             // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own scratch.
-            unsafe { self.task(&self.tasks[task], private[thread], x, dy, dw) }
+            unsafe { self.task(task, private[thread], x, dy, dw) }
         });
+        if self.parts > 1 {
+            let pass = AddParts { values: shared, parts: self.parts, sum: dw };
+            // SAFETY: the parts are complete, and the gradient is this instruction's.
+            unsafe { sweep::flat(context, self.len, &pass) }
+        }
     }
 
     unsafe fn task(&self, task: &Task, scratch: Region<f32>, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
@@ -139,8 +165,7 @@ impl WeightGradient {
         let columns = task.columns.len();
         let corner = task.start * outputs + gradient.first + task.columns.start;
         let c = dw.at(corner, (task.rows - 1) * outputs + columns);
-        let pixels = self.shape.batch * task.lattice.len();
-        if pixels == 0 {
+        if task.points.is_empty() {
             for &row in &*table {
                 // SAFETY: a row of the gradient that this task owns.
                 unsafe { std::ptr::write_bytes(c.add(row), 0, columns) };
@@ -149,8 +174,8 @@ impl WeightGradient {
         let width = panel_width(isa);
         let stride = row_stride(task.rows);
         let panels = scratch.part(self.block, self.panels);
-        for start in (0..pixels).step_by(self.chunk.max(1)) {
-            let points = start..(start + self.chunk).min(pixels);
+        for start in task.points.clone().step_by(self.chunk.max(1)) {
+            let points = start..(start + self.chunk).min(task.points.end);
             let (depth, panel) = (points.len(), self.chunk * width);
             let gathered = PackRows {
                 source,
@@ -181,7 +206,7 @@ impl WeightGradient {
                 panel,
                 c,
                 c_rows: table.as_ptr(),
-                init: if start == 0 { std::ptr::null() } else { c.cast_const() },
+                init: if start == task.points.start { std::ptr::null() } else { c.cast_const() },
                 init_rows: table.as_ptr(),
             };
             // SAFETY: operands are valid, the scratch is this thread's, and this task owns its piece of the gradient.
@@ -190,6 +215,28 @@ impl WeightGradient {
                 dispatch(isa, gradients);
                 multiply(isa, &product);
             }
+        }
+    }
+}
+
+/// Adds the gradients of parts, in order.
+struct AddParts {
+    values: Region<f32>,
+    parts: usize,
+    sum: Region<f32>,
+}
+
+impl Pass for AddParts {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        let len = self.sum.len();
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = S::load(self.values.at(index, S::LANES));
+            for part in 1..self.parts {
+                sum = S::add(sum, S::load(self.values.at(part * len + index, S::LANES)));
+            }
+            S::store(self.sum.at(index, S::LANES), sum);
         }
     }
 }
