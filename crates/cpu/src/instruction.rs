@@ -88,7 +88,7 @@ impl Instruction {
     /// The operands' memory is valid and used by nobody else, but for what belongs to sums under way.
     pub(crate) unsafe fn execute(&self, machine: &mut Machine, step: &StepValues) -> Result<(), DeviceError> {
         let c = &mut machine.context;
-        // SAFETY (of the whole match): the caller's promise; the plan keeps operands apart that must not overlap.
+        // SAFETY: for the whole match, the caller's promise; the plan keeps operands apart that must not overlap.
         unsafe {
             match self {
                 Instruction::Normalize { table, x, y } => elementwise::normalize(c, table, *x, *y),
@@ -158,17 +158,16 @@ impl Instruction {
         let Some(group) = &machine.group else {
             return Err(DeviceError::Unsupported("the plan has collectives, but the program has no group".into()));
         };
-        // SAFETY (all blocks below): the caller's promise.
         match self {
             &Instruction::SyncStatistics { count, shards, own, all } => {
                 let channels = own.mean.len();
                 let packed = pack(machine.context.shared, [own.mean, own.variance]);
-                // SAFETY: see above; the scratch is this instruction's.
+                // SAFETY: the caller's promise; the scratch is this instruction's.
                 let gathered = unsafe { machine.context.shared.slice_mut(2 * channels, 2 * channels * shards) };
                 group.all_gather(packed, gathered)?;
                 for channel in 0..channels {
                     let (mean, variance) = combine(gathered, channel, channels, shards, count);
-                    // SAFETY: see above.
+                    // SAFETY: the caller's promise.
                     unsafe { (*all.mean.at(channel, 1), *all.variance.at(channel, 1)) = (mean, variance) };
                 }
             }
@@ -177,7 +176,7 @@ impl Instruction {
                 group.all_reduce(packed)?;
                 let (first, second) = packed.split_at(packed.len() / 2);
                 for (sum, from) in sums.iter().zip([first, second]) {
-                    // SAFETY: see above.
+                    // SAFETY: the caller's promise.
                     unsafe { sum.slice_mut(0, sum.len()) }.copy_from_slice(from);
                 }
             }

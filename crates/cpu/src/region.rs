@@ -85,9 +85,4 @@ impl<T> Region<T> {
     pub(crate) fn part(&self, index: usize, count: usize) -> Self {
         Region::new(self.at(index, count), count)
     }
-
-    /// Whether both begin at one address.
-    pub(crate) fn same(&self, other: &Self) -> bool {
-        std::ptr::eq(self.start, other.start)
-    }
 }

@@ -143,13 +143,13 @@ impl<const N: usize, T: Terms<N>> SumBlock<'_, T, N> {
                 let second = self.terms.at::<S>(index + self.channels, channel);
                 let third = self.terms.at::<S>(index + 2 * self.channels, channel);
                 let fourth = self.terms.at::<S>(index + 3 * self.channels, channel);
-                for i in 0..N {
-                    terms[i] = S::add(S::add(terms[i], second[i]), S::add(third[i], fourth[i]));
+                for (i, term) in terms.iter_mut().enumerate() {
+                    *term = S::add(S::add(*term, second[i]), S::add(third[i], fourth[i]));
                 }
             }
-            for i in 0..N {
+            for (i, term) in terms.into_iter().enumerate() {
                 let sum = self.sums.at(i * self.channels + channel, S::LANES);
-                S::store(sum, S::add(S::load(sum), terms[i]));
+                S::store(sum, S::add(S::load(sum), term));
             }
         }
     }

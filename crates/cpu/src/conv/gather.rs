@@ -140,7 +140,7 @@ impl Gather {
             && (lattice.y.clone(), lattice.x.clone()) == (0..self.source[0], 0..self.source[1])
             && matches!(taps[..], [PlacedTap { dy: 0, dx: 0, .. }])
             // Rows 4 KiB apart fall on one set of the first-level cache: gathering them is faster.
-            && self.source[2] % 1024 != 0;
+            && !self.source[2].is_multiple_of(1024);
         let mut chunks = Vec::new();
         // Taps at consecutive positions are consecutive rows of B.
         for taps in taps.chunk_by(|a, b| a.position + 1 == b.position) {

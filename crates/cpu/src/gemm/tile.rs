@@ -29,6 +29,7 @@ const WIDEST: usize = 32;
 /// # Safety
 /// As [`super::multiply`]; `M <= MAX_TILE_ROWS`.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
 pub(super) unsafe fn compute<S: Simd, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile) {
     let mut sums = [MaybeUninit::<f32>::uninit(); MAX_TILE_ROWS * WIDEST];
     let (row, column) = if TRANSPOSED { (1, tile.stride) } else { (tile.stride, 1) };

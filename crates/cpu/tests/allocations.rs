@@ -1,0 +1,70 @@
+//! A step allocates nothing, and a program takes the memory that was stated.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::Batch;
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_device::Device;
+use enmasse_graph::{Mode, Options, Phase, Tensor, compile};
+
+/// Counts what all threads of the process allocate.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Resident memory of this process in bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// One test, because other tests of the process would allocate meanwhile.
+#[test]
+fn steps_allocate_nothing_and_memory_is_as_stated() {
+    let model = enmasse_models::find("resnet18").unwrap();
+    let options = Options::new("resnet18", 8, 96, 10);
+    let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
+    let threads = 3;
+    let cpu = Cpu::new(CpuOptions { threads, isa: None }).unwrap();
+    let stated = cpu.memory(&plans);
+    let batch = Batch::random(&plans, 1);
+    let before = resident();
+    // Parameters stay zero: what setting them takes would be counted too.
+    let mut program = cpu.compile(plans, None).unwrap();
+    let mut step = |number: u64| {
+        let start = ALLOCATIONS.load(Ordering::Relaxed);
+        for mode in [Mode::Train, Mode::Evaluate] {
+            let ticket = program.submit(mode, &Phase::ALL, &batch.inputs(number)).unwrap();
+            program.metrics(ticket).unwrap();
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - start
+    };
+    step(1);
+    step(2);
+    for number in 3..=10 {
+        assert_eq!(step(number), 0, "step {number}");
+    }
+    let (grown, expected) = (resident().saturating_sub(before) as f64, (stated.arenas + stated.scratch) as f64);
+    assert!((grown / expected - 1.0).abs() < 0.1, "grew by {grown} bytes, stated {expected}: {stated:?}");
+}
