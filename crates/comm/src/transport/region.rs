@@ -14,7 +14,7 @@ use std::time::Duration;
 use enmasse_tensor::AlignedBuffer;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::thread::{Timespec, futex};
+use rustix::thread::{Timespec, futex, sched_getcpu};
 
 use crate::operation::HEADER_WORDS;
 
@@ -40,6 +40,8 @@ pub(crate) struct Words {
     pub consumed: AtomicU64,
     /// Set when the owner leaves.
     pub left: AtomicU32,
+    /// Where the owner ran when it last published something.
+    processor: AtomicU32,
     /// Changes with every other word: what waiters sleep on.
     event: AtomicU32,
     /// How many sleep, or are about to.
@@ -73,7 +75,13 @@ impl Words {
         self.notify();
     }
 
+    /// Whether the owner seems to run on this thread's processor, so that it can go on only when this thread sleeps.
+    pub(crate) fn shares_processor(&self) -> bool {
+        self.processor.load(Ordering::Relaxed) == sched_getcpu() as u32
+    }
+
     fn notify(&self) {
+        self.processor.store(sched_getcpu() as u32, Ordering::Relaxed);
         // Sequentially consistent with `sleep_unless`: either the sleeper sees the new event, or its being there is seen here.
         self.event.fetch_add(1, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {

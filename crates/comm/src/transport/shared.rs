@@ -65,7 +65,7 @@ impl SharedTransport {
             return Ok(());
         }
         let began = Instant::now();
-        while began.elapsed() < self.spin {
+        while began.elapsed() < self.spin && !words.shares_processor() {
             for _ in 0..32 {
                 std::hint::spin_loop();
                 if reached() {
