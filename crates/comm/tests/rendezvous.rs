@@ -70,6 +70,18 @@ fn equal_tokens_join_and_others_are_refused() {
         assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(()), Ok(())]);
     }
 
+    // A socket that listens on every address: the others find rank 0's further sockets where they reached this one.
+    let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
+    let address = format!("127.0.0.1:{}", everywhere.local_addr().unwrap().port());
+    let mut ranks = rendezvous(2, TransportChoice::Tcp);
+    ranks[0].listener = Some(everywhere);
+    for rank in &mut ranks {
+        rank.address = address.clone();
+        rank.token = Some(Token::from_bytes([3; 32]));
+    }
+    let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(())]);
+
     let mut ranks = rendezvous(2, TransportChoice::Auto);
     ranks[0].token = Some(Token::generate().unwrap());
     ranks[0].join_timeout = Duration::from_secs(1);

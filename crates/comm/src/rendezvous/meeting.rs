@@ -244,4 +244,36 @@ mod tests {
         assert_eq!(Card::from_text(&card.to_text()), Some(card));
         assert_eq!(Card::from_text("host\nplace"), None);
     }
+
+    /// What ranks 1 and 2 of 3 make of the path that rank 0, played by the test, tells them.
+    fn share(path: &str, cards: [&'static str; 3]) -> Vec<Result<(), String>> {
+        let values = Arc::<crate::store::KeyValues>::default();
+        for (key, value) in [("memory/0", path), ("mapped/0", "")] {
+            Store::Here(values.clone()).set(key, value.as_bytes()).unwrap();
+        }
+        let ranks = [1, 2].map(|rank| {
+            let store = Store::Here(values.clone());
+            std::thread::spawn(move || {
+                let rendezvous = &Rendezvous::tcp("tcp://127.0.0.1:1", rank, 3).unwrap();
+                let deadline = Instant::now() + Duration::from_secs(20);
+                let meeting = Meeting { rendezvous, store: &store, failure: &Failure::default(), deadline };
+                let card = |place: &str| Card { host: "h".into(), place: place.into(), transport: "auto".into() };
+                meeting.share(&cards.map(card)).unwrap().map(drop)
+            })
+        });
+        ranks.map(|rank| rank.join().unwrap()).into()
+    }
+
+    #[test]
+    fn all_ranks_share_memory_or_none_does() {
+        let (_region, file) = Region::create(3).unwrap();
+        assert_eq!(share(&Region::path_of(&file), ["here"; 3]), [Ok(()), Ok(())]);
+        for result in share("/proc/self/fd/99999", ["here"; 3]) {
+            let why = result.unwrap_err();
+            assert!(why.starts_with("rank 1 cannot map /proc/self/fd/99999: "), "{why}");
+        }
+        for result in share("", ["here", "here", "there"]) {
+            assert!(result.unwrap_err().starts_with("rank 2 is on another machine"));
+        }
+    }
 }
