@@ -1,1 +1,44 @@
-//! Data-parallel training of image classifiers: the program, and the library's prelude.
+//! Data-parallel training of image classifiers.
+//!
+//! A model is a function from a [`Tensor`](prelude::Tensor) to a tensor; the whole training step is compiled from it into a
+//! plan, which every rank runs. The crates behind it can be used alone, and are named here: [`comm`] and [`launch`] know no
+//! model, [`graph`] knows no device, [`train`] holds the loop. The program `enmasse` stands on the same crates.
+//!
+//! ```no_run
+//! use enmasse::prelude::*;
+//!
+//! fn softmax(x: Tensor, classes: usize) -> Tensor {
+//!     x.flatten().linear("fc", classes)
+//! }
+//!
+//! let config = TrainConfig { model: "softmax".to_owned(), epochs: 3, size: 32, ..TrainConfig::default() };
+//! let data = TrainingData::open("flower_photos".as_ref(), config.split_seed, false)?;
+//! let device = Cpu::new(CpuOptions { threads: 2, isa: None })?;
+//! let done = Trainer::new(config, &device).fit(&softmax, &data)?;
+//! println!("best validation accuracy: {:.3}", done.best_val_accuracy);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/` has a model of one's own, a data set of one's own, and the step taken apart.
+
+pub use enmasse_comm as comm;
+pub use enmasse_cpu as cpu;
+pub use enmasse_data as data;
+pub use enmasse_device as device;
+pub use enmasse_graph as graph;
+pub use enmasse_launch as launch;
+pub use enmasse_models as models;
+pub use enmasse_tensor as tensor;
+pub use enmasse_train as train;
+
+/// What a training program of one's own mostly needs.
+pub mod prelude {
+    pub use enmasse_comm::{Group, Rendezvous};
+    pub use enmasse_cpu::{Cpu, CpuOptions};
+    pub use enmasse_data::{DataError, Dataset, Picture, shapes};
+    pub use enmasse_device::Device;
+    pub use enmasse_graph::{Conv, Pool, Tensor};
+    pub use enmasse_train::{
+        DoneRecord, Engine, EpochRecord, Observer, OptimizerKind, TrainConfig, TrainError, Trainer, TrainingData,
+    };
+}

@@ -35,7 +35,7 @@ impl Place {
         let (data, out) = (self.data.display().to_string(), self.path("run"));
         let given = |flag: &str| others.contains(&flag);
         let mut arguments = vec!["train".to_owned()];
-        if !others.first().is_some_and(|first| !first.starts_with('-')) {
+        if others.first().is_none_or(|first| first.starts_with('-')) {
             arguments.push(data);
         }
         let fixed = [
@@ -146,7 +146,8 @@ fn data_that_cannot_be() {
 fn pictures_that_cannot_be() {
     let grey = vec![90; 12 * 14];
     let cmyk = vec![90; 12 * 14 * 4];
-    let spoil: [(&str, &dyn Fn(&Path), &[&str]); 5] = [
+    type Spoil<'a> = (&'a str, &'a dyn Fn(&Path), &'a [&'a str]);
+    let spoil: [Spoil; 5] = [
         ("zero bytes", &|path| drop(File::create(path).unwrap()), &["empty"]),
         ("text", &|path| fs::write(path, "not a picture").unwrap(), &["not a JPEG or PNG"]),
         (

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::ArgMatches;
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Folder, Sharding};
-use enmasse_train::{EpochPosition, Quiet, RunPaths, Setting, TrainConfig, TrainError, TrainingData, evaluate};
+use enmasse_train::{EpochPosition, Quiet, RunPaths, Setting, TrainConfig, TrainingData, evaluate};
 use serde_json::json;
 
 use crate::arguments::EVALUATION;
@@ -158,7 +158,7 @@ fn open_data(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) -> R
     let folder = Folder::scan(root).map_err(Failure::error)?;
     let (found, known) = (folder.classes().len(), weights.classifier.classes.len());
     let folder = match weights.is_bare {
-        false => folder.relabel(&weights.classifier.classes).map_err(|error| TrainError::from(error))?,
+        false => folder.relabel(&weights.classifier.classes).map_err(Failure::error)?,
         // Without names the order of classes is all there is to go by.
         true if found == known => folder,
         true => {

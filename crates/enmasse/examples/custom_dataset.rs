@@ -1,0 +1,65 @@
+//! A data set of one's own: length, label, picture. Here the pictures are computed; they might as well come from a database.
+//!
+//! ```text
+//! cargo run --release --example custom_dataset
+//! ```
+//!
+//! FIGURE
+
+use std::error::Error;
+use std::sync::Arc;
+
+use enmasse::models;
+use enmasse::prelude::*;
+use enmasse::tensor::RandomStream;
+
+/// Noisy waves in four patterns, none of which another one's mirror image is: training mirrors pictures.
+struct Waves {
+    seed: u64,
+    count: usize,
+}
+
+const SIDE: usize = 32;
+const PATTERNS: [&str; 4] = ["columns", "rows", "rings", "checks"];
+
+impl Dataset for Waves {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn label(&self, index: usize) -> usize {
+        index % PATTERNS.len()
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        // The same index must give the same picture every time: the random numbers are a function of seed and index.
+        let mut random = RandomStream::new(self.seed, "waves", 0, index as u64);
+        let (length, phase) = (random.uniform(5.0, 12.0), random.uniform(0.0, 12.0));
+        let wave = |along: f64| (std::f64::consts::TAU * (along + phase) / length).sin();
+        let mut pixels = Vec::with_capacity(SIDE * SIDE * 3);
+        for place in 0..SIDE * SIDE {
+            let (x, y) = ((place % SIDE) as f64, (place / SIDE) as f64);
+            let height = match PATTERNS[self.label(index)] {
+                "columns" => wave(x),
+                "rows" => wave(y),
+                "rings" => wave((x - 16.0).hypot(y - 16.0)),
+                _ => wave(x) * wave(y),
+            };
+            pixels.extend((0..3).map(|_| (128.0 + 50.0 * height + 50.0 * random.normal()) as u8));
+        }
+        Picture::new(SIDE, SIDE, pixels)
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        PATTERNS.map(str::to_owned).into()
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let data = TrainingData::new(Arc::new(Waves { seed: 1, count: 2000 }), Arc::new(Waves { seed: 2, count: 400 }));
+    let config = TrainConfig { model: "lenet".to_owned(), epochs: 6, size: SIDE, lr: 0.02, ..TrainConfig::default() };
+    let device = Cpu::new(CpuOptions { threads: std::thread::available_parallelism()?.get(), isa: None })?;
+    let done = Trainer::new(config, &device).loader_threads(2).fit(&models::lenet, &data)?;
+    println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! A model of one's own, trained on the embedded data set: alone, or as several ranks.
+//!
+//! ```text
+//! cargo run --release --example custom_model
+//! cargo build --release --example custom_model && target/release/enmasse launch -n 2 -- target/release/examples/custom_model
+//! ```
+//!
+//! FIGURE
+
+use std::error::Error;
+
+use enmasse::prelude::*;
+
+/// A residual network of three stages, each half as wide and twice as deep in channels as the one before.
+fn model(x: Tensor, classes: usize) -> Tensor {
+    let mut x = convolution(x, "stem", 16, 1).relu();
+    for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
+        let (name, stride) = (format!("stage{stage}"), if stage == 0 { 1 } else { 2 });
+        x = block(x, &name, channels, stride);
+    }
+    x.adaptive_avg_pool([1, 1]).flatten().dropout("dropout", 0.1).linear("head", classes)
+}
+
+fn block(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor {
+    let y = convolution(x.clone(), &format!("{name}.first"), channels, stride).relu();
+    let y = convolution(y, &format!("{name}.second"), channels, 1);
+    (y + convolution(x, &format!("{name}.skip"), channels, stride)).relu()
+}
+
+fn convolution(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor {
+    let conv = Conv::new(channels, 3).stride(stride).padding(1).no_bias();
+    x.conv2d(&format!("{name}.conv"), conv).batch_norm(&format!("{name}.norm"))
+}
+
+/// Prints a line per epoch.
+struct Lines;
+
+impl Observer for Lines {
+    fn epoch(&mut self, record: &EpochRecord) {
+        println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let config = TrainConfig { model: "custom".to_owned(), epochs: 8, size: 48, lr: 0.1, ..TrainConfig::default() };
+    let folder = shapes::ensure(&shapes::default_cache()?)?;
+    let data = TrainingData::open(&folder, config.split_seed, config.convert_rgb)?;
+
+    // A launcher, ours or torchrun, tells each rank its place; without one this process is alone.
+    let launched = std::env::var_os("RANK").is_some();
+    let group = if launched { Rendezvous::from_environment()?.join()? } else { Group::single() };
+    let threads = std::thread::available_parallelism()?.get().div_ceil(group.world_size());
+    let device = Cpu::new(CpuOptions { threads, isa: None })?;
+
+    let is_first = group.rank() == 0;
+    let mut trainer = Trainer::new(config, &device).group(group).loader_threads(threads);
+    if is_first {
+        trainer = trainer.observer(Lines);
+    }
+    let done = trainer.fit(&model, &data)?;
+    if is_first {
+        println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
+    }
+    Ok(())
+}
