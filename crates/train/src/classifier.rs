@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use enmasse_comm::Group;
 use enmasse_data::{EvalTransform, Resizer, decode};
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Arena, Mode, Options, Phase, compile_evaluation};
@@ -85,23 +84,17 @@ impl Classifier {
         })
     }
 
-    /// A program with these weights, for batches of `batch` on each rank.
-    pub fn program(
-        &self,
-        model: &ModelFn,
-        device: &dyn Device,
-        group: Option<Group>,
-        batch: usize,
-    ) -> Result<Box<dyn Program>, TrainError> {
+    /// A program with these weights, for batches of `batch`. It needs no group: what ranks exchange are the sums of
+    /// [`crate::evaluate`].
+    pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         let options = Options {
-            shards: group.as_ref().map_or(1, Group::world_size),
             mean: self.mean,
             deviation: self.deviation,
             ..Options::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();
         let plans = compile_evaluation(&|x| model(x, classes), &options)?;
-        let mut program = device.compile(plans, group)?;
+        let mut program = device.compile(plans, None)?;
         write_tensors(program.as_mut(), &self.tensors, &self.origin)?;
         Ok(program)
     }

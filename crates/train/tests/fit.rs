@@ -95,7 +95,7 @@ fn a_run_learns_and_leaves_its_files() {
     assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));
 
     let classifier = Classifier::open(&out, None, None).unwrap();
-    let mut program = classifier.program(&net, &cpu(2), None, 5).unwrap();
+    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
     let sharding = Sharding { shard: 0, shards: 1, batch: 5 };
     let pool = DecodePool::new(1).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();

@@ -89,7 +89,7 @@ impl Task {
         let device = rank.device(config)?;
         let forward = |x, classes| weights.model.forward(x, classes);
         // Evaluation has no collectives: only the sums at its end are the group's.
-        let mut program = weights.classifier.program(&forward, &device, None, batch)?;
+        let mut program = weights.classifier.program(&forward, &device, batch)?;
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let mut run = |observer: &mut dyn enmasse_train::Observer| {
             evaluate(program.as_mut(), &loader, total, group, EpochPosition::default(), observer)

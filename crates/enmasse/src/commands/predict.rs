@@ -23,7 +23,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let device = rank.device(&config)?;
     let batch = config.batch_per_rank(1).min(images.len());
     let forward = |x, classes| weights.model.forward(x, classes);
-    let mut program = weights.classifier.program(&forward, &device, None, batch)?;
+    let mut program = weights.classifier.program(&forward, &device, batch)?;
     let predictions = weights.classifier.predict(program.as_mut(), &images, top, config.convert_rgb)?;
 
     let mut output = Output::new(config.json);

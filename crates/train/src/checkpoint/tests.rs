@@ -1,3 +1,5 @@
+//! Checkpoints: what is written is read back; what is damaged, foreign or too large is refused.
+
 use proptest::prelude::*;
 
 use super::*;

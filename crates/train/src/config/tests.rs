@@ -1,3 +1,5 @@
+//! Settings: parsing, ranges, layers and their sources, as tables.
+
 use std::ffi::OsString;
 use std::path::Path;
 

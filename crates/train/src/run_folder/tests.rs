@@ -1,3 +1,5 @@
+//! Run folders: who may open them, what is refused, and names.
+
 use std::time::Duration;
 
 use super::*;
