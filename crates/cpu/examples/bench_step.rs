@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     timed.sort_by(f64::total_cmp);
     let median = timed[timed.len() / 2];
     println!(
-        "{name} {size} batch {batch}, {}: {:.1} images/s, median {:.1} ms, best {:.1} ms, {} MiB of arenas, {} MiB of scratch",
+        "{name} {size} batch {batch}, {}: {:.1} images/s, median {:.1} ms, best {:.1} ms, {} MiB arenas, {} MiB scratch",
         cpu.name(),
         batch as f64 / median,
         median * 1e3,

@@ -68,8 +68,8 @@ pub(crate) unsafe fn bias_backward(context: &mut Context, size: Rows, dy: Region
     }
 }
 
-/// Mean and biased variance of each channel. Every block takes its own mean and the squared deviations from it while its
-/// values are in cache; blocks are put together by Chan's formula, so that a large mean costs no accuracy.
+/// Mean and biased variance of each channel. Every block takes its own mean and the squared deviations from it while
+/// its values are in cache; blocks are put together by Chan's formula, so that a large mean costs no accuracy.
 ///
 /// # Safety
 /// Regions are valid, of `size`; `moments` is written.

@@ -119,7 +119,8 @@ pub(crate) struct Dropout {
 /// Drops elements by their sample's random words: its own gradient.
 ///
 /// # Safety
-/// Regions are valid, `x` and `y` as long as each other and a multiple of the samples; `y` is written, and may lie over `x`.
+/// Regions are valid, `x` and `y` as long as each other and a multiple of the samples; `y` is written, and may lie over
+/// `x`.
 pub(crate) unsafe fn dropout(
     context: &mut Context,
     dropout: Dropout,

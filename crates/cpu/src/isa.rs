@@ -1,8 +1,8 @@
 //! Instruction-set levels, and the one small SIMD abstraction under every kernel.
 //!
-//! A kernel is a loop nest generic over [`Simd`]; [`dispatch`] instantiates it under the target features of a level, so that
-//! the vector operations inline into it. Results may differ between levels (the portable one does not fuse multiply and add),
-//! never between machines of one level.
+//! A kernel is a loop nest generic over [`Simd`]; [`dispatch`] instantiates it under the target features of a level, so
+//! that the vector operations inline into it. Results may differ between levels (the portable one does not fuse
+//! multiply and add), never between machines of one level.
 
 use std::fmt;
 
@@ -84,7 +84,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V;
 }
 
-/// A loop nest over vectors of any level. Implementations of `run` are `#[inline(always)]`, or they miss the level's features.
+/// A loop nest over vectors of any level. Implementations of `run` are `#[inline(always)]`, or they miss the level's
+/// features.
 pub(crate) trait Kernel {
     /// # Safety
     /// The machine has the level of `S`, and the kernel's pointers are valid.
@@ -199,13 +200,14 @@ mod x86 {
     }
 
     macro_rules! x86_simd {
-        ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $mul:ident,
-         $div:ident, $sqrt:ident, $fma:ident, $max:ident, $gate:expr) => {
+        ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident,
+         $mul:ident, $div:ident, $sqrt:ident, $fma:ident, $max:ident, $gate:expr) => {
             /// The vectors of one x86 level.
             #[derive(Clone, Copy)]
             pub(crate) struct $name;
 
-            // SAFETY (all blocks below): kernels run only inside `dispatch`, on machines with the level; pointers are the caller's.
+            // SAFETY (all blocks below): kernels run only inside `dispatch`, on machines with the level; pointers are
+            // the caller's.
             impl Simd for $name {
                 const LANES: usize = $lanes;
                 type V = $v;

@@ -23,9 +23,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Kernels are loop nests generic over an instruction-set level, chosen at run time. Work is cut into tasks by the problem's
-//! size alone, and every sum has one order, so **bits do not depend on the number of threads**. A step allocates nothing:
-//! arenas and scratch are sized when the plans are compiled.
+//! Kernels are loop nests generic over an instruction-set level, chosen at run time. Work is cut into tasks by the
+//! problem's size alone, and every sum has one order, so **bits do not depend on the number of threads**. A step
+//! allocates nothing: arenas and scratch are sized when the plans are compiled.
 
 mod batch_norm;
 mod conv;

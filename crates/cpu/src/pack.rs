@@ -15,8 +15,8 @@ pub(crate) struct Map {
     pub first: usize,
 }
 
-/// The pixels of a regular lattice over every image of a batch, in row-major order. Lattice point (y, x) stands for the pixel
-/// `(y * step + offset)` of a map; which step and offset depends on whose pixel is meant.
+/// The pixels of a regular lattice over every image of a batch, in row-major order. Lattice point (y, x) stands for the
+/// pixel `(y * step + offset)` of a map; which step and offset depends on whose pixel is meant.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lattice {
     /// Lattice rows.
@@ -55,8 +55,8 @@ impl Lattice {
         }
     }
 
-    /// Writes where each point of `points` lies in a tensor of `size` `[height, width, channels]`, in values, for the pixel
-    /// `point * step + offset`.
+    /// Writes where each point of `points` lies in a tensor of `size` `[height, width, channels]`, in values, for the
+    /// pixel `point * step + offset`.
     pub(crate) fn locate(
         &self,
         points: Range<usize>,
@@ -74,7 +74,8 @@ impl Lattice {
     }
 }
 
-/// A stretch of a packed row: neighbouring pixels of one row of the source, from the lattice point's own pixel plus an offset.
+/// A stretch of a packed row: neighbouring pixels of one row of the source, from the lattice point's own pixel plus an
+/// offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// Offset of the pixel row.
@@ -282,7 +283,8 @@ impl Kernel for PackWeights<'_> {
                 }
                 return;
             }
-            // A transposition, in blocks of 16 depths so that each stored line is read while it is in the first-level cache.
+            // A transposition, in blocks of 16 depths so that each stored line is read while it is in the first-level
+            // cache.
             let from = self.weights.at(tap + column * p.outputs, 0).cast_const();
             for block in (0..depth).step_by(16) {
                 for k in block..(block + 16).min(depth) {

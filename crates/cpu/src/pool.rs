@@ -1,8 +1,9 @@
 //! A fixed pool of threads for sections of numbered tasks.
 //!
-//! A training step holds hundreds of short sections, so a waiting thread spins for some ten microseconds; then it sleeps in the
-//! kernel, because ranks may share cores. Threads claim tasks one by one: a thread that is slow, or wakes late, delays nobody
-//! for more than a task. Which thread runs a task must not matter to its result. A section allocates nothing.
+//! A training step holds hundreds of short sections, so a waiting thread spins for some ten microseconds; then it
+//! sleeps in the kernel, because ranks may share cores. Threads claim tasks one by one: a thread that is slow, or wakes
+//! late, delays nobody for more than a task. Which thread runs a task must not matter to its result. A section
+//! allocates nothing.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -30,7 +31,8 @@ struct State {
     stop: AtomicU32,
     next: AtomicUsize,
     tasks: AtomicUsize,
-    /// Written by the caller while the section is closed and empty; read by members while it is open or they are inside.
+    /// Written by the caller while the section is closed and empty; read by members while it is open or they are
+    /// inside.
     job: UnsafeCell<Option<Job<'static>>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -147,8 +149,9 @@ impl Pool {
         self.threads
     }
 
-    /// Runs `job(task, thread)` for every task below `tasks`, each once, on any threads (numbered below [`Pool::threads`]), and
-    /// returns when all are done. A panic in a task is passed on here. `&mut self`: sections do not nest.
+    /// Runs `job(task, thread)` for every task below `tasks`, each once, on any threads (numbered below
+    /// [`Pool::threads`]), and returns when all are done. A panic in a task is passed on here. `&mut self`: sections do
+    /// not nest.
     pub(crate) fn run(&mut self, tasks: usize, job: impl Fn(usize, usize) + Sync) {
         if self.threads == 1 || tasks < 2 {
             return (0..tasks).for_each(|task| job(task, 0));

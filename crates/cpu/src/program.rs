@@ -50,8 +50,9 @@ pub(crate) fn prepare(
 
 impl CpuProgram {
     pub(crate) fn new(plans: Plans, group: Option<Group>, threads: usize, isa: Isa) -> Result<Self, DeviceError> {
-        let shards = plans.train.as_ref().map_or(1, |plan| plan.shards);
         let world_size = group.as_ref().map_or(1, Group::world_size);
+        // Evaluation has no collectives: any number of ranks may share it out.
+        let shards = plans.train.as_ref().map_or(world_size, |plan| plan.shards);
         if shards != world_size {
             let reason =
                 format!("the plan has {shards} shards, but there are {world_size} ranks: each hosts one shard");

@@ -1,7 +1,8 @@
 //! Memory that tasks of a section share: a pointer with its length, checked in debug builds.
 //!
-//! Operands may lie over each other where the plan says so, and tasks write disjoint parts of one tensor, so kernels work on
-//! pointers rather than slices. Every access still goes through here and is checked against the length in tests.
+//! Operands may lie over each other where the plan says so, and tasks write disjoint parts of one tensor, so kernels
+//! work on pointers rather than slices. Every access still goes through here and is checked against the length in
+//! tests.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Memory that kernels use within one instruction: sized when the program is compiled, used by all instructions in turn.
+//! Memory that kernels use within one instruction: sized when the program is compiled, used by all instructions in
+//! turn.
 
 use enmasse_tensor::AlignedBuffer;
 

@@ -1,7 +1,7 @@
 //! Passes over whole tensors at memory speed: element by element, and sums over all but the last dimension.
 //!
-//! Tensors are rows of channels. Tasks are blocks of whole rows, of a size that depends on the tensor alone; partial sums of
-//! blocks are added in the order of the blocks, in f64. So bits do not depend on the number of threads.
+//! Tensors are rows of channels. Tasks are blocks of whole rows, of a size that depends on the tensor alone; partial
+//! sums of blocks are added in the order of the blocks, in f64. So bits do not depend on the number of threads.
 
 use std::ops::Range;
 

@@ -82,8 +82,8 @@ fn models_of_the_zoo() {
         let model = enmasse_models::find(name).unwrap();
         let options = Options { optimizer, ..Options::new(name, batch, size, 10) };
         let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
-        // Batch norm over the few pixels of the last maps magnifies rounding. In 50 layers it flips a ReLU here and there, for
-        // PyTorch in f32 as for this device: gradients of both are off by some 2e-2 from those in f64.
+        // Batch norm over the few pixels of the last maps magnifies rounding. In 50 layers it flips a ReLU here and
+        // there, for PyTorch in f32 as for this device: gradients of both are off by some 2e-2 from those in f64.
         let (steps, tolerance) = if name == "resnet50" { (1, 5e-2) } else { (3, 5e-5) };
         check(name, &plans, Isa::detect(), steps, tolerance);
     }

@@ -3,9 +3,11 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::Batch;
+use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::Device;
 use enmasse_graph::{Mode, Options, Phase, Tensor, compile};
@@ -39,6 +41,40 @@ fn resident() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
+/// Allocations of two thread ranks in steps 3 to 10, collectives included.
+fn allocations_of_ranks() -> u64 {
+    let model = enmasse_models::find("resnet18").unwrap();
+    let options = Options { shards: 2, sync_batch_norm: true, ..Options::new("resnet18", 2, 40, 10) };
+    let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
+    let barrier = Barrier::new(2);
+    let counted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for group in Group::threads(2).unwrap() {
+            let (plans, barrier, counted) = (&plans, &barrier, &counted);
+            scope.spawn(move || {
+                let batch = Batch::random(plans, 1).shard(group.rank(), 2);
+                let cpu = Cpu::new(CpuOptions { threads: 2, isa: None }).unwrap();
+                let mut program = cpu.compile(plans.clone(), Some(group)).unwrap();
+                let mut steps = |range: std::ops::RangeInclusive<u64>| {
+                    barrier.wait();
+                    let start = ALLOCATIONS.load(Ordering::Relaxed);
+                    barrier.wait();
+                    for step in range {
+                        program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
+                    }
+                    barrier.wait();
+                    let found = ALLOCATIONS.load(Ordering::Relaxed) - start;
+                    barrier.wait();
+                    found
+                };
+                steps(1..=2);
+                counted.fetch_max(steps(3..=10), Ordering::Relaxed);
+            });
+        }
+    });
+    counted.into_inner()
+}
+
 /// One test, because other tests of the process would allocate meanwhile.
 #[test]
 fn steps_allocate_nothing_and_memory_is_as_stated() {
@@ -67,4 +103,5 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     }
     let (grown, expected) = (resident().saturating_sub(before) as f64, (stated.arenas + stated.scratch) as f64);
     assert!((grown / expected - 1.0).abs() < 0.1, "grew by {grown} bytes, stated {expected}: {stated:?}");
+    assert_eq!(allocations_of_ranks(), 0, "two ranks");
 }

@@ -1,8 +1,8 @@
 //! The product whose rows are pixels of the result: convolution, the gradient of its input, linear layers.
 //!
-//! The result is cut into parts, lattices of pixels that meet the same taps. For each part the depth (tap, channel) is cut into
-//! chunks; a task gathers a block of pixels for a chunk, which stays in the second-level cache, and multiplies it with every
-//! panel of packed weights it is responsible for.
+//! The result is cut into parts, lattices of pixels that meet the same taps. For each part the depth (tap, channel) is
+//! cut into chunks; a task gathers a block of pixels for a chunk, which stays in the second-level cache, and multiplies
+//! it with every panel of packed weights it is responsible for.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::scratch::{Context, Scratch};
 const CHUNK_DEPTH: usize = 576;
 /// Values of a gathered block: most of the second-level cache of 1 MiB less what panels and results need.
 const BLOCK_VALUES: usize = 100_000;
-/// The most rows of a block, where the depth is small.
+/// The most rows of a block, where the depth is small; with groups enough for all threads, long blocks are as good.
 const BLOCK_ROWS: usize = 336;
 /// The most columns of a task, so that its piece of the result stays in cache from chunk to chunk.
 const TASK_COLUMNS: usize = 256;
@@ -166,7 +166,9 @@ impl Gather {
         let total: usize = self.parts.iter().map(|part| batch * part.lattice.len()).sum();
         let block = |part: &Part| {
             let depth = part.chunks.iter().map(|chunk| chunk.depth).max().unwrap_or(1);
-            (BLOCK_VALUES / depth).clamp(tile_rows(self.isa), BLOCK_ROWS) / tile_rows(self.isa) * tile_rows(self.isa)
+            let (tile, most) =
+                (tile_rows(self.isa), if self.weights.groups < TASKS { BLOCK_ROWS } else { BLOCK_VALUES });
+            (BLOCK_VALUES / row_stride(depth)).clamp(tile, most) / tile * tile
         };
         let blocks: usize = self.parts.iter().map(|part| (batch * part.lattice.len()).div_ceil(block(part))).sum();
         let width = self.weights.width;
@@ -212,8 +214,8 @@ impl Gather {
     /// Computes the product.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes the product was prepared for, and not written by others; `result` lies over nothing
-    /// but the base.
+    /// The regions are valid, of the shapes the product was prepared for, and not written by others; `result` lies over
+    /// nothing but the base.
     pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
@@ -327,7 +329,8 @@ fn taps<'a>(y: &'a Stretch, x: &'a Stretch, kernel: usize) -> impl Iterator<Item
     y.taps.iter().flat_map(move |&(ky, dy)| x.taps.iter().map(move |&(kx, dx)| (ky * kernel + kx, dy, dx)))
 }
 
-/// Values between gathered rows: an odd number of cache lines, so that the rows of a tile spread over the sets of the cache.
+/// Values between gathered rows: an odd number of cache lines, so that the rows of a tile spread over the sets of the
+/// cache.
 pub(super) fn row_stride(depth: usize) -> usize {
     (depth.div_ceil(16) | 1) * 16
 }

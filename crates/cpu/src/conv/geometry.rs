@@ -27,16 +27,16 @@ impl ConvShape {
         ConvShape { batch, input: [1, 1, inputs], output: [1, 1, outputs], conv }
     }
 
-    /// Maps so small that a good part of the products would be with padding, and channels enough to make products of the
-    /// remaining taps alone: these are cut by which taps meet the map.
+    /// Maps so small that a good part of the products would be with padding, and channels enough to make products of
+    /// the remaining taps alone: these are cut by which taps meet the map.
     pub(crate) fn cut_at_borders(&self) -> bool {
         let channels = self.input[2].min(self.output[2]) / self.conv.groups;
         (0..2).any(|axis| self.output[axis] <= 8 && self.conv.window.kernel[axis] > 1) && channels >= 16
     }
 }
 
-/// Some results along one axis and the taps that meet the source for them: lattice point j is pixel `j * step + offset` of the
-/// result, and tap (k, d) reads pixel `j * source_step + d`.
+/// Some results along one axis and the taps that meet the source for them: lattice point j is pixel `j * step + offset`
+/// of the result, and tap (k, d) reads pixel `j * source_step + d`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stretch {
     /// Lattice points.
@@ -60,8 +60,8 @@ pub(crate) fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch>
     split(whole, shape.input[axis], cut)
 }
 
-/// The stretches of the gradient of the input: with stride s, pixels of one remainder by s meet the same taps, so each remainder
-/// is a lattice of its own and nothing is multiplied by inserted zeros.
+/// The stretches of the gradient of the input: with stride s, pixels of one remainder by s meet the same taps, so each
+/// remainder is a lattice of its own and nothing is multiplied by inserted zeros.
 pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch> {
     let window = &shape.conv.window;
     let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
@@ -80,7 +80,8 @@ pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch
     stretches
 }
 
-/// Leaves out taps that never meet a source of `size` pixels; if `cut`, points with different taps become different stretches.
+/// Leaves out taps that never meet a source of `size` pixels; if `cut`, points with different taps become different
+/// stretches.
 fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
     let meets = |point: usize, displacement: isize| {
         let pixel = (point * whole.source_step) as isize + displacement;
@@ -114,8 +115,9 @@ pub(crate) struct PlacedTap {
     pub dx: isize,
 }
 
-/// The runs that gather columns `columns` of packed rows, counted from the first of `taps`, which lie at consecutive positions
-/// with `channels` columns each. Taps next to each other in a row of the source become one run where `whole` pixels are read.
+/// The runs that gather columns `columns` of packed rows, counted from the first of `taps`, which lie at consecutive
+/// positions with `channels` columns each. Taps next to each other in a row of the source become one run where `whole`
+/// pixels are read.
 pub(crate) fn runs(taps: &[PlacedTap], channels: usize, whole: bool, columns: Range<usize>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut previous: Option<PlacedTap> = None;

@@ -1,9 +1,9 @@
 //! The product whose depth runs over pixels: the gradient of weights.
 //!
-//! Each task owns some rows (tap, channel) and columns (output channels) and goes through its pixels in chunks: it gathers the
-//! pixels of x for its rows, and copies those of dy into panels; both copies are small beside the product as long as
-//! a task has many rows and columns. Where that leaves few tasks, pixels are cut into parts with a gradient of their own each,
-//! which are added in order. How many parts depends on the layer alone.
+//! Each task owns some rows (tap, channel) and columns (output channels) and goes through its pixels in chunks: it
+//! gathers the pixels of x for its rows, and copies those of dy into panels; both copies are small beside the product
+//! as long as a task has many rows and columns. Where that leaves few tasks, pixels are cut into parts with a gradient
+//! of their own each, which are added in order. How many parts depends on the layer alone.
 
 use std::ops::Range;
 

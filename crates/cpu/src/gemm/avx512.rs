@@ -1,4 +1,5 @@
-//! AVX-512: tiles of up to 14 rows x 32 columns: 28 accumulators, two vectors of B and one broadcast of A in 32 registers.
+//! AVX-512: tiles of up to 14 rows x 32 columns: 28 accumulators, two vectors of B and one broadcast of A in 32
+//! registers.
 #![cfg(target_arch = "x86_64")]
 
 super::tile::tiles!(

@@ -1,8 +1,8 @@
 //! The matrix product under convolution and linear layers: `C = init + A B` by register tiles.
 //!
 //! A is read in place or from a packed block, with either its rows or its columns contiguous; B comes in panels of
-//! [`panel_width`] columns, padded with zeros; rows of C lie anywhere, by a table of offsets. An element of C is one chain of
-//! multiply-adds over the depth, so its bits do not depend on how rows and columns were cut into tiles.
+//! [`panel_width`] columns, padded with zeros; rows of C lie anywhere, by a table of offsets. An element of C is one
+//! chain of multiply-adds over the depth, so its bits do not depend on how rows and columns were cut into tiles.
 
 mod avx2;
 mod avx512;
@@ -163,7 +163,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn equals_the_plain_product(rows in 1usize..40, columns in 1usize..80, depth in 1usize..30, transposed: bool, init: bool) {
+        fn equals_the_plain_product(
+            rows in 1usize..40,
+            columns in 1usize..80,
+            depth in 1usize..30,
+            transposed: bool,
+            init: bool,
+        ) {
             for isa in available() {
                 check(isa, rows, columns, depth, transposed, init);
             }

@@ -23,8 +23,8 @@ const WIDEST: usize = 32;
 
 /// Computes a tile of `M` rows and `W` vectors; panels of B are two vectors wide whatever `W` is.
 ///
-/// Accumulators stay in registers only while every use of them is unrolled, so they are copied out by the simplest of loops,
-/// and the epilogue works on the copy.
+/// Accumulators stay in registers only while every use of them is unrolled, so they are copied out by the simplest of
+/// loops, and the epilogue works on the copy.
 ///
 /// # Safety
 /// As [`super::multiply`]; `M <= MAX_TILE_ROWS`.
