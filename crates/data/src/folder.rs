@@ -29,7 +29,7 @@ impl Folder {
 
     /// The same for the class folders in `root`/`part`; the relative paths then begin with `part`.
     pub(crate) fn scan_below(root: &Path, part: &str) -> Result<Self, DataError> {
-        let top = root.join(part);
+        let top = if part.is_empty() { root.to_owned() } else { root.join(part) };
         let classes = class_folders(&top)?;
         let mut files = Vec::new();
         for (label, class) in classes.iter().enumerate() {

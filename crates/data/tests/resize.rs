@@ -1,0 +1,151 @@
+//! The resize beside a plain twin, and the draws of random crops.
+
+use enmasse_data::{CropBox, EvalTransform, Picture, Resizer, TrainTransform};
+use proptest::prelude::*;
+
+fn noise(width: usize, height: usize, seed: usize) -> Picture {
+    let byte = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 29) as u8;
+    Picture::new(width, height, (0..width * height * 3).map(byte).collect()).unwrap()
+}
+
+/// A plain picture: columns of rows of channels.
+type Plain = Vec<Vec<[u8; 3]>>;
+
+fn plain(picture: &Picture, crop: CropBox) -> Plain {
+    let pixel = |x, y| [0, 1, 2].map(|c| picture.pixels()[(y * picture.width() + x) * 3 + c]);
+    (crop.top..crop.top + crop.height)
+        .map(|y| (crop.left..crop.left + crop.width).map(|x| pixel(x, y)).collect())
+        .collect()
+}
+
+fn transpose(picture: &Plain) -> Plain {
+    (0..picture[0].len()).map(|x| picture.iter().map(|row| row[x]).collect()).collect()
+}
+
+/// Every row to `target` pixels, by the formulas of Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc`.
+fn resize_rows(picture: &Plain, target: usize) -> Plain {
+    let source = picture[0].len();
+    if source == target {
+        return picture.clone();
+    }
+    let scale = source as f64 / target as f64;
+    let support = scale.max(1.0);
+    let resize_row = |row: &Vec<[u8; 3]>| -> Vec<[u8; 3]> {
+        (0..target)
+            .map(|x| {
+                let center = (x as f64 + 0.5) * scale;
+                let first = ((center - support + 0.5) as i64).max(0) as usize;
+                let end = ((center + support + 0.5) as usize).min(source);
+                let weights: Vec<f64> =
+                    (first..end).map(|at| (1.0 - ((at as f64 - center + 0.5) / support).abs()).max(0.0)).collect();
+                let sum: f64 = weights.iter().sum();
+                let fixed: Vec<i64> = weights.iter().map(|w| (0.5 + w / sum * 4_194_304.0) as i64).collect();
+                [0, 1, 2].map(|c| {
+                    let total: i64 = (first..end).map(|at| i64::from(row[at][c]) * fixed[at - first]).sum();
+                    ((total + 2_097_152) >> 22).clamp(0, 255) as u8
+                })
+            })
+            .collect()
+    };
+    picture.iter().map(resize_row).collect()
+}
+
+/// Both passes, in the order that Pillow 13 chooses.
+fn resize_plainly(picture: &Plain, width: usize, height: usize) -> Plain {
+    let across = |picture: &Plain| transpose(&resize_rows(&transpose(picture), height));
+    let (saved_rows, saved_columns) = (picture.len() as i64 - height as i64, picture[0].len() as i64 - width as i64);
+    if saved_rows > 0 && saved_rows > 2 * saved_columns {
+        resize_rows(&across(picture), width)
+    } else {
+        across(&resize_rows(picture, width))
+    }
+}
+
+fn bytes(picture: &Plain, part: CropBox) -> Vec<u8> {
+    let rows = picture[part.top..part.top + part.height].iter();
+    rows.flat_map(|row| row[part.left..part.left + part.width].concat()).collect()
+}
+
+/// A box inside `width` × `height` from four fractions.
+fn inside(width: usize, height: usize, [a, b, c, d]: [f64; 4]) -> CropBox {
+    let (left, top) = ((a * width as f64) as usize, (b * height as f64) as usize);
+    let length = |fraction: f64, room: usize| 1 + (fraction * room as f64) as usize;
+    CropBox { left, top, width: length(c, width - left - 1), height: length(d, height - top - 1) }
+}
+
+proptest! {
+    #[test]
+    fn resize_equals_its_plain_twin(
+        (width, height, to_width, to_height) in (1usize..90, 1usize..90, 1usize..90, 1usize..90),
+        crop in prop::array::uniform4(0.0..1.0f64),
+        part in prop::array::uniform4(0.0..1.0f64),
+        seed in 0usize..1000,
+    ) {
+        let picture = noise(width, height, seed);
+        let (crop, part) = (inside(width, height, crop), inside(to_width, to_height, part));
+        let expected = bytes(&resize_plainly(&plain(&picture, crop), to_width, to_height), part);
+        let mut out = vec![0; part.width * part.height * 3];
+        Resizer::new().resize_part(&picture, crop, (to_width, to_height), part, &mut out);
+        prop_assert_eq!(out, expected);
+    }
+
+    /// Crops lie inside, and where the first draws fit (nearly always here) area and ratio are within their limits.
+    #[test]
+    fn crops_are_within_limits(width in 40usize..400, height in 40usize..400, index in 0u64..1000) {
+        let transform = TrainTransform::new(8);
+        let crop = transform.draw_crop(1, 2, index, width, height);
+        prop_assert!(crop.fits(width, height));
+        let area = (crop.width * crop.height) as f64 / (width * height) as f64;
+        let ratio = crop.width as f64 / crop.height as f64;
+        prop_assert!((0.06..=1.0).contains(&area) && (0.7..1.43).contains(&ratio), "{:?} {} {}", crop, area, ratio);
+        prop_assert_eq!(crop, transform.draw_crop(1, 2, index, width, height));
+    }
+}
+
+/// The draws follow torchvision's distribution: area uniform, flips as often as asked.
+#[test]
+fn draws_have_the_right_means() {
+    let transform = TrainTransform::new(8);
+    let n = 4000;
+    let crops: Vec<CropBox> = (0..n).map(|index| transform.draw_crop(3, 1, index, 500, 500)).collect();
+    let mean = |f: &dyn Fn(&CropBox) -> f64| crops.iter().map(f).sum::<f64>() / n as f64;
+    // Crops of nearly the whole area fit only when nearly square, so the mean lies below (0.08 + 1) / 2; torchvision 0.28 has
+    // 0.478 (six runs of as many draws: 0.471 to 0.484), and centres of crops in the middle.
+    let area = mean(&|crop| (crop.width * crop.height) as f64 / 250_000.0);
+    assert!((area - 0.478).abs() < 0.015, "{area}");
+    for center in [mean(&|c| (2 * c.left + c.width) as f64 / 2.0), mean(&|c| (2 * c.top + c.height) as f64 / 2.0)] {
+        assert!((center - 250.0).abs() < 4.0, "{center}");
+    }
+    let flips = (0..n).filter(|&index| transform.draw_flip(3, 1, index)).count();
+    assert!(flips.abs_diff(n as usize / 2) < 130, "{flips}");
+    let draw = |seed, epoch, index| transform.draw_crop(seed, epoch, index, 500, 500);
+    assert!(draw(0, 0, 0) != draw(1, 0, 0) && draw(0, 0, 0) != draw(0, 1, 0) && draw(0, 0, 0) != draw(0, 0, 1));
+}
+
+#[test]
+fn pictures_of_the_right_size_are_copied() {
+    let picture = noise(32, 32, 5);
+    let (mut resizer, mut out) = (Resizer::new(), vec![0; 32 * 32 * 3]);
+    EvalTransform { size: 32, resize: 32 }.apply(&picture, &mut resizer, &mut out);
+    assert_eq!(out, picture.pixels());
+    TrainTransform::new(32).apply(&picture, CropBox::whole(32, 32), false, &mut resizer, &mut out);
+    assert_eq!(out, picture.pixels());
+}
+
+#[test]
+fn default_resize_is_in_proportion() {
+    let check = |size, resize| assert_eq!(EvalTransform::new(size).resize, resize);
+    check(224, 256);
+    check(64, 73);
+    check(32, 37);
+    check(128, 146);
+}
+
+/// Pictures that are nothing but long: no memory beyond the result's is needed.
+#[test]
+fn elongated_pictures() {
+    let mut out = vec![0; 64 * 64 * 3];
+    for (width, height) in [(60_000, 1), (1, 60_000), (1, 1)] {
+        EvalTransform::new(64).apply(&noise(width, height, 1), &mut Resizer::new(), &mut out);
+    }
+}
