@@ -40,6 +40,7 @@ mod loader;
 mod order;
 mod pool;
 mod resize;
+pub mod shapes;
 mod split;
 mod transform;
 

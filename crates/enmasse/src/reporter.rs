@@ -22,7 +22,7 @@ impl Reporter {
     /// Tells of a run of so many epochs; of an evaluation, where that is 0.
     pub fn new(output: Output, epochs: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let template = "{prefix} {bar:28} {human_pos}/{human_len} {msg}, eta {eta}";
+        let template = "{prefix} [{wide_bar}] {human_pos}/{human_len} {msg}, eta {eta}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -53,7 +53,11 @@ impl Reporter {
 
     fn line(&mut self, text: String) {
         let output = &mut self.output;
-        self.bar.suspend(|| output.text(text));
+        match self.shown {
+            Some(_) => self.bar.suspend(|| output.text(text)),
+            // A bar that shows nothing yet would appear after the line.
+            None => output.text(text),
+        }
     }
 }
 
@@ -70,15 +74,15 @@ impl Observer for &mut Reporter {
         if self.shown != Some(shown) {
             self.shown = Some(shown);
             self.bar.reset();
+            self.bar.set_length(progress.total);
             let part = if progress.validating { "validation" } else { "training  " };
             self.bar.set_prefix(match self.epochs {
                 0 => "evaluation".to_owned(),
                 epochs => format!("epoch {}/{epochs} {part}", progress.epoch + 1),
             });
         }
-        self.bar.set_length(progress.total);
-        self.bar.set_position(progress.samples);
         self.bar.set_message(format!("{:.0} images/s, loss {:.4}", progress.images_per_second, progress.loss));
+        self.bar.set_position(progress.samples);
     }
 
     fn epoch(&mut self, record: &EpochRecord) {

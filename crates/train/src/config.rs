@@ -145,7 +145,7 @@ settings! {
     /// Height and width of the pictures that the model sees.
     size: usize = 64, "PIXELS", at_least(1), Run;
     /// Learning rate at its highest.
-    lr: f64 = 0.05, "RATE", above(0), Run;
+    lr: f64 = 0.03, "RATE", above(0), Run;
     /// Seed of the initial weights, the order of samples, augmentation and dropout.
     seed: u64 = 0, "SEED", ANY, Run;
     /// Seed of the 80/20 split of a folder without a validation part. --seed does not change the split.
