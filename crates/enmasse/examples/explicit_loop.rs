@@ -4,7 +4,7 @@
 //! cargo run --release --example explicit_loop
 //! ```
 //!
-//! It reaches a validation accuracy of 0.955 in ten epochs, 20 seconds on two cores.
+//! It reaches a validation accuracy of 0.94 in ten epochs, 7 seconds on two cores.
 
 use std::error::Error;
 use std::sync::Arc;
