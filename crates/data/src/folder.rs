@@ -2,7 +2,8 @@
 //!
 //! Classes and files are sorted by the bytes of their names, so every machine and locale agrees on labels and indices.
 
-use std::fs;
+use std::collections::HashMap;
+use std::fs::{self, FileType};
 use std::path::{Path, PathBuf};
 
 use crate::{DataError, Dataset, Picture, decode};
@@ -43,10 +44,8 @@ impl Folder {
     /// A data set from a stored list of relative paths; each path's last folder is its class.
     pub fn from_lists(root: impl AsRef<Path>, classes: Vec<String>, files: Vec<String>) -> Result<Self, DataError> {
         let root = root.as_ref().to_owned();
-        let label = |file: &str| {
-            let class = Path::new(file).parent().and_then(Path::file_name).and_then(|name| name.to_str())?;
-            classes.iter().position(|known| known == class)
-        };
+        let labels: HashMap<&str, usize> = classes.iter().map(String::as_str).zip(0..).collect();
+        let label = |file: &str| labels.get(Path::new(file).parent()?.file_name()?.to_str()?).copied();
         let mut labelled = Vec::with_capacity(files.len());
         for file in files {
             let Some(label) = label(&file) else {
@@ -149,7 +148,7 @@ impl Dataset for Folder {
 }
 
 /// Names of the entries of `folder` that `wanted` accepts, hidden ones left out, sorted by bytes.
-fn entries(folder: &Path, wanted: impl Fn(&str, &fs::Metadata) -> bool) -> Result<Vec<String>, DataError> {
+fn entries(folder: &Path, wanted: impl Fn(&str, FileType) -> bool) -> Result<Vec<String>, DataError> {
     let failed = |source| DataError::read(folder, source);
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -160,11 +159,17 @@ fn entries(folder: &Path, wanted: impl Fn(&str, &fs::Metadata) -> bool) -> Resul
             continue;
         }
         // Links are followed; one that leads nowhere is no picture and no class, as is a pipe or a device.
-        let Ok(metadata) = fs::metadata(&path) else { continue };
+        let kind = match entry.file_type() {
+            Ok(kind) if !kind.is_symlink() => kind,
+            _ => match fs::metadata(&path) {
+                Ok(metadata) => metadata.file_type(),
+                Err(_) => continue,
+            },
+        };
         let Some(name) = name.to_str() else {
             return Err(DataError::layout(path, "its name is not valid UTF-8; rename it"));
         };
-        if wanted(name, &metadata) {
+        if wanted(name, kind) {
             names.push(name.to_owned());
         }
     }
@@ -177,7 +182,7 @@ fn class_folders(root: &Path) -> Result<Vec<String>, DataError> {
     if !metadata.is_dir() {
         return Err(DataError::layout(root, "this is a file; the data must be a folder of class folders"));
     }
-    let classes = entries(root, |_, metadata| metadata.is_dir())?;
+    let classes = entries(root, |_, kind| kind.is_dir())?;
     if classes.is_empty() {
         return Err(DataError::layout(
             root,
@@ -192,9 +197,9 @@ fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
         let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
         EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
     };
-    let files = entries(folder, |name, metadata| metadata.is_file() && is_picture(name))?;
+    let files = entries(folder, |name, kind| kind.is_file() && is_picture(name))?;
     if files.is_empty() {
-        let problem = match entries(folder, |_, metadata| metadata.is_dir())?.first() {
+        let problem = match entries(folder, |_, kind| kind.is_dir())?.first() {
             Some(inner) => {
                 format!("this class folder holds no pictures but folders ({inner}, …); give a folder of class folders")
             }

@@ -1,5 +1,8 @@
 //! Files to RGB pixels, as Pillow gives them. A file's content decides what it is, not its name.
 //!
+//! JPEG pictures are at most a few levels from Pillow's (photographs: 0.013 on average, 3 at most); where colours are stored at
+//! half the resolution and a picture has fewer than five columns, libjpeg smooths them less.
+//!
 //! Orientation tags are ignored, as torchvision's loaders ignore them. Nothing here panics on a damaged file: the decoders
 //! are run so that even a panic of theirs becomes an error that names the file.
 
