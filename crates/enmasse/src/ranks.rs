@@ -11,7 +11,7 @@ use enmasse_launch::{Job, LaunchedRank, Outcome, Status, Store, report_cause, ru
 use enmasse_train::{Devices, LayeredConfig, RankKind, RunFolder, RunPaths, Source, TrainConfig};
 
 use crate::failure::Failure;
-use crate::interrupt;
+use crate::interrupt::Interrupts;
 use crate::settings::cores;
 
 /// Holds the secret of ranks that were given none, until all have joined.
@@ -128,18 +128,15 @@ pub fn host(
     kind: RankKind,
     folder: Option<&Path>,
     command: impl FnOnce() -> Vec<OsString>,
+    interrupts: Option<Interrupts>,
     body: impl Fn(&Rank) -> Result<(), Failure> + Sync,
 ) -> Result<(), Failure> {
     match (ranks, kind) {
-        (1, _) => {
-            interrupt::watch()?;
-            body(&Rank::alone())
-        }
-        (_, RankKind::Thread) => {
-            interrupt::watch()?;
-            threads(ranks, body)
-        }
+        (1, _) => body(&Rank::alone()),
+        (_, RankKind::Thread) => threads(ranks, body),
         (_, RankKind::Process) => {
+            // The launcher hears of them from here on, and stops the ranks.
+            drop(interrupts);
             let result = processes(ranks, command());
             folder.into_iter().for_each(clear);
             result

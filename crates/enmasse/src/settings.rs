@@ -9,17 +9,13 @@ use enmasse_train::{Kind, LayeredConfig, Setting, TrainConfig};
 use crate::arguments::given;
 use crate::failure::Failure;
 
-/// Variables that pass between a launcher and its ranks.
-const LAUNCHER_VARIABLES: [&str; 3] = [enmasse_launch::CAUSE_FD, enmasse_launch::STORE_FD, enmasse_launch::TOKEN_FD];
-
 /// Everything but a saved run: `--config`, then the environment, then the flags of this command.
 pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     let mut layers = LayeredConfig::new();
     if let Ok(Some(file)) = matches.try_get_one::<PathBuf>("config") {
         layers.file(file)?;
     }
-    let is_setting = |name: &OsString| !LAUNCHER_VARIABLES.iter().any(|known| name == known);
-    layers.environment(std::env::vars_os().filter(|(name, _)| is_setting(name)))?;
+    layers.environment(std::env::vars_os())?;
     for (name, value) in given(matches) {
         layers.argument(name, &value)?;
     }

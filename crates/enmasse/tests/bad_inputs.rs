@@ -112,7 +112,7 @@ fn data_that_cannot_be() {
     };
     let same = |place: &Place| place.data.display().to_string();
     check("missing folder", &|place| place.path("nowhere"), &["no such file or directory"]);
-    check("a file", &|place| place.data.join("red/000.png").display().to_string(), &["not a directory"]);
+    check("a file", &|place| place.data.join("red/000.png").display().to_string(), &["this is a file"]);
     check(
         "empty class folder",
         &|place| {
@@ -140,6 +140,17 @@ fn data_that_cannot_be() {
     // Twelve pictures train: 5 per class, one of them held out.
     refused(&place.train(&["--devices", "cpu:64"]), 1, &["12 samples", "global batch of 128", "64 shards of 2"]);
     refused(&place.train(&["--batch", "13"]), 1, &["12 samples", "global batch of 13"]);
+}
+
+#[test]
+fn losses_that_cannot_be() {
+    let place = Place::new();
+    for (devices, ranks) in [("cpu:1", "process"), ("cpu:2", "process"), ("cpu:2", "thread")] {
+        let out = place.path(&format!("{devices}-{ranks}"));
+        let ended = place.train(&["--devices", devices, "--ranks", ranks, "--lr", "1e30", "--out", &out]);
+        refused(&ended, 1, &["non-finite", "rank ", "step ", "--lr"]);
+        assert_whole(Path::new(&out));
+    }
 }
 
 #[test]

@@ -272,6 +272,64 @@ fn ranks_that_were_launched_by_hand_or_by_launch() {
 }
 
 #[test]
+fn ranks_that_disagree_say_so_before_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let fewer = pictures(&other, 9);
+    let check = |differing: Vec<String>, mentions: &[&str]| {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let same = arguments(&data, &run, &["--epochs", "1"]);
+        let ranks = [by_hand(0, 2, free, &same), by_hand(1, 2, free, &differing)];
+        for ended in ranks.map(Running::finish) {
+            assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
+            assert!(ended.stderr.lines().count() == 1, "{}", ended.stderr);
+            for mention in [&["rank 0", "rank 1"], mentions].concat() {
+                assert!(ended.stderr.contains(mention), "{mention}: {}", ended.stderr);
+            }
+        }
+    };
+    check(arguments(&data, &run, &["--epochs", "1", "--seed", "7"]), &["configuration", "seed = 0", "seed = 7"]);
+    check(arguments(&data, &run, &["--epochs", "1", "--model", "lenet", "--size", "28"]), &["configuration", "model"]);
+    // The same command, and other pictures under the same path would differ likewise.
+    check(arguments(&fewer, &run, &["--epochs", "1"]), &["configuration", "data"]);
+}
+
+#[test]
+fn a_restarted_rank_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let words = arguments(&data, &run, &["--epochs", "2"]);
+    let place = |restarts: &str| {
+        let mut command = program();
+        command.args(&words).env("RANK", "0").env("WORLD_SIZE", "1").env("TORCHELASTIC_RESTART_COUNT", restarts);
+        finish(&mut command)
+    };
+    assert_eq!(figures(&place("0").well()).len(), 2);
+    // A person who starts it again is asked what is meant; a launcher is not.
+    assert!(place("0").stderr.contains("--resume"));
+    assert_eq!(figures(&place("1").well()).len(), 0);
+}
+
+#[test]
+fn launched_ranks_agree_on_a_folder_and_evaluate() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10).display().to_string();
+    let launch = |arguments: &[&str]| {
+        let fixed = ["launch", "-n", "2", "--", env!("CARGO_BIN_EXE_enmasse")];
+        finish(program().args(fixed).args(arguments).current_dir(folder.path())).well()
+    };
+    let train = ["train", &data, "--model", "mlp", "--size", "8", "--batch", "2", "--epochs", "1", "--json"];
+    let lines = launch(&train).json();
+    let run = lines[1]["run"].as_str().unwrap();
+    assert_eq!((lines.len(), &lines[0]["world_size"]), (2, &2.into()));
+    assert_eq!(fs::read_dir(folder.path().join("runs")).unwrap().count(), 1);
+    let found = launch(&["eval", run, "--split", "val", "--batch", "2", "--json"]).json();
+    assert_eq!((found.len(), &found[0]["accuracy"]), (1, &lines[0]["val_accuracy"]));
+}
+
+#[test]
 fn launch_runs_any_program() {
     let check = |script: &str, code: i32, stdout: &str, mentions: &[&str]| {
         let ended = enmasse(&["launch", "-n", "2", "--", "sh", "-c", script]);

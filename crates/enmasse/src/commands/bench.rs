@@ -11,9 +11,10 @@ use serde_json::json;
 
 use crate::commands::classes;
 use crate::failure::Failure;
+use crate::interrupt::Interrupts;
 use crate::output::{Output, mebibytes};
 use crate::ranks::Rank;
-use crate::{interrupt, settings};
+use crate::settings;
 
 /// Steps before the clock counts: pages are touched, threads and caches warm.
 const WARM_UP: usize = 3;
@@ -29,7 +30,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let config = settings::layers(matches)?.finish()?;
     let (classes, evaluate) = (classes(matches, &config), matches.get_flag("eval"));
     let steps = matches.get_one("steps").copied().unwrap_or(1);
-    interrupt::watch()?;
+    let _interrupts = Interrupts::watch()?;
     let device = Rank::alone().device(&config)?;
     let mut program = program(&config, classes, evaluate, &device)?;
     let batch = config.batch_per_rank(1);

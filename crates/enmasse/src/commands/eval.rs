@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::arguments::EVALUATION;
 use crate::commands::weights::{self, Weights};
 use crate::failure::Failure;
+use crate::interrupt::Interrupts;
 use crate::output::{Output, counted};
 use crate::ranks::{self, Rank};
 use crate::reporter::{Reporter, percent};
@@ -20,9 +21,11 @@ use crate::settings::{self, cores};
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
     let place = ranks::place()?;
-    if let Some(place) = &place {
-        ranks::check_devices(&layers, place)?;
-    }
+    let interrupts = match &place {
+        // A rank's launcher decides what becomes of it.
+        Some(place) => ranks::check_devices(&layers, place).map(|()| None)?,
+        None => Some(Interrupts::watch()?),
+    };
     let weights = weights::open(matches, &layers)?;
     let part = Part::of(matches);
     let saved = saved_config(&weights.path)?;
@@ -46,7 +49,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => {
             let world_size = task.config.rank_count(cores());
             let command = || task.command_line(part, &root);
-            ranks::host(world_size, task.config.ranks, None, command, |rank| task.evaluate(rank))
+            ranks::host(world_size, task.config.ranks, None, command, interrupts, |rank| task.evaluate(rank))
         }
     }
 }

@@ -7,12 +7,14 @@ use enmasse_train::Prediction;
 
 use crate::commands::weights;
 use crate::failure::Failure;
+use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::ranks::Rank;
 use crate::reporter::percent;
 use crate::settings;
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
     let weights = weights::open(matches, &layers)?;
     let config = layers.finish()?;

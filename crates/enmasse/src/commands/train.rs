@@ -13,6 +13,7 @@ use enmasse_train::{
 };
 
 use crate::failure::Failure;
+use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::ranks::{self, Rank};
 use crate::reporter::Reporter;
@@ -38,6 +39,7 @@ struct Run {
 
 /// In a process that nobody launched: decides where the run goes and how many ranks it has, and runs them.
 fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
+    let interrupts = Interrupts::watch()?;
     let asked = layers.config();
     let located = match asked.resume {
         true => Some(locate_run(asked.out.as_deref(), &asked.model, true).map_err(Failure::error)?),
@@ -60,7 +62,7 @@ fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
     // Shows that the folder can be written, and is free; rank 0 opens it again.
     RunFolder::open(paths.clone(), run.config.resume).map_err(Failure::error)?;
     let command = || command_line(&run.config);
-    ranks::host(world_size, run.config.ranks, Some(paths.root()), command, |rank| train(&run, rank))
+    ranks::host(world_size, run.config.ranks, Some(paths.root()), command, Some(interrupts), |rank| train(&run, rank))
 }
 
 /// In a rank of somebody's job: takes part in the run that rank 0 decides on.
