@@ -12,6 +12,9 @@ use crate::failure::Failure;
 /// Spellings of other programs for our flags.
 const ALIASES: &[(&str, &[&str])] = &[("batch", &["batch-size", "batch_size"]), ("sync_bn", &["syncBN"])];
 
+/// Largest number that is taken where things are counted.
+const MOST_COUNT: usize = 1_000_000;
+
 /// Settings that `eval` knows.
 pub const EVALUATION: &[&str] =
     &["model", "size", "batch", "devices", "ranks", "threads", "loader_threads", "precision", "convert_rgb", "json"];
@@ -146,11 +149,12 @@ fn source() -> Arg {
 }
 
 fn count(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(placeholder).value_parser(at_least_one).help(help)
+    Arg::new(name).long(name).value_name(placeholder).value_parser(count_value).help(help)
 }
 
-fn at_least_one(text: &str) -> Result<usize, &'static str> {
-    text.parse().ok().filter(|&count| count > 0).ok_or("must be a whole number, 1 or more")
+fn count_value(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=MOST_COUNT).contains(count));
+    count.ok_or_else(|| format!("must be a whole number from 1 to {MOST_COUNT}"))
 }
 
 fn settings(names: &[&str]) -> Vec<Arg> {
@@ -293,7 +297,7 @@ mod tests {
         check("eval", "the following required arguments were not provided: <RUN|WEIGHTS>; see --help");
         check(
             "predict run a.jpg --top 0",
-            "invalid value '0' for '--top <K>': must be a whole number, 1 or more; see --help",
+            "invalid value '0' for '--top <K>': must be a whole number from 1 to 1000000; see --help",
         );
         check("train --lr", "a value is required for '--lr <RATE>' but none was supplied; see --help");
     }

@@ -4,10 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use enmasse_train::{Kind, LayeredConfig, Setting, TrainConfig};
+use enmasse_train::{DEFAULT_GLOBAL_BATCH, Devices, Kind, LayeredConfig, Setting, TrainConfig};
 
 use crate::arguments::given;
 use crate::failure::Failure;
+
+const MOST_PIXELS: usize = 1 << 40;
+const MOST_RANKS: usize = 1 << 10;
 
 /// Everything but a saved run: `--config`, then the environment, then the flags of this command.
 pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
@@ -20,6 +23,25 @@ pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
         layers.argument(name, &value)?;
     }
     Ok(layers)
+}
+
+/// The configuration, unless it asks for more than any machine has: beyond this, sizes could not even be computed with.
+pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
+    let config = layers.finish()?;
+    let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
+    let pixels = config.size.checked_mul(config.size).and_then(|pixels| pixels.checked_mul(batch));
+    if pixels.is_none_or(|pixels| pixels > MOST_PIXELS) {
+        let size = config.size;
+        return Err(Failure::Usage(format!(
+            "--batch {batch} of --size {size}: a batch may have {MOST_PIXELS} pixels at most; use a smaller --batch or --size"
+        )));
+    }
+    match config.devices {
+        Some(Devices::Cpu(ranks)) if ranks > MOST_RANKS => {
+            Err(Failure::Usage(format!("--devices cpu:{ranks}: one machine hosts {MOST_RANKS} ranks at most")))
+        }
+        _ => Ok(config),
+    }
 }
 
 /// Processor cores that this process may use.

@@ -97,6 +97,10 @@ fn values_that_cannot_be() {
     check(&["--freeze", "layer9.*"], 1, &["layer9.*", "matches no parameter"]);
     check(&["--epoch", "3"], 2, &["--epoch", "--epochs"]);
     check(&["--config", "/nowhere/x.toml"], 2, &["/nowhere/x.toml"]);
+    check(&["--batch", "18446744073709551615"], 2, &["--batch 18446744073709551615", "smaller"]);
+    check(&["--size", "4294967296"], 2, &["--size 4294967296", "smaller"]);
+    check(&["--devices", "cpu:1000000000"], 2, &["cpu:1000000000", "1024 ranks"]);
+    check(&["--size", "1", "--model", "lenet"], 1, &["conv1", "--size"]);
     check(&["--nesterov", "--momentum", "0"], 2, &["nesterov", "--momentum"]);
 }
 

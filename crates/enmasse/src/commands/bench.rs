@@ -27,7 +27,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn step(matches: &ArgMatches) -> Result<(), Failure> {
-    let config = settings::layers(matches)?.finish()?;
+    let config = settings::finish(settings::layers(matches)?)?;
     let (classes, evaluate) = (classes(matches, &config), matches.get_flag("eval"));
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;

@@ -29,7 +29,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let weights = weights::open(matches, &layers)?;
     let part = Part::of(matches);
     let saved = saved_config(&weights.path)?;
-    let mut config = layers.finish()?;
+    let mut config = settings::finish(layers)?;
     // Pictures that the run was trained on can be evaluated by it.
     config.convert_rgb |= saved.as_ref().is_some_and(|saved| saved.convert_rgb);
     let root = match matches.get_one::<String>("data") {

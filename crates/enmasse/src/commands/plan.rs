@@ -21,7 +21,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn print(matches: &ArgMatches) -> Result<(), Failure> {
-    let config = settings::layers(matches)?.finish()?;
+    let config = settings::finish(settings::layers(matches)?)?;
     let world_size = config.rank_count(cores());
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let forward = |x, classes| model.forward(x, classes);

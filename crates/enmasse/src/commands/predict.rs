@@ -17,7 +17,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
     let weights = weights::open(matches, &layers)?;
-    let config = layers.finish()?;
+    let config = settings::finish(layers)?;
     let images: Vec<&PathBuf> = matches.get_many("images").into_iter().flatten().collect();
     let top = matches.get_one("top").copied().unwrap_or(1);
 

@@ -48,7 +48,7 @@ fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
     if let Some(paths) = &located {
         lay_saved_run(&mut layers, paths)?;
     }
-    let mut config = layers.finish()?;
+    let mut config = settings::finish(layers)?;
     let world_size = config.rank_count(cores());
     // The effective configuration says what the machine decided.
     config.devices = Some(Devices::Cpu(world_size));
@@ -89,7 +89,7 @@ fn join_run(mut layers: LayeredConfig, place: &LaunchedRank, rank: &Rank) -> Res
         lay_saved_run(&mut layers, &paths)?;
     }
     ranks::check_devices(&layers, place)?;
-    let mut config = layers.finish()?;
+    let mut config = settings::finish(layers)?;
     config.out = Some(out);
     config.devices = Some(Devices::Cpu(rank.world_size()));
     let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
