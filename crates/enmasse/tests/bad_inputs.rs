@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ended, assert_whole, enmasse, finish, pictures, plain_environment, program, write_jpeg};
+use common::{Ended, assert_whole, enmasse, finish, pictures, plain_environment, program, strip_metadata, write_jpeg};
 use jpeg_encoder::ColorType;
 
 /// A folder with good pictures, and a place for a run.
@@ -239,9 +239,13 @@ fn weights_that_cannot_be() {
     let last = format!("{run}/checkpoints/last.safetensors");
     let picture = place.data.join("red/000.png").display().to_string();
 
-    let another = enmasse(&["eval", &best, &data, "--model", "lenet", "--size", "28"]);
-    refused(&another, 1, &[&best, "lenet"]);
-    refused(&enmasse(&["eval", &best, &data, "--model", "mlp", "--size", "9"]), 1, &[&best, "fc1.weight"]);
+    let bare = place.path("bare.safetensors");
+    strip_metadata(&best, &bare);
+    refused(&enmasse(&["eval", &best, &data, "--model", "lenet"]), 1, &[&best, "mlp", "lenet"]);
+    refused(&enmasse(&["eval", &bare, &data, "--model", "lenet", "--size", "28"]), 1, &[&bare, "lenet"]);
+    refused(&enmasse(&["eval", &bare, &data, "--model", "mlp", "--size", "9"]), 1, &[&bare, "fc1.weight"]);
+    refused(&enmasse(&["eval", &bare, &data]), 1, &[&bare, "--model"]);
+    refused(&enmasse(&["eval", &best, &data, "--size", "9"]), 2, &["--size 9"]);
     refused(&enmasse(&["predict", &place.path("nowhere"), &picture]), 1, &[&place.path("nowhere"), "does not exist"]);
     refused(&enmasse(&["predict", &data, &picture]), 1, &[&data, "not a run"]);
     refused(&enmasse(&["predict", &picture, &picture]), 1, &[&picture, "not a safetensors file"]);

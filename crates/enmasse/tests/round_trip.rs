@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Ended, assert_whole, enmasse, finish, metrics, pictures, program};
+use common::{Ended, assert_whole, enmasse, finish, metrics, pictures, program, strip_metadata};
 use serde_json::Value;
 
 /// The arguments of a short run, then others.
@@ -98,7 +98,11 @@ fn train_eval_predict() {
     }
 
     // Bare weights take the order of class names, and numbers for names.
-    let weights = run.join("checkpoints/best.safetensors").display().to_string();
+    let checkpoint = run.join("checkpoints/best.safetensors").display().to_string();
+    let weights = folder.path().join("bare.safetensors").display().to_string();
+    strip_metadata(&checkpoint, &weights);
+    let same = enmasse(&["eval", &checkpoint, &data_text, "--devices", "cpu:1", "--json"]);
+    assert_eq!(same.well().json()[0], whole.json()[0]);
     let bare = ["eval", &weights, &data_text, "--model", "mlp", "--size", "12", "--devices", "cpu:1", "--json"];
     assert_eq!(enmasse(&bare).well().json()[0]["accuracy"], whole.json()[0]["accuracy"]);
 }

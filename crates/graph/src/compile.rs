@@ -73,6 +73,13 @@ impl Options {
         if let Some((name, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(GraphError::Option(format!("{name} must be at least 1")));
         }
+        // Beyond this, sizes could not even be computed with.
+        const MOST_PIXELS: usize = 1 << 40;
+        let pixels = [self.batch, self.size[0], self.size[1], self.shards].into_iter().fold(1, usize::saturating_mul);
+        if pixels > MOST_PIXELS {
+            let reason = format!("a global batch may have {MOST_PIXELS} pixels at most: use a smaller batch or size");
+            return Err(GraphError::Option(reason));
+        }
         if self.classes < 2 {
             return Err(GraphError::Option(format!("a classifier needs at least 2 classes, got {}", self.classes)));
         }

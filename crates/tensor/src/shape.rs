@@ -14,9 +14,9 @@ use std::ops::Deref;
 pub struct Shape(Vec<usize>);
 
 impl Shape {
-    /// Number of elements; 1 for a shape without dimensions.
+    /// Number of elements; 1 for a shape without dimensions, the largest number where they cannot be counted.
     pub fn elements(&self) -> usize {
-        self.0.iter().product()
+        self.0.iter().fold(1, |product: usize, &dim| product.saturating_mul(dim))
     }
 
     /// The last dimension (the channels of an activation); 1 for a shape without dimensions.

@@ -26,7 +26,7 @@ use serde_json::{Map, json};
 use thiserror::Error;
 
 pub use metadata::{CheckpointMeta, EpochSums};
-pub use read::load_weights;
+pub use read::{is_checkpoint, load_weights};
 
 use crate::file::{FileError, write_whole};
 use read::{DType, TensorFile};

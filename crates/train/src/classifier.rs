@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::trainer::{DEVIATION, MEAN};
 use crate::weights::write_tensors;
-use crate::{Checkpoint, ModelFn, NamedTensor, RunPaths, TrainError, load_weights};
+use crate::{Checkpoint, ModelFn, NamedTensor, RunPaths, TrainError, is_checkpoint, load_weights};
 
 /// Weights with what is needed to use them.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Classifier {
     pub fn open(path: &Path, model: Option<&str>, size: Option<usize>) -> Result<Self, TrainError> {
         let file = if path.is_dir() { RunPaths::new(path).require_best()? } else { path.to_owned() };
         let origin = file.display().to_string();
-        if path.is_dir() || model.is_none() {
+        if is_checkpoint(&file)? {
             let Checkpoint { meta, tensors } = Checkpoint::load(&file)?;
             if let Some(given) = model.filter(|given| *given != meta.model) {
                 let reason = format!("{origin} holds a {}, not a {given}: leave --model out", meta.model);
@@ -69,7 +69,12 @@ impl Classifier {
                 origin,
             });
         }
-        let (model, tensors) = (model.unwrap_or_default(), load_weights(&file)?);
+        let Some(model) = model else {
+            return Err(TrainError::Weights(format!(
+                "{origin} holds weights that do not say of which model: give --model"
+            )));
+        };
+        let tensors = load_weights(&file)?;
         let classes = count_classes(model, &tensors).ok_or_else(|| {
             TrainError::Weights(format!("{origin} does not fit the model {model}: its classifier is missing"))
         })?;

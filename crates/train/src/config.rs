@@ -190,7 +190,7 @@ settings! {
     unused_parameters: UnusedParameters = UnusedParameters::Error, "RULE", ANY, Run;
     /// Convert pictures that are not RGB, which are errors otherwise.
     convert_rgb: bool = false, "", ANY, Run;
-    /// Run folder to make or to resume. Without it, runs/<time>-<model>.
+    /// Run folder to make or to resume. Without it, runs/TIME-MODEL.
     out: Option<PathBuf> = None, "DIR", ANY, Invocation;
     /// Continue the run where its last checkpoint is; start it where none is.
     resume: bool = false, "", ANY, Invocation;

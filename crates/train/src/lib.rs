@@ -20,7 +20,9 @@ mod trainer;
 mod training_data;
 mod weights;
 
-pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, NamedTensor, load_weights};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, CheckpointMeta, EpochSums, NamedTensor, is_checkpoint, load_weights,
+};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     ConfigError, DEFAULT_GLOBAL_BATCH, Devices, INTERNAL_VARIABLES, Kind, LayeredConfig, LrScaling, OptimizerKind,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use enmasse_models::Model;
-use enmasse_train::{Classifier, LayeredConfig, Source};
+use enmasse_train::{Classifier, LayeredConfig, Source, is_checkpoint};
 
 use crate::failure::Failure;
 
@@ -22,7 +22,8 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig) -> Result<Weights, Fai
     let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let config = layers.config();
     let given = |name: &str| layers.source(name).is_some_and(|source| *source == Source::CommandLine);
-    if path.is_dir() && given("size") {
+    let is_bare = path.is_file() && !is_checkpoint(&path).map_err(Failure::error)?;
+    if !is_bare && path.exists() && given("size") {
         let reason = "a run is used at the size it was trained at; leave --size out";
         return Err(Failure::Usage(format!("--size {}: {reason}", config.size)));
     }
@@ -34,7 +35,6 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig) -> Result<Weights, Fai
     let size = given("size").then_some(config.size);
     let classifier = Classifier::open(&path, model, size)?;
     let model = find(&classifier.model)?;
-    let is_bare = !path.is_dir() && given("model");
     Ok(Weights { path, classifier, model, is_bare })
 }
 

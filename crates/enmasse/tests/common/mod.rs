@@ -261,3 +261,10 @@ pub fn metrics(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).expect("there is one");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
+
+/// Writes the tensors of a checkpoint as a bare weights file, such as other programs write.
+pub fn strip_metadata(checkpoint: &str, bare: &str) {
+    let bytes = fs::read(checkpoint).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    fs::write(bare, safetensors::serialize(tensors.tensors(), None).unwrap()).unwrap();
+}

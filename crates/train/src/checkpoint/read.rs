@@ -140,6 +140,11 @@ impl TensorFile {
     }
 }
 
+/// Whether a safetensors file is a checkpoint of a run, by its metadata; bare weights say nothing of a run.
+pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
+    Ok(TensorFile::open(path)?.metadata.contains_key("format_version"))
+}
+
 /// Reads the weights of a bare safetensors file, such as PyTorch or torchvision's users write, or of a checkpoint; f16, bf16
 /// and f64 become f32. Batch norm's counters and optimiser state are left out.
 pub fn load_weights(path: &Path) -> Result<Vec<NamedTensor>, CheckpointError> {
