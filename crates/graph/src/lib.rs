@@ -1,7 +1,7 @@
 //! The training step as a plan: a person describes a model once, and every rank runs the same flat list of instructions.
 //!
 //! The way from one to the other: [`Builder`] records the forward graph and checks shapes; [`passes`] fuse and freeze;
-//! [`autodiff`] adds the backward nodes; passes add collectives, check and update; [`passes::memory`] gives every value a
+//! [`autodiff`] adds the backward nodes; passes add collectives, check and update; the memory pass gives every value a
 //! place in an arena sized before the first step. [`compile`] does all of it. Nothing here performs arithmetic on tensors or
 //! knows a device: devices run [`Plan`]s.
 
