@@ -72,7 +72,8 @@ impl TensorFile {
             return Err(refuse("is not a file".to_owned()));
         }
         let mut file = File::open(path).map_err(read_error())?;
-        let file_len = about.len();
+        // Of the file that was opened: a running trainer may have put another one in its place since.
+        let file_len = file.metadata().map_err(read_error())?.len();
         if file_len > FILE_LIMIT {
             return Err(refuse(format!("has {file_len} bytes; more than {FILE_LIMIT} are not read")));
         }

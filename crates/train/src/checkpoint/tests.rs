@@ -235,3 +235,20 @@ proptest! {
         prop_assert!(load_weights(&path).is_err());
     }
 }
+
+/// A reader once took the length of the file that was there before the one it opened.
+#[test]
+fn a_checkpoint_read_while_it_is_replaced_is_one_or_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("last.safetensors");
+    let mut longer = checkpoint();
+    longer.meta.configuration = "x".repeat(1000);
+    let versions = [checkpoint(), longer];
+    versions[0].save(&path).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (0..100).for_each(|turn| versions[turn % 2].save(&path).unwrap()));
+        while !writer.is_finished() {
+            assert!(versions.contains(&Checkpoint::load(&path).unwrap()));
+        }
+    });
+}
