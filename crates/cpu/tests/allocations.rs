@@ -10,7 +10,7 @@ use common::Batch;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::Device;
-use enmasse_graph::{Mode, Options, Phase, Tensor, compile};
+use enmasse_graph::{Arena, Mode, Options, Phase, Tensor, compile};
 
 /// Counts what all threads of the process allocate.
 struct Counting;
@@ -81,6 +81,9 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     let model = enmasse_models::find("resnet18").unwrap();
     let options = Options::new("resnet18", 8, 96, 10);
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
+    let train = plans.train.as_ref().unwrap();
+    let (shared, unshared) = (train.arena_bytes(Arena::Activations), train.unshared_activations);
+    assert!(shared * 10 <= unshared * 7, "{shared} bytes of activations, {unshared} if none shared memory");
     let threads = 3;
     let cpu = Cpu::new(CpuOptions { threads, isa: None }).unwrap();
     let stated = cpu.memory(&plans);
