@@ -141,11 +141,6 @@ impl Graph {
         self.values.iter().enumerate().map(|(i, value)| (ValueId(i), value))
     }
 
-    /// The value named `name`, if there is one.
-    pub fn find(&self, name: &str) -> Option<ValueId> {
-        self.ids().find(|(_, value)| value.name == name).map(|(id, _)| id)
-    }
-
     /// Parameters with their ids, in the order the model made them.
     pub fn parameters(&self) -> impl Iterator<Item = (ValueId, &Value, &Parameter)> {
         self.ids().filter_map(|(id, value)| match &value.role {

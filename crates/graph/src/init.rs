@@ -21,12 +21,7 @@ pub enum Init {
 }
 
 impl Init {
-    /// The first value of element `element`, in PyTorch's order, of the parameter `name`.
-    pub fn value(self, seed: u64, name: &str, element: usize) -> f32 {
-        self.values(seed, name, element..element + 1)[0]
-    }
-
-    /// The first values of a range of elements.
+    /// The first values of a range of elements, in PyTorch's order, of the parameter `name`.
     pub fn values(self, seed: u64, name: &str, elements: std::ops::Range<usize>) -> Vec<f32> {
         let key = key(seed, &format!("init {name}"));
         let stream = |element: usize| RandomStream::with_key(key, 0, element as u64);
@@ -51,9 +46,9 @@ mod tests {
     fn a_pure_function_of_seed_name_and_element() {
         let init = Init::Normal { deviation: 2.0 };
         let all = init.values(5, "conv1.weight", 0..100);
-        assert_eq!(all[42], init.value(5, "conv1.weight", 42));
-        assert_ne!(all[42], init.value(6, "conv1.weight", 42));
-        assert_ne!(all[42], init.value(5, "conv2.weight", 42));
+        assert_eq!(all[42], init.values(5, "conv1.weight", 42..43)[0]);
+        assert_ne!(all[42], init.values(6, "conv1.weight", 42..43)[0]);
+        assert_ne!(all[42], init.values(5, "conv2.weight", 42..43)[0]);
         let uniform = Init::Uniform { bound: 0.5 }.values(0, "fc.weight", 0..1000);
         assert!(uniform.iter().all(|v| (-0.5..0.5).contains(v)));
     }

@@ -322,11 +322,6 @@ impl Op {
             _ => None,
         }
     }
-
-    /// Whether every rank must take part: these instructions come in the same order on all of them.
-    pub fn is_collective(&self) -> bool {
-        matches!(self, Op::SyncStatistics { .. } | Op::SyncSum | Op::AllReduceStart { .. } | Op::AllReduceWait { .. })
-    }
 }
 
 impl fmt::Display for Op {

@@ -1,6 +1,6 @@
 //! The plan: what every rank runs. Instructions in order, and for each value its place in an arena sized before the first step.
 //!
-//! A plan prints itself as text; that text is the debugging tool, and its hash is what ranks compare before the first step.
+//! A plan prints itself as text; that text is the debugging tool, and what ranks compare before the first step.
 
 use std::fmt;
 
@@ -159,11 +159,6 @@ impl Plan {
     pub fn picture(&self) -> [usize; 3] {
         let shape = self.shape(self.images);
         [shape[1], shape[2], shape[3]]
-    }
-
-    /// BLAKE3 of the printed plan.
-    pub fn hash(&self) -> String {
-        blake3::hash(self.to_string().as_bytes()).to_hex().to_string()
     }
 
     fn write_operand(&self, f: &mut fmt::Formatter<'_>, id: ValueId) -> fmt::Result {
