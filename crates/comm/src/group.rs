@@ -25,6 +25,15 @@ pub struct Options {
     pub delay_per_operation: Duration,
 }
 
+/// What [`Group::reduce`] makes of one number from each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum: for counts, such as correct predictions.
+    Sum,
+    /// Their mean: for what is a mean on each rank already, such as a loss over batches of one size.
+    Mean,
+}
+
 /// One rank's handle of its group. Clones are the same member; the member leaves when the last one is dropped.
 ///
 /// All ranks call the same operations in the same order; what differs is an error that names the two ranks. Once the group
@@ -107,6 +116,27 @@ impl Group {
     /// How many ranks there are.
     pub fn world_size(&self) -> usize {
         self.core.members.world_size()
+    }
+
+    /// Whether this is rank 0: the one that talks and writes files.
+    pub fn is_main(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// One number out of one from each rank, on every rank; the number itself in a group of one.
+    ///
+    /// ```
+    /// use enmasse_comm::{Group, Reduce};
+    /// assert_eq!(Group::single().reduce(0.25, Reduce::Mean)?, 0.25);
+    /// # Ok::<(), std::sync::Arc<enmasse_comm::Cause>>(())
+    /// ```
+    pub fn reduce(&self, value: f64, by: Reduce) -> Result<f64, Arc<Cause>> {
+        let mut sum = [value];
+        self.all_reduce(&mut sum)?;
+        Ok(match by {
+            Reduce::Sum => sum[0],
+            Reduce::Mean => sum[0] / self.world_size() as f64,
+        })
     }
 
     /// The sum over all ranks, in the fixed tree of [`crate::tree_fold`], on every rank.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, run_ranks};
-use enmasse_comm::{Cause, CauseKind, Group, Options, Reduction};
+use enmasse_comm::{Cause, CauseKind, Group, Options, Reduce, Reduction};
 
 fn threads(n: usize) -> Vec<Group> {
     Group::threads(n).unwrap()
@@ -212,4 +212,16 @@ fn a_panic_is_the_cause_for_the_others() {
     let causes = run_ranks(groups, |group| group.barrier().unwrap_err());
     assert!(thread.join().is_err());
     assert_eq!((causes[0].rank, causes[0].kind), (Some(1), CauseKind::Error));
+}
+
+#[test]
+fn one_number_from_each_rank() {
+    let check = |ranks: usize, by: Reduce, expected: f64| {
+        let values = run_ranks(threads(ranks), move |group| group.reduce(group.rank() as f64 + 1.0, by).unwrap());
+        assert_eq!(values, vec![expected; ranks], "{by:?} of {ranks}");
+    };
+    check(1, Reduce::Sum, 1.0);
+    check(1, Reduce::Mean, 1.0);
+    check(4, Reduce::Sum, 10.0);
+    check(4, Reduce::Mean, 2.5);
 }

@@ -6,7 +6,7 @@
 //!
 //! - [`LaunchedRank`]: how a rank learns its place.
 //! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and its way back.
-//! - [`run_threads`]: the same ranks as threads of one process, for tests and debuggers.
+//! - [`spawn`], [`run_threads`]: ranks as threads of one process.
 //!
 //! Limits: a process that leaves its rank's process group (`setsid`) is beyond reach; and when the launcher itself is
 //! killed (SIGKILL), the kernel ends the ranks, while processes that these started are left to notice by themselves.
@@ -31,7 +31,7 @@ pub use environment::{
 pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
 pub use job::{Job, LaunchError, Output, Store};
 pub use outcome::{Failure, Outcome, Status};
-pub use threads::run_threads;
+pub use threads::{run_threads, spawn};
 pub use workers::Workers;
 
 /// Starts the job's ranks and waits until every one of them is gone.
