@@ -7,6 +7,7 @@ use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Arena, Mode, Options, Phase, compile_evaluation};
 use serde::Serialize;
 
+use crate::evaluation::softmax;
 use crate::trainer::{DEVIATION, MEAN};
 use crate::weights::write_tensors;
 use crate::{Checkpoint, ModelFn, NamedTensor, RunPaths, TrainError, is_checkpoint, load_weights};
@@ -143,13 +144,11 @@ impl Classifier {
     }
 
     fn likeliest(&self, logits: &[f64], top: usize) -> Vec<Guess> {
-        let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weights: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let probabilities = softmax(logits);
         let mut order: Vec<usize> = (0..logits.len()).collect();
-        order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+        order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
         let guess =
-            |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: weights[index] / total };
+            |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: probabilities[index] };
         order.iter().take(top).map(guess).collect()
     }
 }

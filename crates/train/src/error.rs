@@ -56,6 +56,12 @@ pub enum TrainError {
     /// A resumed run does not fit what it was.
     #[error("{0}")]
     Resume(String),
+    /// There is nothing to validate, test or predict with.
+    #[error("nothing is trained yet: call fit first")]
+    NotFitted,
+    /// A test was asked of data without a test part.
+    #[error("the data have no test part: give them one by TrainingData::with_test")]
+    NoTestPart,
     /// The engine's phases were called out of order.
     #[error("{called} was called where {expected} must come next")]
     Order {

@@ -1,10 +1,10 @@
-//! Loss and accuracy of a data set, exact at any world size: every sample counts once.
+//! Loss, accuracy and probabilities of a data set, exact at any world size: every sample counts once.
 
 use std::time::Instant;
 
 use enmasse_comm::Group;
-use enmasse_data::EvalLoader;
-use enmasse_device::{Program, StepInputs};
+use enmasse_data::{Batch, EvalLoader};
+use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics};
 use enmasse_graph::{Mode, Phase};
 use serde::Serialize;
 
@@ -44,16 +44,7 @@ pub fn evaluate(
     let (mut loss, mut correct, mut samples) = (0.0, 0.0, 0u64);
     for batch in loader.pass() {
         let batch = batch?;
-        let inputs = StepInputs {
-            images: &batch.images,
-            labels: &batch.labels,
-            sample_indices: &batch.indices,
-            epoch: position.epoch,
-            learning_rate: 0.0,
-            optimizer_step: 1,
-        };
-        let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
-        let metrics = program.metrics(ticket)?;
+        let metrics = run_batch(program, &batch, position.epoch)?;
         loss += metrics.loss;
         correct += metrics.correct as f64;
         samples += batch.valid as u64;
@@ -78,4 +69,56 @@ pub fn evaluate(
     }
     let [loss, correct, samples] = sums;
     Ok(Evaluation { loss: loss / samples.max(1.0), accuracy: correct / samples.max(1.0), samples: samples as u64 })
+}
+
+fn run_batch(program: &mut dyn Program, batch: &Batch, epoch: u64) -> Result<StepMetrics, DeviceError> {
+    let inputs = StepInputs {
+        images: &batch.images,
+        labels: &batch.labels,
+        sample_indices: &batch.indices,
+        epoch,
+        learning_rate: 0.0,
+        optimizer_step: 1,
+    };
+    let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
+    program.metrics(ticket)
+}
+
+/// Runs one pass of `loader`, this rank's shard, and gives every rank the class probabilities of all `total` samples, in
+/// the order of the data set.
+pub fn predict(
+    program: &mut dyn Program,
+    loader: &EvalLoader,
+    total: usize,
+    group: Option<&Group>,
+) -> Result<Vec<Vec<f64>>, TrainError> {
+    let mut rows: Vec<Vec<f64>> = vec![Vec::new(); total];
+    let mut classes = 0;
+    for batch in loader.pass() {
+        let batch = batch?;
+        run_batch(program, &batch, 0)?;
+        let logits = program.store("logits")?;
+        classes = logits.len() / batch.indices.len();
+        for (index, logits) in batch.indices[..batch.valid].iter().zip(logits.chunks_exact(classes)) {
+            rows[*index as usize] = softmax(logits);
+        }
+    }
+    if let Some(group) = group {
+        for row in &mut rows {
+            row.resize(classes, 0.0);
+        }
+        // Each row comes from one rank; adding the others' zeros changes no bit.
+        let mut all = rows.concat();
+        group.all_reduce(&mut all)?;
+        rows = all.chunks_exact(classes.max(1)).map(<[f64]>::to_vec).collect();
+    }
+    Ok(rows)
+}
+
+/// Logits to probabilities.
+pub fn softmax(logits: &[f64]) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|weight| weight / total).collect()
 }

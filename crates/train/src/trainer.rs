@@ -1,15 +1,16 @@
 //! The loop. What happens in a run is in this file, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs of
 //! training and validation, and keeps what they found.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::Group;
-use enmasse_data::{DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
+use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
 
 use crate::agreement::{broadcast_state, check_ranks, compare_setup, compare_weights};
-use crate::evaluation::{EpochPosition, evaluate};
+use crate::evaluation::{EpochPosition, Evaluation, evaluate, predict};
 use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
 use crate::weights::write_tensors;
@@ -44,13 +45,15 @@ pub struct Trainer<'a> {
     group: Option<Group>,
     loader_threads: usize,
     observer: Box<dyn Observer + 'a>,
+    /// What the last fit left.
+    trained: Option<Trained>,
 }
 
 impl<'a> Trainer<'a> {
     /// A trainer without a group, which nobody watches.
     pub fn new(config: TrainConfig, device: &'a dyn Device) -> Self {
         let loader_threads = config.loader_threads.unwrap_or(1);
-        Trainer { config, device, group: None, loader_threads, observer: Box::new(Quiet) }
+        Trainer { config, device, group: None, loader_threads, observer: Box::new(Quiet), trained: None }
     }
 
     /// Makes this trainer one rank of a group. Every rank must call the same methods.
@@ -71,7 +74,38 @@ impl<'a> Trainer<'a> {
     /// Trains for the configured epochs, from the start or from where the run folder's last checkpoint is. With a group, an
     /// error on this rank ends the others with the same cause.
     pub fn fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
-        let result = self.try_fit(model, data);
+        self.as_one(|trainer| trainer.try_fit(model, data))
+    }
+
+    /// Loss and accuracy on the validation part, by the weights that [`Trainer::fit`] ended with. Every sample of it counts
+    /// once, at any number of ranks, and every rank has the result.
+    pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
+        self.as_one(|trainer| trainer.judge(&data.validation))
+    }
+
+    /// The same on the test part; where the data have none, that is an error.
+    pub fn test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
+        self.as_one(|trainer| trainer.judge(data.test.as_ref().ok_or(TrainError::NoTestPart)?))
+    }
+
+    /// The probability of each class for every sample of `pictures`, `[samples][classes]` in the order of the data set, by
+    /// the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the whole result.
+    pub fn predict(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
+        self.as_one(|trainer| {
+            let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
+            predict(trained.program.as_mut(), &trained.evaluation.loader(pictures)?, pictures.len(), group)
+        })
+    }
+
+    fn judge(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Evaluation, TrainError> {
+        let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
+        let (loader, total) = (trained.evaluation.loader(pictures)?, pictures.len() as u64);
+        evaluate(trained.program.as_mut(), &loader, total, group, EpochPosition::default(), self.observer.as_mut())
+    }
+
+    /// Does what all ranks do together: an error on this one ends the others, with the same cause.
+    fn as_one<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
+        let result = work(self);
         if let (Err(error), Some(group)) = (&result, &self.group) {
             group.abort(error.cause(group.rank()));
         }
@@ -106,12 +140,14 @@ impl<'a> Trainer<'a> {
             session.finish_epoch(&record)?;
             self.observer.epoch(&record);
         }
-        Ok(DoneRecord {
+        let done = DoneRecord {
             best_val_accuracy: session.position.best_val_accuracy.unwrap_or(0.0),
             seconds: began.elapsed().as_secs_f64(),
             peak_rss_bytes: self.peak_rss_of_all()?,
             run: session.run_folder().or_else(|| self.config.out.clone()).unwrap_or_default(),
-        })
+        };
+        self.trained = Some(Trained { program: session.program, evaluation: session.evaluation });
+        Ok(done)
     }
 
     /// Over all ranks; threads share one process, which counts once.
@@ -173,11 +209,31 @@ struct EpochTimes {
     seconds: f64,
 }
 
+/// A program with its weights, and how pictures reach it.
+struct Trained {
+    program: Box<dyn Program>,
+    evaluation: EvaluationInput,
+}
+
+/// How this rank reads pictures to evaluate.
+struct EvaluationInput {
+    pool: DecodePool,
+    transform: EvalTransform,
+    sharding: Sharding,
+}
+
+impl EvaluationInput {
+    fn loader(&self, pictures: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
+        Ok(EvalLoader::new(&self.pool, pictures.clone(), self.transform.clone(), self.sharding)?)
+    }
+}
+
 /// Everything that a run needs between its first and its last step.
 struct Session {
     program: Box<dyn Program>,
     train: TrainLoader,
     validation: EvalLoader,
+    evaluation: EvaluationInput,
     sharding: Sharding,
     /// In the training set.
     samples: u64,
@@ -196,8 +252,8 @@ impl Session {
         let pool = DecodePool::new(trainer.loader_threads)?;
         let transform = TrainTransform::new(config.size);
         let train = TrainLoader::new(&pool, data.train.clone(), transform, sharding, config.seed)?;
-        let eval_transform = EvalTransform::new(config.size);
-        let validation = EvalLoader::new(&pool, data.validation.clone(), eval_transform.clone(), sharding)?;
+        let evaluation = EvaluationInput { pool, transform: EvalTransform::new(config.size), sharding };
+        let validation = evaluation.loader(&data.validation)?;
 
         let plans = compile_plans(config, model, data.classes.len(), world_size)?;
         let mut program = trainer.device.compile(plans, trainer.group.clone())?;
@@ -208,7 +264,7 @@ impl Session {
         let mut position = Position::default();
         let mut writer = None;
         if rank == 0 {
-            let (opened, saved) = RunWriter::open(config, data, &eval_transform)?;
+            let (opened, saved) = RunWriter::open(config, data, &evaluation.transform)?;
             if let Some(checkpoint) = saved {
                 let origin = opened.folder().display().to_string();
                 write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
@@ -230,7 +286,7 @@ impl Session {
         let schedule = Schedule::new(config, world_size);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
         let samples = data.train.len() as u64;
-        Ok(Session { program, train, validation, sharding, samples, schedule, position, resumed, writer })
+        Ok(Session { program, train, validation, evaluation, sharding, samples, schedule, position, resumed, writer })
     }
 
     fn announce(&self, trainer: &mut Trainer, data: &TrainingData) {

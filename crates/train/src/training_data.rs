@@ -15,6 +15,8 @@ pub struct TrainingData {
     pub train: Arc<dyn Dataset>,
     /// What it is judged by after each epoch.
     pub validation: Arc<dyn Dataset>,
+    /// What nobody looks at before the end, where there is such a part.
+    pub test: Option<Arc<dyn Dataset>>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
     /// Which files are in which part, for the run folder; none for data sets that are not folders.
@@ -36,7 +38,12 @@ impl TrainingData {
     /// Data sets of one's own. Both must label by the same classes, whose names are those of the training part.
     pub fn new(train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
         let classes = train.class_names();
-        TrainingData { train, validation, classes, split: None }
+        TrainingData { train, validation, test: None, classes, split: None }
+    }
+
+    /// The same with a test part, labelled by the same classes.
+    pub fn with_test(self, test: Arc<dyn Dataset>) -> Self {
+        TrainingData { test: Some(test), ..self }
     }
 
     /// A folder of class folders, split by `split_seed` (a fifth of each class validates), or one with `train/` and `val/`.
@@ -64,6 +71,7 @@ impl TrainingData {
             split: Some(record),
             train: Arc::new(split.train),
             validation: Arc::new(split.val),
+            test: None,
         }
     }
 

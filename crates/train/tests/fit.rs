@@ -105,6 +105,39 @@ fn a_run_learns_and_leaves_its_files() {
 }
 
 #[test]
+fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = data().with_test(Arc::new(Colours(11)));
+    let device = cpu(1);
+    let early = Trainer::new(config(folder.path()), &device).validate(&data).unwrap_err();
+    assert_eq!(early.to_string(), "nothing is trained yet: call fit first");
+    // Three ranks: no part divides by their global batch.
+    for ranks in [1, 3] {
+        let results = enmasse_launch::spawn(ranks, |group| {
+            let out = folder.path().join(ranks.to_string());
+            let device = cpu(1);
+            let mut records = Vec::new();
+            let mut trainer = Trainer::new(TrainConfig { batch: Some(4), ..config(&out) }, &device)
+                .group(group)
+                .observer(Records(&mut records));
+            trainer.fit(&net, &data)?;
+            let (validation, test) = (trainer.validate(&data)?, trainer.test(&data)?);
+            let rows = trainer.predict(data.test.as_ref().unwrap())?;
+            drop(trainer);
+            Ok::<_, TrainError>((records.pop().unwrap(), validation, test, rows))
+        });
+        for (last, validation, test, rows) in results.unwrap() {
+            assert_eq!((validation.loss, validation.accuracy), (last.val_loss, last.val_accuracy));
+            assert_eq!((validation.samples, test.samples, rows.len()), (17, 11, 11));
+            assert!(rows.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-6), "{rows:?}");
+            let hit = |(index, row): (usize, &Vec<f64>)| row.iter().all(|p| *p <= row[index % 3]);
+            let hits = rows.iter().enumerate().filter(|&row| hit(row)).count();
+            assert_eq!(hits as f64 / 11.0, test.accuracy);
+        }
+    }
+}
+
+#[test]
 fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
