@@ -33,12 +33,14 @@ pub use enmasse_train as train;
 
 /// What a training program of one's own mostly needs.
 pub mod prelude {
-    pub use enmasse_comm::{Group, Rendezvous};
+    pub use enmasse_comm::{Group, Reduce, Rendezvous};
     pub use enmasse_cpu::{Cpu, CpuOptions};
     pub use enmasse_data::{DataError, Dataset, Picture, shapes};
-    pub use enmasse_device::Device;
+    pub use enmasse_device::{Device, Program};
     pub use enmasse_graph::{Conv, Pool, Tensor};
+    pub use enmasse_launch::spawn;
     pub use enmasse_train::{
-        DoneRecord, Engine, EpochRecord, Observer, OptimizerKind, TrainConfig, TrainError, Trainer, TrainingData,
+        DoneRecord, Engine, EpochRecord, Observer, OptimizerKind, RankKind, TrainConfig, TrainError, Trainer,
+        TrainingData,
     };
 }

@@ -1,0 +1,76 @@
+//! Lightning's shape: a module, a data module, `Trainer(devices, max_epochs)` with fit, test and predict.
+//!
+//! ```text
+//! cargo run --release --example module_and_trainer
+//! ```
+//!
+//! FIGURE
+
+use std::error::Error;
+use std::sync::Arc;
+
+use enmasse::data::Folder;
+use enmasse::prelude::*;
+
+/// The module: what `forward` would be. Loss, optimiser and logging over all ranks are the trainer's.
+fn module(x: Tensor, classes: usize) -> Tensor {
+    let block = |x: Tensor, name: &str, channels: usize| {
+        let conv = Conv::new(channels, 3).padding(1).no_bias();
+        x.conv2d(&format!("{name}.conv"), conv).batch_norm(&format!("{name}.norm")).relu().max_pool(Pool::new(2))
+    };
+    let x = block(block(block(x, "1", 24), "2", 48), "3", 96);
+    x.adaptive_avg_pool([1, 1]).flatten().dropout("dropout", 0.1).linear("classifier", classes)
+}
+
+/// The data module: parts to train on, to validate by after each epoch, and to test with once.
+fn data_module() -> Result<TrainingData, Box<dyn Error>> {
+    let folder = Folder::scan(shapes::ensure(&shapes::default_cache()?)?)?;
+    let held_out = folder.split(0, 0.2)?;
+    let parts = held_out.train.split(1, 0.2)?;
+    Ok(TrainingData::new(Arc::new(parts.train), Arc::new(parts.val)).with_test(Arc::new(held_out.val)))
+}
+
+/// Prints a line per epoch.
+struct Lines;
+
+impl Observer for Lines {
+    fn epoch(&mut self, record: &EpochRecord) {
+        println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (devices, max_epochs) = (2, 5);
+    let data = data_module()?;
+    let config = TrainConfig {
+        model: "module".to_owned(),
+        epochs: max_epochs,
+        batch: Some(32),
+        optimizer: OptimizerKind::AdamW,
+        lr: 0.004,
+        ranks: RankKind::Thread,
+        out: Some(std::env::temp_dir().join(format!("module_and_trainer-{}", std::process::id()))),
+        ..TrainConfig::default()
+    };
+
+    spawn(devices, |group| {
+        let device = Cpu::new(CpuOptions { threads: 1, isa: None })?;
+        let is_main = group.is_main();
+        let mut trainer = Trainer::new(config.clone(), &device).group(group);
+        if is_main {
+            trainer = trainer.observer(Lines);
+        }
+        trainer.fit(&module, &data)?;
+        let test = trainer.test(&data)?;
+        let rows = match &data.test {
+            Some(pictures) => trainer.predict(pictures)?,
+            None => Vec::new(),
+        };
+        if is_main {
+            println!("test: loss {:.3}, accuracy {:.3} over {} pictures", test.loss, test.accuracy, test.samples);
+            println!("probabilities of the first: {:.2?}", rows.first());
+        }
+        Ok::<_, Box<dyn Error>>(())
+    })?;
+    Ok(())
+}

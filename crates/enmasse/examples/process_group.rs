@@ -1,0 +1,89 @@
+//! The process group by hand: replicas that talk through nothing but the sums of their gradients, as `Trainer` does it inside.
+//!
+//! ```text
+//! cargo run --release --example process_group
+//! ```
+//!
+//! FIGURE
+
+use std::error::Error;
+
+use enmasse::data::{DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
+use enmasse::models::lenet;
+use enmasse::prelude::*;
+use enmasse::train::{compile_plans, initialize};
+
+const RANKS: usize = 2;
+const EPOCHS: u64 = 10;
+const LEARNING_RATE: f64 = 0.1;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = shapes::ensure(&shapes::default_cache()?)?;
+    let data = TrainingData::open(&folder, 0, false)?;
+    // What torch.multiprocessing.spawn does: n ranks, and the first failure as the result.
+    let accuracies = spawn(RANKS, |group| main_of_rank(&group, &data).map_err(|error| error.to_string()))?;
+    println!("every rank found the same: {accuracies:?}");
+    Ok(())
+}
+
+/// One rank: a replica of the model, its share of each batch, and its part in the sums.
+fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error>> {
+    let config = TrainConfig { model: "lenet".to_owned(), size: 32, batch: Some(8), ..TrainConfig::default() };
+    let sharding = Sharding { shard: group.rank(), shards: group.world_size(), batch: 8 };
+    let pool = DecodePool::new(1)?;
+    let train = TrainLoader::new(&pool, data.train.clone(), TrainTransform::new(32), sharding, config.seed)?;
+    let validation = EvalLoader::new(&pool, data.validation.clone(), EvalTransform::new(32), sharding)?;
+
+    // A plan for one shard has no collectives; the same seed gives every replica the same weights.
+    let device = Cpu::new(CpuOptions { threads: 1, isa: None })?;
+    let mut program = device.compile(compile_plans(&config, &lenet, data.classes.len(), 1)?, None)?;
+    initialize(program.as_mut(), config.seed)?;
+    let mut engine = Engine::new(program, 0);
+
+    let mut accuracy = 0.0;
+    for epoch in 0..EPOCHS {
+        engine.train();
+        let mut mean_loss = 0.0;
+        for (step, batch) in train.epoch(epoch, 0).enumerate() {
+            let batch = batch?;
+            engine.zero_grad();
+            engine.forward(&batch, epoch)?;
+            let loss = group.reduce(engine.criterion()?, Reduce::Mean)?;
+            engine.backward()?;
+            average_gradients_and_step(group, engine.program())?;
+            mean_loss = (mean_loss * step as f64 + loss) / (step + 1) as f64;
+        }
+
+        engine.eval();
+        let (mut correct, mut total) = (0.0, 0);
+        for batch in validation.pass() {
+            let batch = batch?;
+            engine.forward(&batch, epoch)?;
+            engine.criterion()?;
+            correct += engine.correct()?;
+            total += batch.valid;
+        }
+        accuracy = group.reduce(correct, Reduce::Sum)? / group.reduce(total as f64, Reduce::Sum)?;
+        if group.is_main() {
+            println!("[epoch {epoch}] mean loss {mean_loss:.3}, accuracy {accuracy:.3}");
+        }
+    }
+    Ok(accuracy)
+}
+
+/// What DistributedDataParallel and the optimiser do, in the plainest way: sum each gradient over the ranks, divide by their
+/// number, go down the slope. The same numbers on every rank, so that replicas stay equal.
+fn average_gradients_and_step(group: &Group, program: &mut dyn Program) -> Result<(), Box<dyn Error>> {
+    let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
+    for name in names {
+        // Optimiser state has no gradient.
+        let Ok(mut gradient) = program.store(&format!("gradient.{name}")) else { continue };
+        group.all_reduce(&mut gradient)?;
+        let mut values = program.store(&name)?;
+        for (value, sum) in values.iter_mut().zip(&gradient) {
+            *value -= LEARNING_RATE * sum / group.world_size() as f64;
+        }
+        program.load(&name, &values)?;
+    }
+    Ok(())
+}
