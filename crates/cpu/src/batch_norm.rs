@@ -1,6 +1,11 @@
-//! Batch norm: statistics, normalisation with residual and ReLU, and its gradients.
+//! Batch norm: statistics, normalisation with residual and rectifier, and its gradients.
+
+use std::marker::PhantomData;
+
+use enmasse_graph::Rectifier;
 
 use crate::isa::Simd;
+use crate::rectify::{Rectify, with_rectifier};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass, Terms};
@@ -106,7 +111,8 @@ pub(crate) unsafe fn statistics(context: &mut Context, size: Rows, x: Region<f32
     });
 }
 
-struct Normalize<const RELU: bool, const RESIDUAL: bool> {
+struct Normalize<R, const RESIDUAL: bool> {
+    rectifier: PhantomData<R>,
     x: Region<f32>,
     residual: Region<f32>,
     y: Region<f32>,
@@ -115,7 +121,7 @@ struct Normalize<const RELU: bool, const RESIDUAL: bool> {
     bias: Region<f32>,
 }
 
-impl<const RELU: bool, const RESIDUAL: bool> Pass for Normalize<RELU, RESIDUAL> {
+impl<R: Rectify, const RESIDUAL: bool> Pass for Normalize<R, RESIDUAL> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
         let n = S::LANES;
@@ -127,10 +133,7 @@ impl<const RELU: bool, const RESIDUAL: bool> Pass for Normalize<RELU, RESIDUAL> 
             if RESIDUAL {
                 y = S::add(y, S::load(self.residual.at(index, n)));
             }
-            if RELU {
-                y = S::relu(y);
-            }
-            S::store(self.y.at(index, n), y);
+            S::store(self.y.at(index, n), R::apply::<S>(y));
         }
     }
 }
@@ -146,10 +149,10 @@ pub(crate) struct Forward {
     pub residual: Option<Region<f32>>,
     pub y: Region<f32>,
     pub epsilon: f32,
-    pub relu: bool,
+    pub rectifier: Option<Rectifier>,
 }
 
-/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the ReLU.
+/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the rectifier.
 ///
 /// # Safety
 /// Regions are valid, of `size`; `y` is written, and lies over no operand or exactly over one.
@@ -159,19 +162,22 @@ pub(crate) unsafe fn normalize(context: &mut Context, f: &Forward) {
     // SAFETY: the scratch is this instruction's; operands as promised.
     unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
     let mean = f.moments.mean;
-    macro_rules! run {
-        ($relu:literal, $residual:literal, $operand:expr) => {{
-            let pass = Normalize::<$relu, $residual> { x: f.x, residual: $operand, y: f.y, mean, scale, bias: f.bias };
-            // SAFETY: the caller's promise.
-            unsafe { sweep::by_channel(context, rows, channels, &pass) }
-        }};
-    }
-    match (f.relu, f.residual) {
-        (false, None) => run!(false, false, f.x),
-        (true, None) => run!(true, false, f.x),
-        (false, Some(residual)) => run!(false, true, residual),
-        (true, Some(residual)) => run!(true, true, residual),
-    }
+    with_rectifier!(f.rectifier, R => {
+        let rectifier = PhantomData::<R>;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match f.residual {
+                None => {
+                    let pass = Normalize::<R, false> { rectifier, x: f.x, residual: f.x, y: f.y, mean, scale, bias: f.bias };
+                    sweep::by_channel(context, rows, channels, &pass);
+                }
+                Some(residual) => {
+                    let pass = Normalize::<R, true> { rectifier, x: f.x, residual, y: f.y, mean, scale, bias: f.bias };
+                    sweep::by_channel(context, rows, channels, &pass);
+                }
+            }
+        }
+    });
 }
 
 /// `weight / sqrt(variance + epsilon)` per channel.
@@ -189,22 +195,23 @@ fn deviation_inverse(variance: f32, epsilon: f32) -> f32 {
     (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
 }
 
-struct ReduceTerms<const RELU: bool> {
+struct ReduceTerms<R> {
+    rectifier: PhantomData<R>,
     dy: Region<f32>,
     x: Region<f32>,
     y: Region<f32>,
     mean: Region<f32>,
 }
 
-impl<const RELU: bool> Terms<2> for ReduceTerms<RELU> {
+impl<R: Rectify> Terms<2> for ReduceTerms<R> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
             let mut dy = S::load(self.dy.at(index, n));
-            if RELU {
-                dy = S::where_positive(dy, S::load(self.y.at(index, n)));
+            if R::GATES {
+                dy = R::gate::<S>(dy, S::load(self.y.at(index, n)));
             }
             let centred = S::sub(S::load(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
             [dy, S::mul(dy, centred)]
@@ -219,12 +226,13 @@ pub(crate) struct Gradient {
     pub dy: Region<f32>,
     pub x: Region<f32>,
     pub moments: Moments,
-    /// The forward's result, if it had a ReLU.
-    pub y: Option<Region<f32>>,
+    /// The forward's rectifier with its result, if it had one.
+    pub gate: Option<(Rectifier, Region<f32>)>,
     pub epsilon: f32,
 }
 
-/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only where `y > 0` if y is given.
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only where the rectifier let the
+/// result pass.
 ///
 /// # Safety
 /// Regions are valid, of `size`; the sums are written.
@@ -238,16 +246,16 @@ pub(crate) unsafe fn reduce(context: &mut Context, g: &Gradient, dbias: Region<f
         *dweight.at(channel, 1) = (product * inverse) as f32;
     };
     let (dy, x, mean) = (g.dy, g.x, g.moments.mean);
-    // SAFETY: the caller's promise.
-    unsafe {
-        match g.y {
-            Some(y) => sweep::sum(context, rows, channels, &ReduceTerms::<true> { dy, x, y, mean }, finish),
-            None => sweep::sum(context, rows, channels, &ReduceTerms::<false> { dy, x, y: x, mean }, finish),
-        }
-    }
+    let (chosen, y) = g.gate.unzip();
+    with_rectifier!(chosen, R => {
+        let terms = ReduceTerms { rectifier: PhantomData::<R>, dy, x, y: y.unwrap_or(x), mean };
+        // SAFETY: the caller's promise.
+        unsafe { sweep::sum(context, rows, channels, &terms, finish) }
+    });
 }
 
-struct Backward<const RELU: bool, const RESIDUAL: bool, const SUMS: bool> {
+struct Backward<R, const RESIDUAL: bool, const SUMS: bool> {
+    rectifier: PhantomData<R>,
     dy: Region<f32>,
     x: Region<f32>,
     y: Region<f32>,
@@ -260,15 +268,15 @@ struct Backward<const RELU: bool, const RESIDUAL: bool, const SUMS: bool> {
     slope: Region<f32>,
 }
 
-impl<const RELU: bool, const RESIDUAL: bool, const SUMS: bool> Pass for Backward<RELU, RESIDUAL, SUMS> {
+impl<R: Rectify, const RESIDUAL: bool, const SUMS: bool> Pass for Backward<R, RESIDUAL, SUMS> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
             let mut dy = S::load(self.dy.at(index, n));
-            if RELU {
-                dy = S::where_positive(dy, S::load(self.y.at(index, n)));
+            if R::GATES {
+                dy = R::gate::<S>(dy, S::load(self.y.at(index, n)));
             }
             let mut inner = dy;
             if SUMS {
@@ -314,24 +322,24 @@ pub(crate) unsafe fn backward(
         }
     }
     let (dy, x, mean) = (g.dy, g.x, g.moments.mean);
-    let (y, residual) = (g.y.unwrap_or(g.x), dresidual.unwrap_or(dx));
+    let (chosen, y) = g.gate.unzip();
+    let (y, residual) = (y.unwrap_or(g.x), dresidual.unwrap_or(dx));
     macro_rules! run {
-        ($relu:literal, $residual:literal, $sums:literal) => {{
-            let dresidual = residual;
-            let pass = Backward::<$relu, $residual, $sums> { dy, x, y, dx, dresidual, mean, scale, shift, slope };
-            // SAFETY: the caller's promise.
-            unsafe { sweep::by_channel(context, rows, channels, &pass) }
-        }};
+        ($residual:literal, $sums:literal) => {
+            with_rectifier!(chosen, R => {
+                let (rectifier, dresidual) = (PhantomData, residual);
+                let pass =
+                    Backward::<R, $residual, $sums> { rectifier, dy, x, y, dx, dresidual, mean, scale, shift, slope };
+                // SAFETY: the caller's promise.
+                unsafe { sweep::by_channel(context, rows, channels, &pass) }
+            })
+        };
     }
-    match (g.y.is_some(), dresidual.is_some(), sums.is_some()) {
-        (false, false, false) => run!(false, false, false),
-        (false, false, true) => run!(false, false, true),
-        (false, true, false) => run!(false, true, false),
-        (false, true, true) => run!(false, true, true),
-        (true, false, false) => run!(true, false, false),
-        (true, false, true) => run!(true, false, true),
-        (true, true, false) => run!(true, true, false),
-        (true, true, true) => run!(true, true, true),
+    match (dresidual.is_some(), sums.is_some()) {
+        (false, false) => run!(false, false),
+        (false, true) => run!(false, true),
+        (true, false) => run!(true, false),
+        (true, true) => run!(true, true),
     }
 }
 

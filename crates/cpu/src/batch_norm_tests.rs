@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::isa::Isa;
+use crate::rectify::plain;
 use crate::test_support::{assert_near, available, noise};
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -31,7 +32,7 @@ struct Input {
     dy: Vec<f32>,
     weight: Vec<f32>,
     bias: Vec<f32>,
-    relu: bool,
+    rectifier: Option<Rectifier>,
     with_residual: bool,
 }
 
@@ -56,15 +57,15 @@ fn run(input: &Input, isa: Isa, threads: usize) -> Results {
     let moments = Moments { mean: Region::of_mut(&mut r.mean), variance: Region::of_mut(&mut r.variance) };
     let (x, weight, y) = (Region::of(&input.x), Region::of(&input.weight), Region::of_mut(&mut r.y));
     let residual = input.with_residual.then(|| Region::of(&input.residual));
-    let relu = input.relu;
+    let rectifier = input.rectifier;
     // SAFETY: every region is a live buffer of the right size.
     unsafe {
         statistics(context, size, x, moments);
         let bias = Region::of(&input.bias);
-        normalize(context, &Forward { size, x, moments, weight, bias, residual, y, epsilon: EPSILON, relu });
+        normalize(context, &Forward { size, x, moments, weight, bias, residual, y, epsilon: EPSILON, rectifier });
         bias_backward(context, size, Region::of(&input.dy), Region::of_mut(&mut r.sums));
         let over = Region::of_mut(&mut r.dresidual);
-        let g = Gradient { size, dy: over, x, moments, y: relu.then_some(y), epsilon: EPSILON };
+        let g = Gradient { size, dy: over, x, moments, gate: rectifier.map(|r| (r, y)), epsilon: EPSILON };
         let sums = (Region::of_mut(&mut r.dbias), Region::of_mut(&mut r.dweight));
         reduce(context, &g, sums.0, sums.1);
         let dresidual = input.with_residual.then_some(over);
@@ -75,12 +76,12 @@ fn run(input: &Input, isa: Isa, threads: usize) -> Results {
     r
 }
 
-fn check(rows: usize, channels: usize, relu: bool, with_residual: bool, offset: f32) {
+fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residual: bool, offset: f32) {
     let size = Rows { rows, channels };
     let n = rows * channels;
     let x: Vec<f32> = noise(1, n).iter().map(|v| v + offset).collect();
     let (weight, bias) = (noise(4, channels), noise(5, channels));
-    let input = Input { size, x, residual: noise(2, n), dy: noise(3, n), weight, bias, relu, with_residual };
+    let input = Input { size, x, residual: noise(2, n), dy: noise(3, n), weight, bias, rectifier, with_residual };
     let (x, residual, dy) = (wide(&input.x), wide(&input.residual), wide(&input.dy));
     let (weight, bias) = (wide(&input.weight), wide(&input.bias));
     let of = |values: &[f64], c: usize| values.iter().skip(c).step_by(channels).copied().collect::<Vec<_>>();
@@ -105,10 +106,11 @@ fn check(rows: usize, channels: usize, relu: bool, with_residual: bool, offset: 
         let hat = |i: usize| (x[i] - mean[i % channels]) * inverse(i % channels);
         let y: Vec<f64> = (0..n)
             .map(|i| hat(i) * weight[i % channels] + bias[i % channels] + if with_residual { residual[i] } else { 0.0 })
-            .map(|y| if relu { y.max(0.0) } else { y })
+            .map(|y| plain(rectifier, y).0)
             .collect();
         assert_near(&what("y"), &r.y, &y, 3e-6);
-        let masked: Vec<f64> = (0..n).map(|i| if relu && r.y[i] <= 0.0 { 0.0 } else { dy[i] }).collect();
+        let masked: Vec<f64> =
+            (0..n).map(|i| if plain(rectifier, f64::from(r.y[i])).1 { dy[i] } else { 0.0 }).collect();
         let sums = |values: &[f64]| (0..channels).map(|c| of(values, c).iter().sum()).collect::<Vec<f64>>();
         let products: Vec<f64> = (0..n).map(|i| masked[i] * hat(i)).collect();
         assert_near(&what("sums"), &r.sums, &sums(&dy), 1e-5);
@@ -133,15 +135,16 @@ fn check(rows: usize, channels: usize, relu: bool, with_residual: bool, offset: 
 
 #[test]
 fn large_means_cost_no_accuracy() {
-    check(5000, 3, true, true, 100.0);
-    check(300, 70, false, false, -30.0);
+    check(5000, 3, Some(Rectifier::Relu), true, 100.0);
+    check(300, 70, None, false, -30.0);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn any_size(rows in 2usize..700, channels in 1usize..70, relu: bool, with_residual: bool) {
-        check(rows, channels, relu, with_residual, 0.5);
+    fn any_size(rows in 2usize..700, channels in 1usize..70, rectifier in 0usize..3, with_residual: bool) {
+        let rectifier = [None, Some(Rectifier::Relu), Some(Rectifier::Relu6)][rectifier];
+        check(rows, channels, rectifier, with_residual, 0.5);
     }
 }
 

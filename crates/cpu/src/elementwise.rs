@@ -1,8 +1,12 @@
-//! Passes that treat elements alone: pictures to f32, ReLU, add, dropout, and the order of a flattened map.
+//! Passes that treat elements alone: pictures to f32, rectifiers, add, dropout, and the order of a flattened map.
 
+use std::marker::PhantomData;
+
+use enmasse_graph::Rectifier;
 use enmasse_tensor::random::{philox, unit_f32};
 
 use crate::isa::Simd;
+use crate::rectify::{Rectify, with_rectifier};
 use crate::region::Region;
 use crate::scratch::Context;
 use crate::sweep::{self, Pass};
@@ -10,79 +14,114 @@ use crate::sweep::{self, Pass};
 /// Values per task of the passes without vectors.
 const TASK_VALUES: usize = 1 << 14;
 
-/// `(x / 255 - mean) / deviation` for every byte value and channel.
-pub(crate) type NormalizeTable = [[f32; 3]; 256];
-
-/// The table of [`normalize`].
-pub(crate) fn normalize_table(mean: [f32; 3], deviation: [f32; 3]) -> NormalizeTable {
-    std::array::from_fn(|byte| std::array::from_fn(|c| (byte as f32 / 255.0 - mean[c]) / deviation[c]))
+/// `(x / 255 - mean) / deviation` for every byte value and channel, of which there are at most three.
+#[derive(Clone, Debug)]
+pub(crate) struct NormalizeTable {
+    values: Box<[[f32; 3]; 256]>,
+    channels: usize,
 }
 
-/// Pictures `[..., 3]` of bytes to f32.
+impl NormalizeTable {
+    /// The table of [`normalize`]; `None` unless there are as many deviations as means, one or three.
+    pub(crate) fn new(mean: &[f32], deviation: &[f32]) -> Option<Self> {
+        let channels = mean.len();
+        if deviation.len() != channels || ![1, 3].contains(&channels) {
+            return None;
+        }
+        // What a table for one channel holds at the others is never read.
+        let value = |byte: usize, c: usize| (byte as f32 / 255.0 - mean[c % channels]) / deviation[c % channels];
+        let values = Box::new(std::array::from_fn(|byte| std::array::from_fn(|c| value(byte, c))));
+        Some(NormalizeTable { values, channels })
+    }
+}
+
+/// Pictures `[..., 3]` of bytes to f32, or to their first channel.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `y` is written.
+/// Regions are valid, of as many pixels; `y` has the table's channels and is written.
 pub(crate) unsafe fn normalize(context: &mut Context, table: &NormalizeTable, x: Region<u8>, y: Region<f32>) {
+    let NormalizeTable { values, channels } = table;
     let pixels = x.len() / 3;
     let step = TASK_VALUES / 3;
     context.pool.run(pixels.div_ceil(step), |task, _| {
         let first = task * step;
         let count = step.min(pixels - first);
         // SAFETY: the caller's promise; tasks write disjoint pixels.
-        let (from, to) = unsafe { (x.slice(3 * first, 3 * count), y.slice_mut(3 * first, 3 * count)) };
-        for (from, to) in from.as_chunks::<3>().0.iter().zip(to.as_chunks_mut::<3>().0) {
-            *to = std::array::from_fn(|c| table[usize::from(from[c])][c]);
+        let (from, to) = unsafe { (x.slice(3 * first, 3 * count), y.slice_mut(channels * first, channels * count)) };
+        let from = from.as_chunks::<3>().0.iter();
+        if *channels == 1 {
+            from.zip(to).for_each(|(from, to)| *to = values[usize::from(from[0])][0]);
+            return;
+        }
+        for (from, to) in from.zip(to.as_chunks_mut::<3>().0) {
+            *to = std::array::from_fn(|c| values[usize::from(from[c])][c]);
         }
     });
 }
 
-struct Relu {
+struct Apply<R> {
     x: Region<f32>,
     y: Region<f32>,
+    rectifier: PhantomData<R>,
 }
 
-impl Pass for Relu {
+impl<R: Rectify> Pass for Apply<R> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         // SAFETY: the caller's promise.
-        unsafe { S::store(self.y.at(index, S::LANES), S::relu(S::load(self.x.at(index, S::LANES)))) }
+        unsafe { S::store(self.y.at(index, S::LANES), R::apply::<S>(S::load(self.x.at(index, S::LANES)))) }
     }
 }
 
-/// `y = max(x, 0)`; NaN stays.
+/// `y = max(x, 0)`, and at most 6 for ReLU6; NaN stays.
 ///
 /// # Safety
 /// Regions are valid and as long as each other; `y` is written, and may lie over `x`.
-pub(crate) unsafe fn relu(context: &mut Context, x: Region<f32>, y: Region<f32>) {
+pub(crate) unsafe fn rectify(context: &mut Context, rectifier: Rectifier, x: Region<f32>, y: Region<f32>) {
     // SAFETY: the caller's promise.
-    unsafe { sweep::flat(context, y.len(), &Relu { x, y }) }
+    unsafe {
+        with_rectifier!(Some(rectifier), R => {
+            sweep::flat(context, y.len(), &Apply { x, y, rectifier: PhantomData::<R> });
+        });
+    }
 }
 
-struct ReluBackward {
+struct Gate<R> {
     dy: Region<f32>,
     y: Region<f32>,
     dx: Region<f32>,
+    rectifier: PhantomData<R>,
 }
 
-impl Pass for ReluBackward {
+impl<R: Rectify> Pass for Gate<R> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let dx = S::where_positive(S::load(self.dy.at(index, n)), S::load(self.y.at(index, n)));
+            let dx = R::gate::<S>(S::load(self.dy.at(index, n)), S::load(self.y.at(index, n)));
             S::store(self.dx.at(index, n), dx);
         }
     }
 }
 
-/// dy where `y > 0`, else 0.
+/// dy where the rectifier let `y` pass, else 0.
 ///
 /// # Safety
 /// Regions are valid and as long as each other; `dx` is written, and may lie over `dy`.
-pub(crate) unsafe fn relu_backward(context: &mut Context, dy: Region<f32>, y: Region<f32>, dx: Region<f32>) {
+pub(crate) unsafe fn rectify_backward(
+    context: &mut Context,
+    rectifier: Rectifier,
+    dy: Region<f32>,
+    y: Region<f32>,
+    dx: Region<f32>,
+) {
     // SAFETY: the caller's promise.
-    unsafe { sweep::flat(context, dx.len(), &ReluBackward { dy, y, dx }) }
+    unsafe {
+        with_rectifier!(Some(rectifier), R => {
+            sweep::flat(context, dx.len(), &Gate { dy, y, dx, rectifier: PhantomData::<R> });
+        });
+    }
 }
 
 struct Add {

@@ -11,24 +11,26 @@ use crate::test_support::{assert_near, available, noise};
 fn normalize_is_a_table() {
     let (mean, deviation) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
     let bytes: Vec<u8> = (0..3 * 30_001).map(|i| (i * 31 % 256) as u8).collect();
-    let mut y = vec![0.0; bytes.len()];
-    for isa in available() {
+    for (isa, channels) in available().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+        let mut y = vec![0.0; bytes.len() / 3 * channels];
         let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
-        // SAFETY: live buffers of one length.
-        unsafe { normalize(context, &normalize_table(mean, deviation), Region::of(&bytes), Region::of_mut(&mut y)) };
-        let expected: Vec<f64> = bytes
-            .iter()
-            .enumerate()
-            .map(|(i, &b)| (f64::from(b) / 255.0 - f64::from(mean[i % 3])) / f64::from(deviation[i % 3]))
-            .collect();
+        let table = NormalizeTable::new(&mean[..channels], &deviation[..channels]).unwrap();
+        // SAFETY: live buffers of as many pixels.
+        unsafe { normalize(context, &table, Region::of(&bytes), Region::of_mut(&mut y)) };
+        let channel =
+            |i: usize, byte: u8| (f64::from(byte) / 255.0 - f64::from(mean[i % 3])) / f64::from(deviation[i % 3]);
+        let values = bytes.iter().enumerate().filter(|(i, _)| i % 3 < channels);
+        let expected: Vec<f64> = values.map(|(i, &byte)| channel(i, byte)).collect();
         assert_near("normalize", &y, &expected, 1e-6);
     }
+    assert!(NormalizeTable::new(&mean[..2], &deviation[..2]).is_none());
+    assert!(NormalizeTable::new(&mean[..1], &deviation).is_none());
 }
 
 #[test]
 fn passes_over_their_operands() {
     for (isa, n) in available().flat_map(|isa| [1, 17, 40_003].map(|n| (isa, n))) {
-        let (a, b) = (noise(1, n), noise(2, n));
+        let (a, b): (Vec<f32>, Vec<f32>) = noise(1, n).iter().zip(noise(2, n)).map(|(a, b)| (8.0 * a, 8.0 * b)).unzip();
         let context = &mut Context::new(3, isa, Scratch::default()).unwrap();
         let check = |over: &[f32], expected: &dyn Fn(f32, f32) -> f32| {
             let expected: Vec<f64> = a.iter().zip(&b).map(|(&a, &b)| f64::from(expected(a, b))).collect();
@@ -36,15 +38,21 @@ fn passes_over_their_operands() {
         };
         let (mut first, mut second, mut third) = (a.clone(), a.clone(), a.clone());
         let (x, y, z) = (Region::of_mut(&mut first), Region::of_mut(&mut second), Region::of_mut(&mut third));
+        let (mut fourth, mut fifth) = (a.clone(), a.clone());
+        let (u, v) = (Region::of_mut(&mut fourth), Region::of_mut(&mut fifth));
         // SAFETY: live buffers of one length.
         unsafe {
-            relu(context, x, x);
-            relu_backward(context, y, Region::of(&b), y);
+            rectify(context, Rectifier::Relu, x, x);
+            rectify_backward(context, Rectifier::Relu, y, Region::of(&b), y);
+            rectify(context, Rectifier::Relu6, u, u);
+            rectify_backward(context, Rectifier::Relu6, v, Region::of(&b), v);
             add(context, z, Region::of(&b), z);
         }
         check(&first, &|a, _| a.max(0.0));
         check(&second, &|a, b| if b > 0.0 { a } else { 0.0 });
         check(&third, &|a, b| a + b);
+        check(&fourth, &|a, _| a.clamp(0.0, 6.0));
+        check(&fifth, &|a, b| if b > 0.0 && b < 6.0 { a } else { 0.0 });
     }
 }
 

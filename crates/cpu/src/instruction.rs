@@ -2,7 +2,7 @@
 
 use enmasse_comm::{Group, Handle, tree_fold};
 use enmasse_device::DeviceError;
-use enmasse_graph::{Optimizer, Window};
+use enmasse_graph::{Optimizer, Rectifier, Window};
 
 use crate::batch_norm::{self, Forward, Gradient, Moments, Rows, Sums};
 use crate::conv::{Gather, Start, WeightGradient};
@@ -33,7 +33,7 @@ pub(crate) struct Machine {
 
 /// An instruction of a plan.
 pub(crate) enum Instruction {
-    Normalize { table: Box<NormalizeTable>, x: Region<u8>, y: F32 },
+    Normalize { table: NormalizeTable, x: Region<u8>, y: F32 },
     Gather { product: Gather, source: F32, weights: F32, result: F32, start: Start },
     WeightGradient { product: WeightGradient, x: F32, dy: F32, dw: F32 },
     BiasBackward { size: Rows, dy: F32, sums: F32 },
@@ -43,8 +43,8 @@ pub(crate) enum Instruction {
     BatchNormBackward { gradient: Gradient, weight: F32, sums: Sums, dx: F32, dresidual: Option<F32> },
     RunningShare { moments: Moments, count: usize, shards: usize, share: F32 },
     RunningUpdate { update: F32, mean: F32, variance: F32, momentum: f32 },
-    Relu { x: F32, y: F32 },
-    ReluBackward { dy: F32, y: F32, dx: F32 },
+    Rectify { rectifier: Rectifier, x: F32, y: F32 },
+    RectifyBackward { rectifier: Rectifier, dy: F32, y: F32, dx: F32 },
     MaxPool { shape: PoolShape, window: Window, x: F32, y: F32, position: Region<u8> },
     MaxPoolBackward { shape: PoolShape, window: Window, dy: F32, position: Region<u8>, dx: F32 },
     AveragePool { average: Average, x: F32, y: F32 },
@@ -113,8 +113,10 @@ impl Instruction {
                     batch_norm::running_update(update.part(0, channels), *mean, *momentum);
                     batch_norm::running_update(update.part(channels, channels), *variance, *momentum);
                 }
-                Instruction::Relu { x, y } => elementwise::relu(c, *x, *y),
-                Instruction::ReluBackward { dy, y, dx } => elementwise::relu_backward(c, *dy, *y, *dx),
+                Instruction::Rectify { rectifier, x, y } => elementwise::rectify(c, *rectifier, *x, *y),
+                Instruction::RectifyBackward { rectifier, dy, y, dx } => {
+                    elementwise::rectify_backward(c, *rectifier, *dy, *y, *dx);
+                }
                 Instruction::MaxPool { shape, window, x, y, position } => {
                     pooling::max_pool(c, shape, window, *x, *y, *position);
                 }

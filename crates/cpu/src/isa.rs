@@ -80,6 +80,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// 0 where `a < 0`; NaN stays.
     unsafe fn relu(a: Self::V) -> Self::V;
+    /// `limit` where `a > limit`; NaN stays.
+    unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
     /// `a` where `gate > 0`, else 0.
     unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V;
 }
@@ -163,6 +165,10 @@ macro_rules! array_simd {
                 std::array::from_fn(|i| if a[i] < 0.0 { 0.0 } else { a[i] })
             }
             #[inline(always)]
+            unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V {
+                std::array::from_fn(|i| if a[i] > limit[i] { limit[i] } else { a[i] })
+            }
+            #[inline(always)]
             unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V {
                 std::array::from_fn(|i| if gate[i] > 0.0 { a[i] } else { 0.0 })
             }
@@ -201,7 +207,7 @@ mod x86 {
 
     macro_rules! x86_simd {
         ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident,
-         $mul:ident, $div:ident, $sqrt:ident, $fma:ident, $max:ident, $gate:expr) => {
+         $mul:ident, $div:ident, $sqrt:ident, $fma:ident, $max:ident, $min:ident, $gate:expr) => {
             /// The vectors of one x86 level.
             #[derive(Clone, Copy)]
             pub(crate) struct $name;
@@ -263,6 +269,12 @@ mod x86 {
                     unsafe { $max($splat(0.0), a) }
                 }
                 #[inline(always)]
+                unsafe fn at_most(a: $v, limit: $v) -> $v {
+                    // As above.
+                    // SAFETY: see above.
+                    unsafe { $min(limit, a) }
+                }
+                #[inline(always)]
                 unsafe fn where_positive(a: $v, gate: $v) -> $v {
                     // SAFETY: see above.
                     unsafe { $gate(a, gate) }
@@ -297,6 +309,7 @@ mod x86 {
         _mm512_sqrt_ps,
         _mm512_fmadd_ps,
         _mm512_max_ps,
+        _mm512_min_ps,
         gate_512
     );
     x86_simd!(
@@ -313,6 +326,7 @@ mod x86 {
         _mm256_sqrt_ps,
         _mm256_fmadd_ps,
         _mm256_max_ps,
+        _mm256_min_ps,
         gate_256
     );
 }
@@ -361,21 +375,21 @@ mod tests {
     }
 
     #[test]
-    fn relu_keeps_nan() {
-        struct Relu(f32, f32);
-        impl Kernel for Relu {
+    fn limits_keep_nan() {
+        struct Limits(f32, f32);
+        impl Kernel for Limits {
             #[inline(always)]
             unsafe fn run<S: Simd>(self) {
                 let mut out = [0.0; 16];
                 // SAFETY: 16 values are the widest vector.
-                unsafe { S::store(out.as_mut_ptr(), S::relu(S::splat(self.0))) };
+                unsafe { S::store(out.as_mut_ptr(), S::at_most(S::relu(S::splat(self.0)), S::splat(6.0))) };
                 assert!(out[0] == self.1 || (out[0].is_nan() && self.1.is_nan()));
             }
         }
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            for (x, y) in [(-1.0, 0.0), (2.0, 2.0), (f32::NAN, f32::NAN), (f32::NEG_INFINITY, 0.0)] {
+            for (x, y) in [(-1.0, 0.0), (2.0, 2.0), (f32::NAN, f32::NAN), (f32::NEG_INFINITY, 0.0), (7.0, 6.0)] {
                 // SAFETY: the level is available.
-                unsafe { dispatch(isa, Relu(x, y)) };
+                unsafe { dispatch(isa, Limits(x, y)) };
             }
         }
     }

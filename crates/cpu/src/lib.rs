@@ -41,6 +41,7 @@ mod pool;
 mod pooling;
 mod prepare;
 mod program;
+mod rectify;
 mod region;
 mod scratch;
 mod sweep;

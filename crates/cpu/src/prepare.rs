@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Arena, Node, NormStatistics, Op, Phase, Plan, ValueId};
+use enmasse_graph::{Arena, Node, NormStatistics, Op, Phase, Plan, Rectifier, ValueId};
 use enmasse_tensor::random::key;
 
 use crate::batch_norm::{Forward, Gradient, Moments, Rows};
 use crate::conv::{ConvShape, Gather, Start, WeightGradient};
-use crate::elementwise::{Dropout, normalize_table};
+use crate::elementwise::{Dropout, NormalizeTable};
 use crate::instruction::Instruction;
 use crate::isa::Isa;
 use crate::loss::CrossEntropy;
@@ -65,8 +65,8 @@ impl Preparation<'_> {
         let o = &operands;
         let instruction = match &node.op {
             Op::Normalize { mean, deviation } => {
-                let table = Box::new(normalize_table(*mean, *deviation));
-                if o.input_size(0)?[2] != 3 {
+                let table = NormalizeTable::new(mean, deviation).ok_or_else(|| o.unsupported())?;
+                if (o.input_size(0)?[2], o.output_size(0)?[2]) != (3, mean.len()) {
                     return Err(o.unsupported());
                 }
                 Instruction::Normalize { table, x: o.typed(0)?, y: o.output(0)? }
@@ -92,7 +92,7 @@ impl Preparation<'_> {
                 let moments = Moments { mean: o.output(0)?, variance: o.output(1)? };
                 Instruction::Statistics { size: o.rows(0)?, x: o.input(0)?, moments }
             }
-            &Op::BatchNormNormalize { epsilon, relu, .. } => Instruction::BatchNorm(Forward {
+            &Op::BatchNormNormalize { epsilon, rectifier, .. } => Instruction::BatchNorm(Forward {
                 size: o.rows(0)?,
                 x: o.input(0)?,
                 moments: o.moments(1)?,
@@ -101,20 +101,20 @@ impl Preparation<'_> {
                 residual: o.optional(5),
                 y: o.output(0)?,
                 epsilon,
-                relu,
+                rectifier,
             }),
-            &Op::BatchNormReduce { epsilon, relu } => Instruction::BatchNormReduce {
-                gradient: o.gradient(epsilon, relu, 4)?,
+            &Op::BatchNormReduce { epsilon, rectifier } => Instruction::BatchNormReduce {
+                gradient: o.gradient(epsilon, rectifier, 4)?,
                 dbias: o.output(0)?,
                 dweight: o.output(1)?,
             },
-            &Op::BatchNormBackward { epsilon, statistics, relu, residual } => {
+            &Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
                 let (sums, y) = match statistics {
                     NormStatistics::Batch { count } => (Some((o.input(5)?, o.input(6)?, count)), 7),
                     NormStatistics::Running => (None, 5),
                 };
                 Instruction::BatchNormBackward {
-                    gradient: o.gradient(epsilon, relu, y)?,
+                    gradient: o.gradient(epsilon, rectifier, y)?,
                     weight: o.input(4)?,
                     sums,
                     dx: o.output(0)?,
@@ -128,8 +128,10 @@ impl Preparation<'_> {
                 let (mean, variance) = (o.input(1)?, o.input(2)?);
                 Instruction::RunningUpdate { update: o.input(0)?, mean, variance, momentum }
             }
-            Op::Relu => Instruction::Relu { x: o.input(0)?, y: o.output(0)? },
-            Op::ReluBackward => Instruction::ReluBackward { dy: o.input(0)?, y: o.input(1)?, dx: o.output(0)? },
+            &Op::Rectify(rectifier) => Instruction::Rectify { rectifier, x: o.input(0)?, y: o.output(0)? },
+            &Op::RectifyBackward(rectifier) => {
+                Instruction::RectifyBackward { rectifier, dy: o.input(0)?, y: o.input(1)?, dx: o.output(0)? }
+            }
             Op::MaxPool(window) => {
                 let shape = o.pool(o.input_size(0)?, o.output_size(0)?);
                 if window.kernel[0] * window.kernel[1] > usize::from(u8::MAX) {
@@ -310,14 +312,14 @@ impl Operand<'_> {
         Ok(Moments { mean: self.input(index)?, variance: self.input(index + 1)? })
     }
 
-    fn gradient(&self, epsilon: f32, relu: bool, y: usize) -> Result<Gradient, DeviceError> {
-        let y = if relu { Some(self.input(y)?) } else { None };
+    fn gradient(&self, epsilon: f32, rectifier: Option<Rectifier>, y: usize) -> Result<Gradient, DeviceError> {
+        let gate = rectifier.map(|rectifier| self.input(y).map(|y| (rectifier, y))).transpose()?;
         Ok(Gradient {
             size: self.rows(0)?,
             dy: self.input(0)?,
             x: self.input(1)?,
             moments: self.moments(2)?,
-            y,
+            gate,
             epsilon,
         })
     }

@@ -5,7 +5,7 @@ mod common;
 use common::{Batch, assert_agree, cpu_program, fill, gradients, levels, state};
 use enmasse_cpu::Isa;
 use enmasse_device::{Program, StepMetrics};
-use enmasse_graph::{Conv, Mode, Optimizer, Options, Phase, Plans, Pool, Tensor, compile};
+use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 use enmasse_tensor::RandomStream;
 
@@ -70,7 +70,7 @@ fn a_small_residual_network() {
 #[test]
 fn frozen_layers_and_adamw() {
     let optimizer = Optimizer::AdamW { betas: [0.9, 0.99], epsilon: 1e-4, weight_decay: 0.1 };
-    let freeze = vec!["conv1*".into(), "bn1*".into(), "layer1*".into()];
+    let freeze = Freeze::Patterns(vec!["conv1*".into(), "bn1*".into(), "layer1*".into()]);
     let options = Options { freeze, optimizer, ..Options::new("residual", 4, 32, 7) };
     check("frozen", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
 }

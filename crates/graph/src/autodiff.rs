@@ -6,7 +6,7 @@
 
 use enmasse_tensor::Shape;
 
-use crate::{Graph, GraphError, Node, NormStatistics, Op, Phase, Role, ValueId};
+use crate::{Graph, GraphError, Node, NormStatistics, Op, Phase, Rectifier, Role, ValueId};
 
 /// Appends backward nodes for `loss_node`, a [`Op::CrossEntropy`], and returns the gradient of each trainable parameter as
 /// `(parameter, gradient)` in the order in which backward completes them. Those gradients have the role [`Role::Gradient`].
@@ -137,10 +137,12 @@ impl Backward<'_> {
                 self.emit_gradient(node.inputs[2], Op::BiasBackward, vec![dy]);
                 self.emit_gradient(x, Op::LinearBackwardData, vec![dy, node.inputs[1]]);
             }
-            Op::BatchNormNormalize { epsilon, statistics, relu } => {
-                self.batch_norm(node, dy, epsilon, statistics, relu)
+            Op::BatchNormNormalize { epsilon, statistics, rectifier } => {
+                self.batch_norm(node, dy, epsilon, statistics, rectifier)
             }
-            Op::Relu => self.emit_gradient(x, Op::ReluBackward, vec![dy, node.outputs[0]]),
+            Op::Rectify(rectifier) => {
+                self.emit_gradient(x, Op::RectifyBackward(rectifier), vec![dy, node.outputs[0]]);
+            }
             Op::MaxPool(window) => self.emit_gradient(x, Op::MaxPoolBackward(window), vec![dy, node.outputs[1]]),
             Op::AvgPool(window) => self.emit_gradient(x, Op::AvgPoolBackward(window), vec![dy]),
             Op::AdaptiveAvgPool(pool) => self.emit_gradient(x, Op::AdaptiveAvgPoolBackward(pool), vec![dy]),
@@ -156,34 +158,41 @@ impl Backward<'_> {
         }
     }
 
-    fn batch_norm(&mut self, node: &Node, dy: ValueId, epsilon: f32, statistics: NormStatistics, relu: bool) {
+    fn batch_norm(
+        &mut self,
+        node: &Node,
+        dy: ValueId,
+        epsilon: f32,
+        statistics: NormStatistics,
+        rectifier: Option<Rectifier>,
+    ) {
         let [x, mean, variance, weight, bias] = [0, 1, 2, 3, 4].map(|i| node.inputs[i]);
         let residual = node.inputs.get(5).copied();
-        let y = relu.then_some(node.outputs[0]);
+        let y = rectifier.map(|_| node.outputs[0]);
         let channels = self.graph.shape(weight).clone();
         let batch = matches!(statistics, NormStatistics::Batch { .. });
         let through_x = self.wants[x.0];
         let mut sums = Vec::new();
         if self.wants[weight.0] || self.wants[bias.0] || (batch && through_x) {
             let inputs = [dy, x, mean, variance].into_iter().chain(y).collect();
-            let outputs = self.emit(Op::BatchNormReduce { epsilon, relu }, inputs, &[channels.clone(), channels]);
+            let outputs = self.emit(Op::BatchNormReduce { epsilon, rectifier }, inputs, &[channels.clone(), channels]);
             self.add_gradient(bias, outputs[0]);
             self.add_gradient(weight, outputs[1]);
             sums = if batch { outputs } else { Vec::new() };
         }
-        let masked_residual = relu && residual.is_some_and(|r| self.wants[r.0]);
+        let masked_residual = rectifier.is_some() && residual.is_some_and(|r| self.wants[r.0]);
         if through_x || masked_residual {
             let inputs = [dy, x, mean, variance, weight].into_iter().chain(sums).chain(y).collect();
             let shape = self.graph.shape(x).clone();
             let shapes = vec![shape; 1 + usize::from(masked_residual)];
-            let op = Op::BatchNormBackward { epsilon, statistics, relu, residual: masked_residual };
+            let op = Op::BatchNormBackward { epsilon, statistics, rectifier, residual: masked_residual };
             let outputs = self.emit(op, inputs, &shapes);
             self.add_gradient(x, outputs[0]);
             if let (Some(residual), Some(&gradient)) = (residual, outputs.get(1)) {
                 self.add_gradient(residual, gradient);
             }
         }
-        if let (Some(residual), false) = (residual, relu) {
+        if let (Some(residual), None) = (residual, rectifier) {
             self.add_gradient(residual, dy);
         }
     }

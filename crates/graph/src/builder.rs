@@ -12,7 +12,7 @@
 //!     x.flatten().linear("fc1", 120).relu().linear("fc2", 10)
 //! }
 //! let builder = Builder::new(4, [32, 32], Mode::Train, 0);
-//! let logits = lenet(builder.pixels([0.5; 3], [0.25; 3]));
+//! let logits = lenet(builder.pixels(&[0.5; 3], &[0.25; 3]));
 //! assert_eq!(*logits.shape(), [4, 10]);
 //! builder.finish(&logits, 10).unwrap();
 //! ```
@@ -22,88 +22,9 @@ use std::rc::Rc;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Window};
+use crate::layer::{Conv, Linear, Pool};
+use crate::op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Rectifier, Window};
 use crate::{Graph, GraphError, Init, Layout, Mode, Node, Parameter, Phase, Role, ValueId};
-
-/// A convolution layer to be: PyTorch's defaults, a bias among them.
-#[derive(Clone, Copy, Debug)]
-pub struct Conv {
-    channels: usize,
-    window: Window,
-    groups: usize,
-    bias: bool,
-    kaiming: bool,
-}
-
-impl Conv {
-    /// `channels` outputs from a square kernel; stride 1, no padding, one group, with bias.
-    pub fn new(channels: usize, kernel: usize) -> Self {
-        let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] };
-        Conv { channels, window, groups: 1, bias: true, kaiming: false }
-    }
-
-    /// Another window, for what is not square.
-    pub fn window(self, window: Window) -> Self {
-        Conv { window, ..self }
-    }
-
-    /// The stride in both directions.
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.window.stride = [stride; 2];
-        self
-    }
-
-    /// Zero padding on all sides.
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.window.padding = [padding; 2];
-        self
-    }
-
-    /// The dilation in both directions.
-    pub fn dilation(mut self, dilation: usize) -> Self {
-        self.window.dilation = [dilation; 2];
-        self
-    }
-
-    /// Splits channels into groups that do not see each other.
-    pub fn groups(self, groups: usize) -> Self {
-        Conv { groups, ..self }
-    }
-
-    /// No bias, as in front of a batch norm.
-    pub fn no_bias(self) -> Self {
-        Conv { bias: false, ..self }
-    }
-
-    /// Weights start as torchvision's ResNets do: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`.
-    /// Otherwise as PyTorch's `Conv2d` does: uniform within `1 / sqrt(fan in)`.
-    pub fn kaiming_normal(self) -> Self {
-        Conv { kaiming: true, ..self }
-    }
-}
-
-/// A pooling window to be.
-#[derive(Clone, Copy, Debug)]
-pub struct Pool(Window);
-
-impl Pool {
-    /// A square window whose stride is its size, as in PyTorch.
-    pub fn new(kernel: usize) -> Self {
-        Pool(Window { kernel: [kernel; 2], stride: [kernel; 2], padding: [0; 2], dilation: [1; 2] })
-    }
-
-    /// The stride in both directions.
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.0.stride = [stride; 2];
-        self
-    }
-
-    /// Padding on all sides, at most half the kernel.
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.0.padding = [padding; 2];
-        self
-    }
-}
 
 #[derive(Debug)]
 struct State {
@@ -160,11 +81,25 @@ impl Builder {
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
     }
 
-    /// The pictures, normalised per channel by mean and deviation on the scale 0 to 1.
-    pub fn pixels(&self, mean: [f32; 3], deviation: [f32; 3]) -> Tensor {
-        let shape = Shape::from([self.batch, self.size[0], self.size[1], 3]);
+    /// The pictures, normalised per channel by mean and deviation on the scale 0 to 1. One mean and deviation instead of
+    /// three give one channel, for grey pictures.
+    pub fn pixels(&self, mean: &[f32], deviation: &[f32]) -> Tensor {
         let images = Tensor { state: self.state.clone(), id: IMAGES };
-        images.record(Op::Normalize { mean, deviation }, &[], shape)
+        let (channels, deviations) = (mean.len(), deviation.len());
+        let layer = || "input".to_string();
+        if ![1, 3].contains(&channels) || deviations != channels {
+            let reason = format!("pictures have 3 channels or 1, got {channels} means and {deviations} deviations");
+            return images.fail(GraphError::Attribute { layer: layer(), reason });
+        }
+        if let Some(mean) = mean.iter().find(|mean| !mean.is_finite()) {
+            return images.fail(GraphError::Attribute { layer: layer(), reason: format!("mean {mean} is no number") });
+        }
+        if let Some(deviation) = deviation.iter().find(|&&deviation| !(deviation.is_finite() && deviation > 0.0)) {
+            let reason = format!("deviation {deviation} must be above 0");
+            return images.fail(GraphError::Attribute { layer: layer(), reason });
+        }
+        let shape = Shape::from([self.batch, self.size[0], self.size[1], channels]);
+        images.record(Op::Normalize { mean: mean.into(), deviation: deviation.into() }, &[], shape)
     }
 
     /// The recorded graph, if `logits` are `[batch, classes]` and every layer was right.
@@ -218,7 +153,7 @@ impl Tensor {
         let dims = Shape::from([window.kernel[0], window.kernel[1], c / conv.groups, conv.channels]);
         let mut operands = vec![self.parameter(format!("{name}.weight"), dims, Layout::Convolution, init)];
         if conv.bias {
-            let init = Init::Uniform { bound };
+            let init = if conv.kaiming { Init::Constant(0.0) } else { Init::Uniform { bound } };
             operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, init));
         }
         let op = Op::Conv2d(Conv2d { window, groups: conv.groups });
@@ -240,7 +175,8 @@ impl Tensor {
         let running_mean = self.buffer(format!("{name}.running_mean"), channels, 0.0);
         let running_var = self.buffer(format!("{name}.running_var"), channels, 1.0);
         if !training {
-            let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics: NormStatistics::Running, relu: false };
+            let statistics = NormStatistics::Running;
+            let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, rectifier: None };
             return self.record(op, &[running_mean, running_var, weight, bias], shape);
         }
         let (mean, variance) = {
@@ -264,14 +200,21 @@ impl Tensor {
             node(update, &[share, running_mean, running_var], &[], Phase::Update);
             (mean, variance)
         };
-        let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics: NormStatistics::Batch { count }, relu: false };
+        let statistics = NormStatistics::Batch { count };
+        let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, rectifier: None };
         self.record(op, &[mean, variance, weight, bias], shape)
     }
 
     /// `max(x, 0)`.
     pub fn relu(self) -> Tensor {
         let shape = self.shape();
-        self.record(Op::Relu, &[], shape)
+        self.record(Op::Rectify(Rectifier::Relu), &[], shape)
+    }
+
+    /// `min(max(x, 0), 6)`.
+    pub fn relu6(self) -> Tensor {
+        let shape = self.shape();
+        self.record(Op::Rectify(Rectifier::Relu6), &[], shape)
     }
 
     /// Max pooling.
@@ -344,7 +287,8 @@ impl Tensor {
     }
 
     /// A linear layer with bias; parameters `NAME.weight`, `NAME.bias`.
-    pub fn linear(self, name: &str, outputs: usize) -> Tensor {
+    pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
+        let Linear { outputs, deviation } = linear.into();
         self.enter(name);
         let shape = self.shape();
         let &[n, inputs] = &shape[..] else {
@@ -354,9 +298,13 @@ impl Tensor {
         if outputs == 0 {
             return self.fail(GraphError::Attribute { layer: name.into(), reason: "it has no outputs".into() });
         }
-        let init = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
-        let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, init);
-        let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, init);
+        let uniform = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
+        let (weight, bias) = match deviation {
+            Some(deviation) => (Init::Normal { deviation }, Init::Constant(0.0)),
+            None => (uniform, uniform),
+        };
+        let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
+        let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias);
         self.record(Op::Linear, &[weight, bias], [n, outputs].into())
     }
 
@@ -475,7 +423,7 @@ mod tests {
 
     fn error_of(model: impl Fn(Tensor) -> Tensor) -> String {
         let builder = Builder::new(2, [8, 8], Mode::Train, 0);
-        let logits = model(builder.pixels([0.0; 3], [1.0; 3]));
+        let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3]));
         builder.finish(&logits, 10).unwrap_err().to_string()
     }
 
@@ -501,5 +449,28 @@ mod tests {
             &|x| x.max_pool(Pool::new(8)).flatten().linear("a", 5).batch_norm("b").conv2d("c", Conv::new(1, 1)),
             &["layer c"],
         );
+    }
+
+    #[test]
+    fn pictures_have_one_channel_or_three() {
+        let check = |mean: &[f32], deviation: &[f32], expected: Result<usize, &str>| {
+            let builder = Builder::new(2, [8, 8], Mode::Train, 0);
+            let x = builder.pixels(mean, deviation);
+            let channels = x.shape().last();
+            let found = builder.finish(&x.flatten().linear("fc", 10), 10).map(|_| channels).map_err(|e| e.to_string());
+            match (&found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(*found, expected),
+                (Err(found), Err(expected)) => assert!(found.contains(expected) && !found.contains('\n'), "{found}"),
+                _ => panic!("{mean:?} {deviation:?}: {found:?}"),
+            }
+        };
+        check(&[0.5; 3], &[0.25; 3], Ok(3));
+        check(&[0.1307], &[0.3081], Ok(1));
+        check(&[0.5; 2], &[0.25; 2], Err("2 means and 2 deviations"));
+        check(&[0.5], &[0.25; 3], Err("1 means and 3 deviations"));
+        check(&[], &[], Err("0 means"));
+        check(&[f32::NAN], &[1.0], Err("mean NaN"));
+        check(&[0.5; 3], &[0.25, 0.0, 0.25], Err("deviation 0 must be above 0"));
+        check(&[0.5; 3], &[0.25, 0.25, f32::INFINITY], Err("deviation inf"));
     }
 }

@@ -7,7 +7,7 @@ use enmasse_tensor::DType;
 use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::passes::memory::{place_activations, unshared_bytes};
-use crate::passes::{BucketSizes, data_parallel, freeze, fuse, sync_batch_norm};
+use crate::passes::{BucketSizes, Freeze, data_parallel, freeze, fuse, sync_batch_norm};
 use crate::plan::aligned_bytes;
 use crate::{
     Arena, Builder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, Phase, Plan, Plans, Role, Slot,
@@ -29,18 +29,18 @@ pub struct Options {
     pub shards: usize,
     /// Batch statistics over all shards.
     pub sync_batch_norm: bool,
-    /// Patterns of parameters that are not trained.
-    pub freeze: Vec<String>,
+    /// Which parameters are not trained.
+    pub freeze: Freeze,
     /// Label smoothing of the training loss.
     pub label_smoothing: f32,
     /// The optimiser.
     pub optimizer: Optimizer,
     /// Keys dropout.
     pub seed: u64,
-    /// Normalisation of the pictures: mean per channel.
-    pub mean: [f32; 3],
-    /// Normalisation of the pictures: deviation per channel.
-    pub deviation: [f32; 3],
+    /// Normalisation of the pictures: mean of each channel that the model sees. One instead of three makes it see one channel.
+    pub mean: Vec<f32>,
+    /// Normalisation of the pictures: as many deviations.
+    pub deviation: Vec<f32>,
     /// Bucket sizes of the gradient sums.
     pub buckets: BucketSizes,
     /// Parameters that do not reach the loss get a zero gradient instead of being an error.
@@ -57,12 +57,12 @@ impl Options {
             classes,
             shards: 1,
             sync_batch_norm: false,
-            freeze: Vec::new(),
+            freeze: Freeze::default(),
             label_smoothing: 0.0,
             optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false },
             seed: 0,
-            mean: [0.485, 0.456, 0.406],
-            deviation: [0.229, 0.224, 0.225],
+            mean: vec![0.485, 0.456, 0.406],
+            deviation: vec![0.229, 0.224, 0.225],
             buckets: BucketSizes::default(),
             allow_unused: false,
         }
@@ -114,7 +114,7 @@ pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &Options) -
 
 fn record(model: &dyn Fn(Tensor) -> Tensor, options: &Options, mode: Mode) -> Result<Forward, GraphError> {
     let builder = Builder::new(options.batch, options.size, mode, options.seed);
-    let logits = model(builder.pixels(options.mean, options.deviation));
+    let logits = model(builder.pixels(&options.mean, &options.deviation));
     let mut forward = builder.finish(&logits, options.classes)?;
     if mode == Mode::Train {
         freeze(&mut forward.graph, &options.freeze)?;
@@ -405,7 +405,7 @@ mod tests {
         let error = compile(&model, &options(1)).unwrap_err();
         assert!(error.to_string().contains("side.weight"), "{error}");
         assert!(compile(&model, &Options { allow_unused: true, ..options(2) }).is_ok());
-        let all = Options { freeze: vec!["*".into()], ..options(1) };
+        let all = Options { freeze: Freeze::Patterns(vec!["*".into()]), ..options(1) };
         assert_eq!(compile(&residual_net, &all).unwrap_err(), GraphError::NothingToTrain);
     }
 
@@ -420,6 +420,6 @@ mod tests {
         check(options(1), false);
         check(options(2), false);
         check(Options { sync_batch_norm: true, ..options(2) }, true);
-        check(Options { freeze: vec!["bn".into()], ..options(1) }, true);
+        check(Options { freeze: Freeze::Patterns(vec!["bn".into()]), ..options(1) }, true);
     }
 }

@@ -50,6 +50,12 @@ pub enum GraphError {
         /// A parameter that exists.
         example: String,
     },
+    /// All but the classifier was to be frozen, and there is nothing else.
+    #[error("every parameter belongs to {classifier}, the model's classifier: there is nothing else to freeze")]
+    OnlyClassifier {
+        /// The classifier's name.
+        classifier: String,
+    },
     /// Everything is frozen.
     #[error("every parameter is frozen: there is nothing to train")]
     NothingToTrain,

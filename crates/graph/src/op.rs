@@ -82,6 +82,16 @@ pub enum NormStatistics {
     Running,
 }
 
+/// An activation whose gradient is known from its result: it lets pass where `0 < y`, with a ceiling of 6 where `0 < y < 6`
+/// (as PyTorch's `ReLU` and `ReLU6` do; NaN stays NaN).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rectifier {
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+}
+
 /// The optimiser of a plan. Learning rate and step number are inputs of each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
@@ -120,12 +130,13 @@ impl Optimizer {
 /// One operation. N = batch, C = channels of the value named, K = classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// `(images u8) -> (y)`: `(x / 255 - mean) / deviation` per channel.
+    /// `(images u8 [N,H,W,3]) -> (y)`: `(x / 255 - mean) / deviation` per channel. With one mean and deviation the result has
+    /// one channel, made of the first one of the pictures, which for grey pictures equals the others.
     Normalize {
-        /// Mean per channel, on the scale 0 to 1.
-        mean: [f32; 3],
-        /// Deviation per channel, on the scale 0 to 1.
-        deviation: [f32; 3],
+        /// Mean of each of the 1 or 3 channels, on the scale 0 to 1.
+        mean: Vec<f32>,
+        /// As many deviations, on the scale 0 to 1.
+        deviation: Vec<f32>,
     },
     /// `(x, w, [bias]) -> (y)`.
     Conv2d(Conv2d),
@@ -144,24 +155,24 @@ pub enum Op {
     /// `(x) -> (mean [C], variance [C])`: over all but the last dimension; the biased variance, from squared deviations.
     BatchNormStatistics,
     /// `(x, mean, variance, weight, bias, [residual]) -> (y)`: `(x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the
-    /// residual, then the ReLU.
+    /// residual, then the rectifier.
     BatchNormNormalize {
         /// Added to the variance.
         epsilon: f32,
         /// Which statistics the operands are.
         statistics: NormStatistics,
-        /// A ReLU is applied last.
-        relu: bool,
+        /// What is applied last.
+        rectifier: Option<Rectifier>,
     },
     /// `(dy, x, mean, variance, [y]) -> (dbias [C], dweight [C])`: sums of `dy` and of `dy * (x - mean) / sqrt(variance + epsilon)`,
-    /// where with `relu` `dy` counts only where `y > 0`.
+    /// where with a rectifier `dy` counts only where it lets `y` pass.
     BatchNormReduce {
         /// Added to the variance.
         epsilon: f32,
-        /// The forward had a ReLU: `y` is given.
-        relu: bool,
+        /// What the forward applied last: `y` is given.
+        rectifier: Option<Rectifier>,
     },
-    /// `(dy, x, mean, variance, weight, dbias, dweight, [y]) -> (dx, [dresidual])`: with `relu` dy is masked by `y > 0` first, and
+    /// `(dy, x, mean, variance, weight, dbias, dweight, [y]) -> (dx, [dresidual])`: with a rectifier dy is masked by it first, and
     /// with `residual` the masked dy is stored too (over `dy` if the memory pass says so). Over running statistics
     /// `dx = dy * weight / sqrt(variance + epsilon)` and there are no sums among the operands: `(dy, x, mean, variance, weight, [y])`.
     BatchNormBackward {
@@ -169,9 +180,9 @@ pub enum Op {
         epsilon: f32,
         /// Which statistics the operands are.
         statistics: NormStatistics,
-        /// The forward had a ReLU: `y` is given.
-        relu: bool,
-        /// The forward had a residual behind a ReLU: its gradient is an output.
+        /// What the forward applied last: `y` is given.
+        rectifier: Option<Rectifier>,
+        /// The forward had a residual before its rectifier: its gradient is an output.
         residual: bool,
     },
     /// `(mean, variance) -> (update [2,C])`: this shard's share of the running statistics: row 0 the mean, row 1 the unbiased
@@ -182,10 +193,10 @@ pub enum Op {
         /// Shards whose shares are summed.
         shards: usize,
     },
-    /// `(x) -> (y)`.
-    Relu,
-    /// `(dy, y) -> (dx)`: dy where `y > 0`; `dx` may lie over `dy`.
-    ReluBackward,
+    /// `(x) -> (y)`; `y` may lie over `x`.
+    Rectify(Rectifier),
+    /// `(dy, y) -> (dx)`: dy where the rectifier let `y` pass, else 0; `dx` may lie over `dy`.
+    RectifyBackward(Rectifier),
     /// `(x) -> (y, position u8)`: `position` is the winning element of the window, `row * kernel width + column`; the first
     /// of equals wins, and NaN wins over numbers, as in PyTorch.
     MaxPool(Window),
@@ -287,8 +298,10 @@ impl Op {
             Op::BatchNormReduce { .. } => "batch_norm_reduce",
             Op::BatchNormBackward { .. } => "batch_norm_backward",
             Op::RunningShare { .. } => "running_share",
-            Op::Relu => "relu",
-            Op::ReluBackward => "relu_backward",
+            Op::Rectify(Rectifier::Relu) => "relu",
+            Op::Rectify(Rectifier::Relu6) => "relu6",
+            Op::RectifyBackward(Rectifier::Relu) => "relu_backward",
+            Op::RectifyBackward(Rectifier::Relu6) => "relu6_backward",
             Op::MaxPool(_) => "max_pool",
             Op::MaxPoolBackward(_) => "max_pool_backward",
             Op::AvgPool(_) => "avg_pool",
@@ -317,7 +330,11 @@ impl Op {
     pub fn in_place(&self, inputs: usize) -> Option<(usize, usize)> {
         match self {
             Op::Conv2dBackwardData(_) if inputs == 3 => Some((0, 2)),
-            Op::ReluBackward | Op::Dropout { .. } | Op::Add | Op::CrossEntropyBackward { .. } => Some((0, 0)),
+            Op::Rectify(_)
+            | Op::RectifyBackward(_)
+            | Op::Dropout { .. }
+            | Op::Add
+            | Op::CrossEntropyBackward { .. } => Some((0, 0)),
             Op::BatchNormBackward { residual: true, .. } => Some((1, 0)),
             _ => None,
         }
@@ -332,15 +349,13 @@ impl fmt::Display for Op {
             Op::Conv2d(conv) | Op::Conv2dBackwardData(conv) | Op::Conv2dBackwardWeights(conv) => {
                 write!(f, " {{{conv}}}")
             }
-            Op::BatchNormNormalize { epsilon, statistics, relu } => {
-                write!(f, " {{epsilon {epsilon} {statistics}{}}}", if *relu { " relu" } else { "" })
+            Op::BatchNormNormalize { epsilon, statistics, rectifier } => {
+                write!(f, " {{epsilon {epsilon} {statistics}{}}}", suffix(*rectifier))
             }
-            Op::BatchNormReduce { epsilon, relu } => {
-                write!(f, " {{epsilon {epsilon}{}}}", if *relu { " relu" } else { "" })
-            }
-            Op::BatchNormBackward { epsilon, statistics, relu, residual } => {
-                let (relu, residual) = (if *relu { " relu" } else { "" }, if *residual { " residual" } else { "" });
-                write!(f, " {{epsilon {epsilon} {statistics}{relu}{residual}}}")
+            Op::BatchNormReduce { epsilon, rectifier } => write!(f, " {{epsilon {epsilon}{}}}", suffix(*rectifier)),
+            Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
+                let residual = if *residual { " residual" } else { "" };
+                write!(f, " {{epsilon {epsilon} {statistics}{}{residual}}}", suffix(*rectifier))
             }
             Op::RunningShare { count, shards } => write!(f, " {{count {count} shards {shards}}}"),
             Op::MaxPool(window) | Op::MaxPoolBackward(window) | Op::AvgPool(window) | Op::AvgPoolBackward(window) => {
@@ -371,6 +386,15 @@ impl fmt::Display for Op {
             Op::RunningUpdate { momentum } => write!(f, " {{momentum {momentum}}}"),
             _ => Ok(()),
         }
+    }
+}
+
+/// A fused rectifier in the text of an operation.
+fn suffix(rectifier: Option<Rectifier>) -> &'static str {
+    match rectifier {
+        None => "",
+        Some(Rectifier::Relu) => " relu",
+        Some(Rectifier::Relu6) => " relu6",
     }
 }
 

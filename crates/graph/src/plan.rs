@@ -258,6 +258,12 @@ impl Plans {
         arenas.into_iter().map(|arena| (arena, self.arena_bytes(arena))).collect()
     }
 
+    /// The model's classifier: the top-level module of its last parameter ([`crate::classifier_of`]).
+    pub fn classifier(&self) -> Option<&str> {
+        let parameters = self.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters);
+        crate::classifier_of(parameters.map(|tensor| tensor.name.as_str()))
+    }
+
     /// The state tensor named `name`.
     pub fn find(&self, name: &str) -> Option<&StateTensor> {
         self.state.iter().find(|tensor| tensor.name == name)

@@ -1,6 +1,6 @@
 //! Every model of the zoo becomes sound plans, whatever the size, the shards and the passes.
 
-use enmasse_graph::{GraphError, Options, Plans, compile, compile_evaluation};
+use enmasse_graph::{Freeze, GraphError, Options, Plans, compile, compile_evaluation};
 use enmasse_models::{Model, find, models};
 use enmasse_reference::aliasing_is_safe;
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn shards_sync_batch_norm_and_frozen_layers() {
     let head = |model: &Model| if model.name().starts_with("resnet") { "layer1" } else { "fc1" }.to_string();
     for model in models() {
         for (shards, sync_batch_norm) in [(1, false), (1, true), (4, false), (4, true)] {
-            for freeze in [vec![], vec![head(model)]] {
+            for freeze in [Freeze::default(), Freeze::Patterns(vec![head(model)]), Freeze::AllButClassifier] {
                 check(model, &Options { shards, sync_batch_norm, freeze, ..Options::new(model.name(), 4, 64, 10) });
             }
         }

@@ -1,9 +1,9 @@
 //! From an instruction that concerns one shard alone to the kernel that carries it out.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Node, NormStatistics, Op, Plan, ValueId};
+use enmasse_graph::{Node, NormStatistics, Op, Plan, Rectifier, ValueId};
 
-use crate::kernels::batch_norm::{self, Normalizer};
+use crate::kernels::batch_norm::{self, Gate, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
 use crate::kernels::{activation, dropout, image, linear, loss, pool};
 
@@ -20,7 +20,7 @@ pub(crate) fn run(
     // Channels or features: the last dimension of an operand.
     let last = |i: usize| node.inputs.get(i).map_or(1, |&id| plan.shape(id).last());
     let outputs = match (&node.op, operands) {
-        (&Op::Normalize { mean, deviation }, [x]) => vec![image::normalize(x, mean, deviation)],
+        (Op::Normalize { mean, deviation }, [x]) => vec![image::normalize(x, mean, deviation)],
         (Op::Conv2d(conv), [x, w, bias @ ..]) => {
             let shapes = Shapes { x: input(0)?, w: input(1)?, y: output(0)? };
             vec![conv2d::forward(x, w, bias.first().copied(), &shapes, conv)]
@@ -38,36 +38,37 @@ pub(crate) fn run(
         (Op::LinearBackwardWeights, [x, dy]) => vec![linear::backward_weights(x, dy, last(0), last(1))],
         (Op::BiasBackward, [dy]) => vec![linear::bias_backward(dy, last(0))],
         (Op::BatchNormStatistics, [x]) => pair(batch_norm::statistics(x, last(0))),
-        (&Op::BatchNormNormalize { epsilon, relu, .. }, [x, mean, variance, weight, bias, residual @ ..]) => {
+        (&Op::BatchNormNormalize { epsilon, rectifier, .. }, [x, mean, variance, weight, bias, residual @ ..]) => {
             let by = Normalizer { mean, variance, epsilon };
-            vec![batch_norm::normalize(x, &by, weight, bias, residual.first().copied(), relu)]
+            vec![batch_norm::normalize(x, &by, weight, bias, residual.first().copied(), rectifier)]
         }
-        (&Op::BatchNormReduce { epsilon, relu }, [dy, x, mean, variance, y @ ..]) if y.len() == usize::from(relu) => {
-            pair(batch_norm::reduce(dy, x, &Normalizer { mean, variance, epsilon }, y.first().copied()))
+        (&Op::BatchNormReduce { epsilon, rectifier }, [dy, x, mean, variance, y @ ..]) => {
+            let by = Normalizer { mean, variance, epsilon };
+            pair(batch_norm::reduce(dy, x, &by, gate(node, rectifier, y)?))
         }
         (
-            &Op::BatchNormBackward { epsilon, statistics, relu, residual },
+            &Op::BatchNormBackward { epsilon, statistics, rectifier, residual },
             [dy, x, mean, variance, weight, rest @ ..],
         ) => {
             let by = Normalizer { mean, variance, epsilon };
-            let (dx, y) = match (statistics, rest) {
-                (NormStatistics::Batch { count }, [dbias, dweight, y @ ..]) if y.len() == usize::from(relu) => {
-                    let y = y.first().copied();
-                    (batch_norm::backward(dy, x, &by, weight, (dbias, dweight, count), y), y)
+            let (dx, gate) = match (statistics, rest) {
+                (NormStatistics::Batch { count }, [dbias, dweight, y @ ..]) => {
+                    let gate = gate(node, rectifier, y)?;
+                    (batch_norm::backward(dy, x, &by, weight, (dbias, dweight, count), gate), gate)
                 }
-                (NormStatistics::Running, y) if y.len() == usize::from(relu) => {
-                    let y = y.first().copied();
-                    (batch_norm::backward_running(dy, &by, weight, y), y)
+                (NormStatistics::Running, y) => {
+                    let gate = gate(node, rectifier, y)?;
+                    (batch_norm::backward_running(dy, &by, weight, gate), gate)
                 }
                 _ => return Err(unsupported(node)),
             };
-            if residual { vec![dx, batch_norm::masked(dy, y)] } else { vec![dx] }
+            if residual { vec![dx, batch_norm::masked(dy, gate)] } else { vec![dx] }
         }
         (&Op::RunningShare { count, shards }, [mean, variance]) => {
             vec![batch_norm::running_share(mean, variance, count, shards)]
         }
-        (Op::Relu, [x]) => vec![activation::relu(x)],
-        (Op::ReluBackward, [dy, y]) => vec![activation::relu_backward(dy, y)],
+        (&Op::Rectify(rectifier), [x]) => vec![activation::rectify(x, rectifier)],
+        (&Op::RectifyBackward(rectifier), [dy, y]) => vec![activation::rectify_backward(dy, y, rectifier)],
         (Op::MaxPool(window), [x]) => pair(pool::max(x, input(0)?, output(0)?, window)),
         (Op::MaxPoolBackward(window), [dy, position]) => {
             vec![pool::max_backward(dy, position, output(0)?, input(0)?, window)]
@@ -99,6 +100,15 @@ pub(crate) fn run(
 
 fn pair((a, b): (Vec<f64>, Vec<f64>)) -> Vec<Vec<f64>> {
     vec![a, b]
+}
+
+/// A fused rectifier with its result, the last operand of the node; there is none without a rectifier.
+fn gate<'a>(node: &Node, rectifier: Option<Rectifier>, last: &[&'a [f64]]) -> Result<Gate<'a>, DeviceError> {
+    match (rectifier, last) {
+        (None, []) => Ok(None),
+        (Some(rectifier), &[y]) => Ok(Some((rectifier, y))),
+        _ => Err(unsupported(node)),
+    }
 }
 
 fn unsupported(node: &Node) -> DeviceError {

@@ -2,7 +2,7 @@
 //! plan.
 
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Arena, Bucket, Conv, Op, Optimizer, Options, Plan, Pool, Role, Tensor, ValueId, compile};
+use enmasse_graph::{Arena, Bucket, Conv, Freeze, Op, Optimizer, Options, Plan, Pool, Role, Tensor, ValueId, compile};
 use enmasse_reference::{Problem, aliasing_is_safe};
 
 fn block(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor {
@@ -40,6 +40,7 @@ fn the_compilers_plans_are_safe() {
     for shards in [1, 2, 5] {
         for sync_batch_norm in [false, true] {
             for freeze in [vec![], vec!["stem".to_string(), "bn".into(), "block0".into()], vec!["*bn*".into()]] {
+                let freeze = Freeze::Patterns(freeze);
                 let options = Options { sync_batch_norm, freeze, optimizer: adamw, ..options(shards) };
                 let plans = compile(&resnet, &options).unwrap();
                 let train = plans.train.unwrap();

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Batch, Model, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
-use enmasse_graph::{Conv, Mode, Options, Pool, Role, Tensor, Window};
+use enmasse_graph::{Conv, Freeze, Mode, Options, Pool, Role, Tensor, Window};
 use enmasse_reference::ReferenceProgram;
 
 /// Half the distance of the two points: rounding gives about 1e-10 of error, and hardly any ReLU changes sides.
@@ -199,7 +199,7 @@ fn the_residual_net_is_fused() {
 #[test]
 fn frozen_parts() {
     let frozen = |patterns: &[&str]| {
-        let freeze = patterns.iter().map(ToString::to_string).collect();
+        let freeze = Freeze::Patterns(patterns.iter().map(ToString::to_string).collect());
         check_batch(&residual_net, &Options { freeze, ..options() }, |_| {});
     };
     frozen(&["bn_a", "bn_b", "bn_c"]);
@@ -225,7 +225,7 @@ fn shards_with_and_without_synchronised_batch_norm() {
         for sync_batch_norm in [false, true] {
             let options = Options { batch: 2, shards, sync_batch_norm, ..options() };
             check_batch(&residual_net, &options, |_| {});
-            let freeze = vec!["bn_b".into()];
+            let freeze = Freeze::Patterns(vec!["bn_b".into()]);
             check_batch(&residual_net, &Options { freeze, ..options }, |_| {});
         }
     }

@@ -5,7 +5,7 @@ mod common;
 use common::{Batch, TO_GRADIENTS, program, state, submit, train};
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Program, StepInputs, Ticket};
-use enmasse_graph::{Conv, Mode, Optimizer, Options, Phase, Pool, Tensor, compile, compile_evaluation};
+use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Pool, Tensor, compile, compile_evaluation};
 use enmasse_reference::{Reference, ReferenceProgram};
 
 fn net(x: Tensor) -> Tensor {
@@ -57,7 +57,7 @@ fn the_loss_is_the_mean_over_the_global_batch() {
 #[test]
 fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
     let net = |x: Tensor| x.clone().batch_norm("bn").flatten().linear("side", 3) + x.flatten().linear("fc", 3);
-    let options = Options { mean: [0.0; 3], deviation: [1.0; 3], ..options(3) };
+    let options = Options { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(3) };
     for (bad, expected) in [(0, Some(0)), (1, Some(0)), (2, Some(1)), (5, Some(2)), (6, None)] {
         let mut program = program(&net, &options);
         let weights = program.store("fc.weight").unwrap();
@@ -139,7 +139,7 @@ fn adamw_is_the_scalar_recurrence() {
 
 #[test]
 fn frozen_parameters_and_their_statistics_do_not_move() {
-    let freeze = vec!["conv".into(), "bn".into()];
+    let freeze = Freeze::Patterns(vec!["conv".into(), "bn".into()]);
     let mut program = program(&net, &Options { freeze, ..options(2) });
     let before = state(&program);
     let batch = Batch::random(&program, 0);
@@ -217,7 +217,7 @@ fn the_device_makes_programs() {
 #[test]
 fn tensors_come_in_pytorchs_order() {
     let net = |x: Tensor| x.conv2d("conv", Conv::new(2, 6)).flatten().linear("fc", 3);
-    let mut program = program(&net, &Options { mean: [0.0; 3], deviation: [1.0; 3], ..options(1) });
+    let mut program = program(&net, &Options { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(1) });
     let mut weight = vec![0.0; 2 * 3 * 36];
     weight[(3 + 2) * 36 + 7] = 3.0; // output 1, input 2, row 1, column 1
     program.load("conv.weight", &weight).unwrap();

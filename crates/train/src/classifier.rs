@@ -94,8 +94,8 @@ impl Classifier {
     /// [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         let options = Options {
-            mean: self.mean,
-            deviation: self.deviation,
+            mean: self.mean.into(),
+            deviation: self.deviation.into(),
             ..Options::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use enmasse_comm::Group;
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
+use enmasse_graph::{Freeze, Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
 
 use crate::agreement::{broadcast_state, check_ranks, compare_setup, compare_weights};
 use crate::evaluation::{EpochPosition, Evaluation, evaluate, predict};
@@ -181,12 +181,12 @@ pub fn compile_plans(
     let options = Options {
         shards: world_size,
         sync_batch_norm: config.sync_bn,
-        freeze: config.freeze.clone(),
+        freeze: Freeze::Patterns(config.freeze.clone()),
         label_smoothing: config.label_smoothing as f32,
         optimizer,
         seed: config.seed,
-        mean: MEAN,
-        deviation: DEVIATION,
+        mean: MEAN.into(),
+        deviation: DEVIATION.into(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
         ..Options::new(config.model.clone(), config.batch_per_rank(world_size), config.size, classes)
     };

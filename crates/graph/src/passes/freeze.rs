@@ -22,18 +22,57 @@ pub fn pattern_matches(pattern: &str, name: &str) -> bool {
     glob(pattern, name)
 }
 
-/// Marks the parameters that some pattern names as not trainable. A batch norm whose weight and bias are both frozen
-/// normalises by its running statistics and does not change them.
-pub fn freeze(graph: &mut Graph, patterns: &[String]) -> Result<(), GraphError> {
-    for pattern in patterns {
-        if !graph.parameters().any(|(_, value, _)| pattern_matches(pattern, &value.name)) {
-            let example = graph.parameters().next().map_or_else(|| "none".into(), |(_, value, _)| value.name.clone());
-            return Err(GraphError::Pattern { pattern: pattern.clone(), example });
-        }
+/// Which parameters are not trained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Freeze {
+    /// Those that some pattern names ([`pattern_matches`]); each pattern must name one. No pattern freezes nothing.
+    Patterns(Vec<String>),
+    /// All but the classifier's ([`classifier_of`]): fine-tuning of the last layers.
+    AllButClassifier,
+}
+
+impl Default for Freeze {
+    /// Nothing is frozen.
+    fn default() -> Self {
+        Freeze::Patterns(Vec::new())
     }
+}
+
+/// The classifier among the parameters of a model, given their names in its order: the top-level module of the last one.
+///
+/// ```
+/// use enmasse_graph::classifier_of;
+/// assert_eq!(classifier_of(["conv1.weight", "layer1.0.conv1.weight", "fc.weight", "fc.bias"]), Some("fc"));
+/// assert_eq!(classifier_of(["features.0.weight", "classifier.1.weight", "classifier.4.bias"]), Some("classifier"));
+/// ```
+pub fn classifier_of<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let last = names.into_iter().last()?;
+    Some(last.split_once('.').map_or(last, |(module, _)| module))
+}
+
+/// Marks the parameters that are frozen as not trainable. A batch norm whose weight and bias are both frozen normalises by its
+/// running statistics and does not change them.
+pub fn freeze(graph: &mut Graph, frozen: &Freeze) -> Result<(), GraphError> {
+    let names = || graph.parameters().map(|(_, value, _)| value.name.as_str());
+    let is_frozen: Box<dyn Fn(&str) -> bool> = match frozen {
+        Freeze::Patterns(patterns) => {
+            if let Some(pattern) = patterns.iter().find(|pattern| !names().any(|name| pattern_matches(pattern, name))) {
+                let example = names().next().unwrap_or("none").into();
+                return Err(GraphError::Pattern { pattern: pattern.clone(), example });
+            }
+            Box::new(|name| patterns.iter().any(|pattern| pattern_matches(pattern, name)))
+        }
+        Freeze::AllButClassifier => {
+            let classifier = classifier_of(names()).unwrap_or_default().to_string();
+            if names().all(|name| pattern_matches(&classifier, name)) {
+                return Err(GraphError::OnlyClassifier { classifier });
+            }
+            Box::new(move |name| !pattern_matches(&classifier, name))
+        }
+    };
     for value in &mut graph.values {
         if let Role::Parameter(parameter) = &mut value.role {
-            parameter.trainable &= !patterns.iter().any(|pattern| pattern_matches(pattern, &value.name));
+            parameter.trainable &= !is_frozen(&value.name);
         }
     }
     freeze_statistics(graph);
@@ -83,7 +122,7 @@ mod tests {
 
     fn graph() -> Graph {
         let builder = Builder::new(2, [4, 4], Mode::Train, 0);
-        let x = builder.pixels([0.0; 3], [1.0; 3]);
+        let x = builder.pixels(&[0.0; 3], &[1.0; 3]);
         let x = x.conv2d("layer1.conv", Conv::new(4, 1)).batch_norm("layer1.bn").relu();
         let logits = x.conv2d("layer2.conv", Conv::new(4, 1)).batch_norm("layer2.bn").relu().flatten().linear("fc", 2);
         builder.finish(&logits, 2).unwrap().graph
@@ -93,7 +132,7 @@ mod tests {
     fn frozen_layers_keep_their_statistics() {
         let check = |patterns: &[&str], trainable: usize, updates: usize| {
             let mut graph = graph();
-            freeze(&mut graph, &patterns.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+            freeze(&mut graph, &Freeze::Patterns(patterns.iter().map(ToString::to_string).collect())).unwrap();
             let left = graph.parameters().filter(|(_, _, p)| p.trainable).count();
             let running = graph.nodes.iter().filter(|node| matches!(node.op, Op::RunningUpdate { .. })).count();
             let statistics = graph.nodes.iter().filter(|node| matches!(node.op, Op::BatchNormStatistics)).count();
@@ -108,7 +147,26 @@ mod tests {
 
     #[test]
     fn a_pattern_that_matches_nothing_is_an_error() {
-        let error = freeze(&mut graph(), &["layer9".into()]).unwrap_err().to_string();
+        let patterns = Freeze::Patterns(vec!["layer1".into(), "layer9".into()]);
+        let error = freeze(&mut graph(), &patterns).unwrap_err().to_string();
         assert!(error.contains("layer9") && error.contains("layer1.conv.weight"), "{error}");
+    }
+
+    #[test]
+    fn all_but_the_classifier() {
+        let mut graph = graph();
+        freeze(&mut graph, &Freeze::AllButClassifier).unwrap();
+        let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
+        assert!(trainable.map(|(_, value, _)| value.name.as_str()).eq(["fc.weight", "fc.bias"]));
+        assert!(graph.nodes.iter().all(|node| !matches!(node.op, Op::BatchNormStatistics | Op::RunningUpdate { .. })));
+    }
+
+    #[test]
+    fn a_model_that_is_its_classifier_has_nothing_to_freeze() {
+        let builder = Builder::new(2, [4, 4], Mode::Train, 0);
+        let logits = builder.pixels(&[0.0; 3], &[1.0; 3]).flatten().linear("fc.0", 3).relu().linear("fc.1", 2);
+        let mut graph = builder.finish(&logits, 2).unwrap().graph;
+        let error = freeze(&mut graph, &Freeze::AllButClassifier).unwrap_err();
+        assert_eq!(error, GraphError::OnlyClassifier { classifier: "fc".into() });
     }
 }

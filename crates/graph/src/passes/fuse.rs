@@ -1,9 +1,9 @@
-//! Batch norm, residual addition and ReLU become one pass over memory.
+//! Batch norm, residual addition and rectifier become one pass over memory.
 
-use crate::{Graph, Op, ValueId};
+use crate::{Graph, Op, Rectifier, ValueId};
 
-/// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` in a forward graph, where nothing else uses
-/// what lies between. `keep` are values that must stay (the logits).
+/// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph, where nothing
+/// else uses what lies between. `keep` are values that must stay (the logits).
 pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     let mut uses = graph.uses();
     keep.iter().for_each(|id| uses[id.0] += 1);
@@ -11,7 +11,7 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     while index < graph.nodes.len() {
         let taken = match graph.nodes[index].op {
             Op::Add => fuse_residual(graph, &uses, index),
-            Op::Relu => fuse_relu(graph, &uses, index),
+            Op::Rectify(rectifier) => fuse_rectifier(graph, &uses, index, rectifier),
             _ => None,
         };
         match taken {
@@ -24,10 +24,10 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     }
 }
 
-/// The batch norm without ReLU whose only use is `value`, if there is one.
+/// The batch norm without rectifier whose only use is `value`, if there is one.
 fn batch_norm_of(graph: &Graph, uses: &[usize], value: ValueId) -> Option<usize> {
     let index = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
-    let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize { relu: false, .. });
+    let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize { rectifier: None, .. });
     (plain && uses[value.0] == 1).then_some(index)
 }
 
@@ -44,14 +44,14 @@ fn fuse_residual(graph: &mut Graph, uses: &[usize], add: usize) -> Option<usize>
     Some(norm)
 }
 
-fn fuse_relu(graph: &mut Graph, uses: &[usize], relu: usize) -> Option<usize> {
-    let norm = batch_norm_of(graph, uses, graph.nodes[relu].inputs[0])?;
+fn fuse_rectifier(graph: &mut Graph, uses: &[usize], index: usize, by: Rectifier) -> Option<usize> {
+    let norm = batch_norm_of(graph, uses, graph.nodes[index].inputs[0])?;
     let mut fused = graph.nodes[norm].clone();
-    if let Op::BatchNormNormalize { relu, .. } = &mut fused.op {
-        *relu = true;
+    if let Op::BatchNormNormalize { rectifier, .. } = &mut fused.op {
+        *rectifier = Some(by);
     }
-    fused.outputs.clone_from(&graph.nodes[relu].outputs);
-    graph.nodes[relu] = fused;
+    fused.outputs.clone_from(&graph.nodes[index].outputs);
+    graph.nodes[index] = fused;
     Some(norm)
 }
 
@@ -60,16 +60,17 @@ mod tests {
     use super::*;
     use crate::{Builder, Conv, Mode, Tensor};
 
-    /// Names of the forward operations after fusion; `+` marks a residual, `r` a ReLU.
+    /// Names of the forward operations after fusion; `+` marks a residual, `r` a ReLU, `6` a ReLU6.
     fn check(model: impl Fn(Tensor) -> Tensor, expected: &[&str]) {
         let builder = Builder::new(2, [4, 4], Mode::Evaluate, 0);
-        let logits = model(builder.pixels([0.0; 3], [1.0; 3])).flatten().linear("fc", 2);
+        let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3])).flatten().linear("fc", 2);
         let mut forward = builder.finish(&logits, 2).unwrap();
         fuse(&mut forward.graph, &[forward.logits]);
         let names: Vec<String> = (forward.graph.nodes.iter())
             .map(|node| match node.op {
-                Op::BatchNormNormalize { relu, .. } => {
-                    format!("bn{}{}", if node.inputs.len() > 5 { "+" } else { "" }, if relu { "r" } else { "" })
+                Op::BatchNormNormalize { rectifier, .. } => {
+                    let rectifier = rectifier.map_or("", |r| if r == Rectifier::Relu { "r" } else { "6" });
+                    format!("bn{}{rectifier}", if node.inputs.len() > 5 { "+" } else { "" })
                 }
                 _ => node.op.name().into(),
             })
@@ -81,6 +82,7 @@ mod tests {
     fn what_is_fused_and_what_is_not() {
         let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(3, 1).no_bias());
         check(|x| conv(x, "c").batch_norm("b").relu(), &["conv2d", "bnr"]);
+        check(|x| conv(x, "c").batch_norm("b").relu6(), &["conv2d", "bn6"]);
         check(|x| conv(x.clone(), "c").batch_norm("b") + x, &["conv2d", "bn+"]);
         check(|x| (x.clone() + conv(x, "c").batch_norm("b")).relu(), &["conv2d", "bn+r"]);
         check(

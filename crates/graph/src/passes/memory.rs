@@ -124,7 +124,7 @@ mod tests {
             phase: Phase::Forward,
             layer: String::new(),
         };
-        graph.nodes.push(node(&Op::Relu, &[], ids[0]));
+        graph.nodes.push(node(&Op::Flatten, &[], ids[0]));
         for pair in ids.windows(2) {
             graph.nodes.push(node(&op, &pair[..1], pair[1]));
         }
@@ -139,10 +139,10 @@ mod tests {
             assert_eq!(total, expected);
             assert!(ids.iter().all(|id| offsets[id.0].unwrap() + bytes(&graph, *id) <= total));
         };
-        check(Op::Relu, &[16, 16, 16, 16], 128);
-        check(Op::Relu, &[16, 32, 16, 32], 192);
+        check(Op::Flatten, &[16, 16, 16, 16], 128);
+        check(Op::Flatten, &[16, 32, 16, 32], 192);
         // Over each other from the first to the last.
         check(Op::Dropout { probability: 0.5, seed: 0, layer: String::new() }, &[16, 16, 16, 16], 64);
-        check(Op::Relu, &[1, 1], 128);
+        check(Op::Flatten, &[1, 1], 128);
     }
 }

@@ -7,6 +7,6 @@ pub(crate) mod memory;
 mod sync_batch_norm;
 
 pub use data_parallel::{BucketSizes, data_parallel};
-pub use freeze::{freeze, pattern_matches};
+pub use freeze::{Freeze, classifier_of, freeze, pattern_matches};
 pub use fuse::fuse;
 pub use sync_batch_norm::sync_batch_norm;

@@ -1,7 +1,7 @@
 //! The cases, as in `fixtures/make.py`, and how a device runs one.
 
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Conv, Mode, Optimizer, Options, Phase, Plans, Pool, Role, Tensor, Window, compile};
+use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Role, Tensor, Window, compile};
 use enmasse_models::{ResNet, lenet, mlp};
 
 use crate::fixture::Results;
@@ -132,7 +132,7 @@ impl Case {
             size: self.size,
             label_smoothing: self.label_smoothing,
             optimizer: self.optimizer,
-            freeze: self.freeze.iter().map(|pattern| pattern.to_string()).collect(),
+            freeze: Freeze::Patterns(self.freeze.iter().map(|pattern| pattern.to_string()).collect()),
             ..Options::new(self.name, self.batch / shards, 1, CLASSES)
         };
         compile(&|x| (self.model)(x, CLASSES), &options).unwrap()

@@ -1,13 +1,30 @@
 //! Element-wise operations and changes of order.
 
-/// `max(x, 0)`, where NaN stays NaN: a broken activation must reach the loss, which stops the step.
-pub fn relu(x: &[f64]) -> Vec<f64> {
-    x.iter().map(|&x| if x <= 0.0 { 0.0 } else { x }).collect()
+use enmasse_graph::Rectifier;
+
+fn ceiling(rectifier: Rectifier) -> f64 {
+    match rectifier {
+        Rectifier::Relu => f64::INFINITY,
+        Rectifier::Relu6 => 6.0,
+    }
 }
 
-/// `dy` where `y > 0`, else 0.
-pub fn relu_backward(dy: &[f64], y: &[f64]) -> Vec<f64> {
-    dy.iter().zip(y).map(|(&dy, &y)| if y > 0.0 { dy } else { 0.0 }).collect()
+/// `max(x, 0)`, and `min(_, 6)` for ReLU6, where NaN stays NaN: a broken activation must reach the loss, which stops the
+/// step.
+pub fn rectify(x: &[f64], rectifier: Rectifier) -> Vec<f64> {
+    let ceiling = ceiling(rectifier);
+    let element = |&x: &f64| match x {
+        x if x <= 0.0 => 0.0,
+        x if x >= ceiling => ceiling,
+        x => x,
+    };
+    x.iter().map(element).collect()
+}
+
+/// `dy` where `y > 0`, and below the ceiling where there is one, else 0.
+pub fn rectify_backward(dy: &[f64], y: &[f64], rectifier: Rectifier) -> Vec<f64> {
+    let open = |y: f64| y > 0.0 && y < ceiling(rectifier);
+    dy.iter().zip(y).map(|(&dy, &y)| if open(y) { dy } else { 0.0 }).collect()
 }
 
 /// `a + b`.
@@ -47,9 +64,15 @@ mod tests {
 
     #[test]
     fn element_wise_by_hand() {
-        assert_eq!(relu(&[-1.0, -0.0, 0.0, 2.0, f64::INFINITY]), [0.0, 0.0, 0.0, 2.0, f64::INFINITY]);
-        assert!(relu(&[f64::NAN])[0].is_nan());
-        assert_eq!(relu_backward(&[1.0, 2.0, 3.0], &[0.0, 5.0, -1.0]), [0.0, 2.0, 0.0]);
+        let x = [-1.0, -0.0, 0.0, 2.0, 6.0, 7.0, f64::INFINITY];
+        assert_eq!(rectify(&x, Rectifier::Relu), [0.0, 0.0, 0.0, 2.0, 6.0, 7.0, f64::INFINITY]);
+        assert_eq!(rectify(&x, Rectifier::Relu6), [0.0, 0.0, 0.0, 2.0, 6.0, 6.0, 6.0]);
+        for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
+            assert!(rectify(&[f64::NAN], rectifier)[0].is_nan());
+        }
+        let (dy, y) = ([1.0, 2.0, 3.0, 4.0], [0.0, 5.0, -1.0, 6.0]);
+        assert_eq!(rectify_backward(&dy, &y, Rectifier::Relu), [0.0, 2.0, 0.0, 4.0]);
+        assert_eq!(rectify_backward(&dy, &y, Rectifier::Relu6), [0.0, 2.0, 0.0, 0.0]);
         assert_eq!(add(&[1.0, 2.0], &[10.0, 20.0]), [11.0, 22.0]);
     }
 

@@ -1,7 +1,9 @@
-//! Batch norm in the pieces of the plan: statistics, normalise (with residual and ReLU), the two sums, the input's
+//! Batch norm in the pieces of the plan: statistics, normalise (with residual and rectifier), the two sums, the input's
 //! gradient, and the running statistics. Channels are the last dimension; everything else counts as pixels.
 
-use super::activation::{relu, relu_backward};
+use enmasse_graph::Rectifier;
+
+use super::activation::{rectify, rectify_backward};
 
 /// Mean and biased variance per channel.
 pub fn statistics(x: &[f64], channels: usize) -> (Vec<f64>, Vec<f64>) {
@@ -45,32 +47,38 @@ impl Normalizer<'_> {
     }
 }
 
-/// `normalised x * weight + bias`, plus the residual, then the ReLU.
+/// `normalised x * weight + bias`, plus the residual, then the rectifier.
 pub fn normalize(
     x: &[f64],
     by: &Normalizer,
     weight: &[f64],
     bias: &[f64],
     residual: Option<&[f64]>,
-    with_relu: bool,
+    rectifier: Option<Rectifier>,
 ) -> Vec<f64> {
     let element = |(i, &x): (usize, &f64)| {
         let c = i % by.channels();
         by.apply(c, x) * weight[c] + bias[c] + residual.map_or(0.0, |residual| residual[i])
     };
     let y: Vec<f64> = x.iter().enumerate().map(element).collect();
-    if with_relu { relu(&y) } else { y }
+    match rectifier {
+        Some(rectifier) => rectify(&y, rectifier),
+        None => y,
+    }
 }
 
-/// `dy`, masked by `y > 0` where the forward had a ReLU.
-pub fn masked(dy: &[f64], y: Option<&[f64]>) -> Vec<f64> {
-    y.map_or_else(|| dy.to_vec(), |y| relu_backward(dy, y))
+/// The rectifier of the forward, if it had one, with its result.
+pub type Gate<'a> = Option<(Rectifier, &'a [f64])>;
+
+/// `dy`, masked by the forward's rectifier.
+pub fn masked(dy: &[f64], gate: Gate) -> Vec<f64> {
+    gate.map_or_else(|| dy.to_vec(), |(rectifier, y)| rectify_backward(dy, y, rectifier))
 }
 
 /// The gradients of bias and weight: sums of masked `dy` and of masked `dy` times the normalised x.
-pub fn reduce(dy: &[f64], x: &[f64], by: &Normalizer, y: Option<&[f64]>) -> (Vec<f64>, Vec<f64>) {
+pub fn reduce(dy: &[f64], x: &[f64], by: &Normalizer, gate: Gate) -> (Vec<f64>, Vec<f64>) {
     let (mut dbias, mut dweight) = (vec![0.0; by.channels()], vec![0.0; by.channels()]);
-    for (i, (dy, &x)) in masked(dy, y).iter().zip(x).enumerate() {
+    for (i, (dy, &x)) in masked(dy, gate).iter().zip(x).enumerate() {
         let c = i % by.channels();
         dbias[c] += dy;
         dweight[c] += dy * by.apply(c, x);
@@ -88,20 +96,20 @@ pub fn backward(
     by: &Normalizer,
     weight: &[f64],
     (dbias, dweight, count): (&[f64], &[f64], usize),
-    y: Option<&[f64]>,
+    gate: Gate,
 ) -> Vec<f64> {
     let count = count as f64;
     let element = |(i, (dy, &x)): (usize, (&f64, &f64))| {
         let c = i % by.channels();
         weight[c] * by.inverse_deviation(c) * (dy - dbias[c] / count - by.apply(c, x) * dweight[c] / count)
     };
-    masked(dy, y).iter().zip(x).enumerate().map(element).collect()
+    masked(dy, gate).iter().zip(x).enumerate().map(element).collect()
 }
 
 /// The gradient of x where mean and variance are running statistics, which do not depend on x.
-pub fn backward_running(dy: &[f64], by: &Normalizer, weight: &[f64], y: Option<&[f64]>) -> Vec<f64> {
+pub fn backward_running(dy: &[f64], by: &Normalizer, weight: &[f64], gate: Gate) -> Vec<f64> {
     let element = |(i, dy): (usize, &f64)| dy * weight[i % by.channels()] * by.inverse_deviation(i % by.channels());
-    masked(dy, y).iter().enumerate().map(element).collect()
+    masked(dy, gate).iter().enumerate().map(element).collect()
 }
 
 /// `[2,C]`: the mean and the unbiased variance of `count` pixels, both divided by `shards`.
@@ -128,6 +136,8 @@ mod tests {
     /// Without epsilon these normalise channel 1 by exactly 2; channel 0 takes a variance of 4 - 3 = 1.
     const BY: Normalizer = Normalizer { mean: &[4.0, 2.0], variance: &[1.0, 4.0], epsilon: 0.0 };
 
+    const RELU: Option<Rectifier> = Some(Rectifier::Relu);
+
     #[test]
     fn statistics_by_hand() {
         assert_eq!(statistics(&X, 2), (vec![4.0, 2.0], vec![5.0, 4.0]));
@@ -138,14 +148,16 @@ mod tests {
     fn normalize_by_hand() {
         let (weight, bias) = ([2.0, 10.0], [1.0, 0.5]);
         let plain = [-5.0, -9.5, -1.0, -9.5, 3.0, 10.5, 7.0, 10.5];
-        assert_eq!(normalize(&X, &BY, &weight, &bias, None, false), plain);
-        assert_eq!(normalize(&X, &BY, &weight, &bias, None, true), plain.map(|v: f64| v.max(0.0)));
+        assert_eq!(normalize(&X, &BY, &weight, &bias, None, None), plain);
+        assert_eq!(normalize(&X, &BY, &weight, &bias, None, RELU), plain.map(|v: f64| v.max(0.0)));
+        let relu6 = normalize(&X, &BY, &weight, &bias, None, Some(Rectifier::Relu6));
+        assert_eq!(relu6, plain.map(|v: f64| v.clamp(0.0, 6.0)));
         let residual = [6.0, 0.0, 0.0, 0.0, -4.0, 0.0, 0.0, 0.0];
         let expected = [1.0, 0.0, 0.0, 0.0, 0.0, 10.5, 7.0, 10.5];
-        assert_eq!(normalize(&X, &BY, &weight, &bias, Some(&residual), true), expected);
+        assert_eq!(normalize(&X, &BY, &weight, &bias, Some(&residual), RELU), expected);
         // Epsilon adds to the variance: 1 / sqrt(0.75 + 0.25).
         let by = Normalizer { mean: &[0.0], variance: &[0.75], epsilon: 0.25 };
-        assert_eq!(normalize(&[3.0], &by, &[1.0], &[0.0], None, false), [3.0]);
+        assert_eq!(normalize(&[3.0], &by, &[1.0], &[0.0], None, None), [3.0]);
     }
 
     #[test]
@@ -154,8 +166,10 @@ mod tests {
         // Normalised channel 0: -3, -1, 1, 3; channel 1: -1, -1, 1, 1.
         assert_eq!(reduce(&dy, &X, &BY, None), (vec![1111., 1111.], vec![3087., 1089.]));
         let y = [0., 1., 1., 0., 1., 1., 1., 1.];
-        assert_eq!(reduce(&dy, &X, &BY, Some(&y)), (vec![1110., 1101.], vec![3090., 1099.]));
-        assert_eq!(masked(&dy, Some(&y)), [0., 1., 10., 0., 100., 100., 1000., 1000.]);
+        assert_eq!(reduce(&dy, &X, &BY, Some((Rectifier::Relu, &y))), (vec![1110., 1101.], vec![3090., 1099.]));
+        assert_eq!(masked(&dy, Some((Rectifier::Relu, &y))), [0., 1., 10., 0., 100., 100., 1000., 1000.]);
+        let y = [0., 1., 6., 0., 1., 6., 1., 1.];
+        assert_eq!(reduce(&dy, &X, &BY, Some((Rectifier::Relu6, &y))), (vec![1100., 1001.], vec![3100., 999.]));
     }
 
     #[test]
@@ -172,12 +186,15 @@ mod tests {
         let dx = backward(&dy, &x, &by, &[4.0], (&dbias, &dweight, 8), None);
         assert_close(&dx, &[0.5, 2.5, 1.5, 7.5]);
         assert_close(&backward_running(&dy, &by, &[4.0], None), &[2.0, 4.0, 6.0, 12.0]);
-        assert_close(&backward_running(&dy, &by, &[4.0], Some(&[0.0, 1.0, 1.0, 0.0])), &[0.0, 4.0, 6.0, 0.0]);
+        assert_close(
+            &backward_running(&dy, &by, &[4.0], Some((Rectifier::Relu, &[0.0, 1.0, 1.0, 0.0]))),
+            &[0.0, 4.0, 6.0, 0.0],
+        );
         // The mask comes before everything else.
         let y = [0.0, 1.0, 1.0, 1.0];
-        let (dbias, dweight) = reduce(&dy, &x, &by, Some(&y));
+        let (dbias, dweight) = reduce(&dy, &x, &by, Some((Rectifier::Relu, &y)));
         let masked_dy = backward(&[0., 2., 3., 6.], &x, &by, &[4.0], (&dbias, &dweight, 4), None);
-        assert_eq!(backward(&dy, &x, &by, &[4.0], (&dbias, &dweight, 4), Some(&y)), masked_dy);
+        assert_eq!(backward(&dy, &x, &by, &[4.0], (&dbias, &dweight, 4), Some((Rectifier::Relu, &y))), masked_dy);
     }
 
     #[test]

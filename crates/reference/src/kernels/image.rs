@@ -1,9 +1,10 @@
 //! Pictures: bytes to the numbers that the first layer takes.
 
-/// `(x / 255 - mean) / deviation` per channel of three.
-pub fn normalize(x: &[f64], mean: [f32; 3], deviation: [f32; 3]) -> Vec<f64> {
-    let place = |(i, x): (usize, &f64)| (x / 255.0 - f64::from(mean[i % 3])) / f64::from(deviation[i % 3]);
-    x.iter().enumerate().map(place).collect()
+/// `(x / 255 - mean) / deviation` of the first channels of pictures with three: as many as there are means.
+pub fn normalize(x: &[f64], mean: &[f32], deviation: &[f32]) -> Vec<f64> {
+    let by = || mean.iter().zip(deviation).map(|(&mean, &deviation)| (f64::from(mean), f64::from(deviation)));
+    let pixel = |x: &[f64]| x.iter().zip(by()).map(|(x, (mean, deviation))| (x / 255.0 - mean) / deviation).collect();
+    x.chunks(3).flat_map(|x| -> Vec<f64> { pixel(x) }).collect()
 }
 
 #[cfg(test)]
@@ -12,7 +13,9 @@ mod tests {
 
     #[test]
     fn normalize_by_hand() {
-        let y = normalize(&[0., 51., 255., 255., 0., 0.], [0.5, 0.0, 0.25], [0.5, 0.25, 1.0]);
+        let pixels = [0., 51., 255., 255., 0., 0.];
+        let y = normalize(&pixels, &[0.5, 0.0, 0.25], &[0.5, 0.25, 1.0]);
         assert_eq!(y, [-1.0, 0.8, 0.75, 1.0, 0.0, -0.25]);
+        assert_eq!(normalize(&pixels, &[0.5], &[0.25]), [-2.0, 2.0]);
     }
 }

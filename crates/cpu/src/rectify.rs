@@ -1,0 +1,95 @@
+//! What a pass applies last: nothing, or a rectifier, whose gradient is known from its result.
+
+use crate::isa::Simd;
+
+/// The ceiling of a ReLU6.
+const SIX: f32 = 6.0;
+
+/// A rectifier as a type, so that loops hold no decisions. Methods as those of [`Simd`], under the same conditions.
+pub(crate) trait Rectify: Sync + 'static {
+    /// Whether [`Rectify::gate`] looks at the result.
+    const GATES: bool;
+    /// The result.
+    unsafe fn apply<S: Simd>(x: S::V) -> S::V;
+    /// `dy` where the result `y` let it pass, else 0.
+    unsafe fn gate<S: Simd>(dy: S::V, y: S::V) -> S::V;
+}
+
+/// No rectifier.
+pub(crate) struct Identity;
+/// `max(x, 0)`.
+pub(crate) struct Relu;
+/// `min(max(x, 0), 6)`.
+pub(crate) struct Relu6;
+
+impl Rectify for Identity {
+    const GATES: bool = false;
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(x: S::V) -> S::V {
+        x
+    }
+    #[inline(always)]
+    unsafe fn gate<S: Simd>(dy: S::V, _: S::V) -> S::V {
+        dy
+    }
+}
+
+impl Rectify for Relu {
+    const GATES: bool = true;
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(x: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::relu(x) }
+    }
+    #[inline(always)]
+    unsafe fn gate<S: Simd>(dy: S::V, y: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::where_positive(dy, y) }
+    }
+}
+
+impl Rectify for Relu6 {
+    const GATES: bool = true;
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(x: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::at_most(S::relu(x), S::splat(SIX)) }
+    }
+    #[inline(always)]
+    unsafe fn gate<S: Simd>(dy: S::V, y: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::where_positive(S::where_positive(dy, y), S::sub(S::splat(SIX), y)) }
+    }
+}
+
+/// Evaluates `$body` with the type `$name` standing for a rectifier that is known at run time.
+macro_rules! with_rectifier {
+    ($rectifier:expr, $name:ident => $body:expr) => {
+        match $rectifier {
+            None => {
+                type $name = $crate::rectify::Identity;
+                $body
+            }
+            Some(enmasse_graph::Rectifier::Relu) => {
+                type $name = $crate::rectify::Relu;
+                $body
+            }
+            Some(enmasse_graph::Rectifier::Relu6) => {
+                type $name = $crate::rectify::Relu6;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_rectifier;
+
+/// What the rectifier lets pass of one value: the plain twin of the types above.
+#[cfg(test)]
+pub(crate) fn plain(rectifier: Option<enmasse_graph::Rectifier>, x: f64) -> (f64, bool) {
+    use enmasse_graph::Rectifier;
+    match rectifier {
+        None => (x, true),
+        Some(Rectifier::Relu) => (x.max(0.0), x > 0.0),
+        Some(Rectifier::Relu6) => (x.clamp(0.0, 6.0), x > 0.0 && x < 6.0),
+    }
+}
