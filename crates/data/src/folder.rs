@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fs::{self, FileType};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::{DataError, Dataset, Picture, decode};
 
@@ -16,8 +17,8 @@ pub const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 pub struct Folder {
     root: PathBuf,
     classes: Vec<String>,
-    /// Path relative to `root`, and class.
-    files: Vec<(String, usize)>,
+    /// Path relative to `root`, and class. Shared: lists of a million files are cloned with the folder.
+    files: Arc<Vec<(String, usize)>>,
     convert_rgb: bool,
 }
 
@@ -38,7 +39,7 @@ impl Folder {
             let pictures = pictures(&root.join(&relative))?;
             files.extend(pictures.into_iter().map(|file| (format!("{relative}/{file}"), label)));
         }
-        Ok(Folder { root: root.to_owned(), classes, files, convert_rgb: false })
+        Ok(Folder { root: root.to_owned(), classes, files: Arc::new(files), convert_rgb: false })
     }
 
     /// A data set from a stored list of relative paths; each path's last folder is its class.
@@ -53,7 +54,7 @@ impl Folder {
             };
             labelled.push((file, label));
         }
-        Ok(Folder { root, classes, files: labelled, convert_rgb: false })
+        Ok(Folder { root, classes, files: Arc::new(labelled), convert_rgb: false })
     }
 
     /// Labels the same pictures by another list of classes, such as a trained model's. Each class here must be in it.
@@ -70,7 +71,7 @@ impl Folder {
                 }
             }
         }
-        for (_, label) in &mut self.files {
+        for (_, label) in Arc::make_mut(&mut self.files) {
             *label = labels[*label];
         }
         self.classes = classes.to_vec();
@@ -106,7 +107,7 @@ impl Folder {
     /// Number of pictures of each class.
     pub fn counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.classes.len()];
-        for &(_, label) in &self.files {
+        for &(_, label) in self.files.iter() {
             counts[label] += 1;
         }
         counts
@@ -115,7 +116,7 @@ impl Folder {
     /// The part of this data set for which `keep` answers true, in the same order.
     pub(crate) fn part(&self, keep: impl Fn(usize) -> bool) -> Folder {
         let kept = self.files.iter().enumerate().filter(|&(index, _)| keep(index));
-        Folder { files: kept.map(|(_, file)| file.clone()).collect(), ..self.clone() }
+        Folder { files: Arc::new(kept.map(|(_, file)| file.clone()).collect()), ..self.clone() }
     }
 }
 

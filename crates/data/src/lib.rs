@@ -32,12 +32,18 @@
 //! # Ok::<(), DataError>(())
 //! ```
 
+mod cifar;
 mod dataset;
 pub mod decode;
 mod error;
 mod folder;
+mod idx;
+mod kind;
 mod loader;
+mod mt19937;
+mod open;
 mod order;
+mod packed;
 mod pool;
 mod resize;
 pub mod shapes;
@@ -47,9 +53,11 @@ mod transform;
 pub use dataset::{Dataset, Picture};
 pub use error::DataError;
 pub use folder::Folder;
+pub use kind::{DataKind, Normalization};
 pub use loader::{Batch, Batches, EvalLoader, TrainLoader};
-pub use order::{EpochOrder, EvalOrder, Sharding, TrainOrder};
+pub use open::{OpenData, OpenOptions, open};
+pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
 pub use pool::DecodePool;
 pub use resize::Resizer;
-pub use split::Split;
-pub use transform::{CropBox, EvalTransform, TrainTransform};
+pub use split::{Split, SplitKind};
+pub use transform::{Crop, CropBox, EvalTransform, TrainTransform};

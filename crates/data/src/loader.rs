@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::pool::{Job, Scratch, lock};
 use crate::{
-    DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sharding, TrainOrder, TrainTransform,
+    DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder, TrainTransform,
 };
 
 /// One shard's piece of a global batch. Dropping it gives its memory back to the loader.
@@ -53,8 +53,8 @@ pub struct TrainLoader {
 }
 
 impl TrainLoader {
-    /// A loader over `dataset`. `seed` decides order and augmentation. Fails if a setting is out of range, or if the data set
-    /// is smaller than one global batch.
+    /// A loader over `dataset` in our order. `seed` decides order and augmentation. Fails if a setting is out of range, or if
+    /// the data set is smaller than one global batch.
     pub fn new(
         pool: &DecodePool,
         dataset: Arc<dyn Dataset>,
@@ -62,16 +62,21 @@ impl TrainLoader {
         sharding: Sharding,
         seed: u64,
     ) -> Result<Self, DataError> {
+        Self::with_sampler(pool, dataset, transform, sharding, seed, Sampler::Shuffle)
+    }
+
+    /// The same in the order of `sampler`.
+    pub fn with_sampler(
+        pool: &DecodePool,
+        dataset: Arc<dyn Dataset>,
+        transform: TrainTransform,
+        sharding: Sharding,
+        seed: u64,
+        sampler: Sampler,
+    ) -> Result<Self, DataError> {
         transform.check()?;
         sharding.check()?;
-        let (samples, global_batch) = (dataset.len(), sharding.global_batch());
-        let Sharding { shards, batch, .. } = sharding;
-        let order = TrainOrder::new(seed, samples, global_batch).map_err(|_| DataError::TooFewSamples {
-            samples,
-            global_batch,
-            shards,
-            batch,
-        })?;
+        let order = TrainOrder::with_sampler(sampler, seed, dataset.len(), sharding)?;
         let core = Core::new(pool, dataset, sharding.batch, transform.size);
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
@@ -79,6 +84,11 @@ impl TrainLoader {
     /// Batches per epoch, the same for every shard.
     pub fn batches(&self) -> usize {
         self.order.batches()
+    }
+
+    /// Batches that an epoch has left when its first `consumed` samples are done, counted over all shards.
+    pub fn batches_behind(&self, consumed: usize) -> usize {
+        self.order.batches_behind(consumed)
     }
 
     /// Samples left out of each epoch, over all shards.

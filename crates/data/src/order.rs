@@ -7,6 +7,7 @@ use std::ops::Range;
 use enmasse_tensor::RandomStream;
 
 use crate::DataError;
+use crate::mt19937::{RANDPERM_END, torch_randperm};
 
 /// Which piece of each global batch is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,20 @@ impl Sharding {
     }
 }
 
+/// Whose order of training samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sampler {
+    /// Ours: one permutation of all samples per (seed, epoch), whatever the number of shards.
+    #[default]
+    Shuffle,
+    /// PyTorch's: `DistributedSampler(shuffle=True, seed=seed, drop_last=drop_last)` with `set_epoch`, one replica per shard, and
+    /// `BatchSampler(drop_last=True)`. Shard s takes every n-th sample of a permutation that depends on seed + epoch.
+    Distributed {
+        /// Whether samples that do not go evenly over the shards are left out; otherwise the first ones are given out again.
+        drop_last: bool,
+    },
+}
+
 /// The order of training samples. The epoch is an argument of [`epoch`](TrainOrder::epoch): it cannot be forgotten.
 ///
 /// ```
@@ -57,28 +72,59 @@ impl Sharding {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TrainOrder {
+    sampler: Sampler,
     seed: u64,
     samples: usize,
+    /// Entries of an epoch: the samples, and those given out again.
+    entries: usize,
+    shards: usize,
     global_batch: usize,
 }
 
 impl TrainOrder {
-    /// The order of `samples` samples in global batches of `global_batch`; at least one must fit.
+    /// Our order of `samples` samples in global batches of `global_batch`; at least one must fit.
     pub fn new(seed: u64, samples: usize, global_batch: usize) -> Result<Self, DataError> {
-        if global_batch == 0 || samples < global_batch {
-            return Err(DataError::TooFewSamples { samples, global_batch, shards: 1, batch: global_batch });
+        Self::with_sampler(Sampler::Shuffle, seed, samples, Sharding { shard: 0, shards: 1, batch: global_batch })
+    }
+
+    /// The order that `sampler` gives `samples` samples; at least one global batch must fit. Which shard is asked for makes no
+    /// difference.
+    pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: Sharding) -> Result<Self, DataError> {
+        let Sharding { shards, batch, .. } = sharding;
+        let too_few = |global_batch| DataError::TooFewSamples { samples, global_batch, shards, batch };
+        let global_batch = shards.checked_mul(batch).filter(|&samples| samples > 0).ok_or_else(|| too_few(0))?;
+        let entries = match sampler {
+            Sampler::Shuffle => samples,
+            Sampler::Distributed { .. } if samples >= RANDPERM_END => {
+                return Err(DataError::Setting(format!(
+                    "PyTorch's order is known for fewer than {RANDPERM_END} samples, not for {samples}; take our own"
+                )));
+            }
+            Sampler::Distributed { drop_last: true } => samples / shards * shards,
+            Sampler::Distributed { drop_last: false } if samples == 0 => 0,
+            Sampler::Distributed { drop_last: false } => {
+                samples.checked_next_multiple_of(shards).ok_or_else(|| too_few(global_batch))?
+            }
+        };
+        if entries < global_batch {
+            return Err(too_few(global_batch));
         }
-        Ok(TrainOrder { seed, samples, global_batch })
+        Ok(TrainOrder { sampler, seed, samples, entries, shards, global_batch })
     }
 
     /// Global batches per epoch; the last incomplete one is left out.
     pub fn batches(&self) -> usize {
-        self.samples / self.global_batch
+        self.batches_behind(0)
     }
 
-    /// Samples that an epoch leaves out: those of the last incomplete global batch, others in each epoch.
+    /// Global batches that an epoch has left when its first `consumed` entries are done.
+    pub fn batches_behind(&self, consumed: usize) -> usize {
+        self.entries.saturating_sub(consumed) / self.global_batch
+    }
+
+    /// Samples that an epoch leaves out, others in each epoch.
     pub fn dropped(&self) -> usize {
-        self.samples % self.global_batch
+        self.samples.saturating_sub(self.batches() * self.global_batch)
     }
 
     /// The order of `epoch`.
@@ -86,16 +132,36 @@ impl TrainOrder {
         self.rest_of_epoch(epoch, 0)
     }
 
-    /// The order of what is left of `epoch` when its first `consumed` samples are done, whatever the global batch they were
-    /// done in: a resumed run repeats no sample and leaves none out but the last incomplete global batch.
+    /// The order of what is left of `epoch` when its first `consumed` entries are done, whatever the global batch they were
+    /// done in: a resumed run repeats no sample and leaves none out but the last incomplete global batch (and what
+    /// [`Sampler::Distributed`] gives out again).
     pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
-        let mut indices = RandomStream::new(self.seed, "sample order", epoch, 0).permutation(self.samples);
-        indices.drain(..consumed.min(self.samples));
+        let mut indices = match self.sampler {
+            Sampler::Shuffle => RandomStream::new(self.seed, "sample order", epoch, 0).permutation(self.samples),
+            Sampler::Distributed { .. } => torch_randperm(self.samples, self.seed.wrapping_add(epoch)),
+        };
+        indices.truncate(self.entries);
+        for entry in indices.len()..self.entries {
+            indices.push(indices[entry - self.samples]);
+        }
+        indices.drain(..consumed.min(self.entries));
+        if let Sampler::Distributed { .. } = self.sampler {
+            indices.chunks_exact_mut(self.global_batch).for_each(|batch| gather_strides(batch, self.shards));
+        }
         EpochOrder { indices, global_batch: self.global_batch }
     }
 }
 
-/// The order of one epoch, or of the rest of one: a permutation of the samples, or the end of it.
+/// Puts the entries s, s + n, s + 2n, … of a global batch behind one another, for each shard s of n: its contiguous piece.
+///
+/// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th global batch.
+fn gather_strides(batch: &mut [usize], shards: usize) {
+    let entries = batch.to_vec();
+    let strided = (0..shards).flat_map(|shard| entries[shard..].iter().step_by(shards));
+    batch.iter_mut().zip(strided).for_each(|(entry, &index)| *entry = index);
+}
+
+/// The order of one epoch, or of the rest of one.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
     indices: Vec<usize>,

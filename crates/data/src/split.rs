@@ -3,8 +3,21 @@
 use std::path::Path;
 
 use enmasse_tensor::RandomStream;
+use serde::{Deserialize, Serialize};
 
-use crate::{DataError, Dataset, Folder};
+use crate::mt19937::PythonRandom;
+use crate::{DataError, Dataset, Folder, OpenOptions};
+
+/// Whose lot decides which pictures of a folder validate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SplitKind {
+    /// Ours: see [`Folder::split`].
+    #[default]
+    Seeded,
+    /// CPython's, as in the tutorials: see [`Folder::split_as_python`].
+    Python,
+}
 
 /// The two parts of a data set; both know the same classes.
 #[derive(Clone, Debug)]
@@ -19,7 +32,12 @@ impl Split {
     /// Opens a folder with `train/` and `val/` (or `test/`), or splits a folder of class folders with
     /// [`Folder::split`]. Fails with fewer than two classes, or when nothing would be left to validate with.
     pub fn open(root: impl AsRef<Path>, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
-        let root = root.as_ref();
+        Self::open_with(root.as_ref(), &OpenOptions { split_seed, val_fraction, ..OpenOptions::default() })
+    }
+
+    /// The same with all options. Folders `train/` and `val/` are parts already, whatever the split asked for.
+    pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
+        let &OpenOptions { split_seed, val_fraction, .. } = options;
         let held_out = ["val", "test"].into_iter().find(|part| root.join(part).is_dir());
         let split = match held_out.filter(|_| root.join("train").is_dir()) {
             Some(part) => {
@@ -27,7 +45,13 @@ impl Split {
                 same_classes(&train, &val, root, part)?;
                 Split { train, val }
             }
-            None => Folder::scan(root)?.split(split_seed, val_fraction)?,
+            None => {
+                let folder = Folder::scan(root)?;
+                match options.split {
+                    SplitKind::Seeded => folder.split(split_seed, val_fraction)?,
+                    SplitKind::Python => folder.split_as_python(split_seed, val_fraction)?,
+                }
+            }
         };
         if let [only] = split.train.classes() {
             return Err(DataError::layout(root, format!("only one class ({only}); a classifier needs at least two")));
@@ -38,7 +62,7 @@ impl Split {
             );
             return Err(DataError::layout(root, problem));
         }
-        Ok(split)
+        Ok(split.convert_rgb(options.convert_rgb))
     }
 
     /// Whether pictures of both parts that are not RGB are converted; see [`Folder::convert_rgb`].
@@ -51,6 +75,31 @@ impl Folder {
     /// Holds out ⌊n · `val_fraction`⌋ of each class's n pictures, drawn by `split_seed` and the class's name alone: other
     /// classes, the training seed and the machine do not change the draw. A class with one picture keeps it for training.
     pub fn split(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
+        self.hold_out(val_fraction, |class, own, count| {
+            let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
+            order[..count].to_vec()
+        })
+    }
+
+    /// The split of `random.seed(split_seed)` and then `random.sample(pictures, int(n * val_fraction))` for each class in turn,
+    /// of sorted names. It knows pictures by `.jpg`, `.JPG`, `.png` and `.PNG` alone; others are in neither part.
+    ///
+    /// Hidden files and folders are left out here, as everywhere; Python's `os.listdir` would take them.
+    pub fn split_as_python(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
+        const EXTENSIONS: [&str; 4] = ["jpg", "JPG", "png", "PNG"];
+        let known =
+            |file: &str| Path::new(file).extension().is_some_and(|own| EXTENSIONS.iter().any(|name| own == *name));
+        let files: Vec<&str> = self.files().collect();
+        let mut random = PythonRandom::new(split_seed);
+        self.part(|index| known(files[index])).hold_out(val_fraction, |_, own, count| random.sample(own, count))
+    }
+
+    /// `draw` is given a class's name, its number of pictures, and how many of their positions to return.
+    fn hold_out(
+        &self,
+        val_fraction: f64,
+        mut draw: impl FnMut(&str, usize, usize) -> Vec<usize>,
+    ) -> Result<Split, DataError> {
         if !(0.0..1.0).contains(&val_fraction) {
             return Err(DataError::Setting(format!("the validation fraction must lie in [0, 1), not {val_fraction}")));
         }
@@ -61,8 +110,7 @@ impl Folder {
         let mut held = vec![false; self.len()];
         for (class, own) in self.classes().iter().zip(by_class) {
             let count = (own.len() as f64 * val_fraction) as usize;
-            let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own.len());
-            for &position in &order[..count] {
+            for position in draw(class, own.len(), count) {
                 held[own[position]] = true;
             }
         }

@@ -37,55 +37,94 @@ impl CropBox {
     }
 }
 
-/// For training: RandomResizedCrop, then RandomHorizontalFlip.
+/// For training: what is cut out of a picture, then RandomHorizontalFlip.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainTransform {
     /// Edge of the square result, in pixels.
     pub size: usize,
-    /// Least and largest part of the picture's area that a crop covers.
-    pub scale: (f64, f64),
-    /// Least and largest width / height of a crop; drawn uniformly in the logarithm.
-    pub ratio: (f64, f64),
+    /// How the square is cut out.
+    pub crop: Crop,
     /// Probability of a flip.
     pub flip: f64,
 }
 
+/// How training pictures become squares.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Crop {
+    /// RandomResizedCrop: any part of the picture, stretched.
+    Resized {
+        /// Least and largest part of the picture's area that a crop covers.
+        scale: (f64, f64),
+        /// Least and largest width / height of a crop; drawn uniformly in the logarithm.
+        ratio: (f64, f64),
+    },
+    /// RandomCrop: a square of the picture with black margins. A picture that is not of the right size has it given first, as
+    /// [`EvalTransform`] does it with `resize` = `size`.
+    Padded {
+        /// Width of the margins, in pixels; less than the size.
+        padding: usize,
+    },
+    /// Nothing random: what [`EvalTransform`] does with this `resize`.
+    None {
+        /// Length that the picture's shorter side is resized to.
+        resize: usize,
+    },
+}
+
+impl Crop {
+    /// RandomResizedCrop with torchvision's defaults.
+    pub fn resized() -> Self {
+        Crop::Resized { scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) }
+    }
+}
+
 impl TrainTransform {
-    /// torchvision's defaults for pictures of `size` × `size`.
+    /// RandomResizedCrop to `size` × `size` and flips, with torchvision's defaults.
     pub fn new(size: usize) -> Self {
-        TrainTransform { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5 }
+        TrainTransform { size, crop: Crop::resized(), flip: 0.5 }
     }
 
     /// Fails where a parameter makes no sense.
     pub fn check(&self) -> Result<(), DataError> {
         check_size(self.size)?;
         let ordered = |(low, high): (f64, f64)| low > 0.0 && low <= high && high.is_finite();
-        if !ordered(self.scale) || self.scale.1 > 1.0 || !ordered(self.ratio) || !(0.0..=1.0).contains(&self.flip) {
-            return Err(DataError::Setting(format!(
-                "{self:?}: scale must lie in (0, 1], ratio above 0, flip in [0, 1]"
-            )));
+        match self.crop {
+            Crop::Resized { scale, ratio } if !ordered(scale) || scale.1 > 1.0 || !ordered(ratio) => {
+                return Err(DataError::Setting(format!(
+                    "a crop of scale {scale:?} and ratio {ratio:?}: scale must lie in (0, 1], ratio above 0"
+                )));
+            }
+            Crop::Padded { padding } if padding >= self.size => {
+                return Err(DataError::Setting(format!(
+                    "margins of {padding} pixels around pictures of {0} hide them: give fewer than {0}",
+                    self.size
+                )));
+            }
+            Crop::None { resize } => check_size(resize)?,
+            _ => {}
+        }
+        if !(0.0..=1.0).contains(&self.flip) {
+            return Err(DataError::Setting(format!("a probability of {} for a flip: give one in [0, 1]", self.flip)));
         }
         Ok(())
     }
 
-    /// The crop of sample `index` in `epoch`, for a picture of `width` × `height`: ten tries, then the largest central crop
-    /// of an allowed ratio.
+    /// What is cut out for sample `index` in `epoch`, of a picture of `width` × `height`. With [`Crop::Padded`] it is a part of the
+    /// square with its margins; with [`Crop::None`] it is the whole picture.
     pub fn draw_crop(&self, seed: u64, epoch: u64, index: u64, width: usize, height: usize) -> CropBox {
-        let mut random = RandomStream::new(seed, "augment random_resized_crop", epoch, index);
-        let area = (width * height) as f64;
-        for _ in 0..10 {
-            let target = area * random.uniform(self.scale.0, self.scale.1);
-            let ratio = random.uniform(self.ratio.0.ln(), self.ratio.1.ln()).exp();
-            // Python rounds halves to even.
-            let w = (target * ratio).sqrt().round_ties_even() as usize;
-            let h = (target / ratio).sqrt().round_ties_even() as usize;
-            if (1..=width).contains(&w) && (1..=height).contains(&h) {
-                let top = random.below((height - h + 1) as u64) as usize;
-                let left = random.below((width - w + 1) as u64) as usize;
-                return CropBox { left, top, width: w, height: h };
+        match self.crop {
+            Crop::Resized { scale, ratio } => {
+                let random = RandomStream::new(seed, "augment random_resized_crop", epoch, index);
+                draw_resized(random, scale, ratio, width, height)
             }
+            Crop::Padded { padding } => {
+                let mut random = RandomStream::new(seed, "augment random_crop", epoch, index);
+                let mut start = || random.below(2 * padding as u64 + 1) as usize;
+                let (top, left) = (start(), start());
+                CropBox { left, top, width: self.size, height: self.size }
+            }
+            Crop::None { .. } => CropBox::whole(width, height),
         }
-        central_crop(self.ratio, width, height)
     }
 
     /// Whether sample `index` is flipped in `epoch`.
@@ -93,12 +132,66 @@ impl TrainTransform {
         RandomStream::new(seed, "augment random_horizontal_flip", epoch, index).unit() < self.flip
     }
 
-    /// Crops, resizes to `size` and flips `picture` into `out` (`size * size * 3` bytes).
+    /// Crops, resizes to `size` and flips `picture` into `out` (`size * size * 3` bytes). `crop` is one of
+    /// [`draw_crop`](TrainTransform::draw_crop).
     pub fn apply(&self, picture: &Picture, crop: CropBox, flip: bool, resizer: &mut Resizer, out: &mut [u8]) {
-        resizer.resize(picture, crop, self.size, self.size, out);
-        if flip {
-            flip_rows(out, self.size);
+        let size = self.size;
+        match self.crop {
+            Crop::Resized { .. } => resizer.resize(picture, crop, size, size, out),
+            Crop::Padded { padding } if (picture.width(), picture.height()) == (size, size) => {
+                cut_padded(picture.pixels(), size, padding, crop, out);
+            }
+            Crop::Padded { padding } => {
+                let mut fitted = std::mem::take(&mut resizer.fitted);
+                fitted.resize(out.len(), 0);
+                EvalTransform { size, resize: size }.apply(picture, resizer, &mut fitted);
+                cut_padded(&fitted, size, padding, crop, out);
+                resizer.fitted = fitted;
+            }
+            Crop::None { resize } => EvalTransform { size, resize }.apply(picture, resizer, out),
         }
+        if flip {
+            flip_rows(out, size);
+        }
+    }
+}
+
+/// Ten tries, then the largest central crop of an allowed ratio.
+fn draw_resized(
+    mut random: RandomStream,
+    scale: (f64, f64),
+    ratio: (f64, f64),
+    width: usize,
+    height: usize,
+) -> CropBox {
+    let area = (width * height) as f64;
+    for _ in 0..10 {
+        let target = area * random.uniform(scale.0, scale.1);
+        let ratio = random.uniform(ratio.0.ln(), ratio.1.ln()).exp();
+        // Python rounds halves to even.
+        let w = (target * ratio).sqrt().round_ties_even() as usize;
+        let h = (target / ratio).sqrt().round_ties_even() as usize;
+        if (1..=width).contains(&w) && (1..=height).contains(&h) {
+            let top = random.below((height - h + 1) as u64) as usize;
+            let left = random.below((width - w + 1) as u64) as usize;
+            return CropBox { left, top, width: w, height: h };
+        }
+    }
+    central_crop(ratio, width, height)
+}
+
+/// The square `crop` of a `size` × `size` picture inside black margins of `padding` pixels.
+fn cut_padded(pixels: &[u8], size: usize, padding: usize, crop: CropBox, out: &mut [u8]) {
+    // Along a side: how many black pixels come first, where the picture begins, and how many pixels of it there are.
+    let side = |start: usize| {
+        let (before, from) = (padding.saturating_sub(start).min(size), start.saturating_sub(padding).min(size));
+        (before, from, size - before.max(from))
+    };
+    let ((above, top, rows), (before, left, columns)) = (side(crop.top), side(crop.left));
+    out.fill(0);
+    let source = pixels.chunks_exact(size * 3).skip(top).take(rows);
+    for (out, row) in out.chunks_exact_mut(size * 3).skip(above).zip(source) {
+        out[before * 3..][..columns * 3].copy_from_slice(&row[left * 3..][..columns * 3]);
     }
 }
 

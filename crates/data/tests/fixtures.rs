@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{CropBox, DataError, EvalTransform, Picture, Resizer, TrainTransform, decode};
+use enmasse_data::{Crop, CropBox, DataError, EvalTransform, Picture, Resizer, TrainTransform, decode};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -126,8 +126,9 @@ fn crops_and_flips_as_torchvision_does() {
 
 #[test]
 fn falls_back_to_torchvision_s_central_crop() {
+    let whole = Crop::Resized { scale: (1.0, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
     for case in cases("fallback") {
-        let transform = TrainTransform { scale: (1.0, 1.0), ..TrainTransform::new(8) };
+        let transform = TrainTransform { crop: whole.clone(), ..TrainTransform::new(8) };
         let [width, height] = [0, 1].map(|i| case["size"][i].as_u64().unwrap() as usize);
         assert_eq!(transform.draw_crop(0, 0, 0, width, height), crop_box(&case["box"]), "{case}");
     }

@@ -7,7 +7,8 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batch, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
+    Batch, Crop, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader,
+    TrainTransform,
 };
 
 /// Pictures whose pixels tell their index; some may be faulty.
@@ -196,8 +197,11 @@ fn settings_out_of_range() {
         assert!(error.contains(expected), "{error}");
     };
     let two = Sharding { shard: 0, shards: 2, batch: 4 };
+    let with = |crop| TrainTransform { crop, ..TrainTransform::new(8) };
     check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
-    check(TrainTransform { scale: (0.5, 0.1), ..TrainTransform::new(8) }, ALONE, "scale must lie");
-    check(TrainTransform { flip: f64::NAN, ..TrainTransform::new(8) }, ALONE, "flip in");
+    check(with(Crop::Resized { scale: (0.5, 0.1), ratio: (1.0, 1.0) }), ALONE, "scale must lie");
+    check(TrainTransform { flip: f64::NAN, ..TrainTransform::new(8) }, ALONE, "a flip: give one in [0, 1]");
+    check(with(Crop::Padded { padding: 8 }), ALONE, "margins of 8 pixels around pictures of 8 hide them");
+    check(with(Crop::None { resize: 0 }), ALONE, "size of 0 pixels");
 }

@@ -1,0 +1,115 @@
+//! MNIST and Fashion-MNIST: pictures and labels in idx files, plain or compressed with gzip.
+//!
+//! The format stands at the foot of <http://yann.lecun.com/exdb/mnist/>: two zero bytes, the element type (8: bytes), the
+//! number of dimensions, each dimension as a big-endian 32-bit number, then the elements.
+
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use crate::packed::{Packed, Records, append_file, append_limited};
+use crate::{DataError, DataKind};
+
+const EDGE: usize = 28;
+
+/// Pictures and labels of the training part, then of the test part.
+pub(crate) const FILES: [&str; 4] =
+    ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"];
+
+/// The first labels of Fashion-MNIST's training part, which tell it from MNIST: the files bear the same names.
+const FASHION_BEGINS: [u8; 16] = [9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9];
+
+const CLOTHES: [&str; 10] =
+    ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"];
+
+/// The names that the file `name` is found under; some programs that extract archives write a dot for the second dash.
+pub(crate) fn spellings(name: &str) -> Vec<String> {
+    let dotted = name.replace("-idx", ".idx");
+    vec![name.to_owned(), format!("{name}.gz"), dotted.clone(), format!("{dotted}.gz")]
+}
+
+/// Reads both parts from the files of [`FILES`]. `kind` is what the folder's name says; without such a name (MNIST) the
+/// labels may say otherwise.
+pub(crate) fn read(paths: &[PathBuf], kind: DataKind) -> Result<(DataKind, Packed, Packed), DataError> {
+    let [train_images, train_labels, test_images, test_labels] = paths else {
+        return Err(DataError::Setting(format!("{} idx files instead of {}", paths.len(), FILES.len())));
+    };
+    let labels = Idx::read(train_labels, 1)?;
+    let begins = labels.elements().starts_with(&FASHION_BEGINS);
+    let kind = if begins { DataKind::FashionMnist } else { kind };
+    let classes = match kind {
+        DataKind::FashionMnist => CLOTHES.map(str::to_owned).to_vec(),
+        _ => (0..10).map(|digit| digit.to_string()).collect(),
+    };
+    let train = part(train_images, labels, classes.clone())?;
+    Ok((kind, train, part(test_images, Idx::read(test_labels, 1)?, classes)?))
+}
+
+fn part(path: &Path, labels: Idx, classes: Vec<String>) -> Result<Packed, DataError> {
+    let images = Idx::read(path, 3)?;
+    let [count, height, width] = images.dimensions[..] else {
+        return Err(DataError::layout(path, "it holds no pictures"));
+    };
+    if (height, width) != (EDGE, EDGE) {
+        let problem = format!("its pictures are {width}x{height}, not {EDGE}x{EDGE}");
+        return Err(DataError::layout(path, problem));
+    }
+    let labels = labels.elements();
+    if labels.len() != count {
+        let problem = format!("it holds {count} pictures, but its labels are {}", labels.len());
+        return Err(DataError::layout(path, problem));
+    }
+    let records = Records { edge: EDGE, planes: 1, first: images.first, stride: EDGE * EDGE };
+    Packed::new(images.bytes, records, labels.to_vec(), classes, vec![(path.to_owned(), count)])
+}
+
+/// A file's bytes, of which the elements begin at `first`.
+struct Idx {
+    bytes: Vec<u8>,
+    first: usize,
+    dimensions: Vec<usize>,
+}
+
+impl Idx {
+    /// Reads a file of bytes in so many dimensions, and checks that it is whole.
+    fn read(path: &Path, dimensions: usize) -> Result<Self, DataError> {
+        let bytes = plain_bytes(path)?;
+        let fail = |problem: String| Err(DataError::layout(path, problem));
+        let expected = [0, 0, 8, dimensions as u8];
+        let first = 4 + 4 * dimensions;
+        let header = match bytes.get(..first) {
+            Some(header) if header.starts_with(&expected) => &header[4..],
+            _ => {
+                let found: Vec<String> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+                let expected = expected.map(|byte| format!("{byte:02x}")).join(" ");
+                return fail(format!("no idx file: it begins with [{}], not [{expected}]", found.join(" ")));
+            }
+        };
+        let (words, _) = header.as_chunks::<4>();
+        let dimensions: Vec<usize> = words.iter().map(|word| u32::from_be_bytes(*word) as usize).collect();
+        let elements = dimensions.iter().try_fold(1usize, |product, &dimension| product.checked_mul(dimension));
+        if elements != Some(bytes.len() - first) {
+            let claimed = dimensions.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+            return fail(format!("damaged: its header says {claimed} bytes, but {} follow", bytes.len() - first));
+        }
+        Ok(Idx { bytes, first, dimensions })
+    }
+
+    fn elements(&self) -> &[u8] {
+        &self.bytes[self.first..]
+    }
+}
+
+/// A file's bytes, decompressed where they are compressed: its content says so, not its name.
+fn plain_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    append_file(path, &mut bytes)?;
+    if !bytes.starts_with(&[0x1F, 0x8B]) {
+        return Ok(bytes);
+    }
+    let mut plain = Vec::new();
+    match append_limited(path, MultiGzDecoder::new(bytes.as_slice()), &mut plain) {
+        Err(DataError::Read { .. }) => Err(DataError::layout(path, "damaged: it cannot be decompressed to its end")),
+        other => other.map(|_| plain),
+    }
+}

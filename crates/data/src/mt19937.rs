@@ -1,0 +1,149 @@
+//! The Mersenne Twister MT19937, and what PyTorch and CPython draw from it: only where an option promises their order.
+//!
+//! Source: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998), with the seeding of 2002.
+
+const N: usize = 624;
+const M: usize = 397;
+
+/// From how many elements on PyTorch draws a permutation in another way.
+pub(crate) const RANDPERM_END: usize = u32::MAX as usize / 20;
+
+/// The generator's state.
+pub(crate) struct Mt19937 {
+    words: [u32; N],
+    next: usize,
+}
+
+impl Mt19937 {
+    /// Seeded by one word (`init_genrand`).
+    pub fn new(seed: u32) -> Self {
+        let mut words = [seed; N];
+        for i in 1..N {
+            let before = words[i - 1];
+            words[i] = (before ^ (before >> 30)).wrapping_mul(1_812_433_253).wrapping_add(i as u32);
+        }
+        Mt19937 { words, next: N }
+    }
+
+    /// Seeded by some words, at least one (`init_by_array`).
+    pub fn from_key(key: &[u32]) -> Self {
+        let mut words = Self::new(19_650_218).words;
+        let mut i = 1;
+        for (j, word) in key.iter().enumerate().cycle().take(N.max(key.len())) {
+            words[i] = mixed(&words, i, 1_664_525).wrapping_add(*word).wrapping_add(j as u32);
+            i = advance(&mut words, i);
+        }
+        for _ in 1..N {
+            words[i] = mixed(&words, i, 1_566_083_941).wrapping_sub(i as u32);
+            i = advance(&mut words, i);
+        }
+        words[0] = 1 << 31;
+        Mt19937 { words, next: N }
+    }
+
+    /// The next 32 random bits.
+    pub fn next_u32(&mut self) -> u32 {
+        if self.next == N {
+            self.renew();
+        }
+        let mut word = self.words[self.next];
+        self.next += 1;
+        word ^= word >> 11;
+        word ^= (word << 7) & 0x9D2C_5680;
+        word ^= (word << 15) & 0xEFC6_0000;
+        word ^ (word >> 18)
+    }
+
+    fn renew(&mut self) {
+        for i in 0..N {
+            let mixed = (self.words[i] & 0x8000_0000) | (self.words[(i + 1) % N] & 0x7FFF_FFFF);
+            let twist = if mixed & 1 == 1 { 0x9908_B0DF } else { 0 };
+            self.words[i] = self.words[(i + M) % N] ^ (mixed >> 1) ^ twist;
+        }
+        self.next = 0;
+    }
+}
+
+/// Word `i` mixed with the one before it.
+fn mixed(words: &[u32; N], i: usize, multiplier: u32) -> u32 {
+    words[i] ^ (words[i - 1] ^ (words[i - 1] >> 30)).wrapping_mul(multiplier)
+}
+
+/// The position behind `i`: 0 is never one, it holds the last word when the walk comes round.
+fn advance(words: &mut [u32; N], i: usize) -> usize {
+    if i + 1 < N {
+        return i + 1;
+    }
+    words[0] = words[N - 1];
+    1
+}
+
+/// `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`, for `n` below [`RANDPERM_END`].
+///
+/// PyTorch keeps the low 32 bits of the seed, and takes remainders: small numbers are likelier by a hair.
+pub(crate) fn torch_randperm(n: usize, seed: u64) -> Vec<usize> {
+    let mut random = Mt19937::new(seed as u32);
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in 0..n.saturating_sub(1) {
+        order.swap(i, i + random.next_u32() as usize % (n - i));
+    }
+    order
+}
+
+/// CPython's `random.Random(seed)`.
+pub(crate) struct PythonRandom(Mt19937);
+
+impl PythonRandom {
+    pub fn new(seed: u64) -> Self {
+        let (low, high) = (seed as u32, (seed >> 32) as u32);
+        let key = if high == 0 { vec![low] } else { vec![low, high] };
+        PythonRandom(Mt19937::from_key(&key))
+    }
+
+    /// `random.sample(range(n), k)` of CPython 3.2 and later; `k` must not exceed `n`, nor `n` 2^32.
+    pub fn sample(&mut self, n: usize, k: usize) -> Vec<usize> {
+        // Whether CPython holds a list or a set decides what the draws mean.
+        let table = (0..).map(|power| 4u64.pow(power)).find(|&table| table >= 3 * k as u64).filter(|_| k > 5);
+        if n as u64 <= 21 + table.unwrap_or(0) {
+            let mut pool: Vec<usize> = (0..n).collect();
+            return (0..k).map(|_| pool.swap_remove(self.below(pool.len()))).collect();
+        }
+        let mut taken = vec![false; n];
+        let mut draw = || {
+            loop {
+                let index = self.below(n);
+                if !std::mem::replace(&mut taken[index], true) {
+                    return index;
+                }
+            }
+        };
+        (0..k).map(|_| draw()).collect()
+    }
+
+    /// `_randbelow`: as many bits as `bound` has, drawn until they are below it.
+    fn below(&mut self, bound: usize) -> usize {
+        let bits = usize::BITS - bound.leading_zeros();
+        loop {
+            let drawn = (self.0.next_u32() >> (32 - bits.clamp(1, 32))) as usize;
+            if drawn < bound {
+                return drawn;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first and the ten-thousandth word, as the C++ standard and the authors' own output give them.
+    #[test]
+    fn known_answers() {
+        let mut random = Mt19937::new(5489);
+        assert_eq!(random.next_u32(), 3_499_211_612);
+        assert_eq!((1..10_000).map(|_| random.next_u32()).last(), Some(4_123_659_995));
+        let mut random = Mt19937::from_key(&[0x123, 0x234, 0x345, 0x456]);
+        let first: Vec<u32> = (0..5).map(|_| random.next_u32()).collect();
+        assert_eq!(first, [1_067_595_299, 955_945_823, 477_289_528, 4_107_218_783, 4_228_976_476]);
+    }
+}

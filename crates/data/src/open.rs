@@ -1,0 +1,227 @@
+//! Opens whatever a folder holds: the known data sets by their files, anything else as class folders.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::packed::Packed;
+use crate::{DataError, DataKind, Dataset, Split, SplitKind, cifar, idx};
+
+/// How [`open`] reads a folder of class folders; the other kinds come in two parts already.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenOptions {
+    /// Whose lot decides which pictures validate.
+    pub split: SplitKind,
+    /// Its seed.
+    pub split_seed: u64,
+    /// The part of each class that validates, in [0, 1).
+    pub val_fraction: f64,
+    /// Whether pictures that are not RGB are converted; otherwise they are errors.
+    pub convert_rgb: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { split: SplitKind::Seeded, split_seed: 0, val_fraction: 0.2, convert_rgb: false }
+    }
+}
+
+/// An opened data set in its two parts.
+#[derive(Clone)]
+pub struct OpenData {
+    /// What it is.
+    pub kind: DataKind,
+    /// The folder in which its files lie: the given one, or one inside it.
+    pub folder: PathBuf,
+    /// What a model learns from.
+    pub train: Arc<dyn Dataset>,
+    /// What it is judged by: the test part of CIFAR and MNIST.
+    pub validation: Arc<dyn Dataset>,
+    /// Names of the classes, by label.
+    pub classes: Vec<String>,
+    /// The same two parts as lists of files; for folders of class folders only.
+    pub split: Option<Split>,
+}
+
+/// Opens the data set in `root`.
+///
+/// CIFAR-10 and CIFAR-100 (binary and Python layouts), MNIST and Fashion-MNIST (also compressed) are known by their files, in
+/// `root` itself or where torchvision's `root` has them below. Anything else is taken for class folders ([`Split`]). Pictures of the
+/// known sets are held in memory: 185 MB for CIFAR, 55 MB for MNIST.
+pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
+    let metadata = root.metadata().map_err(|source| DataError::read(root, source))?;
+    if !metadata.is_dir() {
+        let problem = "this is a file; the data must be a folder (an archive must be extracted first)";
+        return Err(DataError::layout(root, problem));
+    }
+    let found = recognise(root);
+    let Some((layout, folder)) = found.first() else { return open_folder(root, options) };
+    if let Some((other, below)) = found.iter().find(|(other, _)| other.kind != layout.kind) {
+        let (one, two) = (layout.kind.name(), other.kind.name());
+        let problem = format!(
+            "both {one} and {two} are in it: give one's own folder, {} or {}",
+            folder.display(),
+            below.display()
+        );
+        return Err(DataError::layout(root, problem));
+    }
+    let (kind, train, validation) = layout.read(folder)?;
+    Ok(OpenData {
+        kind,
+        folder: folder.clone(),
+        classes: train.class_names(),
+        train: Arc::new(train),
+        validation: Arc::new(validation),
+        split: None,
+    })
+}
+
+fn open_folder(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
+    if !has_folders(root)? {
+        return Err(nothing_found(root));
+    }
+    let split = Split::open_with(root, options)?;
+    Ok(OpenData {
+        kind: DataKind::Folder,
+        folder: root.to_owned(),
+        train: Arc::new(split.train.clone()),
+        validation: Arc::new(split.val.clone()),
+        classes: split.train.classes().to_vec(),
+        split: Some(split),
+    })
+}
+
+/// A known arrangement of files.
+struct Layout {
+    kind: DataKind,
+    form: Form,
+    /// Where torchvision and the archives put it below the folder that a user names.
+    below: &'static [&'static str],
+    /// What it consists of: training part, test part, and names of the classes where there is a file of them.
+    files: &'static [&'static str],
+    /// Where its authors publish it.
+    page: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Cifar10Binary,
+    Cifar100Binary,
+    Idx,
+}
+
+const CIFAR_PAGE: &str = "https://www.cs.toronto.edu/~kriz/cifar.html";
+
+/// Where one data set is there in two layouts, the first is read.
+const LAYOUTS: [Layout; 4] = [
+    Layout {
+        kind: DataKind::Cifar10,
+        form: Form::Cifar10Binary,
+        below: &["", "cifar-10-batches-bin"],
+        files: &[
+            "data_batch_1.bin",
+            "data_batch_2.bin",
+            "data_batch_3.bin",
+            "data_batch_4.bin",
+            "data_batch_5.bin",
+            "test_batch.bin",
+            "batches.meta.txt",
+        ],
+        page: CIFAR_PAGE,
+    },
+    Layout {
+        kind: DataKind::Cifar100,
+        form: Form::Cifar100Binary,
+        below: &["", "cifar-100-binary"],
+        files: &["train.bin", "test.bin", "fine_label_names.txt"],
+        page: CIFAR_PAGE,
+    },
+    Layout {
+        kind: DataKind::FashionMnist,
+        form: Form::Idx,
+        below: &["FashionMNIST/raw"],
+        files: &idx::FILES,
+        page: "https://github.com/zalandoresearch/fashion-mnist",
+    },
+    Layout {
+        kind: DataKind::Mnist,
+        form: Form::Idx,
+        below: &["", "raw", "MNIST/raw"],
+        files: &idx::FILES,
+        page: "http://yann.lecun.com/exdb/mnist/",
+    },
+];
+
+impl Layout {
+    /// The file `name` in `folder`, under any of the names it goes by.
+    fn locate(&self, folder: &Path, name: &str) -> Option<PathBuf> {
+        let names = if self.form == Form::Idx { idx::spellings(name) } else { vec![name.to_owned()] };
+        names.into_iter().map(|name| folder.join(name)).find(|path| path.is_file())
+    }
+
+    /// Whether `folder` is meant to be this: one file alone may bear its name by chance.
+    fn is_in(&self, folder: &Path) -> bool {
+        self.files.iter().filter(|name| self.locate(folder, name).is_some()).count() >= 2
+    }
+
+    /// Reads both parts. Which of the two sets in idx files it is, their content decides.
+    fn read(&self, folder: &Path) -> Result<(DataKind, Packed, Packed), DataError> {
+        let (mut paths, mut missing) = (Vec::new(), Vec::new());
+        for &name in self.files {
+            match self.locate(folder, name) {
+                Some(path) => paths.push(path),
+                None => missing.push(name),
+            }
+        }
+        if !missing.is_empty() {
+            let problem = format!(
+                "{} is not whole: {} not found; get it from {}",
+                self.kind.name(),
+                missing.join(", "),
+                self.page
+            );
+            return Err(DataError::layout(folder, problem));
+        }
+        match (self.form, paths.as_slice()) {
+            (Form::Cifar10Binary, [train @ .., test, names]) => {
+                let classes = cifar::class_names(names, 10)?;
+                let part = |files: &[PathBuf]| cifar::binary(files, 1, &classes);
+                Ok((self.kind, part(train)?, part(std::slice::from_ref(test))?))
+            }
+            (Form::Cifar100Binary, [train, test, names]) => {
+                let classes = cifar::class_names(names, 100)?;
+                // The first label of each record is the coarse one.
+                let part = |file: &PathBuf| cifar::binary(std::slice::from_ref(file), 2, &classes);
+                Ok((self.kind, part(train)?, part(test)?))
+            }
+            _ => idx::read(&paths, self.kind),
+        }
+    }
+}
+
+/// Every known data set in `root` or where it is usually found below, with its folder.
+fn recognise(root: &Path) -> Vec<(&'static Layout, PathBuf)> {
+    let places = LAYOUTS.iter().flat_map(|layout| layout.below.iter().map(move |below| (layout, below)));
+    places
+        .map(|(layout, below)| (layout, if below.is_empty() { root.to_owned() } else { root.join(below) }))
+        .filter(|(layout, folder)| layout.is_in(folder))
+        .collect()
+}
+
+fn has_folders(root: &Path) -> Result<bool, DataError> {
+    let entries = root.read_dir().map_err(|source| DataError::read(root, source))?;
+    let visible = |name: &std::ffi::OsStr| !name.as_encoded_bytes().starts_with(b".");
+    Ok(entries.flatten().any(|entry| visible(&entry.file_name()) && entry.path().is_dir()))
+}
+
+/// Says what was looked for, and how to get it.
+fn nothing_found(root: &Path) -> DataError {
+    let known: Vec<String> = LAYOUTS
+        .iter()
+        .map(|layout| {
+            let place = layout.below.last().copied().unwrap_or_default();
+            format!("{} ({}, … here or in {place}; {})", layout.kind.name(), layout.files[0], layout.page)
+        })
+        .collect();
+    let problem = format!("no class folders of pictures in it, and no files of {}", known.join(", "));
+    DataError::layout(root, problem)
+}

@@ -1,0 +1,154 @@
+//! Pictures of one size, in memory as their files hold them.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::{DataError, Dataset, Picture};
+
+/// Most bytes of a file that is read whole, and of what a compressed one holds.
+pub(crate) const MAX_BYTES: u64 = 1 << 30;
+
+/// Square pictures behind one another: each a record of planes (red, green, blue; or grey alone) of rows from the top.
+///
+/// The records stay as they were read, labels and all; a picture's bytes are put in order when it is read.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    bytes: Vec<u8>,
+    records: Records,
+    labels: Vec<u8>,
+    classes: Vec<String>,
+    /// The files, each with the index behind its last picture.
+    files: Vec<(PathBuf, usize)>,
+}
+
+/// Where in the bytes the pictures lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Records {
+    /// Pixels per row, and rows.
+    pub edge: usize,
+    /// 3 or 1.
+    pub planes: usize,
+    /// Bytes before the first picture.
+    pub first: usize,
+    /// Bytes from a picture to the next.
+    pub stride: usize,
+}
+
+impl Records {
+    /// Bytes of a picture.
+    pub fn picture(&self) -> usize {
+        self.planes * self.edge * self.edge
+    }
+}
+
+impl Packed {
+    /// Pictures with a label each. Fails where a label is none of the classes, or bytes are missing.
+    pub fn new(
+        bytes: Vec<u8>,
+        records: Records,
+        labels: Vec<u8>,
+        classes: Vec<String>,
+        files: Vec<(PathBuf, usize)>,
+    ) -> Result<Self, DataError> {
+        let packed = Packed { bytes, records, labels, classes, files };
+        let last = packed.labels.len().checked_sub(1).map(|last| packed.pixels(last));
+        if last.is_none_or(|last| last.len() != records.picture()) {
+            let path = packed.files.last().map(|(path, _)| path.clone()).unwrap_or_default();
+            return Err(DataError::layout(path, "it holds no pictures, or not all of the last one"));
+        }
+        let classes = packed.classes.len();
+        match packed.labels.iter().position(|&label| usize::from(label) >= classes) {
+            None => Ok(packed),
+            Some(index) => {
+                let label = packed.labels[index];
+                let (path, number) = packed.place(index);
+                let problem = format!(
+                    "picture {number} (from 0) has the label {label}, but there are {classes} classes: the file is damaged"
+                );
+                Err(DataError::layout(path, problem))
+            }
+        }
+    }
+
+    /// The file of picture `index`, and its number in there.
+    fn place(&self, index: usize) -> (&Path, usize) {
+        let mut begin = 0;
+        for (path, end) in &self.files {
+            if index < *end {
+                return (path, index - begin);
+            }
+            begin = *end;
+        }
+        (Path::new(""), index)
+    }
+
+    /// The bytes of a picture's planes; empty where the file ends before.
+    fn pixels(&self, index: usize) -> &[u8] {
+        let start = self.records.first + index * self.records.stride;
+        self.bytes.get(start..start + self.records.picture()).unwrap_or(&[])
+    }
+}
+
+impl Dataset for Packed {
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        usize::from(self.labels[index])
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let mut picture = Picture::default();
+        self.read_into(index, &mut picture)?;
+        Ok(picture)
+    }
+
+    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
+        let Records { edge, planes, .. } = self.records;
+        let (out, _) = picture.reshape(edge, edge).as_chunks_mut::<3>();
+        let pixels = self.pixels(index);
+        if planes == 1 {
+            for (out, &grey) in out.iter_mut().zip(pixels) {
+                *out = [grey; 3];
+            }
+        } else {
+            let (red, rest) = pixels.split_at(edge * edge);
+            let (green, blue) = rest.split_at(edge * edge);
+            for (((out, &red), &green), &blue) in out.iter_mut().zip(red).zip(green).zip(blue) {
+                *out = [red, green, blue];
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, index: usize) -> String {
+        let (path, number) = self.place(index);
+        format!("{}, picture {number}", path.display())
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.classes.clone()
+    }
+}
+
+/// Appends the whole of a file to `bytes`; one beyond [`MAX_BYTES`] is an error. Returns how many bytes it has.
+pub(crate) fn append_file(path: &Path, bytes: &mut Vec<u8>) -> Result<usize, DataError> {
+    let failed = |source| DataError::read(path, source);
+    let file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    if length <= MAX_BYTES {
+        bytes.reserve_exact(length as usize);
+    }
+    append_limited(path, file, bytes)
+}
+
+/// Appends what `source` holds, up to [`MAX_BYTES`]; `path` is for the error.
+pub(crate) fn append_limited(path: &Path, source: impl Read, bytes: &mut Vec<u8>) -> Result<usize, DataError> {
+    let read = source.take(MAX_BYTES + 1).read_to_end(bytes).map_err(|source| DataError::read(path, source))?;
+    if read as u64 > MAX_BYTES {
+        return Err(DataError::layout(path, format!("it holds more than {MAX_BYTES} bytes; no known data set does")));
+    }
+    Ok(read)
+}
