@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = TrainConfig {
         model: "custom".to_owned(),
         epochs: 5,
-        size: 48,
+        size: Some(48),
         optimizer: OptimizerKind::AdamW,
         lr: 0.002,
         ..TrainConfig::default()

@@ -15,10 +15,11 @@ use enmasse::prelude::*;
 use enmasse::train::{Schedule, compile_plans, initialize};
 
 fn main() -> Result<(), Box<dyn Error>> {
+    const SIZE: usize = 32;
     let config = TrainConfig {
         model: "lenet".to_owned(),
         epochs: 10,
-        size: 32,
+        size: Some(SIZE),
         optimizer: OptimizerKind::AdamW,
         lr: 0.002,
         ..TrainConfig::default()
@@ -29,9 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // One shard: this process is the whole world.
     let sharding = Sharding { shard: 0, shards: 1, batch: 64 };
     let pool = DecodePool::new(2)?;
-    let train =
-        TrainLoader::new(&pool, Arc::new(split.train), TrainTransform::new(config.size), sharding, config.seed)?;
-    let validation = EvalLoader::new(&pool, Arc::new(split.val), EvalTransform::new(config.size), sharding)?;
+    let train = TrainLoader::new(&pool, Arc::new(split.train), TrainTransform::new(SIZE), sharding, config.seed)?;
+    let validation = EvalLoader::new(&pool, Arc::new(split.val), EvalTransform::new(SIZE), sharding)?;
 
     let device = Cpu::new(CpuOptions { threads: std::thread::available_parallelism()?.get(), isa: None })?;
     let mut program = device.compile(compile_plans(&config, &lenet, classes, 1)?, None)?;

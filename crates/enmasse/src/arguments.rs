@@ -60,7 +60,7 @@ fn eval() -> Command {
         .arg(source())
         .arg(Arg::new("data").value_name("DATA").help("Folder of class folders, evaluated whole"))
         .arg(
-            Arg::new("split")
+            Arg::new("part")
                 .long("split")
                 .value_name("PART")
                 .value_parser(["all", "val"])

@@ -11,7 +11,7 @@
 //!     x.flatten().linear("fc", classes)
 //! }
 //!
-//! let config = TrainConfig { model: "softmax".to_owned(), epochs: 3, size: 32, ..TrainConfig::default() };
+//! let config = TrainConfig { model: "softmax".to_owned(), epochs: 3, size: Some(32), ..TrainConfig::default() };
 //! let data = TrainingData::open("flower_photos".as_ref(), config.split_seed, false)?;
 //! let device = Cpu::new(CpuOptions { threads: 2, isa: None })?;
 //! let done = Trainer::new(config, &device).fit(&softmax, &data)?;

@@ -29,9 +29,9 @@ pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
 pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
     let config = layers.finish()?;
     let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
-    let pixels = config.size.checked_mul(config.size).and_then(|pixels| pixels.checked_mul(batch));
+    let size = config.picture_size(None);
+    let pixels = size.checked_mul(size).and_then(|pixels| pixels.checked_mul(batch));
     if pixels.is_none_or(|pixels| pixels > MOST_PIXELS) {
-        let size = config.size;
         return Err(Failure::Usage(format!(
             "--batch {batch} of --size {size}: a batch may have {MOST_PIXELS} pixels at most; use a smaller --batch or --size"
         )));

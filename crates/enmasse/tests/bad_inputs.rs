@@ -101,6 +101,7 @@ fn values_that_cannot_be() {
     check(&["--size", "4294967296"], 2, &["--size 4294967296", "smaller"]);
     check(&["--devices", "cpu:1000000000"], 2, &["cpu:1000000000", "1024 ranks"]);
     check(&["--size", "1", "--model", "lenet"], 1, &["conv1", "--size"]);
+    check(&["--num-classes", "5"], 2, &["--num-classes 5", "pictures has 3 classes (dark, light, red)"]);
     check(&["--nesterov", "--momentum", "0"], 2, &["nesterov", "--momentum"]);
 }
 

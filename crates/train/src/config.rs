@@ -23,9 +23,12 @@ use std::path::PathBuf;
 
 pub use error::{ConfigError, Source};
 pub use layers::{INTERNAL_VARIABLES, LayeredConfig};
-pub use value::{Devices, Kind, LrScaling, OptimizerKind, Precision, Range, RankKind, ScheduleKind, UnusedParameters};
+pub use value::{
+    Augmentation, Devices, Kind, LrScaling, OptimizerKind, Precision, Range, RankKind, SamplerKind, ScheduleKind,
+    SplitRule, UnusedParameters, expand_home,
+};
 
-use value::{ANY, Inspection, SettingValue, above, at_least, below, between};
+use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
 
 /// Samples in a global batch where `--batch` is not given.
 pub const DEFAULT_GLOBAL_BATCH: usize = 64;
@@ -134,20 +137,38 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Folder of class folders, or one holding train/ and val/ (or test/). Without it, the embedded data set "shapes".
+    /// Folder of class folders, or one holding train/ and val/ (or test/), or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST. Without it, the embedded data set "shapes".
     data: Option<PathBuf> = None, "DIR", ANY, Run;
+    /// Number of classes to expect in the data; another number is an error.
+    num_classes: Option<usize> = None, "N", at_least(1), Run;
     /// Model to train.
     model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
+    /// Weights to begin with (.pth or .safetensors), matched by name and shape.
+    weights: Option<PathBuf> = None, "FILE", ANY, Run;
     /// Passes over the training set.
     epochs: usize = 10, "N", at_least(1), Run;
     /// Samples per rank and step. Without it, a global batch of 64 is divided over the ranks.
     batch: Option<usize> = None, "SAMPLES", at_least(1), Run;
-    /// Height and width of the pictures that the model sees.
-    size: usize = 64, "PIXELS", at_least(1), Run;
+    /// Height and width of the pictures that the model sees. Without it, the data set's own: 32 for CIFAR, 28 for MNIST, 64 for "shapes"; 224 for a folder.
+    size: Option<usize> = None, "PIXELS", at_least(1), Run;
+    /// Mean of each colour channel on the scale 0 to 1, or of all. Without it, the data set's own.
+    mean: Option<Vec<f64>> = None, "R,G,B", between(0, 1), Fixed;
+    /// Deviation of each colour channel on the scale 0 to 1, or of all. Without it, the data set's own.
+    std: Option<Vec<f64>> = None, "R,G,B", above_to(0, 1), Fixed;
+    /// What is drawn of a training picture: a part resized, a crop of the padded picture, or always the same. Without it, the data set's usual.
+    augment: Option<Augmentation> = None, "KIND", ANY, Run;
+    /// Black pixels around a picture before its crop is drawn.
+    crop_padding: usize = 4, "PIXELS", ANY, Run;
+    /// Probability of mirroring a training picture. Without it, the data set's usual: 0.5, but 0 for MNIST.
+    flip: Option<f64> = None, "PROBABILITY", between(0, 1), Run;
     /// Learning rate at its highest.
     lr: f64 = 0.03, "RATE", above(0), Run;
     /// Seed of the initial weights, the order of samples, augmentation and dropout.
     seed: u64 = 0, "SEED", ANY, Run;
+    /// Order of training samples: ours, which no number of ranks changes, or that of PyTorch's DistributedSampler.
+    sampler: SamplerKind = SamplerKind::Shuffle, "RULE", ANY, Fixed;
+    /// Rule of the 80/20 split of a folder without a validation part: ours, or that of Python's random.sample per class.
+    split: SplitRule = SplitRule::Seeded, "RULE", ANY, Fixed;
     /// Seed of the 80/20 split of a folder without a validation part. --seed does not change the split.
     split_seed: u64 = 0, "SEED", ANY, Fixed;
     /// Ranks to train on: cpu:N. Without it, one for each core, at most 8.
@@ -186,6 +207,8 @@ settings! {
     label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
     /// Parameters to leave as they are, by name pattern such as layer1.*; repeatable, or separated by commas.
     freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
+    /// Train the classifier alone, and leave every other parameter as it is.
+    freeze_layers: bool = false, "", ANY, Run;
     /// What a parameter is that does not reach the loss: an error, or one with zero gradient.
     unused_parameters: UnusedParameters = UnusedParameters::Error, "RULE", ANY, Run;
     /// Convert pictures that are not RGB, which are errors otherwise.
@@ -200,6 +223,8 @@ settings! {
     max_steps: Option<u64> = None, "STEPS", at_least(1), Invocation;
     /// Compare the parameters of all ranks after every step.
     check_ranks: bool = false, "", ANY, Run;
+    /// Let every rank print to standard error, not only the first.
+    log_ranks: bool = false, "", ANY, Invocation;
     /// Print JSON objects, one per line, and nothing else on standard output.
     json: bool = false, "", ANY, Invocation;
 }
@@ -256,6 +281,10 @@ impl TrainConfig {
         together("devices", gpu, "this build of enmasse has no GPU support; use cpu:N".to_owned())?;
         let nesterov = self.nesterov && (self.optimizer != OptimizerKind::Sgd || self.momentum == 0.0);
         together("nesterov", nesterov, "needs --optimizer sgd and a --momentum above 0".to_owned())?;
+        let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
+        for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
+            together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;
+        }
         let warmup = self.warmup_epochs > self.epochs as f64;
         together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", self.epochs))
     }

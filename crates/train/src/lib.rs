@@ -25,8 +25,9 @@ pub use checkpoint::{
 };
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
-    ConfigError, DEFAULT_GLOBAL_BATCH, Devices, INTERNAL_VARIABLES, Kind, LayeredConfig, LrScaling, OptimizerKind,
-    Precision, Range, RankKind, SETTINGS, ScheduleKind, Scope, Setting, Source, TrainConfig, UnusedParameters,
+    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, Devices, INTERNAL_VARIABLES, Kind, LayeredConfig, LrScaling,
+    OptimizerKind, Precision, Range, RankKind, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, Source, SplitRule,
+    TrainConfig, UnusedParameters, expand_home,
 };
 pub use engine::Engine;
 pub use error::TrainError;

@@ -188,7 +188,7 @@ pub fn compile_plans(
         mean: MEAN.into(),
         deviation: DEVIATION.into(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), config.size, classes)
+        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), config.picture_size(None), classes)
     };
     Ok(compile(&|x| model(x, classes), &options)?)
 }
@@ -250,9 +250,9 @@ impl Session {
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         let sharding = Sharding { shard: rank, shards: world_size, batch: config.batch_per_rank(world_size) };
         let pool = DecodePool::new(trainer.loader_threads)?;
-        let transform = TrainTransform::new(config.size);
+        let transform = TrainTransform::new(config.picture_size(None));
         let train = TrainLoader::new(&pool, data.train.clone(), transform, sharding, config.seed)?;
-        let evaluation = EvaluationInput { pool, transform: EvalTransform::new(config.size), sharding };
+        let evaluation = EvaluationInput { pool, transform: EvalTransform::new(config.picture_size(None)), sharding };
         let validation = evaluation.loader(&data.validation)?;
 
         let plans = compile_plans(config, model, data.classes.len(), world_size)?;

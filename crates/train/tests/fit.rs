@@ -52,7 +52,7 @@ fn config(out: &Path) -> TrainConfig {
         model: "net".into(),
         epochs: 3,
         batch: Some(8),
-        size: 8,
+        size: Some(8),
         lr: 0.05,
         save_every: 2,
         warmup_epochs: 0.5,

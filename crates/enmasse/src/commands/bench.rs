@@ -9,12 +9,11 @@ use enmasse_tensor::RandomStream;
 use enmasse_train::{TrainConfig, compile_plans, initialize, peak_rss_bytes};
 use serde_json::json;
 
-use crate::commands::classes;
+use crate::commands::without_data;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, mebibytes};
 use crate::ranks::Rank;
-use crate::settings;
 
 /// Steps before the clock counts: pages are touched, threads and caches warm.
 const WARM_UP: usize = 3;
@@ -27,8 +26,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn step(matches: &ArgMatches) -> Result<(), Failure> {
-    let config = settings::finish(settings::layers(matches)?)?;
-    let (classes, evaluate) = (classes(matches, &config), matches.get_flag("eval"));
+    let (config, classes) = without_data(matches)?;
+    let evaluate = matches.get_flag("eval");
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;
     let device = Rank::alone().device(&config)?;
@@ -55,7 +54,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
             if evaluate { "forward" } else { "training step" },
             device.name(),
             mebibytes(peak as usize),
-            size = config.size,
+            size = config.picture_size(None),
         )),
     }
     output.finish()
@@ -69,7 +68,7 @@ fn program(
 ) -> Result<Box<dyn Program>, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let plans = if evaluate {
-        let options = Options::new(config.model.clone(), config.batch_per_rank(1), config.size, classes);
+        let options = Options::new(config.model.clone(), config.batch_per_rank(1), config.picture_size(None), classes);
         compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
     } else {
         compile_plans(config, &|x, classes| model.forward(x, classes), classes, 1)?
@@ -88,7 +87,8 @@ fn time_steps(
     steps: usize,
 ) -> Result<Vec<f64>, Failure> {
     let mut random = RandomStream::new(config.seed, "bench", 0, 0);
-    let images: Vec<u8> = (0..batch * config.size * config.size * 3).map(|_| random.below(256) as u8).collect();
+    let size = config.picture_size(None);
+    let images: Vec<u8> = (0..batch * size * size * 3).map(|_| random.below(256) as u8).collect();
     let labels: Vec<i32> = (0..batch).map(|sample| (sample % classes) as i32).collect();
     let sample_indices: Vec<u64> = (0..batch as u64).collect();
     let (mode, phases) = match program.plans().train {

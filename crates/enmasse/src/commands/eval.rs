@@ -65,7 +65,7 @@ enum Part {
 
 impl Part {
     fn of(matches: &ArgMatches) -> Self {
-        match matches.get_one::<String>("split").map(String::as_str) {
+        match matches.get_one::<String>("part").map(String::as_str) {
             Some("val") => Part::Validation,
             _ => Part::Whole,
         }

@@ -15,6 +15,7 @@ use enmasse_data::shapes;
 use enmasse_train::TrainConfig;
 
 use crate::failure::Failure;
+use crate::settings;
 
 /// Runs the command that was asked for; help has already been given.
 pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
@@ -29,9 +30,17 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
     }
 }
 
-/// Classes of a model without data: `--classes`, or as many as data sets of that size usually have.
-fn classes(matches: &ArgMatches, config: &TrainConfig) -> usize {
-    matches.get_one("classes").copied().unwrap_or(if config.size <= 64 { 10 } else { 1000 })
+/// Height and width of the embedded data set's pictures, and of a model without data.
+const SHAPES_SIZE: usize = 64;
+
+/// The configuration of a model without data, and its classes: `--classes`, or as many as data sets of that size usually
+/// have.
+fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failure> {
+    let mut config = settings::finish(settings::layers(matches)?)?;
+    let size = config.picture_size(Some(SHAPES_SIZE));
+    config.size = Some(size);
+    let classes = matches.get_one("classes").copied().unwrap_or(if size <= SHAPES_SIZE { 10 } else { 1000 });
+    Ok((config, classes))
 }
 
 /// The embedded data set, which is made once; whoever else wants it at the same time waits.

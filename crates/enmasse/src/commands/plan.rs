@@ -7,11 +7,11 @@ use enmasse_device::Device;
 use enmasse_graph::{Arena, Plan, Plans};
 use enmasse_train::compile_plans;
 
-use crate::commands::classes;
+use crate::commands::without_data;
 use crate::failure::Failure;
 use crate::output::{Output, counted, grouped, mebibytes};
 use crate::ranks::Rank;
-use crate::settings::{self, cores};
+use crate::settings::cores;
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.subcommand() {
@@ -21,11 +21,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn print(matches: &ArgMatches) -> Result<(), Failure> {
-    let config = settings::finish(settings::layers(matches)?)?;
+    let (config, classes) = without_data(matches)?;
     let world_size = config.rank_count(cores());
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let forward = |x, classes| model.forward(x, classes);
-    let plans = compile_plans(&config, &forward, classes(matches, &config), world_size)?;
+    let plans = compile_plans(&config, &forward, classes, world_size)?;
     let plan = match &plans.train {
         Some(train) if !matches.get_flag("eval") => train,
         _ => &plans.evaluate,

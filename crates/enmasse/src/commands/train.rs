@@ -1,7 +1,7 @@
 //! `enmasse train`: checks everything that can be checked, then runs the ranks.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use enmasse_data::DataError;
@@ -14,7 +14,7 @@ use enmasse_train::{
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::ranks::{self, Rank};
 use crate::reporter::Reporter;
 use crate::settings::{self, cores};
@@ -106,12 +106,13 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
 }
 
 /// Opens the data, and lets everything be refused that no rank needs to run for.
-fn prepare(config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -> Result<Run, Failure> {
+fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -> Result<Run, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    let root = match &config.data {
-        Some(root) => root.clone(),
-        None => super::shapes()?,
+    let (root, own_size) = match &config.data {
+        Some(root) => (root.clone(), None),
+        None => (super::shapes()?, Some(super::SHAPES_SIZE)),
     };
+    config.size = Some(config.picture_size(own_size));
     let data = match resumed {
         Some(paths) => {
             let split = paths.read_split().map_err(Failure::error)?;
@@ -119,6 +120,7 @@ fn prepare(config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -
         }
         None => TrainingData::open(&root, config.split_seed, config.convert_rgb)?,
     };
+    check_classes(&config, &root, &data.classes)?;
     let (samples, batch) = (data.train.len(), config.batch_per_rank(world_size));
     let global_batch = batch.saturating_mul(world_size);
     if samples < global_batch {
@@ -126,6 +128,23 @@ fn prepare(config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -
     }
     compile_plans(&config, &|x, classes| model.forward(x, classes), data.classes.len(), world_size)?;
     Ok(Run { config, model, data })
+}
+
+/// The number of classes that the user expects must be the data's.
+fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Result<(), Failure> {
+    const SHOWN: usize = 10;
+    match config.num_classes {
+        Some(expected) if expected != classes.len() => {
+            let more = if classes.len() > SHOWN { ", ..." } else { "" };
+            Err(Failure::Usage(format!(
+                "--num-classes {expected}: {} has {} ({}{more})",
+                root.display(),
+                counted(classes.len(), "class"),
+                classes.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", "),
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// One rank of the run.

@@ -25,14 +25,14 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig) -> Result<Weights, Fai
     let is_bare = path.is_file() && !is_checkpoint(&path).map_err(Failure::error)?;
     if !is_bare && path.exists() && given("size") {
         let reason = "a run is used at the size it was trained at; leave --size out";
-        return Err(Failure::Usage(format!("--size {}: {reason}", config.size)));
+        return Err(Failure::Usage(format!("--size {}: {reason}", config.picture_size(None))));
     }
     let model = given("model").then_some(config.model.as_str());
     if let Some(name) = model {
         // Before the file, which may be large.
         find(name)?;
     }
-    let size = given("size").then_some(config.size);
+    let size = config.size.filter(|_| given("size"));
     let classifier = Classifier::open(&path, model, size)?;
     let model = find(&classifier.model)?;
     Ok(Weights { path, classifier, model, is_bare })

@@ -175,13 +175,15 @@ pub(super) fn toml_settings(text: &str, place: &str) -> Result<Vec<(&'static Set
     Ok(settings)
 }
 
-/// A TOML value as the text of a setting; arrays of texts become lists.
+/// A TOML value as the text of a setting; arrays of texts, or of numbers, become lists.
 fn scalar(value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
         toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => Some(value.to_string()),
         toml::Value::Array(items) => {
-            items.iter().map(toml::Value::as_str).collect::<Option<Vec<_>>>().map(|items| items.join(","))
+            let texts = items.iter().all(toml::Value::is_str);
+            let numbers = items.iter().all(|item| item.is_integer() || item.is_float());
+            (texts || numbers).then(|| items.iter().filter_map(scalar).collect::<Vec<_>>().join(","))
         }
         toml::Value::Datetime(_) | toml::Value::Table(_) => None,
     }

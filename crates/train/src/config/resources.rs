@@ -1,6 +1,9 @@
-//! How ranks, threads and batch follow from the machine where the user did not say.
+//! How ranks, threads and batch follow from the machine, size and normalisation from the data set, where the user did not say.
 
 use super::{DEFAULT_GLOBAL_BATCH, Devices, TrainConfig};
+
+/// Height and width of pictures whose data set says none: what torchvision's models are trained at.
+const USUAL_SIZE: usize = 224;
 
 /// Ranks that a machine is given at most without `--devices`.
 const MOST_RANKS: usize = 8;
@@ -12,6 +15,24 @@ impl TrainConfig {
             Some(Devices::Cpu(count) | Devices::Gpu(count)) => count,
             None => cores.clamp(1, MOST_RANKS),
         }
+    }
+
+    /// Height and width of the pictures that the model sees: `--size`, or the data set's own where it has one, or 224.
+    pub fn picture_size(&self, own: Option<usize>) -> usize {
+        self.size.or(own).unwrap_or(USUAL_SIZE)
+    }
+
+    /// Mean and deviation per channel: `--mean` and `--std`, or the data set's own. A single number stands for every channel
+    /// where another list has three: three numbers for grey pictures make a model of three channels.
+    pub fn normalization(&self, mean: &[f32], deviation: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let given = |list: &Option<Vec<f64>>, own: &[f32]| match list {
+            Some(list) => list.iter().map(|&number| number as f32).collect(),
+            None => own.to_vec(),
+        };
+        let (mean, deviation) = (given(&self.mean, mean), given(&self.std, deviation));
+        let channels = mean.len().max(deviation.len());
+        let spread = |list: Vec<f32>| if list.len() == 1 { vec![list[0]; channels] } else { list };
+        (spread(mean), spread(deviation))
     }
 
     /// Samples per rank: `--batch`, or a global batch of 64 divided over the ranks to the nearest, so that the result
@@ -61,6 +82,32 @@ mod tests {
         check(3, (3, 21, &[1]));
         check(8, (8, 8, &[1]));
         check(20, (8, 8, &[3, 2]));
+    }
+
+    #[test]
+    fn pictures_are_as_the_data_set_has_them() {
+        let mut config = TrainConfig::default();
+        assert_eq!((config.picture_size(None), config.picture_size(Some(32))), (224, 32));
+        config.set("size", "48").unwrap();
+        assert_eq!((config.picture_size(None), config.picture_size(Some(32))), (48, 48));
+
+        let check = |mean: Option<&str>, std: Option<&str>, own: Lists, expected: (&[f32], &[f32])| {
+            let mut config = TrainConfig::default();
+            for (name, value) in [("mean", mean), ("std", std)] {
+                value.into_iter().for_each(|value| config.set(name, value).unwrap());
+            }
+            let (mean, deviation) = config.normalization(own.0, own.1);
+            assert_eq!((mean.as_slice(), deviation.as_slice()), expected);
+        };
+        type Lists = (&'static [f32], &'static [f32]);
+        const COLOUR: Lists = (&[0.1, 0.2, 0.3], &[0.4, 0.5, 0.6]);
+        const GREY: Lists = (&[0.1], &[0.2]);
+        check(None, None, COLOUR, COLOUR);
+        check(None, None, GREY, GREY);
+        check(Some("0.5"), None, GREY, (&[0.5], GREY.1));
+        check(Some("0.5"), None, COLOUR, (&[0.5, 0.5, 0.5], COLOUR.1));
+        check(None, Some("0.7,0.8,0.9"), COLOUR, (COLOUR.0, &[0.7, 0.8, 0.9]));
+        check(None, Some("0.7,0.8,0.9"), GREY, (&[0.1, 0.1, 0.1], &[0.7, 0.8, 0.9]));
     }
 
     #[test]

@@ -34,7 +34,18 @@ fn refused_values_say_what_is_allowed() {
     check("precision", "bf16", "--precision bf16: must be f32, the only precision there is so far");
     check("optimizer", "adam", "--optimizer adam: must be sgd or adamw");
     check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
-    check("sync_bn", "False", "--sync-bn False: must be true or false");
+    check("sync_bn", "no", "--sync-bn no: must be true or false");
+    check("num_classes", "0", "--num-classes 0: must be 1 or more");
+    check("mean", "0.5,0.5", "--mean 0.5,0.5: must be 1 number, or 3 separated by commas");
+    check("mean", "123.675", "--mean 123.675: must be finite numbers, from 0 to 1");
+    check("mean", "0.1,,0.2", "--mean 0.1,,0.2: must be numbers separated by commas, from 0 to 1");
+    check("std", "0.2,0,0.2", "--std 0.2,0,0.2: must be finite numbers, above 0 to 1");
+    check("std", "nan", "--std nan: must be finite numbers, above 0 to 1");
+    check("augment", "cutmix", "--augment cutmix: must be resized-crop or crop or none");
+    check("flip", "1.5", "--flip 1.5: must be a finite number, from 0 to 1");
+    check("sampler", "random", "--sampler random: must be shuffle or distributed");
+    check("split", "cpython", "--split cpython: must be seeded or python");
+    check("weights", "", "--weights \"\": must not be empty");
     check("model", "", "--model \"\": must not be empty");
     check("devices", "cpu:0", "--devices cpu:0: must be cpu:N with N ranks, 1 or more");
     check("devices", "tpu:1", "--devices tpu:1: must be cpu:N with N ranks, 1 or more");
@@ -75,6 +86,49 @@ fn accepted_values() {
     check("seed", "18446744073709551615", "18446744073709551615");
     check("freeze", "layer1.*, conv1.weight,", "layer1.*,conv1.weight");
     check("freeze", "", "");
+    check("mean", "0.4914, 0.4822,0.4465", "0.4914,0.4822,0.4465");
+    check("std", "1", "1");
+    check("flip", "0", "0");
+    check("augment", "crop", "crop");
+    check("crop_padding", "0", "0");
+    check("size", "32", "32");
+}
+
+/// Python's `type=bool` makes any text true, `False` too.
+#[test]
+fn false_means_false() {
+    let check = |value: &str, expected: bool| {
+        for name in ["sync_bn", "freeze_layers"] {
+            assert_eq!(set(name, value).unwrap().get(name), Some(expected.to_string()), "{name} {value}");
+            let config = TrainConfig::from_toml(&format!("{name} = \"{value}\"")).unwrap();
+            assert_eq!(config.get(name), Some(expected.to_string()), "{name} = {value}");
+        }
+    };
+    ["False", "false", "FALSE", "0"].into_iter().for_each(|value| check(value, false));
+    ["True", "true", "TRUE", "1"].into_iter().for_each(|value| check(value, true));
+}
+
+#[test]
+fn the_home_folder_is_found_everywhere() {
+    let home = std::env::home_dir().unwrap();
+    for name in ["data", "weights", "out"] {
+        let check = |path: &str, expected: &Path| {
+            let expected = Some(expected.display().to_string());
+            assert_eq!(set(name, path).unwrap().get(name), expected, "{name} {path}");
+            let config = TrainConfig::from_toml(&format!("{name} = \"{path}\"")).unwrap();
+            assert_eq!(config.get(name), expected);
+            let mut layers = LayeredConfig::new();
+            let variable = Setting::find(name).unwrap().variable();
+            layers.environment([(variable.into(), path.into())]).unwrap();
+            assert_eq!(layers.finish().unwrap().get(name), expected);
+        };
+        check("~", &home);
+        check("~/photos/a", &home.join("photos/a"));
+        // Only a shell knows where others live.
+        check("~other/a", Path::new("~other/a"));
+        check("./~", Path::new("./~"));
+        check("a/~", Path::new("a/~"));
+    }
 }
 
 /// A table that drifted from the fields would show here: each setting's own text reads back, and names do not collide.
@@ -123,7 +177,7 @@ fn precedence_in_any_order() {
         let config = layered.finish().unwrap();
         assert_eq!((config.epochs, config.batch, config.lr, config.weight_decay), (4, Some(3), 2.0, 2.0));
         // Settings of an invocation are not taken from the saved run.
-        assert_eq!((config.size, config.json, config.max_steps), (1, false, None));
+        assert_eq!((config.size, config.json, config.max_steps), (Some(1), false, None));
         assert_eq!(config.freeze, ["a", "b"]);
     }
 }
@@ -141,9 +195,11 @@ fn errors_say_where_a_value_came_from() {
     check("lr = nan", "lr = nan in x.toml: must be a finite number, above 0");
     check("bach = 1", "unknown key bach in x.toml: did you mean batch?");
     check("syncbn = true", "unknown key syncbn in x.toml: did you mean sync_bn?");
-    check("[train]\nbatch = 1", "unknown key train in x.toml: did you mean data?");
+    check("[train]\nbatch = 1", "unknown key train in x.toml: did you mean mean?");
     check("sync_bn = true\nsync-bn = false", "x.toml: sync_bn is given twice, with - and with _");
-    check("batch = [1]", "x.toml: batch must be a text, a number, true or false");
+    check("batch = [[1]]", "x.toml: batch must be a text, a number, true or false");
+    check("mean = [0.5, \"0.5\", 1]", "x.toml: mean must be a text, a number, true or false");
+    check("mean = [0.5, 2]", "mean = 0.5,2 in x.toml: must be finite numbers, from 0 to 1");
     check("batch = 1\nepochs =\n", "x.toml: line 2 is not TOML: string values must be quoted, expected literal string");
 
     let environment = |name: &str, value: &str| {
@@ -186,11 +242,14 @@ proptest! {
     fn toml_reads_back(
         lr in 1e-12..1e3f64, seed: u64, batch in proptest::option::of(1..1000usize), sync_bn: bool,
         model in "[ -~]{1,20}", out in proptest::option::of("[a-zé\"\\\\]{1,9}"),
+        mean in proptest::option::of(proptest::collection::vec(0.0..1f64, 3)), flip in proptest::option::of(0.0..1f64),
         freeze in proptest::collection::vec("[a-z*.]{1,8}", 0..3),
     ) {
         let devices = batch.map(Devices::Cpu);
         let out = out.map(PathBuf::from);
-        let config = TrainConfig { lr, seed, batch, sync_bn, model, out, freeze, devices, ..TrainConfig::default() };
+        let config = TrainConfig {
+            lr, seed, batch, sync_bn, model, out, freeze, devices, mean, flip, ..TrainConfig::default()
+        };
         prop_assert_eq!(TrainConfig::from_toml(&config.to_toml()).unwrap(), config);
     }
 }

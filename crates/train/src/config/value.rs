@@ -1,7 +1,7 @@
 //! The types of settings: how each reads from text, and writes itself as text and TOML.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What kind of value a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub enum Kind {
     Switch,
     /// A number.
     Number,
+    /// Numbers separated by commas.
+    Numbers,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Any text.
@@ -46,6 +48,11 @@ pub(super) const fn between(low: i32, high: i32) -> Range {
     Range { low: Some(low), high: Some(high), ..ANY }
 }
 
+/// Above `low`, up to `high`.
+pub(super) const fn above_to(low: i32, high: i32) -> Range {
+    Range { low: Some(low), open_low: true, high: Some(high), ..ANY }
+}
+
 /// From `low` to below `high`.
 pub(super) const fn below(low: i32, high: i32) -> Range {
     Range { low: Some(low), high: Some(high), open_high: true, ..ANY }
@@ -60,12 +67,13 @@ impl Range {
     }
 }
 
-/// `1 or more`, `above 0`, `from 0 to below 1`; empty without limits.
+/// `1 or more`, `above 0`, `above 0 to 1`, `from 0 to below 1`; empty without limits.
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.low, self.high) {
             (Some(low), None) if self.open_low => write!(f, "above {low}"),
             (Some(low), None) => write!(f, "{low} or more"),
+            (Some(low), Some(high)) if self.open_low => write!(f, "above {low} to {high}"),
             (Some(low), Some(high)) => write!(f, "from {low} to {}{high}", if self.open_high { "below " } else { "" }),
             (None, _) => Ok(()),
         }
@@ -153,11 +161,12 @@ impl SettingValue for f64 {
     }
 }
 
+/// Any case is taken, as Python's own words are `True` and `False`.
 impl SettingValue for bool {
     const KIND: Kind = Kind::Switch;
 
     fn parse(text: &str) -> Result<Self, String> {
-        match text {
+        match text.to_ascii_lowercase().as_str() {
             "true" | "1" => Ok(true),
             "false" | "0" => Ok(false),
             _ => Err("must be true or false".to_owned()),
@@ -189,11 +198,22 @@ impl SettingValue for String {
     }
 }
 
+/// A path that begins with `~/`, or is `~`, below the user's home folder; any other as it is. Shells do this only for words
+/// that begin with `~`: not in `--data=~/photos`, in a file, or in a variable. `None` where there is no home folder.
+pub fn expand_home(path: &Path) -> Option<PathBuf> {
+    match path.strip_prefix("~") {
+        Ok(rest) if rest.as_os_str().is_empty() => std::env::home_dir(),
+        Ok(rest) => std::env::home_dir().map(|home| home.join(rest)),
+        Err(_) => Some(path.to_owned()),
+    }
+}
+
 impl SettingValue for PathBuf {
     const KIND: Kind = Kind::Path;
 
     fn parse(text: &str) -> Result<Self, String> {
-        String::parse(text).map(PathBuf::from)
+        expand_home(Path::new(&String::parse(text)?))
+            .ok_or_else(|| "~ has no meaning here, as HOME is not set".to_owned())
     }
 
     fn text(&self) -> Option<String> {
@@ -219,6 +239,30 @@ impl SettingValue for Vec<String> {
 
     fn to_toml(&self) -> Option<String> {
         Some(toml::Value::from(self.clone()).to_string())
+    }
+}
+
+impl SettingValue for Vec<f64> {
+    const KIND: Kind = Kind::Numbers;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = |item: &str| item.trim().parse().map_err(|_| "must be numbers separated by commas".to_owned());
+        text.split(',').map(number).collect()
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.iter().map(f64::to_string).collect::<Vec<_>>().join(","))
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        Some(toml::Value::from(self.clone()).to_string())
+    }
+
+    fn check(&self, range: &Range) -> Result<(), String> {
+        match self.iter().all(|number| range.contains(*number)) {
+            true => Ok(()),
+            false => Err(format!("must be finite numbers, {range}")),
+        }
     }
 }
 
@@ -324,6 +368,29 @@ choices! {
         None = "none",
         /// Multiplied by it.
         Linear = "linear",
+    }
+    /// What is drawn of a training picture.
+    Augmentation {
+        /// A part of random place, area and shape, resized: torchvision's `RandomResizedCrop`.
+        ResizedCrop = "resized-crop",
+        /// A crop of random place from the picture with black pixels around it: torchvision's `RandomCrop(size, padding)`.
+        Crop = "crop",
+        /// Always what validation sees.
+        None = "none",
+    }
+    /// In which order training samples come.
+    SamplerKind {
+        /// A permutation of all samples by seed and epoch, whatever the number of ranks.
+        Shuffle = "shuffle",
+        /// That of PyTorch's `DistributedSampler`, with its padding.
+        Distributed = "distributed",
+    }
+    /// How a folder without a validation part is split.
+    SplitRule {
+        /// By the split seed and the names of files.
+        Seeded = "seeded",
+        /// By CPython's `random.seed` and `random.sample`, class after class.
+        Python = "python",
     }
     /// What to do with a parameter that does not reach the loss.
     UnusedParameters {
