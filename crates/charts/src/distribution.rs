@@ -1,0 +1,68 @@
+//! How many samples each class has, as bars.
+
+use crate::page::{MARGIN, Page, TEXT, TOP};
+use crate::text::width;
+
+const TRAIN: &str = "#4477aa";
+const VALIDATION: &str = "#ee9944";
+
+/// From one class to the next, in pixels.
+const ROW: f64 = 20.0;
+const BAR: f64 = 14.0;
+/// Between a name, its bar and its counts.
+const GAP: f64 = 8.0;
+/// Names longer than this many pixels are cut.
+const LONGEST_NAME: f64 = 240.0;
+const LONGEST_BAR: f64 = 320.0;
+/// From the title to the legend's baseline, and on to the first row.
+const LEGEND: f64 = 12.0;
+const HEAD: f64 = TOP + 32.0;
+
+/// An SVG of a bar for each class with its name before it and its counts, "training + validation", behind it; all bars have one
+/// scale. `classes` are (name, training samples, validation samples), in the order in which they are shown. Many classes stand
+/// in several columns; long names are cut, and whole under the mouse.
+pub fn class_distribution(title: &str, classes: &[(String, usize, usize)]) -> String {
+    let counts: Vec<String> = classes.iter().map(|(_, train, validation)| format!("{train} + {validation}")).collect();
+    let widest = |texts: &mut dyn Iterator<Item = &String>| texts.map(|text| width(text, TEXT)).fold(0.0, f64::max);
+    let names_room = widest(&mut classes.iter().map(|(name, ..)| name)).min(LONGEST_NAME);
+    let counts_room = widest(&mut counts.iter());
+    let column = names_room + GAP + LONGEST_BAR + GAP + counts_room;
+
+    let (columns, rows) = grid(classes.len(), column + 2.0 * MARGIN);
+    let page_width = MARGIN + columns as f64 * (column + 2.0 * MARGIN) - MARGIN;
+    let mut page = Page::new(title, page_width, HEAD + rows as f64 * ROW + MARGIN);
+    legend(&mut page, classes);
+
+    let largest = classes.iter().map(|(_, train, validation)| *train as f64 + *validation as f64).fold(0.0, f64::max);
+    let scale = if largest > 0.0 { LONGEST_BAR / largest } else { 0.0 };
+    for (index, ((name, train, validation), counts)) in classes.iter().zip(&counts).enumerate() {
+        let left = MARGIN + (index / rows) as f64 * (column + 2.0 * MARGIN);
+        let top = HEAD + (index % rows) as f64 * ROW;
+        let baseline = top + BAR - 3.0;
+        let start = left + names_room + GAP;
+        let (train, validation) = (*train as f64 * scale, *validation as f64 * scale);
+        page.text(start - GAP, baseline, "end", names_room, name);
+        page.bar(start, top, train, BAR, TRAIN);
+        page.bar(start + train, top, validation, BAR, VALIDATION);
+        page.text(start + train + validation + GAP, baseline, "start", f64::INFINITY, counts);
+    }
+    page.end()
+}
+
+/// Columns and rows for `classes` of `width` pixels each, so that the page is about as wide as a screen is for its height.
+fn grid(classes: usize, width: f64) -> (usize, usize) {
+    let columns = (classes as f64 * ROW * 4.0 / 3.0 / width).sqrt().round().max(1.0) as usize;
+    (columns, classes.div_ceil(columns).max(1))
+}
+
+/// What the colours mean, with the sums over all classes.
+fn legend(page: &mut Page, classes: &[(String, usize, usize)]) {
+    let sum = |of: fn(&(String, usize, usize)) -> usize| classes.iter().map(of).fold(0, usize::saturating_add);
+    let (train, validation) = (sum(|class| class.1), sum(|class| class.2));
+    let mut x = MARGIN;
+    for (colour, text) in [(TRAIN, format!("training {train}")), (VALIDATION, format!("validation {validation}"))] {
+        page.bar(x, TOP + LEGEND - 11.0, 12.0, 12.0, colour);
+        page.text(x + 18.0, TOP + LEGEND, "start", f64::INFINITY, &text);
+        x += 18.0 + width(&text, TEXT) + 2.0 * GAP;
+    }
+}

@@ -1,0 +1,110 @@
+//! A sheet of labelled pictures: what the model sees, before normalising.
+
+use crate::page::{MARGIN, Page, TEXT, TOP};
+
+/// Between pictures, in pixels.
+const GAP: f64 = 12.0;
+/// Room for a label below its picture.
+const LABEL: f64 = 22.0;
+/// Pictures with a shorter longest side are enlarged by a whole factor up to about this one; those with a longer one than
+/// `LARGEST` are shown smaller.
+const SMALLEST: f64 = 128.0;
+const LARGEST: f64 = 256.0;
+
+/// A picture and the name of its class.
+#[derive(Clone, Copy, Debug)]
+pub struct LabelledPicture<'a> {
+    /// Pixels in a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// RGB bytes, row by row: `width * height * 3` of them.
+    pub pixels: &'a [u8],
+    /// Shown below the picture.
+    pub label: &'a str,
+}
+
+/// Why a sheet cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChartError {
+    /// There are no pictures.
+    #[error("a sheet needs at least one picture")]
+    NoPictures,
+    /// The bytes of a picture are not what its sides say.
+    #[error("picture {index} ({label:?}) has {bytes} bytes; {width}x{height} RGB pixels need another number of them")]
+    Pixels {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// Its label.
+        label: String,
+        /// Pixels in a row.
+        width: usize,
+        /// Rows.
+        height: usize,
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// A picture cannot be encoded.
+    #[error("picture {index} ({label:?}) cannot be written as PNG: {source}")]
+    Png {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// Its label.
+        label: String,
+        /// The encoder's answer.
+        source: png::EncodingError,
+    },
+}
+
+/// An SVG of `pictures` in a grid, row by row, each with its label below; the pictures are inside the file, as PNG. All
+/// pictures are shown at the scale of the largest one. Fails where there is none, or one whose bytes do not fit its sides.
+pub fn picture_sheet(title: &str, pictures: &[LabelledPicture]) -> Result<String, ChartError> {
+    let longest = |side: fn(&LabelledPicture) -> usize| pictures.iter().map(side).max().ok_or(ChartError::NoPictures);
+    let (widest, tallest) = (longest(|picture| picture.width)?, longest(|picture| picture.height)?);
+    let scale = scale_of(widest.max(tallest) as f64);
+    let (cell_width, cell_height) = (widest as f64 * scale + GAP, tallest as f64 * scale + LABEL + GAP);
+
+    let columns = (pictures.len() as f64).sqrt().ceil() as usize;
+    let rows = pictures.len().div_ceil(columns);
+    let width = columns as f64 * cell_width - GAP + 2.0 * MARGIN;
+    let mut page = Page::new(title, width, TOP + rows as f64 * cell_height - GAP + MARGIN);
+    // A page may be wider than a few small pictures.
+    let left = MARGIN.max((page.width() - width) / 2.0 + MARGIN);
+    for (index, picture) in pictures.iter().enumerate() {
+        let x = left + (index % columns) as f64 * cell_width;
+        let y = TOP + (index / columns) as f64 * cell_height;
+        let png = encode(index, picture)?;
+        let (shown_width, shown_height) = (picture.width as f64 * scale, picture.height as f64 * scale);
+        let middle = x + (cell_width - GAP) / 2.0;
+        let start = middle - shown_width / 2.0;
+        // A frame, so that white pictures have edges too.
+        page.bar(start - 1.0, y - 1.0, shown_width + 2.0, shown_height + 2.0, "#dddddd");
+        page.picture(start, y, shown_width, shown_height, &png);
+        page.text(middle, y + shown_height + TEXT + 3.0, "middle", cell_width - 4.0, picture.label);
+    }
+    Ok(page.end())
+}
+
+/// Pixels on the page for each pixel of a picture whose longest side is `longest`.
+fn scale_of(longest: f64) -> f64 {
+    if longest > LARGEST { LARGEST / longest } else { (SMALLEST / longest.max(1.0)).floor().max(1.0) }
+}
+
+fn encode(index: usize, picture: &LabelledPicture) -> Result<Vec<u8>, ChartError> {
+    let &LabelledPicture { width, height, pixels, label } = picture;
+    let wrong = || ChartError::Pixels { index, label: label.to_string(), width, height, bytes: pixels.len() };
+    let expected = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(3)).filter(|&bytes| bytes > 0);
+    let (columns, rows) = (u32::try_from(width).map_err(|_| wrong())?, u32::try_from(height).map_err(|_| wrong())?);
+    if expected != Some(pixels.len()) {
+        return Err(wrong());
+    }
+    let failed = |source| ChartError::Png { index, label: label.to_string(), source };
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, columns, rows);
+    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = encoder.write_header().map_err(failed)?;
+    writer.write_image_data(pixels).map_err(failed)?;
+    writer.finish().map_err(failed)?;
+    Ok(file)
+}

@@ -1,0 +1,74 @@
+//! Text in an SVG: escaping, and how wide it will be, since the file is laid out before anybody chooses a font.
+
+/// `text` as the content of an element or a quoted attribute. What XML 1.0 forbids, even escaped, becomes U+FFFD; line
+/// breaks and tabs become spaces.
+pub(crate) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\n' | '\r' | '\t' => out.push(' '),
+            '\0'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+/// Width of `text` at `size` pixels per em: about what the usual sans-serif fonts need.
+pub(crate) fn width(text: &str, size: f64) -> f64 {
+    text.chars().map(ems).sum::<f64>() * size
+}
+
+/// About the widths of DejaVu Sans, the widest of the usual fonts.
+fn ems(character: char) -> f64 {
+    match character {
+        'i' | 'j' | 'l' | '|' | '\'' => 0.34,
+        ' ' | '.' | ',' | ':' | ';' | '!' | 'I' | '(' | ')' | '-' | 'f' | 't' | 'r' => 0.42,
+        'm' | 'w' | 'M' | 'W' | '@' | '%' | '+' | '=' | '<' | '>' | '\u{2026}' => 1.0,
+        'A'..='Z' | '&' => 0.79,
+        '\0'..='\u{10ff}' => 0.64,
+        // Hangul, CJK, full-width forms, emoji: a full em, and never less for what is unknown.
+        _ => 1.05,
+    }
+}
+
+/// `text` if it fits into `room` pixels; else as much of its beginning as does, and an ellipsis.
+pub(crate) fn fit(text: &str, size: f64, room: f64) -> String {
+    if width(text, size) <= room {
+        return text.to_string();
+    }
+    let mut left = room - width("\u{2026}", size);
+    let kept = text.chars().take_while(|&character| {
+        left -= ems(character) * size;
+        left >= 0.0
+    });
+    kept.chain(['\u{2026}']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_to_the_room_they_have() {
+        let check = |text: &str, room: f64, expected: &str| assert_eq!(fit(text, 10.0, room), expected);
+        check("", 0.0, "");
+        check("daisy", 100.0, "daisy");
+        check("daisydaisydaisydaisy", 50.0, "daisyd\u{2026}");
+        check("向日葵向日葵", 45.0, "向日葵\u{2026}");
+        check("向日葵", 0.0, "\u{2026}");
+    }
+
+    #[test]
+    fn what_xml_forbids_is_replaced() {
+        let check = |text: &str, expected: &str| assert_eq!(escape(text), expected);
+        check("a<b>&\"c\"", "a&lt;b&gt;&amp;&quot;c&quot;");
+        check("a\0b\u{1b}[31m\u{ffff}", "a\u{fffd}b\u{fffd}[31m\u{fffd}");
+        check("two\nlines\t", "two lines ");
+        check("向日葵 🌻 'x'", "向日葵 🌻 'x'");
+    }
+}
