@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..TrainConfig::default()
     };
     let folder = shapes::ensure(&shapes::default_cache()?)?;
-    let data = TrainingData::open(&folder, config.split_seed, config.convert_rgb)?;
+    let data = TrainingData::open(&folder, &config.open_options())?;
 
     // A launcher, ours or torchrun, tells each rank its place; without one this process is alone.
     let launched = std::env::var_os("RANK").is_some();

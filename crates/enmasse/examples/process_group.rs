@@ -11,7 +11,7 @@ use std::error::Error;
 use enmasse::data::{DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
 use enmasse::models::lenet;
 use enmasse::prelude::*;
-use enmasse::train::{compile_plans, initialize};
+use enmasse::train::{Preparation, compile_plans, initialize};
 
 const RANKS: usize = 2;
 const EPOCHS: u64 = 10;
@@ -19,7 +19,7 @@ const LEARNING_RATE: f64 = 0.1;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = shapes::ensure(&shapes::default_cache()?)?;
-    let data = TrainingData::open(&folder, 0, false)?;
+    let data = TrainingData::open(&folder, &TrainConfig::default().open_options())?;
     // What torch.multiprocessing.spawn does: n ranks, and the first failure as the result.
     let accuracies = spawn(RANKS, |group| main_of_rank(&group, &data).map_err(|error| error.to_string()))?;
     println!("every rank found the same: {accuracies:?}");
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// One rank: a replica of the model, its share of each batch, and its part in the sums.
 fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error>> {
-    let config = TrainConfig { model: "lenet".to_owned(), size: 32, batch: Some(8), ..TrainConfig::default() };
+    let config = TrainConfig { model: "lenet".to_owned(), size: Some(32), batch: Some(8), ..TrainConfig::default() };
     let sharding = Sharding { shard: group.rank(), shards: group.world_size(), batch: 8 };
     let pool = DecodePool::new(1)?;
     let train = TrainLoader::new(&pool, data.train.clone(), TrainTransform::new(32), sharding, config.seed)?;
@@ -36,7 +36,8 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
 
     // A plan for one shard has no collectives; the same seed gives every replica the same weights.
     let device = Cpu::new(CpuOptions { threads: 1, isa: None })?;
-    let mut program = device.compile(compile_plans(&config, &lenet, data.classes.len(), 1)?, None)?;
+    let mut program = device
+        .compile(compile_plans(&config, &Preparation::new(&config, data.kind), &lenet, data.classes.len(), 1)?, None)?;
     initialize(program.as_mut(), config.seed)?;
     let mut engine = Engine::new(program, 0);
 

@@ -12,7 +12,7 @@
 //! }
 //!
 //! let config = TrainConfig { model: "softmax".to_owned(), epochs: 3, size: Some(32), ..TrainConfig::default() };
-//! let data = TrainingData::open("flower_photos".as_ref(), config.split_seed, false)?;
+//! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 //! let device = Cpu::new(CpuOptions { threads: 2, isa: None })?;
 //! let done = Trainer::new(config, &device).fit(&softmax, &data)?;
 //! println!("best validation accuracy: {:.3}", done.best_val_accuracy);

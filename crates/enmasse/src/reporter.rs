@@ -157,6 +157,8 @@ fn quoted(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_data::Normalization;
+
     use super::*;
 
     #[test]
@@ -173,6 +175,9 @@ mod tests {
             model: "resnet18".to_owned(),
             parameters: 11_181_642,
             trainable: 5130,
+            data: "folder of class folders",
+            normalization: Normalization { mean: vec![0.5; 3], deviation: vec![0.25; 3] },
+            size: 64,
             classes: vec!["a".to_owned(), "b".to_owned()],
             train_samples: 2400,
             dropped_samples: 32,

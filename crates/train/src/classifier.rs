@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use enmasse_data::{EvalTransform, Resizer, decode};
+use enmasse_data::{DataKind, EvalTransform, Normalization, Resizer, decode};
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Arena, Mode, Options, Phase, compile_evaluation};
 use serde::Serialize;
 
 use crate::evaluation::softmax;
-use crate::trainer::{DEVIATION, MEAN};
 use crate::weights::write_tensors;
 use crate::{Checkpoint, ModelFn, NamedTensor, RunPaths, TrainError, is_checkpoint, load_weights};
 
@@ -21,8 +20,7 @@ pub struct Classifier {
     pub classes: Vec<String>,
     /// How pictures are prepared.
     pub transform: EvalTransform,
-    mean: [f32; 3],
-    deviation: [f32; 3],
+    normalization: Normalization,
     tensors: Vec<NamedTensor>,
     /// The file, for errors.
     origin: String,
@@ -64,8 +62,7 @@ impl Classifier {
                 model: meta.model,
                 classes: meta.classes,
                 transform: EvalTransform { size: meta.size, resize: meta.resize },
-                mean: meta.mean,
-                deviation: meta.std,
+                normalization: Normalization { mean: meta.mean, deviation: meta.std },
                 tensors,
                 origin,
             });
@@ -83,8 +80,7 @@ impl Classifier {
             model: model.to_owned(),
             classes: (0..classes).map(|class| class.to_string()).collect(),
             transform: EvalTransform::new(size.unwrap_or(224)),
-            mean: MEAN,
-            deviation: DEVIATION,
+            normalization: DataKind::Folder.normalization(),
             tensors,
             origin,
         })
@@ -94,8 +90,8 @@ impl Classifier {
     /// [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         let options = Options {
-            mean: self.mean.into(),
-            deviation: self.deviation.into(),
+            mean: self.normalization.mean.clone(),
+            deviation: self.normalization.deviation.clone(),
             ..Options::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use enmasse_data::Normalization;
+
 use crate::EpochRecord;
 
 /// Known before the first step.
@@ -13,6 +15,12 @@ pub struct Started {
     pub parameters: usize,
     /// Elements that are trained.
     pub trainable: usize,
+    /// What the pictures are.
+    pub data: &'static str,
+    /// What they are normalised by.
+    pub normalization: Normalization,
+    /// Height and width of what the model sees.
+    pub size: usize,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
     /// Pictures to train on.

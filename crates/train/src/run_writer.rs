@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_data::EvalTransform;
 use enmasse_device::Program;
 
-use crate::trainer::{DEVIATION, MEAN};
 use crate::weights::read_tensors;
 use crate::{
-    Checkpoint, CheckpointMeta, EpochRecord, Position, RunFolder, RunLog, TensorBoard, TrainConfig, TrainError,
-    TrainingData, locate_run,
+    Checkpoint, CheckpointMeta, EpochRecord, Position, Preparation, RunFolder, RunLog, TensorBoard, TrainConfig,
+    TrainError, TrainingData, locate_run,
 };
 
 /// An open run folder.
@@ -26,7 +24,7 @@ impl RunWriter {
     pub fn open(
         config: &TrainConfig,
         data: &TrainingData,
-        transform: &EvalTransform,
+        preparation: &Preparation,
     ) -> Result<(Self, Option<Checkpoint>), TrainError> {
         let paths = locate_run(config.out.as_deref(), &config.model, config.resume)?;
         let folder = RunFolder::open(paths, config.resume)?;
@@ -36,10 +34,10 @@ impl RunWriter {
         let meta = CheckpointMeta {
             model: config.model.clone(),
             classes: data.classes.clone(),
-            size: transform.size,
-            resize: transform.resize,
-            mean: MEAN,
-            std: DEVIATION,
+            size: preparation.evaluation.size,
+            resize: preparation.evaluation.resize,
+            mean: preparation.normalization.mean.clone(),
+            std: preparation.normalization.deviation.clone(),
             configuration: config.to_toml(),
             split: blake3::hash(split.as_bytes()).to_hex().to_string(),
             seed: config.seed,

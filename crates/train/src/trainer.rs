@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::Group;
-use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader, TrainTransform};
+use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Freeze, Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
 
@@ -15,17 +15,12 @@ use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
 use crate::weights::write_tensors;
 use crate::{
-    DoneRecord, EpochRecord, Observer, OptimizerKind, Position, Progress, Quiet, RankKind, Schedule, Started,
-    TrainConfig, TrainError, TrainingData, UnusedParameters,
+    DoneRecord, EpochRecord, Observer, OptimizerKind, Position, Preparation, Progress, Quiet, RankKind, Schedule,
+    Started, TrainConfig, TrainError, TrainingData, UnusedParameters,
 };
 
 /// A model: from pictures and the number of classes to logits.
 pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
-
-/// ImageNet's mean and deviation per channel, on the scale 0 to 1: what pictures are normalised by.
-pub const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-/// See [`MEAN`].
-pub const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
 /// Trains a model on a device, alone or as one rank of a group.
 ///
@@ -33,7 +28,7 @@ pub const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 /// use enmasse_train::{TrainConfig, Trainer, TrainingData};
 /// # fn example(device: &dyn enmasse_device::Device) -> Result<(), enmasse_train::TrainError> {
 /// let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
-/// let data = TrainingData::open("flower_photos".as_ref(), config.split_seed, false)?;
+/// let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 /// let done = Trainer::new(config, device).fit(&|x, classes| x.flatten().linear("fc", classes), &data)?;
 /// println!("{:.3}", done.best_val_accuracy);
 /// # Ok(())
@@ -160,9 +155,10 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// The plans of a configuration for `world_size` ranks.
+/// The plans of a configuration for `world_size` ranks, whose pictures are prepared in this way.
 pub fn compile_plans(
     config: &TrainConfig,
+    preparation: &Preparation,
     model: &ModelFn,
     classes: usize,
     world_size: usize,
@@ -181,14 +177,17 @@ pub fn compile_plans(
     let options = Options {
         shards: world_size,
         sync_batch_norm: config.sync_bn,
-        freeze: Freeze::Patterns(config.freeze.clone()),
+        freeze: match config.freeze_layers {
+            true => Freeze::AllButClassifier,
+            false => Freeze::Patterns(config.freeze.clone()),
+        },
         label_smoothing: config.label_smoothing as f32,
         optimizer,
         seed: config.seed,
-        mean: MEAN.into(),
-        deviation: DEVIATION.into(),
+        mean: preparation.normalization.mean.clone(),
+        deviation: preparation.normalization.deviation.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), config.picture_size(None), classes)
+        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), preparation.train.size, classes)
     };
     Ok(compile(&|x| model(x, classes), &options)?)
 }
@@ -235,8 +234,7 @@ struct Session {
     validation: EvalLoader,
     evaluation: EvaluationInput,
     sharding: Sharding,
-    /// In the training set.
-    samples: u64,
+    preparation: Preparation,
     schedule: Schedule,
     position: Position,
     resumed: Option<(u64, u64)>,
@@ -250,12 +248,13 @@ impl Session {
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         let sharding = Sharding { shard: rank, shards: world_size, batch: config.batch_per_rank(world_size) };
         let pool = DecodePool::new(trainer.loader_threads)?;
-        let transform = TrainTransform::new(config.picture_size(None));
-        let train = TrainLoader::new(&pool, data.train.clone(), transform, sharding, config.seed)?;
-        let evaluation = EvaluationInput { pool, transform: EvalTransform::new(config.picture_size(None)), sharding };
+        let preparation = Preparation::new(config, data.kind);
+        let (transform, sampler) = (preparation.train.clone(), config.training_sampler());
+        let train = TrainLoader::with_sampler(&pool, data.train.clone(), transform, sharding, config.seed, sampler)?;
+        let evaluation = EvaluationInput { pool, transform: preparation.evaluation.clone(), sharding };
         let validation = evaluation.loader(&data.validation)?;
 
-        let plans = compile_plans(config, model, data.classes.len(), world_size)?;
+        let plans = compile_plans(config, &preparation, model, data.classes.len(), world_size)?;
         let mut program = trainer.device.compile(plans, trainer.group.clone())?;
         if let Some(group) = group {
             compare_setup(group, config, data, program.as_ref())?;
@@ -264,7 +263,7 @@ impl Session {
         let mut position = Position::default();
         let mut writer = None;
         if rank == 0 {
-            let (opened, saved) = RunWriter::open(config, data, &evaluation.transform)?;
+            let (opened, saved) = RunWriter::open(config, data, &preparation)?;
             if let Some(checkpoint) = saved {
                 let origin = opened.folder().display().to_string();
                 write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
@@ -285,8 +284,18 @@ impl Session {
         }
         let schedule = Schedule::new(config, world_size);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
-        let samples = data.train.len() as u64;
-        Ok(Session { program, train, validation, evaluation, sharding, samples, schedule, position, resumed, writer })
+        Ok(Session {
+            program,
+            train,
+            validation,
+            evaluation,
+            sharding,
+            preparation,
+            schedule,
+            position,
+            resumed,
+            writer,
+        })
     }
 
     fn announce(&self, trainer: &mut Trainer, data: &TrainingData) {
@@ -307,6 +316,9 @@ impl Session {
             model: trainer.config.model.clone(),
             parameters: count(&is_parameter),
             trainable: count(&trained),
+            data: data.kind.name(),
+            normalization: self.preparation.normalization.clone(),
+            size: self.preparation.train.size,
             classes: data.classes.clone(),
             train_samples: data.train.len(),
             dropped_samples: self.train.dropped(),
@@ -435,7 +447,7 @@ impl Session {
 
     /// Complete global batches that the epoch has left.
     fn rest_of_epoch(&self) -> u64 {
-        (self.samples - self.position.samples) / self.sharding.global_batch() as u64
+        self.train.batches_behind(self.position.samples as usize) as u64
     }
 
     fn save(&mut self, best: bool) -> Result<(), TrainError> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{Dataset, Folder, Split};
+use enmasse_data::{DataKind, Dataset, Folder, OpenOptions, Split};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -19,6 +19,8 @@ pub struct TrainingData {
     pub test: Option<Arc<dyn Dataset>>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
+    /// What the pictures are: size, constants and augmentation follow from it where nobody says otherwise.
+    pub kind: DataKind,
     /// Which files are in which part, for the run folder; none for data sets that are not folders.
     pub split: Option<SplitRecord>,
 }
@@ -35,10 +37,11 @@ pub struct SplitRecord {
 }
 
 impl TrainingData {
-    /// Data sets of one's own. Both must label by the same classes, whose names are those of the training part.
+    /// Data sets of one's own, treated as pictures in folders are. Both must label by the same classes, whose names are those of
+    /// the training part.
     pub fn new(train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
         let classes = train.class_names();
-        TrainingData { train, validation, test: None, classes, split: None }
+        TrainingData { train, validation, test: None, classes, kind: DataKind::Folder, split: None }
     }
 
     /// The same with a test part, labelled by the same classes.
@@ -46,10 +49,20 @@ impl TrainingData {
         TrainingData { test: Some(test), ..self }
     }
 
-    /// A folder of class folders, split by `split_seed` (a fifth of each class validates), or one with `train/` and `val/`.
-    pub fn open(root: &Path, split_seed: u64, convert_rgb: bool) -> Result<Self, TrainError> {
-        const VALIDATION: f64 = 0.2;
-        Ok(Self::of_split(Split::open(root, split_seed, VALIDATION)?.convert_rgb(convert_rgb)))
+    /// Whatever `root` holds ([`enmasse_data::open`]): a known data set, class folders to be split, or `train/` and `val/`.
+    pub fn open(root: &Path, options: &OpenOptions) -> Result<Self, TrainError> {
+        let opened = enmasse_data::open(root, options)?;
+        Ok(match opened.split {
+            Some(split) => Self::of_split(split),
+            None => TrainingData {
+                train: opened.train,
+                validation: opened.validation,
+                test: None,
+                classes: opened.classes,
+                kind: opened.kind,
+                split: None,
+            },
+        })
     }
 
     /// The same files as in an earlier run.
@@ -72,6 +85,7 @@ impl TrainingData {
             train: Arc::new(split.train),
             validation: Arc::new(split.val),
             test: None,
+            kind: DataKind::Folder,
         }
     }
 

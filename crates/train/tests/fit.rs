@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{
-    DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
+    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
 };
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Tensor};
 use enmasse_train::{
-    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, Progress, Quiet, RunPaths, TrainConfig,
-    TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
+    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, Preparation, Progress, Quiet, RunPaths,
+    TrainConfig, TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -187,7 +187,7 @@ fn the_engine_gives_the_trainers_bits() {
     let config = TrainConfig { epochs: 1, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
     fit(config.clone());
 
-    let plans = compile_plans(&config, &net, 3, 1).unwrap();
+    let plans = compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &net, 3, 1).unwrap();
     let mut program = cpu(2).compile(plans, None).unwrap();
     initialize(program.as_mut(), config.seed).unwrap();
     let sharding = Sharding { shard: 0, shards: 1, batch: 8 };

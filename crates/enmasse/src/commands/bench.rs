@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use clap::ArgMatches;
+use enmasse_data::DataKind;
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Mode, Options, Phase, compile_evaluation};
 use enmasse_tensor::RandomStream;
-use enmasse_train::{TrainConfig, compile_plans, initialize, peak_rss_bytes};
+use enmasse_train::{Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes};
 use serde_json::json;
 
 use crate::commands::without_data;
@@ -71,7 +72,8 @@ fn program(
         let options = Options::new(config.model.clone(), config.batch_per_rank(1), config.picture_size(None), classes);
         compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
     } else {
-        compile_plans(config, &|x, classes| model.forward(x, classes), classes, 1)?
+        let preparation = Preparation::new(config, DataKind::Folder);
+        compile_plans(config, &preparation, &|x, classes| model.forward(x, classes), classes, 1)?
     };
     let mut program = device.compile(plans, None).map_err(Failure::error)?;
     initialize(program.as_mut(), config.seed).map_err(Failure::error)?;

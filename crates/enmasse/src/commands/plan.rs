@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use clap::ArgMatches;
+use enmasse_data::DataKind;
 use enmasse_device::Device;
 use enmasse_graph::{Arena, Plan, Plans};
-use enmasse_train::compile_plans;
+use enmasse_train::{Preparation, compile_plans};
 
 use crate::commands::without_data;
 use crate::failure::Failure;
@@ -25,7 +26,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let world_size = config.rank_count(cores());
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let forward = |x, classes| model.forward(x, classes);
-    let plans = compile_plans(&config, &forward, classes, world_size)?;
+    let plans = compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &forward, classes, world_size)?;
     let plan = match &plans.train {
         Some(train) if !matches.get_flag("eval") => train,
         _ => &plans.evaluate,

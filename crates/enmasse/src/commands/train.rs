@@ -8,8 +8,8 @@ use enmasse_data::DataError;
 use enmasse_launch::LaunchedRank;
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, DoneRecord, LayeredConfig, Quiet, RunFolder, RunPaths, SETTINGS, TrainConfig, Trainer, TrainingData,
-    compile_plans, locate_run,
+    Devices, DoneRecord, LayeredConfig, Preparation, Quiet, RunFolder, RunPaths, SETTINGS, TrainConfig, Trainer,
+    TrainingData, compile_plans, locate_run,
 };
 
 use crate::failure::Failure;
@@ -112,21 +112,22 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
         Some(root) => (root.clone(), None),
         None => (super::shapes()?, Some(super::SHAPES_SIZE)),
     };
-    config.size = Some(config.picture_size(own_size));
-    let data = match resumed {
+    config.size = config.size.or(own_size);
+    let data = match resumed.filter(|paths| paths.split().exists()) {
         Some(paths) => {
             let split = paths.read_split().map_err(Failure::error)?;
             TrainingData::from_record(&root, split, config.convert_rgb)?
         }
-        None => TrainingData::open(&root, config.split_seed, config.convert_rgb)?,
+        None => TrainingData::open(&root, &config.open_options())?,
     };
     check_classes(&config, &root, &data.classes)?;
+    let preparation = Preparation::new(&config, data.kind);
     let (samples, batch) = (data.train.len(), config.batch_per_rank(world_size));
     let global_batch = batch.saturating_mul(world_size);
     if samples < global_batch {
         return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards: world_size, batch }));
     }
-    compile_plans(&config, &|x, classes| model.forward(x, classes), data.classes.len(), world_size)?;
+    compile_plans(&config, &preparation, &|x, classes| model.forward(x, classes), data.classes.len(), world_size)?;
     Ok(Run { config, model, data })
 }
 

@@ -58,15 +58,14 @@ impl Text for Vec<String> {
 }
 
 /// A JSON array of numbers.
-impl Text for [f32; 3] {
+impl Text for Vec<f32> {
     fn write(&self) -> String {
-        let [red, green, blue] = self;
-        format!("[{red}, {green}, {blue}]")
+        format!("[{}]", self.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     }
 
     fn read(text: &str) -> Option<Self> {
-        let numbers = text.strip_prefix('[')?.strip_suffix(']')?.split(", ");
-        numbers.map(|number| number.parse().ok()).collect::<Option<Vec<f32>>>()?.try_into().ok()
+        let numbers = text.strip_prefix('[')?.strip_suffix(']')?.split(", ").filter(|number| !number.is_empty());
+        numbers.map(|number| number.parse().ok()).collect()
     }
 }
 
@@ -122,10 +121,10 @@ metadata! {
     size: usize,
     /// Evaluation resizes the shorter side to this before it cuts out the centre.
     resize: usize,
-    /// Mean of each channel, of pixels from 0 to 1, that normalisation subtracts.
-    mean: [f32; 3],
+    /// Mean of each channel (3, or 1 for grey pictures), of pixels from 0 to 1, that normalisation subtracts.
+    mean: Vec<f32>,
     /// Deviation of each channel that normalisation divides by.
-    std: [f32; 3],
+    std: Vec<f32>,
     /// The effective configuration, as TOML.
     configuration: String,
     /// A digest of the lists of files; the lists themselves are in the run folder.
