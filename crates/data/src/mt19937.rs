@@ -135,6 +135,41 @@ impl PythonRandom {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
+
+    /// What PyTorch and CPython drew (`tests/fixtures/orders.py`).
+    fn cases(kind: &str) -> Vec<Value> {
+        let document: Value = serde_json::from_str(include_str!("../tests/fixtures/orders.json")).unwrap();
+        document[kind].as_array().unwrap().clone()
+    }
+
+    fn number(case: &Value, key: &str) -> usize {
+        case[key].as_u64().unwrap() as usize
+    }
+
+    #[test]
+    fn permutations_are_pytorch_s() {
+        let cases = cases("randperm");
+        assert_eq!(cases.len(), 26);
+        for case in cases {
+            let order = torch_randperm(number(&case, "n"), case["seed"].as_u64().unwrap());
+            let sum: usize = order.iter().enumerate().map(|(at, number)| (at + 1) * number).sum();
+            let ends = [&order[..order.len().min(10)], &order[order.len().saturating_sub(10)..]];
+            assert_eq!(serde_json::json!([order.len(), ends[0], ends[1], sum]), case["order"], "{case}");
+        }
+        assert!(torch_randperm(0, 1).is_empty());
+    }
+
+    #[test]
+    fn samples_are_cpython_s() {
+        for case in cases("sample") {
+            let mut random = PythonRandom::new(case["seed"].as_u64().unwrap());
+            for draw in case["draws"].as_array().unwrap() {
+                let sample = random.sample(number(draw, "n"), number(draw, "k"));
+                assert_eq!(serde_json::json!(sample), draw["sample"], "{case}");
+            }
+        }
+    }
 
     /// The first and the ten-thousandth word, as the C++ standard and the authors' own output give them.
     #[test]

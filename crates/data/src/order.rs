@@ -87,27 +87,23 @@ impl TrainOrder {
         Self::with_sampler(Sampler::Shuffle, seed, samples, Sharding { shard: 0, shards: 1, batch: global_batch })
     }
 
-    /// The order that `sampler` gives `samples` samples; at least one global batch must fit. Which shard is asked for makes no
-    /// difference.
+    /// The order that `sampler` gives `samples` samples; at least one global batch must fit. It is the same for every shard.
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: Sharding) -> Result<Self, DataError> {
+        sharding.check()?;
         let Sharding { shards, batch, .. } = sharding;
-        let too_few = |global_batch| DataError::TooFewSamples { samples, global_batch, shards, batch };
-        let global_batch = shards.checked_mul(batch).filter(|&samples| samples > 0).ok_or_else(|| too_few(0))?;
+        let global_batch = sharding.global_batch();
         let entries = match sampler {
             Sampler::Shuffle => samples,
-            Sampler::Distributed { .. } if samples >= RANDPERM_END => {
+            Sampler::Distributed { .. } if samples.max(shards) >= RANDPERM_END => {
                 return Err(DataError::Setting(format!(
-                    "PyTorch's order is known for fewer than {RANDPERM_END} samples, not for {samples}; take our own"
+                    "PyTorch's order of {samples} samples over {shards} shards: it is known for fewer than {RANDPERM_END} of each"
                 )));
             }
             Sampler::Distributed { drop_last: true } => samples / shards * shards,
-            Sampler::Distributed { drop_last: false } if samples == 0 => 0,
-            Sampler::Distributed { drop_last: false } => {
-                samples.checked_next_multiple_of(shards).ok_or_else(|| too_few(global_batch))?
-            }
+            Sampler::Distributed { drop_last: false } => samples.next_multiple_of(shards),
         };
         if entries < global_batch {
-            return Err(too_few(global_batch));
+            return Err(DataError::TooFewSamples { samples, global_batch, shards, batch });
         }
         Ok(TrainOrder { sampler, seed, samples, entries, shards, global_batch })
     }

@@ -125,6 +125,21 @@ fn crops_and_flips_as_torchvision_does() {
 }
 
 #[test]
+fn cuts_squares_out_of_margins_as_torchvision_does() {
+    let mut resizer = Resizer::new();
+    for case in cases("padded") {
+        let source = pixels(text(&case, "source"));
+        let crop = Crop::Padded { padding: number(&case, "padding") };
+        let transform = TrainTransform { size: number(&case, "size"), crop, flip: 0.0 };
+        let mut ours = vec![77; transform.size * transform.size * 3];
+        transform.apply(&source, crop_box(&case["box"]), false, &mut resizer, &mut ours);
+        let ours = Picture::new(transform.size, transform.size, ours).unwrap();
+        let (_, _, largest) = difference(&ours, &pixels(text(&case, "expected")));
+        assert_eq!(largest, 0, "{case}");
+    }
+}
+
+#[test]
 fn falls_back_to_torchvision_s_central_crop() {
     let whole = Crop::Resized { scale: (1.0, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
     for case in cases("fallback") {

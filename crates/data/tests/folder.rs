@@ -1,9 +1,10 @@
 //! Folders of class folders: what is found, how it is split, what is wrong with it.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use enmasse_data::{Dataset, Folder, Split};
+use enmasse_data::{Dataset, Folder, OpenOptions, Split, SplitKind};
 
 /// Makes empty files; a path that ends in `/` is a folder.
 fn tree(paths: &[&str]) -> tempfile::TempDir {
@@ -52,6 +53,35 @@ fn finds_pictures_in_byte_order() {
     assert_eq!((0..4).map(|i| folder.label(i)).collect::<Vec<_>>(), [0, 0, 0, 1]);
     assert_eq!((folder.counts(), folder.class_names()), (vec![3, 1], vec!["Zoo".to_owned(), "zebra".to_owned()]));
     assert!(folder.name(3).ends_with("zebra/1.PNG"));
+}
+
+/// The tutorials' split of flower_photos (`fixtures/orders.py`): 3,670 = 2,939 + 731. Other extensions are in neither part.
+#[test]
+fn the_python_split_is_cpython_s() {
+    const SIZES: [(&str, usize); 5] =
+        [("daisy", 633), ("dandelion", 898), ("roses", 641), ("sunflowers", 699), ("tulips", 799)];
+    let mut paths: Vec<String> = vec!["daisy/0000.jpeg".into(), "roses/0100.Jpg".into(), "tulips/notes.txt".into()];
+    for (class, n) in SIZES {
+        paths.extend((0..n).map(|i| format!("{class}/{i:04}.{}", ["jpg", "JPG", "png", "PNG"][i % 4])));
+    }
+    let root = tree(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+    let options = OpenOptions { split: SplitKind::Python, ..OpenOptions::default() };
+    let Split { train, val } = Split::open_with(root.path(), &options).unwrap();
+    assert_eq!((train.len(), val.len()), (2939, 731));
+    let document: serde_json::Value = serde_json::from_str(include_str!("fixtures/orders.json")).unwrap();
+    for ((class, n), case) in SIZES.into_iter().zip(document["flowers"].as_array().unwrap()) {
+        let held: Vec<usize> =
+            files(&val).iter().filter_map(|file| file.strip_prefix(class)?.get(1..5)?.parse().ok()).collect();
+        let sum: usize = held.iter().enumerate().map(|(at, number)| (at + 1) * number).sum();
+        let brief = serde_json::json!([held.len(), held[..10], held[held.len() - 10..], sum]);
+        assert_eq!((&case["n"], &case["held"]), (&n.into(), &brief), "{class}");
+    }
+    let all: HashSet<&str> = files(&train).into_iter().chain(files(&val)).collect();
+    assert_eq!((all.len(), all.contains("daisy/0000.jpeg"), all.contains("roses/0100.Jpg")), (3670, false, false));
+    // Another seed, another lot; ours is yet another.
+    for other in [OpenOptions { split_seed: 1, ..options.clone() }, OpenOptions::default()] {
+        assert_ne!(files(&Split::open_with(root.path(), &other).unwrap().val), files(&val));
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Orders of samples: every sample once, whatever the number of shards.
 
-use enmasse_data::{DataError, EvalOrder, Sharding, TrainOrder};
+use enmasse_data::{DataError, EvalOrder, Sampler, Sharding, TrainOrder};
 use proptest::prelude::*;
 
 #[test]
@@ -35,7 +35,82 @@ fn sharding_limits() {
     check(0, usize::MAX, 2, false);
 }
 
+/// What PyTorch's sampler gives each rank, in batches (`fixtures/orders.py`).
+#[test]
+fn the_distributed_sampler_is_pytorch_s() {
+    let document: serde_json::Value = serde_json::from_str(include_str!("fixtures/orders.json")).unwrap();
+    let cases = document["distributed"].as_array().unwrap();
+    assert_eq!(cases.len(), 10);
+    for case in cases {
+        let [samples, shards, batch, seed, epoch] =
+            ["samples", "shards", "batch", "seed", "epoch"].map(|key| case[key].as_u64().unwrap() as usize);
+        let sampler = Sampler::Distributed { drop_last: case["drop_last"].as_bool().unwrap() };
+        let sharding = Sharding { shard: 0, shards, batch };
+        let order = TrainOrder::with_sampler(sampler, seed as u64, samples, sharding).unwrap();
+        let epoch = order.epoch(epoch as u64);
+        let ours: Vec<Vec<&[usize]>> = (0..shards)
+            .map(|shard| (0..order.batches()).map(|step| epoch.shard(step, shard, shards)).collect())
+            .collect();
+        assert_eq!(serde_json::json!(ours), case["batches"], "{case}");
+        assert_eq!((epoch.batches(), order.batches_behind(0)), (order.batches(), order.batches()));
+    }
+}
+
+#[test]
+fn limits_of_the_distributed_sampler() {
+    let check = |drop_last, samples, shards, batch, expected: Result<(usize, usize), &str>| {
+        let sharding = Sharding { shard: 0, shards, batch };
+        let order = TrainOrder::with_sampler(Sampler::Distributed { drop_last }, 0, samples, sharding);
+        match (order, expected) {
+            (Ok(order), Ok(expected)) => assert_eq!((order.batches(), order.dropped()), expected),
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (other, expected) => panic!("{other:?} instead of {expected:?}"),
+        }
+    };
+    check(false, 10, 4, 1, Ok((3, 0)));
+    check(true, 10, 4, 1, Ok((2, 2)));
+    check(false, 10, 4, 3, Ok((1, 0)));
+    check(true, 10, 4, 3, Err("hold 10 samples, fewer than one global batch of 12 (4 shards of 3)"));
+    check(false, 1, 9, 1, Ok((1, 0)));
+    check(false, 0, 1, 1, Err("hold 0 samples"));
+    check(false, 5, 0, 1, Err("0 shards of 1 samples make no batch"));
+    check(false, 5, usize::MAX, 2, Err("is too large"));
+    check(false, 1 << 40, 1, 1, Err("it is known for fewer than 214748364 of each"));
+    check(false, 5, 1 << 62, 1, Err("it is known for fewer than"));
+}
+
 proptest! {
+    /// The same sampler written plainly, and a resumed epoch whatever the numbers of shards: the entries not yet given out,
+    /// in the order of the permutation, then the ones given out again.
+    #[test]
+    fn distributed_pieces(
+        samples in 1usize..60,
+        (shards, before) in (1usize..6, 1usize..6),
+        batch in 1usize..5,
+        cut in 0usize..6,
+        drop_last: bool,
+    ) {
+        let sampler = Sampler::Distributed { drop_last };
+        let order = |shards, batch| TrainOrder::with_sampler(sampler, 9, samples, Sharding { shard: 0, shards, batch });
+        let mut entries: Vec<usize> = { let all = order(1, 1).unwrap().epoch(2); (0..samples).map(|step| all.global_batch(step)[0]).collect() };
+        let Ok(order) = order(shards, batch) else { return Ok(()) };
+        match drop_last {
+            true => entries.truncate(samples / shards * shards),
+            false => entries = entries.iter().copied().cycle().take(samples.div_ceil(shards) * shards).collect(),
+        }
+        let consumed = (cut * before).min(entries.len());
+        let rest = &entries[consumed..];
+        let epoch = order.rest_of_epoch(2, consumed);
+        prop_assert_eq!(epoch.batches(), order.batches_behind(consumed));
+        prop_assert_eq!(epoch.batches(), rest.len() / (shards * batch));
+        for shard in 0..shards {
+            let theirs: Vec<usize> = rest[shard.min(rest.len())..].iter().step_by(shards).copied().collect();
+            for step in 0..epoch.batches() {
+                prop_assert_eq!(epoch.shard(step, shard, shards), &theirs[step * batch..][..batch]);
+            }
+        }
+    }
+
     /// Shards together give the global batch, in order; batches together give each sample at most once.
     #[test]
     fn training_pieces(samples in 1usize..300, shards in 1usize..6, batch in 1usize..9, epoch in 0u64..5) {

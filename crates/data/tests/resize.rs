@@ -1,6 +1,6 @@
 //! The resize beside a plain twin, and the draws of random crops.
 
-use enmasse_data::{CropBox, EvalTransform, Picture, Resizer, TrainTransform};
+use enmasse_data::{Crop, CropBox, DataKind, EvalTransform, Picture, Resizer, TrainTransform};
 use proptest::prelude::*;
 
 fn noise(width: usize, height: usize, seed: usize) -> Picture {
@@ -89,6 +89,26 @@ proptest! {
         prop_assert_eq!(out, expected);
     }
 
+    /// Every square of a picture with margins, beside looking at one pixel after another.
+    #[test]
+    fn squares_of_padded_pictures(size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool) {
+        let padding = margin % size;
+        let transform = TrainTransform { size, crop: Crop::Padded { padding }, flip: 0.5 };
+        transform.check().unwrap();
+        let picture = noise(size, size, index as usize);
+        let crop = transform.draw_crop(5, 1, index, size, size);
+        prop_assert!(crop.left.max(crop.top) <= 2 * padding && (crop.width, crop.height) == (size, size));
+        let mut out = vec![77; size * size * 3];
+        transform.apply(&picture, crop, flip, &mut Resizer::new(), &mut out);
+        for (at, byte) in out.into_iter().enumerate() {
+            let (y, x, channel) = (at / 3 / size, at / 3 % size, at % 3);
+            let x = if flip { size - 1 - x } else { x };
+            let (x, y) = ((x + crop.left).wrapping_sub(padding), (y + crop.top).wrapping_sub(padding));
+            let expected = if x < size && y < size { picture.pixels()[(y * size + x) * 3 + channel] } else { 0 };
+            prop_assert_eq!(byte, expected);
+        }
+    }
+
     /// Crops lie inside, and where the first draws fit (nearly always here) area and ratio are within their limits.
     #[test]
     fn crops_are_within_limits(width in 40usize..400, height in 40usize..400, index in 0u64..1000) {
@@ -122,6 +142,22 @@ fn draws_have_the_right_means() {
     assert!(draw(0, 0, 0) != draw(1, 0, 0) && draw(0, 0, 0) != draw(0, 1, 0) && draw(0, 0, 0) != draw(0, 0, 1));
 }
 
+/// Margins of 4: nine places along each side, each as likely; draws depend on seed, epoch and index.
+#[test]
+fn squares_lie_anywhere_in_the_margins() {
+    let transform = TrainTransform { crop: Crop::Padded { padding: 4 }, ..TrainTransform::new(32) };
+    let draw = |seed, epoch, index| transform.draw_crop(seed, epoch, index, 32, 32);
+    let n = 4500;
+    let mut counts = [[0usize; 9]; 2];
+    for crop in (0..n).map(|index| draw(3, 1, index)) {
+        counts[0][crop.left] += 1;
+        counts[1][crop.top] += 1;
+    }
+    assert!(counts.as_flattened().iter().all(|count| count.abs_diff(n as usize / 9) < 100), "{counts:?}");
+    let all = |seed, epoch| (0..20).map(|index| draw(seed, epoch, index)).collect::<Vec<_>>();
+    assert!(all(0, 0) == all(0, 0) && all(0, 0) != all(1, 0) && all(0, 0) != all(0, 1));
+}
+
 #[test]
 fn pictures_of_the_right_size_are_copied() {
     let picture = noise(32, 32, 5);
@@ -129,6 +165,14 @@ fn pictures_of_the_right_size_are_copied() {
     EvalTransform { size: 32, resize: 32 }.apply(&picture, &mut resizer, &mut out);
     assert_eq!(out, picture.pixels());
     TrainTransform::new(32).apply(&picture, CropBox::whole(32, 32), false, &mut resizer, &mut out);
+    assert_eq!(out, picture.pixels());
+    for kind in [DataKind::Cifar10, DataKind::Cifar100] {
+        kind.eval_transform(32).apply(&picture, &mut resizer, &mut out);
+        assert_eq!(out, picture.pixels());
+    }
+    let transform = DataKind::Mnist.train_transform(32);
+    let crop = transform.draw_crop(0, 0, 0, 32, 32);
+    transform.apply(&picture, crop, transform.draw_flip(0, 0, 0), &mut resizer, &mut out);
     assert_eq!(out, picture.pixels());
 }
 
