@@ -1,0 +1,175 @@
+//! What a pickle says, as data. Values are shared where the pickle shares them, so that cloning one is cheap.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+/// A Python object, as far as a file tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// `None`
+    None,
+    /// `True`, `False`
+    Bool(bool),
+    /// An integer of up to 64 bits.
+    Int(i64),
+    /// A larger integer: little-endian, in two's complement.
+    BigInt(Rc<[u8]>),
+    /// A number.
+    Float(f64),
+    /// A text.
+    Str(Rc<str>),
+    /// Bytes, a bytearray, or a text of Python 2, whose encoding nothing says.
+    Bytes(Rc<[u8]>),
+    /// A list.
+    List(Rc<[Value]>),
+    /// A tuple.
+    Tuple(Rc<[Value]>),
+    /// A dictionary, ordered or not, as its entries were set. A key may appear twice; the later one counts.
+    Dict(Rc<[(Value, Value)]>),
+    /// A set or a frozen set.
+    Set(Rc<[Value]>),
+    /// A class or function by name.
+    Global(Rc<Global>),
+    /// A call that Python would make here.
+    Call(Rc<Call>),
+    /// What the file's format keeps elsewhere, by its key.
+    Persistent(Rc<Value>),
+}
+
+/// The name of a class or function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Global {
+    /// Such as `torch._utils`.
+    pub module: String,
+    /// Such as `_rebuild_tensor_v2`.
+    pub name: String,
+}
+
+/// A call that was not made, and what would have been done to its result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// Mostly a [`Value::Global`].
+    pub function: Value,
+    /// Mostly a [`Value::Tuple`].
+    pub arguments: Value,
+    /// What `__setstate__` would be given, or the attributes to set.
+    pub state: Option<Value>,
+    /// What would be appended.
+    pub elements: Vec<Value>,
+    /// The items that would be set.
+    pub entries: Vec<(Value, Value)>,
+}
+
+impl Value {
+    /// A text, also one of Python 2 if it is UTF-8.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::Str(text) => Some(text),
+            Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// An integer of up to 64 bits.
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Value::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// A bool, which older files write as 0 or 1.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Value::Bool(value) => Some(*value),
+            Value::Int(0) => Some(false),
+            Value::Int(1) => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Bytes; also those that Python 3 writes for protocol 2, as a text whose characters are the bytes.
+    pub fn to_bytes(&self) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Value::Bytes(bytes) => Some(Cow::Borrowed(bytes)),
+            Value::Call(call) => match (call.function.as_global()?, call.arguments.as_slice()?) {
+                (("_codecs", "encode"), [Value::Str(text), encoding]) if encoding.as_str() == Some("latin1") => text
+                    .chars()
+                    .map(|letter| u8::try_from(u32::from(letter)).ok())
+                    .collect::<Option<_>>()
+                    .map(Cow::Owned),
+                (("__builtin__" | "builtins", "bytes"), []) => Some(Cow::Borrowed(&[])),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The elements of a list or tuple.
+    pub fn as_slice(&self) -> Option<&[Value]> {
+        match self {
+            Value::List(values) | Value::Tuple(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// The entries of a dictionary.
+    pub fn as_dict(&self) -> Option<&[(Value, Value)]> {
+        match self {
+            Value::Dict(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The value at a text key of a dictionary.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        let entries = self.as_dict()?;
+        entries.iter().rev().find(|(own, _)| own.as_str() == Some(key)).map(|(_, value)| value)
+    }
+
+    /// Module and name of a class or function.
+    pub fn as_global(&self) -> Option<(&str, &str)> {
+        match self {
+            Value::Global(global) => Some((&global.module, &global.name)),
+            _ => None,
+        }
+    }
+
+    /// A call.
+    pub fn as_call(&self) -> Option<&Call> {
+        match self {
+            Value::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    /// A class or function.
+    pub fn global(module: &str, name: &str) -> Value {
+        Value::Global(Rc::new(Global { module: module.to_owned(), name: name.to_owned() }))
+    }
+
+    /// A call with these arguments.
+    pub fn call(function: Value, arguments: impl IntoIterator<Item = Value>) -> Value {
+        let arguments = arguments.into_iter().collect();
+        Value::Call(Rc::new(Call { function, arguments, state: None, elements: Vec::new(), entries: Vec::new() }))
+    }
+}
+
+/// A tuple of values.
+impl FromIterator<Value> for Value {
+    fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
+        Value::Tuple(values.into_iter().collect())
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Str(text.into())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Value::Int(value)
+    }
+}

@@ -1,0 +1,161 @@
+//! Hostile pickles: whatever the bytes, reading ends in a value or an error, and takes no more memory than the limits say.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use enmasse_pickle::{Limits, PickleError, parse, write};
+use proptest::prelude::*;
+
+/// Counts the bytes that this thread holds, and the most it held.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // A thread on its way out has no counters any more, and nothing to test.
+    let _ = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        PEAK.with(|peak| peak.set(peak.get().max(held.get())));
+    });
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most bytes that `f` held beyond what was held before.
+fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
+    let before = HELD.get();
+    PEAK.set(before);
+    let value = f();
+    (value, (PEAK.get() - before) as usize)
+}
+
+const LIMITS: Limits = Limits { values: 10_000, depth: 64 };
+
+/// 256 bytes per value, as `Limits` says; a value costs an opcode, thus a byte. Texts are in the pickle.
+fn bound(pickle: &[u8]) -> usize {
+    1024 + 256 * pickle.len().min(LIMITS.values) + 2 * pickle.len()
+}
+
+fn check(pickle: &[u8]) -> Result<(), PickleError> {
+    let (result, peak) = peak_of(|| parse(pickle, &LIMITS));
+    assert!(peak <= bound(pickle), "{} bytes of pickle took {peak} bytes: {:?}", pickle.len(), result.map(|_| ()));
+    let (value, consumed) = result?;
+    assert!(consumed <= pickle.len());
+    let again = write(&value);
+    // What was read can be walked and written, since sharing is bounded too; only texts may be as long as the pickle.
+    assert!(again.len() <= LIMITS.values * (pickle.len() + 16));
+    Ok(())
+}
+
+#[test]
+fn the_dearest_values() {
+    let dearest: [(&str, &[u8]); 9] = [
+        ("lists", b"]"),
+        ("tuples of one", b")\x85"),
+        ("empty texts", b"U\0"),
+        ("dictionaries", b"}"),
+        ("calls", b"N)R"),
+        ("shared values", b"N\x94"),
+        ("marks", b"("),
+        ("duplicates", b"2"),
+        ("long numbers of shared values", b"]r\x01\x02\x03\x04"),
+    ];
+    for (name, piece) in dearest {
+        for len in [100, 20_000] {
+            let pickle = [b"]", &piece.repeat(len / piece.len())[..], b"t."].concat();
+            let outcome = check(&pickle);
+            assert!(len == 100 || outcome.is_err(), "{name} went beyond the limit unseen");
+        }
+        // The same within the limit, so that values are made of it.
+        let all = [b"(]", &piece.repeat(4000 / piece.len())[..], b"t."].concat();
+        let _ = check(&all);
+    }
+}
+
+#[test]
+fn lengths_are_not_believed() {
+    for opcode in [b'X', b'T', b'B', 0x8b] {
+        let pickle = [&[opcode][..], &[0xFF; 4], b"abc."].concat();
+        assert_eq!(check(&pickle), Err(PickleError::CutShort));
+    }
+    for opcode in [0x8d, 0x8e, 0x96] {
+        for len in [u64::MAX, 1 << 40, i64::MAX as u64] {
+            let pickle = [&[opcode][..], &len.to_le_bytes(), b"abc."].concat();
+            assert_eq!(check(&pickle), Err(PickleError::CutShort));
+        }
+    }
+}
+
+/// What CPython wrote: nested containers, shared values, a NumPy array, an ordered dictionary with attributes.
+const REAL: [&[u8]; 3] = [
+    b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xffM,\x01h\x02)K\x01\x85q\x13\x8a\x01\x07e\
+      U\x01bq\x03(G?\xf8\x00\x00\x00\x00\x00\x00N\x88\x89tq\x04X\x01\x00\x00\x00oq\x17ccollections\nOrderedDict\n\
+      q\x18)Rq\x19X\x01\x00\x00\x00xq\x1aK\x01s}U\x05_metaNsbu.",
+    b"\x80\x02cnumpy._core.multiarray\n_reconstruct\nq\x00cnumpy\nndarray\nq\x01K\x00\x85q\x02c_codecs\nencode\nq\x03\
+      X\x01\x00\x00\x00bq\x04X\x06\x00\x00\x00latin1q\x05\x86q\x06Rq\x07\x87q\x08Rq\t(K\x01K\x02K\x02\x86q\ncnumpy\ndtype\n\
+      q\x0bX\x02\x00\x00\x00u1q\x0c\x89\x88\x87q\rRq\x0e(K\x03X\x01\x00\x00\x00|q\x0fNNNJ\xff\xff\xff\xff\
+      J\xff\xff\xff\xffK\x00tq\x10b\x89h\x03X\x04\x00\x00\x00\x00\x01\x02\x03q\x11h\x05\x86q\x12Rq\x13tq\x14b.",
+    b"\x80\x05\x95z\x00\x00\x00\x00\x00\x00\x00\x8c\x13numpy._core.numeric\x94\x8c\x0b_frombuffer\x94\x93\x94\
+      (\x96\x04\x00\x00\x00\x00\x00\x00\x00\x00\x01\x02\x03\x94\x8c\x05numpy\x94\x8c\x05dtype\x94\x93\x94\x8c\x02u1\x94\
+      \x89\x88\x87\x94R\x94(K\x03\x8c\x01|\x94NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00t\x94bK\x02K\x02\x86\x94\
+      \x8c\x01C\x94t\x94R\x94.",
+];
+
+/// The opcodes that exist: random bytes seldom are one.
+const OPCODES: &[u8] =
+    b"(.012FIJKLMNPQRSTUVXabcdeghjlpqrstu}])\x80\x81\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8f\x90\x91\x93\x94\x95";
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn mutations_of_real_pickles(
+        which in 0..REAL.len(), cut: Option<usize>, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4),
+        moved in any::<Option<(usize, usize, usize)>>(),
+    ) {
+        let mut pickle = REAL[which].to_vec();
+        for (at, byte) in changes {
+            let at = at % pickle.len();
+            pickle[at] = byte;
+        }
+        if let Some((from, len, to)) = moved {
+            let from = from % pickle.len();
+            let piece = pickle[from..from + len % (pickle.len() - from)].to_vec();
+            let to = to % pickle.len();
+            pickle.splice(to..to, piece);
+        }
+        if let Some(cut) = cut {
+            pickle.truncate(cut % pickle.len());
+        }
+        let _ = check(&pickle);
+    }
+
+    #[test]
+    fn any_opcodes(opcodes in proptest::collection::vec(proptest::sample::select(OPCODES), 0..400)) {
+        let _ = check(&opcodes);
+    }
+
+    #[test]
+    fn any_bytes(bytes: Vec<u8>) {
+        let _ = check(&bytes);
+    }
+}
