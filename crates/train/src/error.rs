@@ -32,6 +32,9 @@ pub enum TrainError {
     /// The run folder cannot be used.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A picture of the data cannot be drawn.
+    #[error("cannot draw the pictures of the run folder: {0}")]
+    Chart(#[from] enmasse_charts::ChartError),
     /// Another rank failed, or ranks do not agree.
     #[error("{0}")]
     Cause(Arc<Cause>),

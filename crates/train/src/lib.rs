@@ -1,6 +1,7 @@
 //! The trainer: configuration, schedules, the loop, metrics, loggers and checkpoints.
 
 mod agreement;
+mod charts;
 mod checkpoint;
 mod classifier;
 mod config;

@@ -7,6 +7,7 @@
 //! | `events.out.tfevents.*` | the same for TensorBoard |
 //! | `class_indices.json` | class names by label, as the tutorials write them |
 //! | `split.json` | which files train and which validate |
+//! | `charts/class_distribution.svg`, `charts/augmented.svg` | what the run learns from |
 //! | `checkpoints/last.safetensors` | where `--resume` goes on |
 //! | `checkpoints/best.safetensors` | what eval and predict use |
 //! | `.lock` | empty; locked by the process that writes |
@@ -89,6 +90,20 @@ impl RunPaths {
     /// Which files train and which validate.
     pub fn split(&self) -> PathBuf {
         self.root.join("split.json")
+    }
+
+    /// How many samples each class has, as a picture.
+    pub fn class_distribution(&self) -> PathBuf {
+        self.charts().join("class_distribution.svg")
+    }
+
+    /// Some pictures as the model sees them in training.
+    pub fn augmented(&self) -> PathBuf {
+        self.charts().join("augmented.svg")
+    }
+
+    fn charts(&self) -> PathBuf {
+        self.root.join("charts")
     }
 
     /// The checkpoint to resume from.
@@ -227,9 +242,8 @@ impl RunFolder {
         if paths.holds_run() && !resume {
             return Err(RunError::HoldsRun(root.to_owned()));
         }
-        let checkpoints = paths.checkpoints();
-        std::fs::create_dir_all(&checkpoints).map_err(FileError::of("create", &checkpoints))?;
-        for folder in [root, &checkpoints] {
+        for folder in [root, &paths.checkpoints(), &paths.charts()] {
+            std::fs::create_dir_all(folder).map_err(FileError::of("create", folder))?;
             remove_temporaries(folder)?;
         }
         let resumed = paths.is_resumable();
@@ -261,6 +275,12 @@ impl RunFolder {
     /// Keeps which files train and which validate.
     pub fn write_split(&self, split: &impl Serialize) -> Result<(), RunError> {
         self.write_json(&self.paths.split(), split)
+    }
+
+    /// Keeps the pictures of the data, as SVG.
+    pub fn write_charts(&self, class_distribution: &str, augmented: &str) -> Result<(), RunError> {
+        self.write(&self.paths.class_distribution(), class_distribution.as_bytes())?;
+        self.write(&self.paths.augmented(), augmented.as_bytes())
     }
 
     fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunError> {

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use enmasse_data::TrainLoader;
 use enmasse_device::Program;
 
+use crate::charts::{draw_augmented, draw_classes};
 use crate::weights::read_tensors;
 use crate::{
     Checkpoint, CheckpointMeta, EpochRecord, Position, Preparation, RunFolder, RunLog, TensorBoard, TrainConfig,
@@ -71,6 +73,11 @@ impl RunWriter {
         let board = TensorBoard::create(self.folder(), position.epoch)?;
         self.logs = Some((log, board));
         Ok(())
+    }
+
+    /// Draws what the run learns from, at its start.
+    pub fn draw(&mut self, data: &TrainingData, train: &TrainLoader, size: usize) -> Result<(), TrainError> {
+        Ok(self.folder.write_charts(&draw_classes(data), &draw_augmented(data, train, size)?)?)
     }
 
     /// The run folder.

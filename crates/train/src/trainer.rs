@@ -281,6 +281,9 @@ impl Session {
         }
         if let Some(writer) = &mut writer {
             writer.begin(config, data, &position)?;
+            if !position.is_resumed() {
+                writer.draw(data, &train, preparation.train.size)?;
+            }
         }
         let schedule = Schedule::new(config, world_size);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));

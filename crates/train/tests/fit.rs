@@ -87,7 +87,9 @@ fn a_run_learns_and_leaves_its_files() {
     assert_eq!(records.iter().map(|record| record.epoch).collect::<Vec<_>>(), [0, 1, 2]);
     assert!(records[2].train_loss < records[0].train_loss, "{records:?}");
     assert!(records[2].val_accuracy > 0.9, "{records:?}");
-    for file in ["config.toml", "metrics.jsonl", "class_indices.json"] {
+    for file in
+        ["config.toml", "metrics.jsonl", "class_indices.json", "charts/class_distribution.svg", "charts/augmented.svg"]
+    {
         assert!(out.join(file).is_file(), "{file}");
     }
     assert_eq!(std::fs::read_to_string(out.join("metrics.jsonl")).unwrap().lines().count(), 3);
