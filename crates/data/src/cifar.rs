@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use enmasse_pickle::{Limits, Value, numpy, parse};
+
 use crate::DataError;
 use crate::packed::{Packed, Records, append_file};
 
@@ -27,15 +29,57 @@ pub(crate) fn binary(files: &[PathBuf], labels: usize, classes: &[String]) -> Re
     Packed::new(bytes, records, classes_of, classes.to_vec(), parts)
 }
 
+/// A part in the Python layout: pickles of a dictionary with the pictures as an array `data`, and their classes in `labels`.
+pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Result<Packed, DataError> {
+    let (mut bytes, mut classes_of, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    for file in files {
+        let batch = unpickle(file)?;
+        let fail = |problem: String| DataError::layout(file, problem);
+        let data = batch.get("data").ok_or_else(|| fail("no CIFAR batch: \"data\" is not in it".into()))?;
+        let data = numpy::byte_array(data).map_err(|error| fail(format!("\"data\" in it is {error}")))?;
+        let [count, PICTURE] = data.shape[..] else {
+            return Err(fail(format!("\"data\" in it has the shape {:?}, not [n, {PICTURE}]", data.shape)));
+        };
+        let own = batch.get(labels).and_then(Value::as_slice).unwrap_or(&[]);
+        let own: Option<Vec<u8>> = own.iter().map(|label| u8::try_from(label.as_int()?).ok()).collect();
+        let Some(own) = own.filter(|own| own.len() == count) else {
+            return Err(fail(format!("{labels:?} in it is no list of {count} small numbers, one for each picture")));
+        };
+        bytes.extend_from_slice(&data.bytes);
+        classes_of.extend(own);
+        parts.push((file.clone(), classes_of.len()));
+    }
+    let records = Records { edge: EDGE, planes: 3, first: 0, stride: PICTURE };
+    Packed::new(bytes, records, classes_of, classes.to_vec(), parts)
+}
+
 /// The names of the classes, one on each line of a text file; `count` of them.
 pub(crate) fn class_names(path: &Path, count: usize) -> Result<Vec<String>, DataError> {
     let mut bytes = Vec::new();
     append_file(path, &mut bytes)?;
     let text = String::from_utf8(bytes).map_err(|_| DataError::layout(path, "its names are not valid UTF-8"))?;
-    let names: Vec<String> = text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let names = text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    counted(path, names, count)
+}
+
+/// The names of the classes in a pickle of a dictionary, under `key`; `count` of them.
+pub(crate) fn pickled_class_names(path: &Path, key: &str, count: usize) -> Result<Vec<String>, DataError> {
+    let meta = unpickle(path)?;
+    let names = meta.get(key).and_then(Value::as_slice).unwrap_or(&[]);
+    counted(path, names.iter().filter_map(Value::as_str).map(str::to_owned).collect(), count)
+}
+
+fn counted(path: &Path, names: Vec<String>, count: usize) -> Result<Vec<String>, DataError> {
     if names.len() != count {
         let problem = format!("it names {} classes instead of {count}", names.len());
         return Err(DataError::layout(path, problem));
     }
     Ok(names)
+}
+
+fn unpickle(path: &Path) -> Result<Value, DataError> {
+    let mut bytes = Vec::new();
+    append_file(path, &mut bytes)?;
+    let (value, _) = parse(&bytes, &Limits::default()).map_err(|error| DataError::layout(path, error.to_string()))?;
+    Ok(value)
 }

@@ -178,6 +178,30 @@ fn entries(folder: &Path, wanted: impl Fn(&str, FileType) -> bool) -> Result<Vec
     Ok(names)
 }
 
+fn is_picture(name: &str) -> bool {
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
+    EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
+}
+
+/// Whether there is a picture in a folder of `root`, or in a folder of one of these. It looks no further than the first.
+pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
+    let folders = |folder: &Path| entries(folder, |_, kind| kind.is_dir());
+    let has_some =
+        |folder: &Path| entries(folder, |name, kind| kind.is_file() && is_picture(name)).map(|found| !found.is_empty());
+    for class in folders(root)? {
+        let class = root.join(class);
+        if has_some(&class)? {
+            return Ok(true);
+        }
+        for inner in folders(&class)? {
+            if has_some(&class.join(inner))? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 fn class_folders(root: &Path) -> Result<Vec<String>, DataError> {
     let metadata = fs::metadata(root).map_err(|source| DataError::read(root, source))?;
     if !metadata.is_dir() {
@@ -194,10 +218,6 @@ fn class_folders(root: &Path) -> Result<Vec<String>, DataError> {
 }
 
 fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
-    let is_picture = |name: &str| {
-        let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
-        EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
-    };
     let files = entries(folder, |name, kind| kind.is_file() && is_picture(name))?;
     if files.is_empty() {
         let problem = match entries(folder, |_, kind| kind.is_dir())?.first() {

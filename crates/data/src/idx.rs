@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::packed::{Packed, Records, append_file, append_limited};
+use crate::packed::{MAX_BYTES, Packed, Records, append_file, append_limited};
 use crate::{DataError, DataKind};
 
 const EDGE: usize = 28;
@@ -41,11 +41,11 @@ pub(crate) fn read(paths: &[PathBuf], kind: DataKind) -> Result<(DataKind, Packe
         DataKind::FashionMnist => CLOTHES.map(str::to_owned).to_vec(),
         _ => (0..10).map(|digit| digit.to_string()).collect(),
     };
-    let train = part(train_images, labels, classes.clone())?;
-    Ok((kind, train, part(test_images, Idx::read(test_labels, 1)?, classes)?))
+    let train = part(train_images, train_labels, labels, &classes)?;
+    Ok((kind, train, part(test_images, test_labels, Idx::read(test_labels, 1)?, &classes)?))
 }
 
-fn part(path: &Path, labels: Idx, classes: Vec<String>) -> Result<Packed, DataError> {
+fn part(path: &Path, labels_path: &Path, labels: Idx, classes: &[String]) -> Result<Packed, DataError> {
     let images = Idx::read(path, 3)?;
     let [count, height, width] = images.dimensions[..] else {
         return Err(DataError::layout(path, "it holds no pictures"));
@@ -56,11 +56,17 @@ fn part(path: &Path, labels: Idx, classes: Vec<String>) -> Result<Packed, DataEr
     }
     let labels = labels.elements();
     if labels.len() != count {
-        let problem = format!("it holds {count} pictures, but its labels are {}", labels.len());
-        return Err(DataError::layout(path, problem));
+        let problem = format!("it holds {} labels, but there are {count} pictures in {}", labels.len(), path.display());
+        return Err(DataError::layout(labels_path, problem));
+    }
+    if let Some(index) = labels.iter().position(|&label| usize::from(label) >= classes.len()) {
+        let (label, classes) = (labels[index], classes.len());
+        let problem =
+            format!("label {index} (from 0) is {label}, but there are {classes} classes: the file is damaged");
+        return Err(DataError::layout(labels_path, problem));
     }
     let records = Records { edge: EDGE, planes: 1, first: images.first, stride: EDGE * EDGE };
-    Packed::new(images.bytes, records, labels.to_vec(), classes, vec![(path.to_owned(), count)])
+    Packed::new(images.bytes, records, labels.to_vec(), classes.to_vec(), vec![(path.to_owned(), count)])
 }
 
 /// A file's bytes, of which the elements begin at `first`.
@@ -108,7 +114,7 @@ fn plain_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
         return Ok(bytes);
     }
     let mut plain = Vec::new();
-    match append_limited(path, MultiGzDecoder::new(bytes.as_slice()), &mut plain) {
+    match append_limited(path, MultiGzDecoder::new(bytes.as_slice()), &mut plain, MAX_BYTES) {
         Err(DataError::Read { .. }) => Err(DataError::layout(path, "damaged: it cannot be decompressed to its end")),
         other => other.map(|_| plain),
     }

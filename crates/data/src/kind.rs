@@ -111,8 +111,49 @@ impl Normalization {
             return Err(DataError::Setting(format!("a mean of {mean} cannot normalise pictures")));
         }
         if let Some(deviation) = self.deviation.iter().find(|deviation| !(deviation.is_finite() && **deviation > 0.0)) {
-            return Err(DataError::Setting(format!("a deviation of {deviation} cannot normalise: it must be above 0")));
+            return Err(DataError::Setting(format!(
+                "a deviation of {deviation} cannot normalise: it must be finite and above 0"
+            )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [DataKind; 5] =
+        [DataKind::Folder, DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist];
+
+    #[test]
+    fn every_kind_has_constants_and_transforms_that_work() {
+        for kind in ALL {
+            let normalization = kind.normalization();
+            let grey = matches!(kind, DataKind::Mnist | DataKind::FashionMnist);
+            assert_eq!(normalization.channels(), if grey { 1 } else { 3 });
+            normalization.check(normalization.channels()).unwrap();
+            for size in [8, 28, 32, 224] {
+                kind.train_transform(size).check().unwrap();
+                assert_eq!(kind.eval_transform(size).resize == size, kind != DataKind::Folder);
+            }
+        }
+    }
+
+    #[test]
+    fn constants_that_cannot_normalise() {
+        let check = |mean: &[f32], deviation: &[f32], expected: &str| {
+            let error = Normalization { mean: mean.to_vec(), deviation: deviation.to_vec() }.check(3).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check(&[0.5; 1], &[0.5; 3], "1 means for pictures of 3 channels");
+        check(&[0.5; 3], &[0.5; 2], "2 deviations for pictures of 3 channels");
+        check(&[0.5, f32::NAN, 0.5], &[0.5; 3], "a mean of NaN cannot normalise pictures");
+        check(&[0.5; 3], &[0.5, 0.0, 0.5], "a deviation of 0 cannot normalise: it must be finite and above 0");
+        check(
+            &[0.5; 3],
+            &[0.5, 0.5, f32::INFINITY],
+            "a deviation of inf cannot normalise: it must be finite and above 0",
+        );
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::folder::holds_pictures;
 use crate::packed::Packed;
 use crate::{DataError, DataKind, Dataset, Split, SplitKind, cifar, idx};
 
@@ -76,7 +77,7 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
 }
 
 fn open_folder(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
-    if !has_folders(root)? {
+    if !holds_pictures(root)? {
         return Err(nothing_found(root));
     }
     let split = Split::open_with(root, options)?;
@@ -105,14 +106,16 @@ struct Layout {
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Cifar10Binary,
+    Cifar10Python,
     Cifar100Binary,
+    Cifar100Python,
     Idx,
 }
 
 const CIFAR_PAGE: &str = "https://www.cs.toronto.edu/~kriz/cifar.html";
 
 /// Where one data set is there in two layouts, the first is read.
-const LAYOUTS: [Layout; 4] = [
+const LAYOUTS: [Layout; 6] = [
     Layout {
         kind: DataKind::Cifar10,
         form: Form::Cifar10Binary,
@@ -129,10 +132,32 @@ const LAYOUTS: [Layout; 4] = [
         page: CIFAR_PAGE,
     },
     Layout {
+        kind: DataKind::Cifar10,
+        form: Form::Cifar10Python,
+        below: &["", "cifar-10-batches-py"],
+        files: &[
+            "data_batch_1",
+            "data_batch_2",
+            "data_batch_3",
+            "data_batch_4",
+            "data_batch_5",
+            "test_batch",
+            "batches.meta",
+        ],
+        page: CIFAR_PAGE,
+    },
+    Layout {
         kind: DataKind::Cifar100,
         form: Form::Cifar100Binary,
         below: &["", "cifar-100-binary"],
         files: &["train.bin", "test.bin", "fine_label_names.txt"],
+        page: CIFAR_PAGE,
+    },
+    Layout {
+        kind: DataKind::Cifar100,
+        form: Form::Cifar100Python,
+        below: &["", "cifar-100-python"],
+        files: &["train", "test", "meta"],
         page: CIFAR_PAGE,
     },
     Layout {
@@ -187,6 +212,16 @@ impl Layout {
                 let part = |files: &[PathBuf]| cifar::binary(files, 1, &classes);
                 Ok((self.kind, part(train)?, part(std::slice::from_ref(test))?))
             }
+            (Form::Cifar10Python, [train @ .., test, meta]) => {
+                let classes = cifar::pickled_class_names(meta, "label_names", 10)?;
+                let part = |files: &[PathBuf]| cifar::python(files, "labels", &classes);
+                Ok((self.kind, part(train)?, part(std::slice::from_ref(test))?))
+            }
+            (Form::Cifar100Python, [train, test, meta]) => {
+                let classes = cifar::pickled_class_names(meta, "fine_label_names", 100)?;
+                let part = |file: &PathBuf| cifar::python(std::slice::from_ref(file), "fine_labels", &classes);
+                Ok((self.kind, part(train)?, part(test)?))
+            }
             (Form::Cifar100Binary, [train, test, names]) => {
                 let classes = cifar::class_names(names, 100)?;
                 // The first label of each record is the coarse one.
@@ -207,21 +242,23 @@ fn recognise(root: &Path) -> Vec<(&'static Layout, PathBuf)> {
         .collect()
 }
 
-fn has_folders(root: &Path) -> Result<bool, DataError> {
-    let entries = root.read_dir().map_err(|source| DataError::read(root, source))?;
-    let visible = |name: &std::ffi::OsStr| !name.as_encoded_bytes().starts_with(b".");
-    Ok(entries.flatten().any(|entry| visible(&entry.file_name()) && entry.path().is_dir()))
-}
-
 /// Says what was looked for, and how to get it.
 fn nothing_found(root: &Path) -> DataError {
-    let known: Vec<String> = LAYOUTS
-        .iter()
-        .map(|layout| {
-            let place = layout.below.last().copied().unwrap_or_default();
-            format!("{} ({}, … here or in {place}; {})", layout.kind.name(), layout.files[0], layout.page)
-        })
-        .collect();
-    let problem = format!("no class folders of pictures in it, and no files of {}", known.join(", "));
+    let archive = root.read_dir().into_iter().flatten().flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        [".tar.gz", ".tgz", ".tar", ".zip"].iter().any(|ending| name.ends_with(ending)).then_some(name)
+    });
+    if let Some(archive) = archive {
+        return DataError::layout(root, format!("no data set in it but the archive {archive}: extract it there first"));
+    }
+    let known = [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist].map(|kind| {
+        let layouts = || LAYOUTS.iter().filter(move |layout| layout.kind == kind);
+        let files: Vec<&str> = layouts().map(|layout| layout.files[0]).collect();
+        let places: Vec<&str> =
+            layouts().flat_map(|layout| layout.below).copied().filter(|at| !at.is_empty()).collect();
+        let page = layouts().next().map_or("", |layout| layout.page);
+        format!("{} ({} …, here or in {}; {page})", kind.name(), files.join(" or "), places.join(" or "))
+    });
+    let problem = format!("no class folders of pictures in it, and no {}", known.join(", no "));
     DataError::layout(root, problem)
 }

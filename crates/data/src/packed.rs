@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::{DataError, Dataset, Picture};
 
 /// Most bytes of a file that is read whole, and of what a compressed one holds.
-pub(crate) const MAX_BYTES: u64 = 1 << 30;
+pub(crate) const MAX_BYTES: u64 = 512 << 20;
 
 /// Square pictures behind one another: each a record of planes (red, green, blue; or grey alone) of rows from the top.
 ///
@@ -141,14 +141,39 @@ pub(crate) fn append_file(path: &Path, bytes: &mut Vec<u8>) -> Result<usize, Dat
     if length <= MAX_BYTES {
         bytes.reserve_exact(length as usize);
     }
-    append_limited(path, file, bytes)
+    append_limited(path, file, bytes, MAX_BYTES)
 }
 
-/// Appends what `source` holds, up to [`MAX_BYTES`]; `path` is for the error.
-pub(crate) fn append_limited(path: &Path, source: impl Read, bytes: &mut Vec<u8>) -> Result<usize, DataError> {
-    let read = source.take(MAX_BYTES + 1).read_to_end(bytes).map_err(|source| DataError::read(path, source))?;
-    if read as u64 > MAX_BYTES {
-        return Err(DataError::layout(path, format!("it holds more than {MAX_BYTES} bytes; no known data set does")));
+/// Appends what `source` holds, up to `most` bytes; `path` is for the error.
+pub(crate) fn append_limited(
+    path: &Path,
+    source: impl Read,
+    bytes: &mut Vec<u8>,
+    most: u64,
+) -> Result<usize, DataError> {
+    let read = source.take(most + 1).read_to_end(bytes).map_err(|source| DataError::read(path, source))?;
+    if read as u64 > most {
+        return Err(DataError::layout(path, format!("it holds more than {most} bytes; no known data set does")));
     }
     Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_the_limit_is_read() {
+        let check = |length: usize, expected: Result<usize, &str>| {
+            let mut bytes = Vec::new();
+            let source = std::io::repeat(7).take(length as u64);
+            let read = append_limited(Path::new("a.gz"), source, &mut bytes, 1000);
+            assert!(bytes.len() <= 1001 && bytes.capacity() <= 4096);
+            assert_eq!(read.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
+        };
+        check(0, Ok(0));
+        check(1000, Ok(1000));
+        check(1001, Err("a.gz: it holds more than 1000 bytes; no known data set does"));
+        check(1 << 40, Err("a.gz: it holds more than 1000 bytes; no known data set does"));
+    }
 }

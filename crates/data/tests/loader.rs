@@ -7,8 +7,8 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batch, Crop, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader,
-    TrainTransform,
+    Batch, Crop, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sampler, Sharding, TrainLoader,
+    TrainOrder, TrainTransform,
 };
 
 /// Pictures whose pixels tell their index; some may be faulty.
@@ -96,6 +96,34 @@ fn shards_are_pieces_of_the_global_batch() {
         assert_eq!([left.1, right.1].concat(), one.1);
         assert_eq!([left.2, right.2].concat(), one.2);
     }
+}
+
+/// Batches in the order of a sampler, also behind what a resumed run has done; a sample given out twice is augmented alike.
+#[test]
+fn batches_follow_the_sampler() {
+    let sampler = Sampler::Distributed { drop_last: false };
+    for shard in 0..4 {
+        let sharding = Sharding { shard, shards: 4, batch: 1 };
+        let pool = DecodePool::new(2).unwrap();
+        let data = Arc::new(coded(3));
+        let loader = TrainLoader::with_sampler(&pool, data, TrainTransform::new(8), sharding, 5, sampler).unwrap();
+        let order = TrainOrder::with_sampler(sampler, 5, 3, sharding).unwrap().epoch(2);
+        let batches: Vec<Content> = loader.epoch(2, 0).map(content).collect();
+        assert_eq!((batches.len(), loader.batches(), loader.batches_behind(0), loader.dropped()), (1, 1, 1, 0));
+        assert_eq!(batches[0].2, [order.shard(0, shard, 4)[0] as u64]);
+        assert_eq!((loader.epoch(2, 4).count(), loader.batches_behind(4)), (0, 0));
+    }
+    let whole = |shard, shards, batch| {
+        let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding { shard, shards, batch });
+        TrainLoader::with_sampler(&pool, Arc::new(coded(11)), TrainTransform::new(8), sharding, 5, sampler).unwrap()
+    };
+    let index = |batch: Content| batch.2;
+    let alone: Vec<u64> = whole(0, 1, 1).epoch(3, 0).map(content).flat_map(index).collect();
+    let before: Vec<u64> = whole(0, 1, 2).epoch(3, 0).take(2).map(content).flat_map(index).collect();
+    let after = |shard| -> Vec<u64> { whole(shard, 2, 1).epoch(3, 4).map(content).flat_map(index).collect() };
+    let after: Vec<u64> = after(0).into_iter().zip(after(1)).flat_map(|(one, two)| [one, two]).collect();
+    // Eleven samples and, for two shards, the first again.
+    assert_eq!([before, after].concat(), [&alone[..], &alone[..1]].concat());
 }
 
 #[test]
