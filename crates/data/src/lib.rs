@@ -55,7 +55,7 @@ pub use error::DataError;
 pub use folder::Folder;
 pub use kind::{DataKind, Normalization};
 pub use loader::{Batch, Batches, EvalLoader, TrainLoader};
-pub use open::{OpenData, OpenOptions, open};
+pub use open::{OpenData, OpenOptions, holds_known_set, open};
 pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
 pub use pool::DecodePool;
 pub use resize::Resizer;

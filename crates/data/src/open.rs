@@ -76,6 +76,11 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     })
 }
 
+/// Whether `root` holds one of the known data sets, whose parts are given, rather than class folders.
+pub fn holds_known_set(root: &Path) -> bool {
+    !recognise(root).is_empty()
+}
+
 fn open_folder(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     if !holds_pictures(root)? {
         return Err(nothing_found(root));

@@ -58,7 +58,7 @@ fn eval() -> Command {
     Command::new("eval")
         .about("Loss and accuracy of a run's best checkpoint, or of a weights file")
         .arg(source())
-        .arg(Arg::new("data").value_name("DATA").help("Folder of class folders, evaluated whole"))
+        .arg(Arg::new("data").value_name("DATA").help("Folder of class folders, evaluated whole; of CIFAR and MNIST the test part"))
         .arg(
             Arg::new("part")
                 .long("split")

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ArgMatches;
-use enmasse_data::{Dataset, DecodePool, EvalLoader, Folder, Sharding};
+use enmasse_data::{Dataset, DecodePool, EvalLoader, Folder, OpenOptions, Sharding};
 use enmasse_train::{EpochPosition, Quiet, RunPaths, Setting, TrainConfig, TrainingData, evaluate};
 use serde_json::json;
 
@@ -137,8 +137,28 @@ fn saved_config(path: &Path) -> Result<Option<TrainConfig>, Failure> {
     text.map(|text| TrainConfig::from_toml(&text)).transpose().map_err(Failure::error)
 }
 
+/// The test part of a known data set, which is what it was held out for.
+fn open_known(weights: &Weights, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
+    let opened = enmasse_data::open(root, &OpenOptions::default()).map_err(Failure::error)?;
+    let known = &weights.classifier.classes;
+    let fits = if weights.is_bare { opened.classes.len() == known.len() } else { opened.classes == *known };
+    match fits {
+        true => Ok(opened.validation),
+        false => Err(Failure::Error(format!(
+            "{}: the {} of {} are not the {} that the weights tell apart",
+            root.display(),
+            counted(opened.classes.len(), "class"),
+            opened.kind.name(),
+            known.len(),
+        ))),
+    }
+}
+
 /// The pictures, labelled by the classes of the weights.
 fn open_data(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
+    if enmasse_data::holds_known_set(root) {
+        return open_known(weights, root);
+    }
     if part == Part::Validation {
         if !weights.path.is_dir() {
             return Err(Failure::Usage(
