@@ -23,6 +23,8 @@ pub enum Output {
     /// Rank 0 inherits both streams, so that a progress bar finds its terminal. Of the others, standard output is
     /// discarded, and the last lines of standard error are kept for the failure they may explain.
     RankZero,
+    /// As with `RankZero`, but the standard error of the others passes through the launcher to its own.
+    RankZeroAndErrors,
     /// Every worker's output passes through, unmarked, as under torchrun. Standard error goes through the launcher,
     /// which keeps the last lines for the failure report.
     All,

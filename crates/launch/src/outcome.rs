@@ -105,11 +105,11 @@ impl Outcome {
             Outcome::Done => None,
             // Every rank of ours refuses a bad command line alike. The message alone is wanted, and once: rank 0 has
             // it on the terminal already, another's is in its last lines.
-            Outcome::Failed(failure)
-                if failure.status == Some(Status::Code(USAGE)) && failure.output == Output::RankZero =>
-            {
-                Some(failure.stderr.join("\n")).filter(|lines| !lines.is_empty())
-            }
+            Outcome::Failed(failure) if failure.status == Some(Status::Code(USAGE)) => match failure.output {
+                Output::RankZero => Some(failure.stderr.join("\n")).filter(|lines| !lines.is_empty()),
+                Output::RankZeroAndErrors => None,
+                Output::All => Some(failure.to_string()),
+            },
             Outcome::Failed(failure) => Some(failure.to_string()),
             Outcome::Interrupted(SIGTERM) => Some("terminated: all ranks are stopped".into()),
             Outcome::Interrupted(_) => Some("interrupted: all ranks are stopped".into()),
@@ -149,6 +149,7 @@ mod tests {
         );
         check(failed(failure(0, Status::Code(2), &[], Output::RankZero)), 2, None);
         check(failed(failure(1, Status::Code(2), &["error: no"], Output::RankZero)), 2, Some("error: no"));
+        check(failed(failure(1, Status::Code(2), &["error: no"], Output::RankZeroAndErrors)), 2, None);
         check(
             failed(failure(1, Status::Code(2), &["error: no"], Output::All)),
             2,

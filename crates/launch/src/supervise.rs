@@ -262,7 +262,7 @@ impl Worker {
         }
         let piece = piece.get(..read).unwrap_or_default();
         self.tail.push(piece);
-        if output == Output::All {
+        if output != Output::RankZero {
             console.pass_on(piece);
         }
         true

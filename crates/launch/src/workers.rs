@@ -125,8 +125,10 @@ fn start(job: &Job, place: &LaunchedRank, store: Option<OwnedFd>, token: OwnedFd
     }
     command.stdin(Stdio::null());
     match job.output {
-        Output::RankZero if rank > 0 => command.stdout(Stdio::null()).stderr(Stdio::piped()),
-        Output::RankZero => &mut command,
+        Output::RankZero | Output::RankZeroAndErrors if rank > 0 => {
+            command.stdout(Stdio::null()).stderr(Stdio::piped())
+        }
+        Output::RankZero | Output::RankZeroAndErrors => &mut command,
         Output::All => command.stderr(Stdio::piped()),
     };
     // A group of its own: a Ctrl-C on the terminal reaches the launcher alone, which then stops everybody in order, and

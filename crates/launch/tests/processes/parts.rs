@@ -90,7 +90,11 @@ impl Launcher {
 
 fn play_launcher(arguments: &[String]) -> ExitCode {
     let [ranks, output, grace, script] = arguments else { panic!("{arguments:?}") };
-    let output = if output == "all" { Output::All } else { Output::RankZero };
+    let output = match output.as_str() {
+        "all" => Output::All,
+        "rank zero and errors" => Output::RankZeroAndErrors,
+        _ => Output::RankZero,
+    };
     let job = Job::new("sh", ranks.parse().unwrap())
         .args(["-c", script])
         .output(output)

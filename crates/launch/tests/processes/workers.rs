@@ -98,6 +98,7 @@ fn output_goes_where_it_should() {
         assert_eq!((code, lines.as_slice()), (Some(0), stderr), "{output}");
     };
     check("rank zero", &["out 0"], &["err 0"]);
+    check("rank zero and errors", &["out 0"], &["err 0", "err 1"]);
     check("all", &["out 0", "out 1"], &["err 0", "err 1"]);
 }
 
