@@ -1,16 +1,21 @@
 //! The command line: every command and flag, made from the settings' own definitions.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use enmasse_train::{Kind, SETTINGS, Setting};
+use enmasse_train::{Kind, SETTINGS, Setting, expand_home};
 
 use crate::failure::Failure;
+use crate::launcher_flags;
 
 /// Spellings of other programs for our flags.
-const ALIASES: &[(&str, &[&str])] = &[("batch", &["batch-size", "batch_size"]), ("sync_bn", &["syncBN"])];
+const ALIASES: &[(&str, &[&str])] =
+    &[("batch", &["batch-size", "batch_size"]), ("sync_bn", &["syncBN", "syncbn"]), ("data", &["data_path", "data"])];
+
+/// The flag of the same meaning as DATA.
+const DATA_PATH: &str = "data-path";
 
 /// Largest number that is taken where things are counted.
 const MOST_COUNT: usize = 1_000_000;
@@ -35,7 +40,8 @@ pub fn command() -> Command {
         .subcommand(launch())
 }
 
-fn train() -> Command {
+/// `enmasse train`.
+pub fn train() -> Command {
     let flags = SETTINGS.iter().filter(|setting| setting.name != "data").map(flag);
     Command::new("train")
         .about("Train a model on a folder of class folders")
@@ -44,12 +50,22 @@ fn train() -> Command {
              --config, the environment, the command line.",
         )
         .arg(positional("data"))
+        .arg(
+            Arg::new(DATA_PATH)
+                .long(DATA_PATH)
+                .aliases(aliases("data"))
+                .value_name("DIR")
+                .conflicts_with("data")
+                .overrides_with(DATA_PATH)
+                .help("The same as DATA"),
+        )
         .args(flags)
+        .args(launcher_flags::arguments())
         .arg(
             Arg::new("config")
                 .long("config")
                 .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
+                .value_parser(path)
                 .help("Read settings from this TOML file"),
         )
 }
@@ -58,7 +74,11 @@ fn eval() -> Command {
     Command::new("eval")
         .about("Loss and accuracy of a run's best checkpoint, or of a weights file")
         .arg(source())
-        .arg(Arg::new("data").value_name("DATA").help("Folder of class folders, evaluated whole; of CIFAR and MNIST the test part"))
+        .arg(
+            Arg::new("data")
+                .value_name("DATA")
+                .help("Folder of class folders, evaluated whole; of CIFAR and MNIST the test part"),
+        )
         .arg(
             Arg::new("part")
                 .long("split")
@@ -144,11 +164,17 @@ fn source() -> Arg {
     Arg::new("source")
         .value_name("RUN|WEIGHTS")
         .required(true)
-        .value_parser(value_parser!(PathBuf))
+        .value_parser(path)
         .help("Run folder, or safetensors file with torchvision's names")
 }
 
-fn count(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
+/// A path, where the shell has left `~` alone.
+fn path(text: &str) -> Result<PathBuf, String> {
+    expand_home(Path::new(text)).ok_or_else(|| "~ has no meaning here, as HOME is not set".to_owned())
+}
+
+/// A flag that counts something.
+pub fn count(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(placeholder).value_parser(count_value).help(help)
 }
 
@@ -176,9 +202,8 @@ fn flag(setting: &'static Setting) -> Arg {
     if let Kind::Choice(words) = setting.kind {
         help.push_str(&format!(" [one of: {}]", words.join(", ")));
     }
-    let aliases = ALIASES.iter().filter(|(name, _)| *name == setting.name).flat_map(|(_, aliases)| *aliases);
     let underscored = (long != setting.name).then_some(setting.name);
-    let arg = Arg::new(setting.name).long(long).aliases(aliases.copied().chain(underscored));
+    let arg = Arg::new(setting.name).long(long).aliases(aliases(setting.name).chain(underscored));
     match setting.kind {
         Kind::Switch => arg
             .overrides_with(setting.name)
@@ -202,17 +227,23 @@ fn flag(setting: &'static Setting) -> Arg {
     }
 }
 
+/// Other spellings of a setting's flag.
+fn aliases(name: &'static str) -> impl Iterator<Item = &'static str> {
+    ALIASES.iter().filter(move |(of, _)| *of == name).flat_map(|(_, aliases)| *aliases).copied()
+}
+
 /// What the user gave for each setting on the command line; a repeatable flag's occurrences are joined by commas.
 pub fn given(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().filter_map(|setting| {
-        let values: Vec<&String> = matches.try_get_many(setting.name).ok()??.collect();
+        let flag = if setting.name == "data" { matches.try_get_many::<String>(DATA_PATH).ok().flatten() } else { None };
+        let values: Vec<&String> = flag.or_else(|| matches.try_get_many(setting.name).ok().flatten())?.collect();
         Some((setting.name, values.into_iter().map(String::as_str).collect::<Vec<_>>().join(",")))
     })
 }
 
 /// Reads the command line. Help and the version are no failure, and already printed: `None`.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<ArgMatches>, Failure> {
-    let error = match command().try_get_matches_from(arguments) {
+    let error = match command().try_get_matches_from(join_switches(arguments)) {
         Ok(matches) => return Ok(Some(matches)),
         Err(error) => error,
     };
@@ -228,6 +259,39 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Arg
         }
         _ => Err(Failure::Usage(usage_line(&error))),
     }
+}
+
+/// Switches stand alone or have a value behind `=`; where `True` or `False` follows as a word of its own, as Python's scripts
+/// have it, it is joined. Any other word that follows is no value: `--sync-bn photos` names the data.
+fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments = arguments.into_iter().peekable();
+    let mut joined = Vec::new();
+    while let Some(mut argument) = arguments.next() {
+        // Another program's arguments are its own.
+        let others = argument == "--" || (joined.len() == 1 && argument == "launch");
+        if is_switch(&argument)
+            && let Some(value) = arguments.next_if(|word| word.to_str().is_some_and(is_truth))
+        {
+            argument.push("=");
+            argument.push(value);
+        }
+        joined.push(argument);
+        if others {
+            joined.extend(arguments.by_ref());
+        }
+    }
+    joined
+}
+
+/// Whether this is the flag of a switch, in any of its spellings.
+fn is_switch(argument: &OsStr) -> bool {
+    let Some(name) = argument.to_str().and_then(|text| text.strip_prefix("--")) else { return false };
+    let mut switches = SETTINGS.iter().filter(|setting| setting.kind == Kind::Switch);
+    switches.any(|setting| setting.name == name.replace('-', "_") || aliases(setting.name).any(|alias| alias == name))
+}
+
+fn is_truth(word: &str) -> bool {
+    ["true", "false", "1", "0"].contains(&word.to_ascii_lowercase().as_str())
 }
 
 /// The parser's message spans lines (what, tips, usage); the first ones say what is wrong and what was perhaps meant.
@@ -285,6 +349,32 @@ mod tests {
             "--batch-size 4 --weight_decay 0 --syncBN",
             &[("batch", "4"), ("sync_bn", "true"), ("weight_decay", "0")],
         );
+    }
+
+    /// As a tutorial's reader types them.
+    #[test]
+    fn the_tutorials_spellings() {
+        let check = |line: &str, expected: &[(&str, &str)]| {
+            let matches = read(&format!("train {line}")).unwrap_or_else(|failure| panic!("{line}: {failure:?}"));
+            let found: Vec<_> = given(matches.subcommand().unwrap().1).collect();
+            let found: Vec<_> = found.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            assert_eq!(found, expected, "{line}");
+        };
+        check("--data-path D --num_classes 5", &[("data", "D"), ("num_classes", "5")]);
+        check("--data_path D --num-classes=5", &[("data", "D"), ("num_classes", "5")]);
+        check("--data C --data-path D", &[("data", "D")]);
+        check("--syncBN True D", &[("data", "D"), ("sync_bn", "True")]);
+        check("--syncBN D", &[("data", "D"), ("sync_bn", "true")]);
+        check("--sync_bn=False D --json", &[("data", "D"), ("sync_bn", "False"), ("json", "true")]);
+        check("--freeze-layers False --syncBN true", &[("sync_bn", "true"), ("freeze_layers", "False")]);
+        check("--freeze_layers --weights F", &[("weights", "F"), ("freeze_layers", "true")]);
+        check("--freeze-layers true --freeze-layers 0", &[("freeze_layers", "0")]);
+        check("--sync-bn -- True", &[("data", "True"), ("sync_bn", "true")]);
+        check("--device cuda --world-size 4 --dist-url env:// --local_rank 1", &[]);
+        let both = "the argument '[DATA]' cannot be used with '--data-path <DIR>'; see --help";
+        assert_eq!(read("train C --data-path D").unwrap_err(), Failure::Usage(both.into()));
+        let launched = "launch -n 2 python3 train.py --json True";
+        assert_eq!(join_switches(["enmasse"].into_iter().chain(launched.split(' ')).map(OsString::from)).len(), 8);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl From<ConfigError> for Failure {
 }
 
 /// Messages quote what users, files and other machines wrote: none of it may tear the line or move the cursor.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     text.split(char::is_control).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
 }
 

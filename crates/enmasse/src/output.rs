@@ -24,11 +24,15 @@ impl Output {
         self.json
     }
 
+    /// A line for people about what is to come, beside the figures.
+    pub fn fact(&mut self, line: impl fmt::Display) {
+        say(line);
+    }
+
     /// A line for people.
     pub fn text(&mut self, line: impl fmt::Display) {
         if self.json {
-            // Where even this cannot be written, there is nobody to tell.
-            let _ = writeln!(io::stderr(), "{line}");
+            say(line);
         } else {
             self.write(line);
         }
@@ -57,6 +61,12 @@ impl Output {
             _ => Ok(()),
         }
     }
+}
+
+/// A line on standard error, in one piece, since other ranks may write there too.
+pub fn say(line: impl fmt::Display) {
+    // Where even this cannot be written, there is nobody to tell.
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// A number with its thousands apart: `11,181,642`.

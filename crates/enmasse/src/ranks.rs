@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use enmasse_comm::{CauseKind, Group, Rendezvous};
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_launch::{Job, LaunchedRank, Outcome, Status, Store, report_cause, run_threads};
-use enmasse_train::{Devices, LayeredConfig, RankKind, RunFolder, RunPaths, Source, TrainConfig};
+use enmasse_launch::{
+    Job, LaunchedRank, MASTER_ADDR, MASTER_PORT, Outcome, Output, Status, Store, report_cause, run_threads,
+};
+use enmasse_train::{Devices, LayeredConfig, RankKind, RunFolder, RunPaths, TrainConfig};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
@@ -54,9 +56,24 @@ impl Rank {
 
     /// The text that rank 0 has, on every rank.
     pub fn agree(&self, text: String) -> Result<String, Failure> {
-        let Some(group) = &self.group else { return Ok(text) };
+        Ok(self.gather(text)?.into_iter().next().unwrap_or_default())
+    }
+
+    /// The text of each rank, in their order.
+    fn gather(&self, text: String) -> Result<Vec<String>, Failure> {
+        let Some(group) = &self.group else { return Ok(vec![text]) };
         let texts = group.all_gather_bytes(text.as_bytes()).map_err(Failure::error)?;
-        Ok(texts.first().map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default())
+        Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
+    }
+
+    /// A line that says which rank this is, where it runs and on what; on the first rank one for each. All ranks must ask.
+    pub fn introductions(&self, device: &str) -> Result<Vec<String>, Failure> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let place = format!("{host}:{}, {device}", std::process::id());
+        let Some(group) = &self.group else { return Ok(vec![format!("not distributed: {place}")]) };
+        let own = format!("rank {} of {}, {place}", group.rank(), group.world_size());
+        let all = self.gather(own.clone())?;
+        Ok(if self.is_first() { all } else { vec![own] })
     }
 }
 
@@ -67,10 +84,8 @@ pub fn place() -> Result<Option<LaunchedRank>, Failure> {
 
 /// Inside a launched job a rank is one device: whoever asks for more wants the launcher to ask for it.
 pub fn check_devices(layers: &LayeredConfig, place: &LaunchedRank) -> Result<(), Failure> {
-    let devices = layers.config().devices;
-    let is_saved = matches!(layers.source("devices"), Some(Source::Saved(_)));
-    match devices {
-        Some(Devices::Cpu(count)) if count > 1 && !is_saved => Err(Failure::Usage(format!(
+    match layers.config().devices {
+        Some(Devices::Cpu(count)) if count > 1 => Err(Failure::Usage(format!(
             "--devices {}: this process is rank {} of {} already (RANK and WORLD_SIZE are set), and a rank is cpu:1; leave \
              --devices out, or unset them",
             Devices::Cpu(count),
@@ -90,7 +105,7 @@ pub fn as_rank(
 ) -> Result<(), Failure> {
     let group = match place.world_size {
         1 => None,
-        _ => Some(join(folder)?),
+        _ => Some(join(place, folder)?),
     };
     let rank = Rank { group, local_rank: place.local_rank, local_ranks: place.local_world_size };
     let failure = match body(&rank) {
@@ -107,8 +122,14 @@ pub fn as_rank(
     }
 }
 
-fn join(folder: Option<&Path>) -> Result<Group, Failure> {
-    let mut rendezvous = Rendezvous::from_environment().map_err(Failure::error)?;
+fn join(place: &LaunchedRank, folder: Option<&Path>) -> Result<Group, Failure> {
+    // The address may have come from a flag.
+    let variable = |name: &str| match (name, &place.master) {
+        (MASTER_ADDR, Some((host, _))) => Some(host.clone()),
+        (MASTER_PORT, Some((_, port))) => Some(port.to_string()),
+        _ => std::env::var(name).ok(),
+    };
+    let mut rendezvous = Rendezvous::from_variables(&variable).map_err(Failure::error)?;
     if rendezvous.token.is_none()
         && let Some(folder) = folder
     {
@@ -125,19 +146,21 @@ fn join(folder: Option<&Path>) -> Result<Group, Failure> {
 /// one of them. Whatever happens, no temporary file stays in `folder`.
 pub fn host(
     ranks: usize,
-    kind: RankKind,
+    config: &TrainConfig,
     folder: Option<&Path>,
     command: impl FnOnce() -> Vec<OsString>,
     interrupts: Option<Interrupts>,
     body: impl Fn(&Rank) -> Result<(), Failure> + Sync,
 ) -> Result<(), Failure> {
-    match (ranks, kind) {
+    // Other ranks mark what they say.
+    let output = if config.log_ranks { Output::RankZeroAndErrors } else { Output::RankZero };
+    match (ranks, config.ranks) {
         (1, _) => body(&Rank::alone()),
         (_, RankKind::Thread) => threads(ranks, body),
         (_, RankKind::Process) => {
             // The launcher hears of them from here on, and stops the ranks.
             drop(interrupts);
-            let result = processes(ranks, command());
+            let result = processes(ranks, command(), output);
             folder.into_iter().for_each(clear);
             result
         }
@@ -154,10 +177,10 @@ fn threads(ranks: usize, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> 
     run_threads(groups, run).map(drop).map_err(Failure::error)
 }
 
-fn processes(ranks: usize, command: Vec<OsString>) -> Result<(), Failure> {
+fn processes(ranks: usize, command: Vec<OsString>, output: Output) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
-    let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(enmasse_launch::Output::RankZero);
+    let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
     if let Some(story) = story(&outcome) {
         let _ = writeln!(std::io::stderr(), "{story}");

@@ -1,69 +1,141 @@
-//! A run as people see it on a terminal, and as scripts read it.
+//! A run as people see it on a terminal, as scripts read it, and as each rank's log keeps it.
 
 use std::path::Path;
 
-use enmasse_train::{DoneRecord, EpochRecord, Event, Observer, Progress, Started};
+use enmasse_train::{DoneRecord, EpochRecord, Event, Observer, Progress, SETTINGS, Started, TrainConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::failure::Failure;
-use crate::output::{Output, counted, grouped, mebibytes};
+use crate::failure::{Failure, one_line};
+use crate::output::{Output, counted, grouped, mebibytes, say};
+use crate::rank_log::RankLog;
 
-/// Tells of a run on rank 0: facts, a bar on a terminal, a line per epoch, the end.
+/// Tells of a run: facts, a bar on a terminal, a line per epoch, the end. What people see is the first rank's unless others
+/// are let speak too; each rank's log has all of its own lines.
 pub struct Reporter {
-    output: Output,
+    audience: Audience,
+    /// Said before everything else: who the ranks are.
+    introduction: Vec<String>,
+    /// Said behind the other facts.
+    arguments: Option<String>,
+    log: Option<RankLog>,
     epochs: usize,
-    /// Hidden where standard error is no terminal.
+    /// Hidden where standard error is no terminal, and on other ranks.
     bar: ProgressBar,
     /// What the bar shows: epoch, and whether it validates.
     shown: Option<(u64, bool)>,
 }
 
+/// Who hears a rank.
+pub enum Audience {
+    /// People and scripts: this is the first rank.
+    Everybody(Output),
+    /// People at standard error, told which rank it is that speaks.
+    Marked(usize),
+    /// The log alone.
+    Nobody,
+}
+
 impl Reporter {
     /// Tells of a run of so many epochs; of an evaluation, where that is 0.
-    pub fn new(output: Output, epochs: usize) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    pub fn new(audience: Audience, epochs: usize) -> Self {
+        let target = match audience {
+            Audience::Everybody(_) => ProgressDrawTarget::stderr(),
+            _ => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
         let template = "{prefix} [{wide_bar}] {human_pos}/{human_len} {msg}, eta {eta}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        Reporter { output, epochs, bar, shown: None }
+        Reporter { audience, introduction: Vec::new(), arguments: None, log: None, epochs, bar, shown: None }
+    }
+
+    /// Adds to the facts who the ranks are, and the effective arguments.
+    pub fn introduce(self, ranks: Vec<String>, config: &TrainConfig) -> Self {
+        Reporter { introduction: ranks, arguments: Some(arguments(config)), ..self }
+    }
+
+    /// Keeps the lines in a log too, from the moment on when the run begins: before that the folder may turn out to be
+    /// another run's.
+    pub fn log_to(self, log: RankLog) -> Self {
+        Reporter { log: Some(log), ..self }
     }
 
     /// The end of the run, and what to do next.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         self.bar.finish_and_clear();
-        self.output.json(Event::Done(done).to_line());
+        self.shown = None;
         let run = quoted(&done.run);
-        self.output.text(format_args!(
-            "done in {:.1} s: best validation accuracy {}; peak memory {}",
-            done.seconds,
-            percent(done.best_val_accuracy),
-            mebibytes(done.peak_rss_bytes as usize)
-        ));
-        self.output.text(format_args!("evaluate: enmasse eval {run} --split val"));
-        self.output.text(format_args!("predict:  enmasse predict {run} IMAGE..."));
-        self.output.finish()
+        self.line(Line::Figure, format!("evaluate: enmasse eval {run} --split val"));
+        self.line(Line::Figure, format!("predict:  enmasse predict {run} IMAGE..."));
+        // Scripts and people look for the time in the last line.
+        let (accuracy, memory) = (percent(done.best_val_accuracy), mebibytes(done.peak_rss_bytes as usize));
+        self.line(
+            Line::Figure,
+            format!("done in {:.1} s: best validation accuracy {accuracy}; peak memory {memory}", done.seconds),
+        );
+        match self.audience {
+            Audience::Everybody(mut output) => {
+                output.json(Event::Done(done).to_line());
+                output.finish()
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Takes the bar away, and gives the output back.
-    pub fn into_output(self) -> Output {
+    /// Keeps in the log why the run ends; people hear it from whoever ends the program.
+    pub fn failed(&mut self, failure: &Failure) {
         self.bar.finish_and_clear();
-        self.output
+        if let Some(log) = &mut self.log {
+            log.line(&format!("error: {}", one_line(failure.message())));
+        }
     }
 
-    fn line(&mut self, text: String) {
-        let output = &mut self.output;
+    /// Takes the bar away, and says the last lines; the output's own end is its success.
+    pub fn finish(self, say: impl FnOnce(&mut Output)) -> Result<(), Failure> {
+        self.bar.finish_and_clear();
+        match self.audience {
+            Audience::Everybody(mut output) => {
+                say(&mut output);
+                output.finish()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn line(&mut self, kind: Line, text: String) {
+        if let Some(log) = &mut self.log {
+            log.line(&text);
+        }
+        let audience = &mut self.audience;
+        let mut tell = || match (&mut *audience, kind) {
+            (Audience::Everybody(output), Line::Fact) => output.fact(&text),
+            (Audience::Everybody(output), Line::Figure) => output.text(&text),
+            (Audience::Marked(rank), _) => say(format_args!("[rank {rank}] {text}")),
+            (Audience::Nobody, _) => {}
+        };
         match self.shown {
-            Some(_) => self.bar.suspend(|| output.text(text)),
+            Some(_) => self.bar.suspend(tell),
             // A bar that shows nothing yet would appear after the line.
-            None => output.text(text),
+            None => tell(),
         }
     }
 }
 
+/// What a line is about.
+#[derive(Clone, Copy)]
+enum Line {
+    /// Known before the first epoch: for people, beside the figures.
+    Fact,
+    /// What came of it.
+    Figure,
+}
+
 impl Observer for &mut Reporter {
     fn started(&mut self, started: &Started) {
-        facts(started).into_iter().for_each(|line| self.line(line));
+        self.log.iter_mut().for_each(RankLog::open);
+        let lines = self.introduction.drain(..).chain(facts(started)).chain(self.arguments.take()).collect::<Vec<_>>();
+        lines.into_iter().for_each(|line| self.line(Line::Fact, line));
     }
 
     fn progress(&mut self, progress: &Progress) {
@@ -87,7 +159,7 @@ impl Observer for &mut Reporter {
 
     fn epoch(&mut self, record: &EpochRecord) {
         let epochs = self.epochs;
-        self.line(format!(
+        let line = format!(
             "epoch {:>width$}/{epochs}: train loss {:.4}, val loss {:.4}, val accuracy {}, lr {:.6}, {:.0} images/s, {:.1} s",
             record.epoch + 1,
             record.train_loss,
@@ -97,45 +169,51 @@ impl Observer for &mut Reporter {
             record.images_per_second,
             record.seconds,
             width = epochs.to_string().len(),
-        ));
-        self.output.json(Event::Epoch(record).to_line());
+        );
+        self.line(Line::Figure, line);
+        if let Audience::Everybody(output) = &mut self.audience {
+            output.json(Event::Epoch(record).to_line());
+        }
     }
 }
 
 /// What is known before the first step, a line each.
 fn facts(started: &Started) -> Vec<String> {
-    let Started { train_samples, validation_samples, world_size, .. } = *started;
+    let Started { train_samples, validation_samples, size, ref normalization, .. } = *started;
+    let list = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
     let mut lines = vec![
         format!(
-            "model:  {}, {} parameters, {} of them trained",
+            "model:  {}, {} parameters, {} of them trained, {} of memory per rank",
             started.model,
             grouped(started.parameters as u64),
-            grouped(started.trainable as u64)
+            grouped(started.trainable as u64),
+            mebibytes(started.memory_bytes)
         ),
         format!(
-            "data:   {} found in {}: {} for training, {} for validation",
+            "data:   {}, {} found in {}: {} for training, {} for validation",
+            started.data,
             counted(train_samples + validation_samples, "picture"),
             counted(started.classes.len(), "class"),
             grouped(train_samples as u64),
             grouped(validation_samples as u64)
         ),
         format!(
-            "batch:  {} per rank, {} in all; each epoch leaves out the {} of the last incomplete one",
-            grouped(started.batch as u64),
-            grouped(started.global_batch as u64),
-            counted(started.dropped_samples, "picture")
+            "input:  {size} x {size} pixels, mean {}, deviation {}",
+            list(&normalization.mean),
+            list(&normalization.deviation)
         ),
-        format!(
-            "device: {} of {}, {} to decode, {} per rank",
-            counted(world_size, "rank"),
-            started.device,
-            counted(started.loader_threads, "thread"),
-            mebibytes(started.memory_bytes)
-        ),
+        format!("loader: {} in every process", counted(started.loader_threads, "thread")),
     ];
+    let mut batch =
+        format!("batch:  {} per rank, {} in all", grouped(started.batch as u64), grouped(started.global_batch as u64));
+    if started.dropped_samples > 0 {
+        let dropped = counted(started.dropped_samples, "picture");
+        batch.push_str(&format!("; each epoch leaves out the {dropped} of the last incomplete one"));
+    }
+    lines.push(batch);
     if let Some(run) = &started.run {
         lines.push(format!("run:    {}", run.display()));
-        lines.push(format!("charts: tensorboard --logdir {}", quoted(run)));
+        lines.push(format!("charts: tensorboard --logdir={}, then look at http://localhost:6006/", quoted(run)));
     }
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume: epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
@@ -143,14 +221,21 @@ fn facts(started: &Started) -> Vec<String> {
     lines
 }
 
+/// The effective arguments, those that have a value, in one line.
+fn arguments(config: &TrainConfig) -> String {
+    let given = SETTINGS.iter().filter_map(|setting| config.get(setting.name).map(|value| (setting.name, value)));
+    let pairs = given.filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!(" {name}={}", quoted(value)));
+    format!("arguments:{}", pairs.collect::<String>())
+}
+
 /// A fraction as people read it.
 pub fn percent(fraction: f64) -> String {
     format!("{:.2} %", fraction * 100.0)
 }
 
-/// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
+/// A path, or another text, as a shell takes it.
+fn quoted(text: impl AsRef<Path>) -> String {
+    let text = text.as_ref().display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
@@ -163,7 +248,7 @@ mod tests {
 
     #[test]
     fn paths_for_a_shell() {
-        let check = |path: &str, expected: &str| assert_eq!(quoted(Path::new(path)), expected);
+        let check = |path: &str, expected: &str| assert_eq!(quoted(path), expected);
         check("runs/20260131-235959-resnet18", "runs/20260131-235959-resnet18");
         check("my runs", "'my runs'");
         check("it's", r"'it'\''s'");
@@ -192,13 +277,25 @@ mod tests {
             resumed: Some((2, 64)),
         };
         let expected = "\
-model:  resnet18, 11,181,642 parameters, 5,130 of them trained
-data:   3,000 pictures found in 2 classes: 2,400 for training, 600 for validation
+model:  resnet18, 11,181,642 parameters, 5,130 of them trained, 3.0 MiB of memory per rank
+data:   folder of class folders, 3,000 pictures found in 2 classes: 2,400 for training, 600 for validation
+input:  64 x 64 pixels, mean 0.5 0.5 0.5, deviation 0.25 0.25 0.25
+loader: 1 thread in every process
 batch:  32 per rank, 64 in all; each epoch leaves out the 32 pictures of the last incomplete one
-device: 2 ranks of cpu (avx2, 1 thread), 1 thread to decode, 3.0 MiB per rank
 run:    runs/a
-charts: tensorboard --logdir runs/a
+charts: tensorboard --logdir=runs/a, then look at http://localhost:6006/
 resume: epoch 3, after 64 pictures";
         assert_eq!(facts(&started).join("\n"), expected);
+    }
+
+    #[test]
+    fn arguments_are_one_line_of_pairs() {
+        let mut config =
+            TrainConfig { model: "mlp".to_owned(), data: Some("my photos".into()), ..TrainConfig::default() };
+        config.set("freeze", "a.*,b").unwrap();
+        let line = arguments(&config);
+        assert!(line.starts_with("arguments: data='my photos' model=mlp epochs=10 crop_padding=4 lr=0.03 "), "{line}");
+        assert!(line.contains(" sync_bn=false ") && line.contains(" freeze='a.*,b' "), "{line}");
+        assert!(!line.contains("weights=") && !line.contains('\n'), "{line}");
     }
 }

@@ -135,7 +135,8 @@ fn a_run_without_arguments_makes_its_own_data_once() {
         finish(program().args(arguments).env("ENMASSE_CACHE", &cache).current_dir(folder.path())).well()
     };
     let said = go();
-    assert!(said.stdout.contains("3,000 pictures found in 10 classes"), "{}", said.stdout);
+    assert!(said.stderr.contains("3,000 pictures found in 10 classes"), "{}", said.stderr);
+    assert!(said.stderr.contains(" size=8 "), "{}", said.stderr);
     let made = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
     let pictures = common::files(&cache);
     let times: Vec<_> = pictures.iter().map(|path| made(path)).collect();

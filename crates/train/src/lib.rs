@@ -39,7 +39,7 @@ pub use file::FileError;
 pub use position::Position;
 pub use preparation::Preparation;
 pub use process::peak_rss_bytes;
-pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};
+pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, utc_time};
 pub use run_log::{DoneRecord, EpochRecord, Event, RunLog};
 pub use schedule::Schedule;
 pub use tensorboard::TensorBoard;

@@ -207,7 +207,7 @@ fn newest_resumable(runs: &Path) -> Result<Option<RunPaths>, RunError> {
 
 /// `20260131-235959`, from seconds since 1970. Source: H. Hinnant, "chrono-compatible low-level date algorithms"
 /// (`civil_from_days`), whose years begin in March, so that leap days come last.
-fn utc_time(seconds: u64) -> String {
+pub fn utc_time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,12 +1,12 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::ArgMatches;
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Folder, OpenOptions, Sharding};
-use enmasse_train::{EpochPosition, Quiet, RunPaths, Setting, TrainConfig, TrainingData, evaluate};
+use enmasse_train::{EpochPosition, RunPaths, Setting, Source, TrainConfig, TrainingData, evaluate};
 use serde_json::json;
 
 use crate::arguments::EVALUATION;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, counted};
 use crate::ranks::{self, Rank};
-use crate::reporter::{Reporter, percent};
+use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, cores};
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -29,11 +29,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let weights = weights::open(matches, &layers)?;
     let part = Part::of(matches);
     let saved = saved_config(&weights.path)?;
+    let data = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
     let mut config = settings::finish(layers)?;
     // Pictures that the run was trained on can be evaluated by it.
     config.convert_rgb |= saved.as_ref().is_some_and(|saved| saved.convert_rgb);
-    let root = match matches.get_one::<String>("data") {
-        Some(data) => PathBuf::from(data),
+    let root = match data {
+        Some(data) => data,
         None if part == Part::Whole => {
             return Err(Failure::Usage("name the DATA to evaluate; only --split val knows it from the run".to_owned()));
         }
@@ -49,7 +50,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => {
             let world_size = task.config.rank_count(cores());
             let command = || task.command_line(part, &root);
-            ranks::host(world_size, task.config.ranks, None, command, interrupts, |rank| task.evaluate(rank))
+            ranks::host(world_size, &task.config, None, command, interrupts, |rank| task.evaluate(rank))
         }
     }
 }
@@ -94,25 +95,18 @@ impl Task {
         // Evaluation has no collectives: only the sums at its end are the group's.
         let mut program = weights.classifier.program(&forward, &device, batch)?;
         let (total, group) = (data.len() as u64, rank.group.as_ref());
-        let mut run = |observer: &mut dyn enmasse_train::Observer| {
-            evaluate(program.as_mut(), &loader, total, group, EpochPosition::default(), observer)
-        };
-        if !rank.is_first() {
-            run(&mut Quiet)?;
-            return Ok(());
-        }
-        let mut reporter = Reporter::new(Output::new(config.json), 0);
-        let found = run(&mut &mut reporter)?;
-        let mut output = reporter.into_output();
+        let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
+        let mut reporter = Reporter::new(audience, 0);
+        let position = EpochPosition::default();
+        let found = evaluate(program.as_mut(), &loader, total, group, position, &mut &mut reporter)?;
         let (loss, accuracy, samples) = (found.loss, found.accuracy, found.samples);
-        match output.is_json() {
+        reporter.finish(|output| match output.is_json() {
             true => output.json(json!({"event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples})),
             false => {
                 let pictures = counted(samples as usize, "picture");
                 output.text(format_args!("{pictures}: accuracy {}, loss {loss:.4}", percent(accuracy)));
             }
-        }
-        output.finish()
+        })
     }
 
     /// The arguments of a rank.

@@ -4,25 +4,30 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
+use enmasse_comm::Group;
 use enmasse_data::DataError;
+use enmasse_device::Device;
 use enmasse_launch::LaunchedRank;
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, DoneRecord, LayeredConfig, Preparation, Quiet, RunFolder, RunPaths, SETTINGS, TrainConfig, Trainer,
-    TrainingData, compile_plans, locate_run,
+    Devices, DoneRecord, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, TrainConfig, Trainer, TrainingData,
+    compile_plans, locate_run,
 };
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::launcher_flags::LauncherFlags;
 use crate::output::{Output, counted};
+use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
-use crate::reporter::Reporter;
+use crate::reporter::{Audience, Reporter};
 use crate::settings::{self, cores};
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let layers = settings::layers(matches)?;
-    match ranks::place()? {
+    let mut layers = settings::layers(matches)?;
+    match LauncherFlags::of(matches).place(|name| std::env::var_os(name), &mut layers)? {
         Some(place) => {
+            ranks::check_devices(&layers, &place)?;
             let out = layers.config().out.clone();
             ranks::as_rank(&place, out.as_deref(), |rank| join_run(layers, &place, rank))
         }
@@ -62,7 +67,7 @@ fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
     // Shows that the folder can be written, and is free; rank 0 opens it again.
     RunFolder::open(paths.clone(), run.config.resume).map_err(Failure::error)?;
     let command = || command_line(&run.config);
-    ranks::host(world_size, run.config.ranks, Some(paths.root()), command, Some(interrupts), |rank| train(&run, rank))
+    ranks::host(world_size, &run.config, Some(paths.root()), command, Some(interrupts), |rank| train(&run, rank))
 }
 
 /// In a rank of somebody's job: takes part in the run that rank 0 decides on.
@@ -88,7 +93,6 @@ fn join_run(mut layers: LayeredConfig, place: &LaunchedRank, rank: &Rank) -> Res
     if layers.config().resume {
         lay_saved_run(&mut layers, &paths)?;
     }
-    ranks::check_devices(&layers, place)?;
     let mut config = settings::finish(layers)?;
     config.out = Some(out);
     config.devices = Some(Devices::Cpu(rank.world_size()));
@@ -108,6 +112,9 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
 /// Opens the data, and lets everything be refused that no rank needs to run for.
 fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -> Result<Run, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    if let (Some(weights), None) = (&config.weights, resumed) {
+        check_weights(weights)?;
+    }
     let (root, own_size) = match &config.data {
         Some(root) => (root.clone(), None),
         None => (super::shapes()?, Some(super::SHAPES_SIZE)),
@@ -121,6 +128,7 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
         None => TrainingData::open(&root, &config.open_options())?,
     };
     check_classes(&config, &root, &data.classes)?;
+    config.size = Some(config.picture_size(data.kind.native_size()));
     let preparation = Preparation::new(&config, data.kind);
     let (samples, batch) = (data.train.len(), config.batch_per_rank(world_size));
     let global_batch = batch.saturating_mul(world_size);
@@ -129,6 +137,15 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     }
     compile_plans(&config, &preparation, &|x, classes| model.forward(x, classes), data.classes.len(), world_size)?;
     Ok(Run { config, model, data })
+}
+
+/// A mistyped path must not end in training from random weights; it shows before anything else is done.
+fn check_weights(path: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(_) => Err(Failure::Error(format!("--weights {}: is no file", path.display()))),
+        Err(error) => Err(Failure::Error(format!("--weights {}: cannot be read: {error}", path.display()))),
+    }
 }
 
 /// The number of classes that the user expects must be the data's.
@@ -160,13 +177,24 @@ fn train(run: &Run, rank: &Rank) -> Result<(), Failure> {
         let mut trainer = trainer.loader_threads(rank.loader_threads(config));
         Ok(trainer.fit(&|x, classes| model.forward(x, classes), data)?)
     };
-    let trainer = Trainer::new(config.clone(), &device);
-    if !rank.is_first() {
-        return fit(trainer.observer(Quiet)).map(drop);
+    let number = rank.group.as_ref().map_or(0, Group::rank);
+    let audience = match rank.is_first() {
+        true => Audience::Everybody(Output::new(config.json)),
+        false if config.log_ranks => Audience::Marked(number),
+        false => Audience::Nobody,
+    };
+    let ranks = rank.introductions(&device.name())?;
+    let mut reporter = Reporter::new(audience, config.epochs).introduce(ranks, config);
+    if let Some(run) = &config.out {
+        reporter = reporter.log_to(RankLog::new(run, number));
     }
-    let mut reporter = Reporter::new(Output::new(config.json), config.epochs);
-    let done = fit(trainer.observer(&mut reporter))?;
-    reporter.done(&done)
+    match fit(Trainer::new(config.clone(), &device).observer(&mut reporter)) {
+        Ok(done) => reporter.done(&done),
+        Err(failure) => {
+            reporter.failed(&failure);
+            Err(failure)
+        }
+    }
 }
 
 /// The arguments of a rank: every value as it was decided here, so that no rank decides otherwise.

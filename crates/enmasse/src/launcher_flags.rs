@@ -1,0 +1,253 @@
+//! Flags of `train` that scripts written for PyTorch take: they say again what a launcher says in the environment, or stand
+//! in for it. Whatever contradicts the environment is an error: of two answers neither is picked silently.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgMatches, value_parser};
+use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
+use enmasse_train::{LayeredConfig, Source};
+
+use crate::arguments::count;
+use crate::failure::Failure;
+
+const HEADING: &str = "Known from PyTorch's scripts";
+
+/// The flags' definitions.
+pub fn arguments() -> [Arg; 4] {
+    let flags = [
+        Arg::new("device")
+            .long("device")
+            .value_name("cpu")
+            .help("What a rank computes on: cpu; without GPU support anything else is an error"),
+        count(
+            "world-size",
+            "N",
+            "Ranks on this machine, as --devices cpu:N; in a launched rank: what WORLD_SIZE must be",
+        )
+        .alias("world_size"),
+        Arg::new("dist-url")
+            .long("dist-url")
+            .alias("dist_url")
+            .value_name("URL")
+            .help("Where launched ranks meet: env:// (MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT"),
+        Arg::new("local-rank")
+            .long("local-rank")
+            .alias("local_rank")
+            .value_name("N")
+            .allow_negative_numbers(true)
+            .value_parser(value_parser!(i64))
+            .help("What LOCAL_RANK must be; -1: nothing"),
+    ];
+    // Of several occurrences the last one counts, as for every other flag.
+    flags.map(|flag| {
+        let name = flag.get_id().clone();
+        flag.help_heading(HEADING).overrides_with(name)
+    })
+}
+
+/// What was given.
+#[derive(Clone, Debug, Default)]
+pub struct LauncherFlags {
+    device: Option<String>,
+    world_size: Option<usize>,
+    dist_url: Option<String>,
+    local_rank: Option<usize>,
+}
+
+impl LauncherFlags {
+    /// Reads the flags of a command line.
+    pub fn of(matches: &ArgMatches) -> Self {
+        LauncherFlags {
+            device: matches.get_one("device").cloned(),
+            world_size: matches.get_one("world-size").copied(),
+            dist_url: matches.get_one("dist-url").cloned(),
+            // The scripts' default, -1, stands for "not said".
+            local_rank: matches.get_one::<i64>("local-rank").and_then(|&rank| usize::try_from(rank).ok()),
+        }
+    }
+
+    /// This process's place in a launched job, if it has one and the flags agree with it. Where no launcher speaks,
+    /// `--world-size` becomes the number of ranks in `layers`.
+    pub fn place(
+        &self,
+        environment: impl Fn(&str) -> Option<OsString>,
+        layers: &mut LayeredConfig,
+    ) -> Result<Option<LaunchedRank>, Failure> {
+        self.check_device()?;
+        let address = self.dist_url.as_deref().map(meeting_point).transpose()?.flatten();
+        // An address of its own stands in for one that the environment lacks.
+        let lookup = |name: &str| {
+            environment(name).filter(|value| !value.is_empty()).or_else(|| match (&address, name) {
+                (Some((host, _)), MASTER_ADDR) => Some(host.into()),
+                (Some((_, port)), MASTER_PORT) => Some(port.to_string().into()),
+                _ => None,
+            })
+        };
+        let place = LaunchedRank::from_lookup(lookup).map_err(|error| Failure::Usage(error.to_string()))?;
+        match &place {
+            Some(place) => self.check_place(place, address)?,
+            None => self.stand_alone(layers)?,
+        }
+        Ok(place)
+    }
+
+    fn check_device(&self) -> Result<(), Failure> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let reason = match device.split(':').next().unwrap_or_default() {
+            _ if device == "cpu" => return Ok(()),
+            "cpu" => "is cpu alone; the number of ranks is --devices cpu:N",
+            _ => "this build of enmasse has no GPU support; use --device cpu",
+        };
+        Err(Failure::Usage(format!("--device {device}: {reason}")))
+    }
+
+    fn check_place(&self, place: &LaunchedRank, address: Option<(String, u16)>) -> Result<(), Failure> {
+        let LaunchedRank { rank, world_size, local_rank, .. } = *place;
+        let refuse = |flag: String, truth: String| {
+            Err(Failure::Usage(format!("{flag}: the launcher of this process says {truth}; leave the flag out")))
+        };
+        match (self.world_size, self.local_rank) {
+            (Some(given), _) if given != world_size => {
+                return refuse(format!("--world-size {given}"), format!("{WORLD_SIZE}={world_size}"));
+            }
+            (_, Some(given)) if given != local_rank => {
+                let truth = format!("{LOCAL_RANK}={local_rank} ({RANK}={rank})");
+                return refuse(format!("--local-rank {given}"), truth);
+            }
+            _ => {}
+        }
+        match (address, &place.master) {
+            (Some((host, port)), Some(master)) if (&host, port) != (&master.0, master.1) => {
+                let truth = format!("{MASTER_ADDR}={} and {MASTER_PORT}={}", master.0, master.1);
+                refuse(format!("--dist-url tcp://{host}:{port}"), truth)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Without a launcher.
+    fn stand_alone(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
+        let missing = format!("no launcher has set {RANK} and {WORLD_SIZE}");
+        if let Some(rank) = self.local_rank {
+            return Err(Failure::Usage(format!(
+                "--local-rank {rank}: {missing}; start the ranks by enmasse launch or torchrun, or leave the flag out"
+            )));
+        }
+        if let Some(url) = self.dist_url.as_deref().filter(|url| url.starts_with("tcp://")) {
+            return Err(Failure::Usage(format!(
+                "--dist-url {url}: {missing}; set them for each rank that is to meet there, or leave the flag out"
+            )));
+        }
+        let Some(ranks) = self.world_size else { return Ok(()) };
+        let devices = format!("cpu:{ranks}");
+        let given = layers.config().devices.filter(|_| layers.source("devices") == Some(&Source::CommandLine));
+        match given.map(|devices| devices.to_string()) {
+            Some(given) if given != devices => Err(Failure::Usage(format!(
+                "--world-size {ranks}: --devices {given} asks for another number of ranks; leave one of them out"
+            ))),
+            _ => Ok(layers.argument("devices", &devices)?),
+        }
+    }
+}
+
+/// The host and port of `tcp://HOST:PORT`; `None` for `env://`.
+fn meeting_point(url: &str) -> Result<Option<(String, u16)>, Failure> {
+    let split = |address: &str| {
+        let (host, port) = address.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        (!host.is_empty()).then(|| (host.to_owned(), port))
+    };
+    match url.strip_prefix("tcp://").map(split) {
+        None if url == "env://" => Ok(None),
+        Some(Some(address)) => Ok(Some(address)),
+        _ => Err(Failure::Usage(format!("--dist-url {url}: must be env:// or tcp://HOST:PORT"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The place and the devices that come of flags and variables; or the message.
+    fn place(flags: &str, variables: &[(&str, &str)]) -> Result<(Option<LaunchedRank>, Option<String>), String> {
+        let line = std::iter::once("train").chain(flags.split_whitespace());
+        let matches = crate::arguments::train().try_get_matches_from(line).unwrap();
+        let mut layers = LayeredConfig::new();
+        for (name, value) in crate::arguments::given(&matches) {
+            layers.argument(name, &value).unwrap();
+        }
+        let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        let place = LauncherFlags::of(&matches).place(environment, &mut layers);
+        place.map(|place| (place, layers.config().get("devices"))).map_err(|failure| failure.message().to_owned())
+    }
+
+    const LAUNCHED: [(&str, &str); 6] = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+
+    #[test]
+    fn without_a_launcher() {
+        let check = |flags: &str, devices: Option<&str>| {
+            assert_eq!(place(flags, &[]), Ok((None, devices.map(str::to_owned))), "{flags}");
+        };
+        check("", None);
+        check("--device cpu --dist-url env:// --local_rank -1", None);
+        check("--world-size 3", Some("cpu:3"));
+        check("--world_size 3 --devices cpu:3", Some("cpu:3"));
+        check("--world-size 2 --world-size 1", Some("cpu:1"));
+        let refused = |flags: &str, expected: &str| assert_eq!(place(flags, &[]).unwrap_err(), expected);
+        let two = "--world-size 3: --devices cpu:2 asks for another number of ranks; leave one of them out";
+        refused("--devices cpu:2 --world-size 3", two);
+        let url = "--dist-url tcp://h:1: no launcher has set RANK and WORLD_SIZE; set them for each rank that is to meet \
+                   there, or leave the flag out";
+        refused("--dist-url tcp://h:1 --world-size 2", url);
+        let rank = "--local-rank 0: no launcher has set RANK and WORLD_SIZE; start the ranks by enmasse launch or torchrun, \
+                    or leave the flag out";
+        refused("--local_rank 0", rank);
+        for url in ["tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "file:///a", "env"] {
+            refused(&format!("--dist-url {url}"), &format!("--dist-url {url}: must be env:// or tcp://HOST:PORT"));
+        }
+    }
+
+    #[test]
+    fn contradicting_the_launcher_is_an_error() {
+        let check = |flags: &str| {
+            let (place, devices) = place(flags, &LAUNCHED).unwrap();
+            assert_eq!((place.map(|place| (place.rank, place.world_size)), devices), (Some((1, 2)), None), "{flags}");
+        };
+        check("");
+        check("--world-size 2 --local_rank 1 --dist-url env:// --device cpu");
+        check("--local-rank=1 --dist-url tcp://127.0.0.1:29500");
+        let refused = |flags: &str, says: &str| {
+            let expected = format!("{flags}: the launcher of this process says {says}; leave the flag out");
+            assert_eq!(place(flags, &LAUNCHED).unwrap_err(), expected);
+        };
+        refused("--world-size 4", "WORLD_SIZE=2");
+        refused("--local-rank 0", "LOCAL_RANK=1 (RANK=1)");
+        let address = "MASTER_ADDR=127.0.0.1 and MASTER_PORT=29500";
+        refused("--dist-url tcp://127.0.0.1:29501", address);
+        refused("--dist-url tcp://elsewhere:29500", address);
+    }
+
+    #[test]
+    fn an_address_stands_in_for_the_environment() {
+        let (place, _) = place("--dist-url tcp://node-1:23456", &LAUNCHED[..2]).unwrap();
+        assert_eq!(place.unwrap().master, Some(("node-1".to_owned(), 23456)));
+    }
+
+    #[test]
+    fn cuda_without_a_gpu_is_an_error() {
+        for device in ["cuda", "cuda:0", "0", "0,1", "gpu", "mps"] {
+            let expected = format!("--device {device}: this build of enmasse has no GPU support; use --device cpu");
+            assert_eq!(place(&format!("--device {device}"), &[]).unwrap_err(), expected);
+            assert_eq!(place(&format!("--device {device}"), &LAUNCHED).unwrap_err(), expected);
+        }
+        let cpu = "--device cpu:2: is cpu alone; the number of ranks is --devices cpu:N";
+        assert_eq!(place("--device cpu:2", &[]).unwrap_err(), cpu);
+    }
+}

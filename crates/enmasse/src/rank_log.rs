@@ -1,0 +1,79 @@
+//! The log file of a rank, `RUN/logs/rank-R.log`: what the rank would tell people, whether or not anybody listens.
+
+use std::fs::{File, OpenOptions, create_dir_all};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use enmasse_train::utc_time;
+
+use crate::output::say;
+
+/// The log of a rank. A run does not end for want of it, but says so once.
+pub struct RankLog {
+    folder: PathBuf,
+    name: String,
+    /// None before it is opened, and where it cannot be written.
+    file: Option<File>,
+}
+
+impl RankLog {
+    /// The log of a rank of `run`, which is not touched yet.
+    pub fn new(run: &Path, rank: usize) -> Self {
+        RankLog { folder: run.join("logs"), name: format!("rank-{rank}.log"), file: None }
+    }
+
+    /// Opens the file behind what an earlier part of the run has left there.
+    pub fn open(&mut self) {
+        let mut options = OpenOptions::new();
+        let options = options.append(true).create(true);
+        match create_dir_all(&self.folder).and_then(|()| options.open(self.folder.join(&self.name))) {
+            Ok(file) => self.file = Some(file),
+            Err(error) => self.lose(&error),
+        }
+    }
+
+    /// Adds a line, with the time, to an open log.
+    pub fn line(&mut self, text: &str) {
+        let Some(file) = &mut self.file else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // In one piece, so that a killed rank leaves whole lines.
+        let line = format!("{} {text}\n", utc_time(now.as_secs()));
+        if let Err(error) = file.write_all(line.as_bytes()) {
+            self.lose(&error);
+        }
+    }
+
+    fn lose(&mut self, error: &std::io::Error) {
+        self.file = None;
+        say(format_args!("warning: cannot write {}: {error}", self.folder.join(&self.name).display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_added_with_their_time() {
+        let run = tempfile::tempdir().unwrap();
+        for text in ["first", "second"] {
+            let mut log = RankLog::new(run.path(), 3);
+            log.line("before the run is known to be ours");
+            log.open();
+            log.line(text);
+        }
+        let text = std::fs::read_to_string(run.path().join("logs/rank-3.log")).unwrap();
+        let lines: Vec<(&str, &str)> = text.lines().map(|line| line.split_once(' ').unwrap()).collect();
+        assert_eq!(lines.iter().map(|(_, text)| *text).collect::<Vec<_>>(), ["first", "second"]);
+        assert!(lines.iter().all(|(time, _)| time.len() == "20260131-235959".len()), "{text}");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_is_no_failure() {
+        let mut log = RankLog::new(Path::new("/proc/nowhere"), 0);
+        log.open();
+        log.line("unheard");
+        assert!(log.file.is_none());
+    }
+}

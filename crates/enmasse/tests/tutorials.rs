@@ -1,0 +1,316 @@
+//! What readers of PyTorch's tutorials type and trip over, with the real program: spellings, traps, and what is said.
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Ended, Running, assert_whole, enmasse, files, finish, metrics, pictures, program};
+
+/// The arguments of a short run on `data` into `run`, as words of one text.
+fn command(data: &Path, run: &Path, others: &str) -> Command {
+    let mut command = program();
+    command.args(["train", "--data-path"]).arg(data).arg("--out").arg(run);
+    command.args(["--model", "mlp", "--size", "8", "--batch-size", "2", "--threads", "1", "--epochs", "1"]);
+    command.args(others.split_whitespace());
+    command
+}
+
+fn train(data: &Path, run: &Path, others: &str) -> Ended {
+    finish(&mut command(data, run, others))
+}
+
+/// The value of an effective argument, as standard error tells it.
+#[track_caller]
+fn argument(ended: &Ended, name: &str) -> String {
+    let lines: Vec<&str> = ended.stderr.lines().filter_map(|line| line.strip_prefix("arguments: ")).collect();
+    let [line] = lines.as_slice() else { panic!("not one line of arguments: {}", ended.stderr) };
+    let value = line.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    value.unwrap_or_else(|| panic!("{name} is not among {line}")).to_owned()
+}
+
+/// It was refused with this code and one line that mentions all of these, before anything was begun.
+#[track_caller]
+fn refused(ended: &Ended, run: &Path, code: i32, mentions: &[&str]) {
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(code), ""), "{ended:?}");
+    for mention in mentions {
+        assert!(ended.stderr.contains(mention), "{mention:?} is not in {:?}", ended.stderr);
+    }
+    assert!(!run.exists(), "a run was begun");
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn false_means_false() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 5);
+    let mut number = 0;
+    let mut check = |flags: &str, sync_bn: &str| {
+        number += 1;
+        let ended = train(&data, &folder.path().join(number.to_string()), &format!("--devices cpu:1 {flags}")).well();
+        assert_eq!(
+            (argument(&ended, "sync_bn").as_str(), argument(&ended, "freeze_layers").as_str()),
+            (sync_bn, "false")
+        );
+    };
+    check("--syncBN False --freeze-layers False", "false");
+    check("--syncBN=False --freeze_layers=0", "false");
+    check("--syncBN True --freeze-layers false", "true");
+    check("--sync_bn --num_classes 3 --device cpu --dist-url env://", "true");
+}
+
+#[test]
+fn a_mistyped_weights_path_never_trains_from_scratch() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 5), folder.path().join("run"));
+    let weights = folder.path().join("resNet43.pth").display().to_string();
+    for ranks in ["cpu:1", "cpu:2", "cpu:2 --ranks thread"] {
+        let ended = train(&data, &run, &format!("--weights {weights} --devices {ranks}"));
+        refused(&ended, &run, 1, &["error: ", &weights, "No such file"]);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+    // A folder holds no weights either.
+    let ended = train(&data, &run, &format!("--weights {} --devices cpu:1", data.display()));
+    refused(&ended, &run, 1, &["--weights", "is no file"]);
+
+    let inner = command(&data, &run, &format!("--weights {weights}"));
+    let mut launch = program();
+    launch.args(["launch", "-n", "2", "--"]).arg(inner.get_program()).args(inner.get_args());
+    let ended = finish(&mut launch);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
+    assert!(ended.stderr.contains(&weights), "{}", ended.stderr);
+    assert!(!run.join("config.toml").exists(), "a run was begun");
+}
+
+#[test]
+fn cuda_without_a_gpu_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 5), folder.path().join("run"));
+    for device in ["cuda", "cuda:1", "0", "0,1"] {
+        let ended = train(&data, &run, &format!("--device {device}"));
+        refused(&ended, &run, 2, &["error: ", &format!("--device {device}"), "no GPU support"]);
+    }
+}
+
+#[test]
+fn contradicting_the_launcher_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 5), folder.path().join("run"));
+    let check = |flags: &str, mentions: &[&str]| {
+        let mut command = command(&data, &run, flags);
+        command.env("RANK", "1").env("WORLD_SIZE", "2").env("LOCAL_RANK", "1").env("LOCAL_WORLD_SIZE", "2");
+        let ended = finish(command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "29500"));
+        refused(&ended, &run, 2, mentions);
+    };
+    check("--world-size 4", &["--world-size 4", "WORLD_SIZE=2"]);
+    check("--local_rank 0", &["--local-rank 0", "LOCAL_RANK=1"]);
+    check("--dist-url tcp://127.0.0.1:29501", &["--dist-url", "MASTER_PORT=29500"]);
+    check("--devices cpu:2", &["--devices cpu:2", "rank 1 of 2"]);
+    // And what only a launcher could know, without one.
+    refused(&train(&data, &run, "--local_rank 0"), &run, 2, &["--local-rank 0", "RANK"]);
+    refused(&train(&data, &run, "--dist-url tcp://127.0.0.1:1"), &run, 2, &["--dist-url", "RANK and WORLD_SIZE"]);
+}
+
+/// Each rank works in a folder of its own, so that what it writes shows.
+#[test]
+fn one_writer_of_class_indices() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let port = free_port();
+    let start = |rank: usize| {
+        let own = folder.path().join(rank.to_string());
+        fs::create_dir(&own).unwrap();
+        let mut command =
+            command(&data, Path::new("run"), &format!("--dist-url tcp://127.0.0.1:{port} --world-size 3"));
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3").env("ENMASSE_TOKEN", "0123456789abcdef");
+        Running::start(command.current_dir(own))
+    };
+    for rank in [0, 1, 2].map(start) {
+        rank.finish().well();
+    }
+    let written = |rank: usize| {
+        let own = folder.path().join(rank.to_string());
+        let names = files(&own).into_iter().map(|path| path.strip_prefix(&own).unwrap().display().to_string());
+        names.collect::<Vec<_>>()
+    };
+    for rank in [1, 2] {
+        assert_eq!(written(rank), [format!("run/logs/rank-{rank}.log")]);
+    }
+    for file in ["class_indices.json", "config.toml", "split.json", "checkpoints/best.safetensors", "logs/rank-0.log"] {
+        assert!(written(0).contains(&format!("run/{file}")), "{file}: {:?}", written(0));
+    }
+    assert_whole(&folder.path().join("0/run"));
+}
+
+/// With a rate of 0 nothing changes: so the epoch that logs 0 is the one that used it.
+#[test]
+fn the_logged_rate_is_the_one_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let schedule = "--epochs 3 --devices cpu:1 --momentum 0 --lr 0.015 --schedule step --step-size 1 --gamma 0";
+    let ended = train(&data, &run, schedule).well();
+    let records = metrics(&run);
+    let rates: Vec<f64> = records.iter().map(|epoch| epoch["learning_rate"].as_f64().unwrap()).collect();
+    assert_eq!(rates, [0.015, 0.0, 0.0]);
+    let losses: Vec<f64> = records.iter().map(|epoch| epoch["val_loss"].as_f64().unwrap()).collect();
+    assert!(losses[1] == losses[0] && losses[2] == losses[0], "{losses:?}");
+    let lines: Vec<&str> = ended.stdout.lines().filter(|line| line.starts_with("epoch ")).collect();
+    let told = |line: &str, rate: &str| line.contains(&format!(" lr {rate},"));
+    assert!(told(lines[0], "0.015000") && told(lines[1], "0.000000"), "{lines:?}");
+
+    // And the epoch that logs the rate did learn.
+    let run = folder.path().join("other");
+    train(&data, &run, "--epochs 1 --devices cpu:1 --momentum 0 --lr 0.00000001").well();
+    assert_ne!(metrics(&run)[0]["val_loss"].as_f64().unwrap(), losses[0]);
+}
+
+/// At a rate that changes nothing, the mean over an epoch is the same in batches of any size; a batch's own is not.
+#[test]
+fn the_last_batchs_loss_is_not_the_epochs() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let loss = |batch: usize| {
+        let run = folder.path().join(batch.to_string());
+        train(&data, &run, &format!("--devices cpu:1 --momentum 0 --lr 1e-30 --batch {batch}")).well();
+        metrics(&run)[0]["train_loss"].as_f64().unwrap()
+    };
+    // 24 pictures train, and no batch is incomplete.
+    let whole = loss(24);
+    for batch in [1, 3, 8] {
+        let found = loss(batch);
+        assert!((found - whole).abs() < 1e-5 * whole, "batch {batch}: {found}, all at once: {whole}");
+    }
+}
+
+/// The tutorial's ranks pass their initial weights through a file of a fixed name in the folder for temporary files.
+#[test]
+fn two_jobs_at_once_do_not_collide() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, temporary) = (pictures(folder.path(), 10), folder.path().join("tmp"));
+    fs::create_dir(&temporary).unwrap();
+    let job = |name: &str, seed: usize| {
+        let others = format!("--epochs 2 --devices cpu:2 --check-ranks --json --seed {seed}");
+        let mut command = command(&data, &folder.path().join(format!("{name}{seed}")), &others);
+        Running::start(command.env("TMPDIR", &temporary).current_dir(folder.path()))
+    };
+    let losses = |ended: Ended| {
+        let lines = ended.well().json();
+        lines.iter().map(|line| line["train_loss"].to_string()).collect::<Vec<_>>()
+    };
+    let alone: Vec<_> = [1, 2].into_iter().map(|seed| losses(job("alone", seed).finish())).collect();
+    let together: Vec<_> = [1, 2].map(|seed| job("together", seed)).map(|running| losses(running.finish())).into();
+    assert_eq!(together, alone);
+    assert_ne!(alone[0], alone[1]);
+    assert_eq!(files(&temporary), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn what_is_said_before_the_first_epoch_and_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let check = |others: &str, ranks: &[&str], facts: &[&str]| {
+        let run = folder.path().join(others.replace([' ', ':'], "-"));
+        let ended = train(&data, &run, &format!("--epochs 2 {others}")).well();
+        let lines: Vec<&str> = ended.stderr.lines().collect();
+        for (line, rank) in lines.iter().zip(ranks) {
+            assert!(line.starts_with(rank) && line.contains(", cpu ("), "{rank}: {line}");
+        }
+        for fact in facts {
+            assert_eq!(lines.iter().filter(|line| line.contains(fact)).count(), 1, "{fact}: {}", ended.stderr);
+        }
+        assert_eq!(argument(&ended, "batch"), "2");
+        let board = format!("tensorboard --logdir={}", run.display());
+        assert!(ended.stderr.contains(&board), "{}", ended.stderr);
+        // Standard output has the epochs and the end, and nothing else.
+        let lines: Vec<&str> = ended.stdout.lines().collect();
+        let [first, second, .., last] = lines.as_slice() else { panic!("{lines:?}") };
+        for (epoch, line) in [(1, first), (2, second)] {
+            let parts = [&format!("epoch {epoch}/2: train loss "), ", val loss ", ", val accuracy ", ", lr 0."];
+            assert!(parts.iter().all(|part| line.contains(*part)), "{line}");
+        }
+        assert!(last.starts_with("done in ") && last.contains(" s: "), "{last}");
+    };
+    let data = "30 pictures found in 3 classes: 24 for training, 6 for validation";
+    let common = [data, "1 thread in every process"];
+    let alone = [&common[..], &["batch:  2 per rank, 2 in all"]].concat();
+    check("--devices cpu:1 --loader-threads 1", &["not distributed: "], &alone);
+    let two = [&common[..], &["batch:  2 per rank, 4 in all"]].concat();
+    check("--world-size 2 --loader-threads 1", &["rank 0 of 2, ", "rank 1 of 2, "], &two);
+}
+
+#[test]
+fn every_rank_has_its_log_and_speaks_where_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    for kind in ["process", "thread"] {
+        for speaks in [false, true] {
+            let run = folder.path().join(format!("{kind}-{speaks}"));
+            let others = format!("--epochs 2 --devices cpu:2 --ranks {kind} --log-ranks={speaks}");
+            let ended = train(&data, &run, &others).well();
+            let marked: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("[rank 1] ")).collect();
+            assert_eq!(marked.iter().any(|line| line.contains("epoch 2/2: ")), speaks, "{kind}: {}", ended.stderr);
+            assert_eq!(marked.is_empty(), !speaks, "{kind}: {}", ended.stderr);
+            assert!(!ended.stdout.contains("[rank"), "{}", ended.stdout);
+            for rank in 0..2 {
+                let log = fs::read_to_string(run.join(format!("logs/rank-{rank}.log"))).unwrap();
+                for part in
+                    [&format!(" rank {rank} of 2, "), " arguments: ", " epoch 1/2: ", " epoch 2/2: ", " done in "]
+                {
+                    assert_eq!(log.matches(part).count(), 1, "{part}: {log}");
+                }
+            }
+        }
+    }
+    // A rank that fails says why, in its own log too.
+    let run = folder.path().join("failed");
+    let ended = train(&data, &run, "--devices cpu:1 --lr 1e30");
+    assert_eq!(ended.code, Some(1));
+    let log = fs::read_to_string(run.join("logs/rank-0.log")).unwrap();
+    assert!(log.lines().last().unwrap().contains("error: non-finite loss"), "{log}");
+}
+
+#[test]
+fn the_home_folder_is_found_where_no_shell_looks() {
+    let home = tempfile::tempdir().unwrap();
+    pictures(home.path(), 5);
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("x.toml"), "data = \"~/pictures\"\n").unwrap();
+    let check = |number: usize, arguments: &[&str]| {
+        let mut command = program();
+        command.args(["train", "--model", "mlp", "--size", "8", "--batch", "2", "--epochs", "1", "--devices", "cpu:1"]);
+        command.env("HOME", home.path()).env("ENMASSE_OUT", format!("~/run{number}"));
+        finish(command.args(arguments).current_dir(elsewhere.path())).well();
+        assert_whole(&home.path().join(format!("run{number}")));
+        assert!(home.path().join(format!("run{number}/metrics.jsonl")).exists());
+    };
+    check(1, &["~/pictures"]);
+    check(2, &["--data-path=~/pictures"]);
+    check(3, &["--config=~/x.toml"]);
+    let mut eval = program();
+    eval.args(["eval", "~/run1", "~/pictures", "--devices", "cpu:1", "--json"]);
+    let found = finish(eval.env("HOME", home.path()).current_dir(elsewhere.path())).well();
+    assert_eq!(found.json()[0]["samples"], 15);
+    assert_eq!(files(elsewhere.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn launched_ranks_meet_at_an_address_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, port) = (pictures(folder.path(), 10), free_port());
+    let run = folder.path().join("run");
+    let rank = |rank: usize| {
+        // As older launchers pass it, beside the variables.
+        let flags = format!("--dist-url tcp://127.0.0.1:{port} --world-size 2 --local_rank={rank} --json");
+        let mut command = command(&data, &run, &flags);
+        Running::start(command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2"))
+    };
+    let [first, second] = [0, 1].map(rank).map(|rank| rank.finish().well());
+    assert_eq!((&first.json()[0]["world_size"], second.stdout.as_str(), second.stderr.as_str()), (&2.into(), "", ""));
+    let without = enmasse(&["train", "--dist-url", "file:///tmp/x"]);
+    assert_eq!(without.code, Some(2), "{without:?}");
+}
