@@ -65,9 +65,11 @@ impl Reporter {
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         self.shown = None;
-        let run = quoted(&done.run);
-        self.line(Line::Figure, format!("evaluate: enmasse eval {run} --split val"));
-        self.line(Line::Figure, format!("predict:  enmasse predict {run} IMAGE..."));
+        if let Audience::Everybody(output) = &mut self.audience {
+            let run = quoted(&done.run);
+            output.text(format_args!("evaluate: enmasse eval {run} --split val"));
+            output.text(format_args!("predict:  enmasse predict {run} IMAGE..."));
+        }
         // Scripts and people look for the time in the last line.
         let (accuracy, memory) = (percent(done.best_val_accuracy), mebibytes(done.peak_rss_bytes as usize));
         self.line(
