@@ -1,0 +1,120 @@
+//! Tensors by name, and the names that are not weights: counters, and prefixes of wrappers.
+
+use std::collections::HashSet;
+
+use crate::WeightsError;
+use crate::source::Source;
+
+/// PyTorch's batch norm counts its updates beside its statistics. The count means nothing to us: it is made when a file is
+/// written, and left out when one is read.
+const COUNTER: &str = "num_batches_tracked";
+/// What `DataParallel`, `DistributedDataParallel` and `torch.compile` put before each name.
+const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
+/// Elements that any file may stand for, however small it is.
+const ELEMENTS: u64 = 1 << 20;
+/// Longer names are none.
+const LONGEST_NAME: usize = 1024;
+
+/// A tensor by its PyTorch name, its elements in PyTorch's order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedTensor {
+    /// Such as `layer1.0.conv1.weight`.
+    pub name: String,
+    /// Dimensions, outermost first; none for a scalar.
+    pub shape: Vec<usize>,
+    /// As many as the shape says.
+    pub values: Vec<f32>,
+}
+
+impl NamedTensor {
+    /// Hands out the values as little-endian bytes, a piece at a time, up to the first error.
+    pub fn for_chunks<E>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut bytes = [0; 4096];
+        for chunk in self.values.chunks(bytes.len() / 4) {
+            for (place, value) in bytes.chunks_exact_mut(4).zip(chunk) {
+                place.copy_from_slice(&value.to_le_bytes());
+            }
+            f(&bytes[..chunk.len() * 4])?;
+        }
+        Ok(())
+    }
+
+    /// `bn1.running_mean` has the counter `bn1.num_batches_tracked`.
+    pub(crate) fn counter_name(&self) -> Option<String> {
+        let layer = self.name.strip_suffix("running_mean")?;
+        (layer.is_empty() || layer.ends_with('.')).then(|| format!("{layer}{COUNTER}"))
+    }
+}
+
+/// The counters that PyTorch expects beside these tensors.
+pub fn counter_names(tensors: &[NamedTensor]) -> Vec<String> {
+    tensors.iter().filter_map(NamedTensor::counter_name).collect()
+}
+
+/// Whether tensors can be written: as many values as the shape says, one tensor of a name, no counters, which the writer adds.
+/// What is wrong otherwise.
+pub fn check_tensors(tensors: &[NamedTensor]) -> Result<(), String> {
+    let mut names = HashSet::new();
+    for NamedTensor { name, shape, values } in tensors {
+        if shape.iter().product::<usize>() != values.len() {
+            return Err(format!("tensor {name} of shape {shape:?} cannot have {} values", values.len()));
+        }
+        if !names.insert(name) || name == "__metadata__" || is_counter(name) {
+            return Err(format!("there cannot be a (second) tensor named {name}"));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn is_counter(name: &str) -> bool {
+    name.strip_suffix(COUNTER).is_some_and(|layer| layer.is_empty() || layer.ends_with('.'))
+}
+
+/// What is being read of a file, and how much it may still ask for.
+pub(crate) struct Collector<'a> {
+    source: &'a Source,
+    left: u64,
+    tensors: Vec<NamedTensor>,
+}
+
+impl<'a> Collector<'a> {
+    /// Room for as many elements as the file has bytes: for a file of f32, every element four times over.
+    pub fn new(source: &'a Source) -> Self {
+        Collector { source, left: source.len().max(ELEMENTS), tensors: Vec::new() }
+    }
+
+    /// Takes the room for `elements` more, of a tensor of this name.
+    pub fn take(&mut self, name: &str, elements: u64) -> Result<(), WeightsError> {
+        self.left = self.left.checked_sub(elements).ok_or_else(|| {
+            self.source.refuse(format!("its tensors, {name} among them, stand for far more elements than it has bytes"))
+        })?;
+        Ok(())
+    }
+
+    pub fn push(&mut self, name: String, shape: Vec<usize>, values: Vec<f32>) {
+        self.tensors.push(NamedTensor { name, shape, values });
+    }
+
+    /// The tensors, without what wrappers put before their names.
+    pub fn finish(mut self) -> Result<Vec<NamedTensor>, WeightsError> {
+        if self.tensors.is_empty() {
+            return Err(self.source.refuse("holds no weights"));
+        }
+        while let Some(wrapper) =
+            WRAPPERS.iter().find(|wrapper| self.tensors.iter().all(|tensor| tensor.name.starts_with(**wrapper)))
+        {
+            self.tensors.iter_mut().for_each(|tensor| drop(tensor.name.drain(..wrapper.len())));
+        }
+        let mut names = HashSet::new();
+        for NamedTensor { name, .. } in &self.tensors {
+            if name.len() > LONGEST_NAME || name.is_empty() || name.chars().any(char::is_control) {
+                let shown: String = name.chars().take(60).collect();
+                return Err(self.source.refuse(format!("{shown:?} is no name of a tensor")));
+            }
+            if !names.insert(name) {
+                return Err(self.source.refuse(format!("holds two tensors named {name}")));
+            }
+        }
+        Ok(self.tensors)
+    }
+}

@@ -1,0 +1,43 @@
+//! PyTorch's `.pth` files: a pickle that says what tensors there are, and storages that hold their elements. Three forms were
+//! written over the years; all are read, the zip form is written.
+
+mod legacy;
+mod objects;
+mod pickles;
+mod storage;
+mod tar;
+mod write;
+mod zip;
+
+pub use write::write;
+
+use crate::named::Collector;
+use crate::source::Source;
+use crate::{Format, WeightsError};
+
+/// What a form of file says, brought into one shape: the pickled object, what its persistent keys stand for, and where storages
+/// lie.
+struct Parts {
+    object: enmasse_pickle::Value,
+    persistents: objects::Persistents,
+    storages: storage::Storages,
+}
+
+pub(crate) fn collect(source: &Source, format: Format, collector: &mut Collector) -> Result<(), WeightsError> {
+    let Parts { object, persistents, storages } = match format {
+        Format::Tar => tar::open(source)?,
+        Format::Legacy => legacy::open(source)?,
+        Format::Zip | Format::Safetensors => zip::open(source)?,
+    };
+    let state_dict = objects::state_dict(&object).map_err(|reason| source.refuse(reason))?;
+    for (name, value) in state_dict {
+        let Some(name) = name.as_str().filter(|name| !crate::named::is_counter(name)) else { continue };
+        let view = objects::tensor(value, &persistents);
+        let view = view.map_err(|problem| source.refuse(format!("tensor {name:?} {problem}")))?;
+        if let Some(view) = view {
+            let values = storages.values(source, name, &view, collector)?;
+            collector.push(name.to_owned(), view.shape, values);
+        }
+    }
+    Ok(())
+}

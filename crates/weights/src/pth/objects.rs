@@ -1,0 +1,335 @@
+//! From the pickled object to named views: which dictionary in it is the state, and how PyTorch puts a tensor in a pickle.
+
+use std::collections::HashMap;
+
+use enmasse_pickle::{Call, Value};
+
+use super::storage::View;
+use crate::element::ElementType;
+
+/// The keys under which training scripts keep a model's state beside other things.
+const WRAPPING: [&str; 3] = ["state_dict", "model_state_dict", "model"];
+/// Dictionaries in dictionaries.
+const WRAPPED: usize = 4;
+/// Dimensions that PyTorch's tensors may have.
+const DIMENSIONS: usize = 64;
+const SAVE_STATE: &str = "in PyTorch, save its state instead: torch.save(model.state_dict(), FILE)";
+
+/// A storage that a tensor is a view of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StorageKey {
+    pub key: String,
+    /// `None` for a storage of bytes, whose tensors know what they hold.
+    pub element: Option<ElementType>,
+    /// Elements (of the storage's type) before its first, where it is itself a part of another one.
+    pub offset: u64,
+}
+
+/// What persistent keys stand for. In the newer forms the key itself tells of a storage; in the tar form it is a number.
+pub(super) enum Persistents {
+    Inline,
+    Numbered { storages: HashMap<i64, StorageKey>, tensors: HashMap<i64, View> },
+}
+
+/// The dictionary of tensors in the object, unwrapped from what a training script put around it.
+pub(super) fn state_dict(object: &Value) -> Result<&[(Value, Value)], String> {
+    let mut object = object;
+    for _ in 0..WRAPPED {
+        let Some(entries) = object.as_dict() else { return Err(what_it_is(object)) };
+        // A module is met here too, and refused in the next round.
+        let wraps = |value: &&Value| value.as_dict().is_some() || is_module(value);
+        if let Some(inner) = WRAPPING.iter().filter_map(|key| object.get(key)).find(wraps) {
+            object = inner;
+        } else if has_tensors(object) {
+            return Ok(entries);
+        } else {
+            // Under a key of the script's own, if no other could be meant.
+            let mut inner =
+                entries.iter().map(|(_, value)| value).filter(|value| has_tensors(value) || is_module(value));
+            let (Some(only), None) = (inner.next(), inner.next()) else {
+                let keys: Vec<&str> = entries.iter().filter_map(|(key, _)| key.as_str()).take(5).collect();
+                return Err(format!("holds no weights at the top or under {WRAPPING:?}; the first keys are {keys:?}"));
+            };
+            object = only;
+        }
+    }
+    Err("holds dictionaries in dictionaries, and no weights".to_owned())
+}
+
+fn has_tensors(value: &Value) -> bool {
+    value.as_dict().is_some_and(|entries| entries.iter().any(|(_, value)| is_tensor(value)))
+}
+
+/// Whether a value is an object of some program with a state like that of PyTorch's modules.
+fn is_module(value: &Value) -> bool {
+    let state = value.as_call().and_then(|call| call.state.as_ref());
+    state.is_some_and(|state| ["_modules", "_parameters"].iter().any(|key| state.get(key).is_some()))
+}
+
+/// Why an object is not a dictionary of tensors.
+fn what_it_is(object: &Value) -> String {
+    let class = object.as_call().and_then(|call| match &call.function {
+        // The legacy form keeps the source text of a module's class beside its name.
+        Value::Persistent(key) => key.as_slice()?.get(1)?.as_global(),
+        function => function.as_global(),
+    });
+    match class {
+        _ if is_tensor(object) => format!("holds a single tensor, and no name for it; {SAVE_STATE}"),
+        Some((module, class)) if is_module(object) => {
+            format!("holds a whole module ({module}.{class}), which only its own program can open; {SAVE_STATE}")
+        }
+        Some((module, name)) => format!("holds an object of {module}.{name}, and no dictionary of tensors"),
+        None => "holds no dictionary of tensors".to_owned(),
+    }
+}
+
+fn is_tensor(value: &Value) -> bool {
+    matches!(value, Value::Persistent(_)) || value.as_call().is_some_and(|call| maker(call).is_some())
+}
+
+/// The function that makes a tensor, if the call is of one.
+fn maker(call: &Call) -> Option<&str> {
+    match call.function.as_global()? {
+        ("torch._utils" | "torch._tensor", name) if name.starts_with("_rebuild_") => Some(name),
+        ("torch.nn.parameter", name @ ("Parameter" | "Buffer")) => Some(name),
+        ("torch.autograd.variable" | "torch.autograd", name @ "Variable") => Some(name),
+        _ => None,
+    }
+}
+
+/// The view that a value is, or `None` if it is no tensor. A tensor that is not understood is an error, which continues
+/// "tensor X …".
+pub(super) fn tensor(value: &Value, persistents: &Persistents) -> Result<Option<View>, String> {
+    let call = match (value, persistents) {
+        (Value::Persistent(key), Persistents::Numbered { tensors, .. }) => {
+            let number = number(key).ok_or("is damaged: it has no number")?;
+            // What is not a tensor of that number is a storage.
+            return Ok(tensors.get(&number).cloned());
+        }
+        (Value::Call(call), _) => call,
+        _ => return Ok(None),
+    };
+    let Some(maker) = maker(call) else { return Ok(None) };
+    let arguments = call.arguments.as_slice().unwrap_or_default();
+    let refuse = |what: &str| Err(format!("is {what}, which is not supported; save it as a plain tensor"));
+    match (maker, arguments) {
+        ("_rebuild_tensor", [storage, offset, shape, stride]) => {
+            view(storage, offset, shape, stride, None, None, persistents).map(Some)
+        }
+        ("_rebuild_tensor_v2", [storage, offset, shape, stride, _grad, _hooks, rest @ ..]) => {
+            view(storage, offset, shape, stride, None, rest.first(), persistents).map(Some)
+        }
+        ("_rebuild_tensor_v3", [storage, offset, shape, stride, _grad, _hooks, dtype, rest @ ..]) => {
+            view(storage, offset, shape, stride, Some(dtype), rest.first(), persistents).map(Some)
+        }
+        ("_rebuild_parameter" | "_rebuild_parameter_with_state" | "Parameter" | "Buffer" | "Variable", [data, ..]) => {
+            tensor(data, persistents)
+        }
+        // A class of its own around a call that makes the tensor.
+        ("_rebuild_from_type" | "_rebuild_from_type_v2", [function, _class, arguments, ..]) => {
+            let inner = arguments.as_slice().unwrap_or_default().iter().cloned();
+            tensor(&Value::call(function.clone(), inner), persistents)
+        }
+        ("_rebuild_qtensor", _) => refuse("quantized"),
+        ("_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor", _) => refuse("sparse"),
+        ("_rebuild_nested_tensor", _) => refuse("nested"),
+        ("_rebuild_meta_tensor_no_storage", _) => refuse("without values (meta)"),
+        (other, _) => refuse(&format!("made by {other}")),
+    }
+}
+
+fn view(
+    storage: &Value,
+    offset: &Value,
+    shape: &Value,
+    stride: &Value,
+    dtype: Option<&Value>,
+    metadata: Option<&Value>,
+    persistents: &Persistents,
+) -> Result<View, String> {
+    // Lazily conjugated or negated: the bits say something else than the values.
+    if metadata.and_then(Value::as_dict).is_some_and(|metadata| !metadata.is_empty()) {
+        return Err("has special bits (conj or neg), which are not supported; save it after .resolve_neg()".to_owned());
+    }
+    let storage = storage_key(storage, persistents)?;
+    let element = match (dtype, storage.element) {
+        (Some(dtype), _) => element_of_dtype(dtype)?,
+        (None, Some(element)) => element,
+        (None, None) => return Err("is damaged: nothing says what its elements are".to_owned()),
+    };
+    let numbers = |value: &Value| -> Option<Vec<u64>> {
+        value.as_slice()?.iter().map(|value| u64::try_from(value.as_int()?).ok()).collect()
+    };
+    let damaged = || "is damaged: its shape, stride or offset makes no sense".to_owned();
+    let (shape, stride) = numbers(shape).zip(numbers(stride)).ok_or_else(damaged)?;
+    if shape.len() != stride.len() || shape.len() > DIMENSIONS {
+        return Err(damaged());
+    }
+    let shape = shape.into_iter().map(usize::try_from).collect::<Result<_, _>>().map_err(|_| damaged())?;
+    let own = offset.as_int().and_then(|offset| u64::try_from(offset).ok()).ok_or_else(damaged)?;
+    let offset = own.checked_add(storage.offset).ok_or_else(damaged)?;
+    Ok(View { storage: storage.key, element, offset, shape, stride })
+}
+
+fn storage_key(value: &Value, persistents: &Persistents) -> Result<StorageKey, String> {
+    let Value::Persistent(key) = value else {
+        return Err("is damaged: it has no storage".to_owned());
+    };
+    match persistents {
+        Persistents::Inline => inline_storage(key)?.ok_or_else(|| "is damaged: its storage is none".to_owned()),
+        Persistents::Numbered { storages, .. } => {
+            let storage = number(key).and_then(|number| storages.get(&number));
+            storage.cloned().ok_or_else(|| "is damaged: its storage is missing".to_owned())
+        }
+    }
+}
+
+/// A storage as the newer forms write it: `("storage", class, key, device, elements)`, then, in the legacy form, `None` or the
+/// part of another storage that it is: `(key, offset, elements)`. `None` for what is no storage.
+pub(super) fn inline_storage(key: &Value) -> Result<Option<StorageKey>, String> {
+    let Some([kind, class, key, _device, _elements, rest @ ..]) = key.as_slice() else { return Ok(None) };
+    if kind.as_str() != Some("storage") {
+        return Ok(None);
+    }
+    let element = element_of_class(class)?;
+    let key = key.as_str().ok_or("is damaged: its storage has no key")?.to_owned();
+    let part = rest.first().and_then(Value::as_slice);
+    let offset = part.map_or(Some(0), |part| u64::try_from(part.get(1)?.as_int()?).ok());
+    let offset = offset.ok_or("is damaged: its storage is a part of none")?;
+    Ok(Some(StorageKey { key, element, offset }))
+}
+
+/// What a storage of this class holds; `None` for bytes.
+pub(super) fn element_of_class(class: &Value) -> Result<Option<ElementType>, String> {
+    let (_module, name) = class.as_global().ok_or("is damaged: its storage has no class")?;
+    if name == "UntypedStorage" {
+        return Ok(None);
+    }
+    let supported = "weights are floats of 16 to 64 bits, or integers";
+    let kind = match name {
+        "QInt8Storage" | "QUInt8Storage" | "QInt32Storage" | "QUInt4x2Storage" | "QUInt2x4Storage" => "is quantized",
+        "ComplexFloatStorage" | "ComplexDoubleStorage" => "is complex",
+        _ => "has elements of an unknown type",
+    };
+    ElementType::of_storage(name).map(Some).ok_or_else(|| format!("{kind} ({name}); {supported}"))
+}
+
+fn element_of_dtype(dtype: &Value) -> Result<ElementType, String> {
+    let name = dtype.as_global().filter(|(module, _)| *module == "torch").map(|(_, name)| name);
+    let name = name.ok_or("is damaged: nothing says what its elements are")?;
+    ElementType::of_torch(name).ok_or_else(|| format!("holds {name}; weights are floats of 16 to 64 bits, or integers"))
+}
+
+/// The tar form's keys are numbers, or numbers as texts.
+pub(super) fn number(key: &Value) -> Option<i64> {
+    key.as_int().or_else(|| key.as_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn global(module: &str, name: &str) -> Value {
+        Value::global(module, name)
+    }
+
+    fn numbers(numbers: &[i64]) -> Value {
+        numbers.iter().map(|&number| Value::Int(number)).collect()
+    }
+
+    fn storage(class: &str) -> Value {
+        let module = if class == "UntypedStorage" { "torch.storage" } else { "torch" };
+        let key = ["storage".into(), global(module, class), "7".into(), "cuda:0".into(), Value::Int(12)];
+        Value::Persistent(key.into_iter().collect::<Value>().into())
+    }
+
+    fn rebuild(version: &str, class: &str, rest: &[Value]) -> Value {
+        let arguments = [storage(class), Value::Int(2), numbers(&[2, 3]), numbers(&[3, 1])];
+        Value::call(global("torch._utils", version), arguments.into_iter().chain(rest.iter().cloned()))
+    }
+
+    const NO_REST: [Value; 2] = [Value::Bool(false), Value::None];
+
+    #[test]
+    fn every_way_to_make_a_tensor() {
+        let check = |value: Value, element: ElementType| {
+            let (storage, shape, stride) = ("7".to_owned(), vec![2, 3], vec![3, 1]);
+            let expected = View { storage, element, offset: 2, shape, stride };
+            assert!(is_tensor(&value));
+            assert_eq!(tensor(&value, &Persistents::Inline), Ok(Some(expected)));
+        };
+        check(rebuild("_rebuild_tensor", "FloatStorage", &[]), ElementType::F32);
+        let plain = rebuild("_rebuild_tensor_v2", "HalfStorage", &NO_REST);
+        check(plain.clone(), ElementType::F16);
+        let dtype = [&NO_REST[..], &[global("torch", "uint16")]].concat();
+        check(rebuild("_rebuild_tensor_v3", "UntypedStorage", &dtype), ElementType::U16);
+        let none = || Value::None;
+        let utils = |name: &str| global("torch._utils", name);
+        check(Value::call(utils("_rebuild_parameter"), [plain.clone(), none(), none()]), ElementType::F16);
+        let stateful = [plain.clone(), none(), none(), none()];
+        check(Value::call(utils("_rebuild_parameter_with_state"), stateful), ElementType::F16);
+        check(Value::call(global("torch.nn.parameter", "Parameter"), [plain.clone()]), ElementType::F16);
+        check(Value::call(global("torch.autograd.variable", "Variable"), [plain.clone()]), ElementType::F16);
+        let call = plain.as_call().unwrap();
+        let typed = [call.function.clone(), global("my", "Tensor"), call.arguments.clone(), none()];
+        check(Value::call(global("torch._tensor", "_rebuild_from_type_v2"), typed), ElementType::F16);
+    }
+
+    #[test]
+    fn tensors_that_are_refused() {
+        let check = |value: Value, expected: &str| {
+            assert_eq!(tensor(&value, &Persistents::Inline), Err(expected.to_owned()));
+        };
+        let plain = "which is not supported; save it as a plain tensor";
+        let made = |name: &str| Value::call(global("torch._utils", name), []);
+        check(made("_rebuild_qtensor"), &format!("is quantized, {plain}"));
+        check(made("_rebuild_sparse_tensor"), &format!("is sparse, {plain}"));
+        check(made("_rebuild_sparse_csr_tensor"), &format!("is sparse, {plain}"));
+        check(made("_rebuild_nested_tensor"), &format!("is nested, {plain}"));
+        check(made("_rebuild_meta_tensor_no_storage"), &format!("is without values (meta), {plain}"));
+        check(made("_rebuild_tensor_v2"), &format!("is made by _rebuild_tensor_v2, {plain}"));
+        let supported = "weights are floats of 16 to 64 bits, or integers";
+        let of = |class: &str| rebuild("_rebuild_tensor_v2", class, &NO_REST);
+        check(of("ComplexFloatStorage"), &format!("is complex (ComplexFloatStorage); {supported}"));
+        check(of("QInt8Storage"), &format!("is quantized (QInt8Storage); {supported}"));
+        check(of("system"), &format!("has elements of an unknown type (system); {supported}"));
+        let typed = |dtype: Value| rebuild("_rebuild_tensor_v3", "UntypedStorage", &[&NO_REST[..], &[dtype]].concat());
+        check(typed(global("torch", "float8_e4m3fn")), &format!("holds float8_e4m3fn; {supported}"));
+        check(typed(Value::None), "is damaged: nothing says what its elements are");
+        check(of("UntypedStorage"), "is damaged: nothing says what its elements are");
+        let bits = Value::Dict([(Value::from("neg"), Value::Bool(true))].into());
+        let special = rebuild("_rebuild_tensor_v2", "FloatStorage", &[&NO_REST[..], &[bits]].concat());
+        check(special, "has special bits (conj or neg), which are not supported; save it after .resolve_neg()");
+        let shaped = |offset: i64, shape: &[i64], stride: &[i64]| {
+            let arguments = [storage("FloatStorage"), Value::Int(offset), numbers(shape), numbers(stride)];
+            Value::call(global("torch._utils", "_rebuild_tensor"), arguments)
+        };
+        let nonsense = "is damaged: its shape, stride or offset makes no sense";
+        check(shaped(-1, &[1], &[1]), nonsense);
+        check(shaped(0, &[-1], &[1]), nonsense);
+        check(shaped(0, &[1], &[-1]), nonsense);
+        check(shaped(0, &[1, 1], &[1]), nonsense);
+        check(shaped(0, &[1; 65], &[1; 65]), nonsense);
+    }
+
+    #[test]
+    fn dictionaries_around_the_state() {
+        let weights = || Value::Dict([(Value::from("w"), rebuild("_rebuild_tensor", "FloatStorage", &[]))].into());
+        let dict = |entries: &[(&str, Value)]| {
+            Value::Dict(entries.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect())
+        };
+        let check = |object: Value| assert_eq!(state_dict(&object).unwrap(), weights().as_dict().unwrap());
+        check(weights());
+        check(dict(&[("epoch", Value::Int(1)), ("state_dict", weights())]));
+        check(dict(&[("model", dict(&[("state_dict", weights())])), ("state_dict_2", Value::None)]));
+        check(dict(&[("model", "resnet18".into()), ("model_state_dict", weights())]));
+        check(dict(&[("net", weights()), ("acc", Value::Float(0.9)), ("epoch", Value::Int(3))]));
+        let deep = (0..4).fold(weights(), |inner, _| dict(&[("model", inner)]));
+        assert_eq!(state_dict(&deep).unwrap_err(), "holds dictionaries in dictionaries, and no weights");
+        // Which of the two is meant, nothing says.
+        let two = state_dict(&dict(&[("generator", weights()), ("critic", weights())])).unwrap_err();
+        assert!(two.ends_with("the first keys are [\"generator\", \"critic\"]"), "{two}");
+        let single = rebuild("_rebuild_tensor", "FloatStorage", &[]);
+        assert!(state_dict(&single).unwrap_err().starts_with("holds a single tensor, and no name for it"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Pickles inside files, whose length nothing says: ever more of the file is read until one ends.
+
+use enmasse_pickle::{Limits, PickleError, Value, parse};
+
+use crate::WeightsError;
+use crate::source::Source;
+
+/// The pickle of a file of weights holds names and shapes, a few hundred bytes for each tensor.
+const PICKLE_LIMIT: u64 = 64 << 20;
+const LIMITS: Limits = Limits { values: 1 << 20, depth: 128 };
+/// The first bytes to try.
+const FIRST: u64 = 1 << 12;
+
+/// A place in a file where a pickle starts, and where it must have ended.
+pub(super) struct Pickles<'a> {
+    source: &'a Source,
+    pub position: u64,
+    pub end: u64,
+}
+
+impl<'a> Pickles<'a> {
+    pub fn new(source: &'a Source, position: u64, end: u64) -> Self {
+        Pickles { source, position, end: end.min(source.len()) }
+    }
+
+    /// The next pickle; the position moves behind it.
+    pub fn next(&mut self) -> Result<Value, WeightsError> {
+        let available = self.end.saturating_sub(self.position);
+        let mut window = FIRST;
+        loop {
+            let len = window.min(available).min(PICKLE_LIMIT);
+            let bytes = self.source.bytes(self.position, len as usize)?;
+            match parse(&bytes, &LIMITS) {
+                Ok((value, consumed)) => {
+                    self.position += consumed as u64;
+                    return Ok(value);
+                }
+                Err(PickleError::CutShort) if len < available && len < PICKLE_LIMIT => {
+                    window = window.saturating_mul(16)
+                }
+                Err(PickleError::CutShort) if len == PICKLE_LIMIT => {
+                    return Err(self.source.refuse(format!("its pickle has more than {PICKLE_LIMIT} bytes")));
+                }
+                Err(PickleError::CutShort) => return Err(self.source.damaged("its pickle is cut short")),
+                Err(error) => return Err(self.source.refuse(error.to_string())),
+            }
+        }
+    }
+}

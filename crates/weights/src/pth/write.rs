@@ -1,0 +1,185 @@
+//! Writing the zip form, as `torch.save(model.state_dict(), FILE)` would: stored entries, storages aligned to 64 bytes so that
+//! PyTorch can map them, and a pickle that `torch.load(weights_only=True)` accepts.
+
+use std::io::{self, Error, ErrorKind, Write};
+
+use enmasse_pickle::{Call, Value};
+
+use crate::{NamedTensor, check_tensors};
+
+/// What stands before each name in the file.
+const FOLDER: &str = "enmasse";
+const ALIGNMENT: u64 = 64;
+
+/// Writes tensors as a `state_dict` of f32. Each `X.running_mean` gets its `X.num_batches_tracked`, of value `counters`, where
+/// PyTorch has it: behind the statistics. Beyond 4 GiB, or 65,535 tensors, the form would need another kind of directory, and
+/// this is an error.
+pub fn write(out: &mut impl Write, tensors: &[NamedTensor], counters: i64) -> io::Result<()> {
+    check_tensors(tensors).map_err(|reason| Error::new(ErrorKind::InvalidInput, reason))?;
+    let storages = storages(tensors, counters);
+    let mut zip = Zip { out, offset: 0, directory: Vec::new(), count: 0 };
+    zip.add("data.pkl", &Content::Bytes(&pickle(&storages)))?;
+    zip.add("byteorder", &Content::Bytes(b"little"))?;
+    for (index, storage) in storages.iter().enumerate() {
+        zip.add(&format!("data/{index}"), &storage.content())?;
+    }
+    zip.add("version", &Content::Bytes(b"3\n"))?;
+    zip.finish()
+}
+
+/// Each tensor has a storage of its own.
+enum Storage<'a> {
+    Tensor(&'a NamedTensor),
+    Counter { name: String, bytes: [u8; 8] },
+}
+
+impl Storage<'_> {
+    fn content(&self) -> Content<'_> {
+        match self {
+            Storage::Tensor(tensor) => Content::Values(tensor),
+            Storage::Counter { bytes, .. } => Content::Bytes(bytes),
+        }
+    }
+
+    fn describe(&self) -> (&str, &[usize], &str, usize) {
+        match self {
+            Storage::Tensor(tensor) => (&tensor.name, &tensor.shape, "FloatStorage", tensor.values.len()),
+            Storage::Counter { name, .. } => (name, &[], "LongStorage", 1),
+        }
+    }
+}
+
+fn storages(tensors: &[NamedTensor], counters: i64) -> Vec<Storage<'_>> {
+    let mut storages = Vec::new();
+    let mut counter = None;
+    for (index, tensor) in tensors.iter().enumerate() {
+        storages.push(Storage::Tensor(tensor));
+        counter = tensor.counter_name().or(counter);
+        let mean_before_variance = tensor.name.ends_with("running_mean")
+            && tensors.get(index + 1).is_some_and(|next| next.name.ends_with("running_var"));
+        if !mean_before_variance && let Some(name) = counter.take() {
+            storages.push(Storage::Counter { name, bytes: counters.to_le_bytes() });
+        }
+    }
+    storages
+}
+
+fn pickle(storages: &[Storage]) -> Vec<u8> {
+    let numbers = |numbers: &[usize]| numbers.iter().map(|&number| Value::Int(number as i64)).collect::<Value>();
+    let ordered_dict = || Value::global("collections", "OrderedDict");
+    let entry = |(index, storage): (usize, &Storage)| {
+        let (name, shape, class, count) = storage.describe();
+        let key = index.to_string();
+        let storage = ["storage".into(), Value::global("torch", class), key.as_str().into(), "cpu".into()];
+        let storage = storage.into_iter().chain([Value::Int(count as i64)]).collect::<Value>();
+        let stride: Vec<usize> = (1..=shape.len()).map(|dimension| shape[dimension..].iter().product()).collect();
+        let hooks = Value::call(ordered_dict(), []);
+        let arguments = [
+            Value::Persistent(storage.into()),
+            Value::Int(0),
+            numbers(shape),
+            numbers(&stride),
+            Value::Bool(false),
+            hooks,
+        ];
+        (Value::from(name), Value::call(Value::global("torch._utils", "_rebuild_tensor_v2"), arguments))
+    };
+    let entries = storages.iter().enumerate().map(entry).collect();
+    let (function, arguments) = (ordered_dict(), Value::Tuple([].into()));
+    let state_dict = Call { function, arguments, state: None, elements: Vec::new(), entries };
+    enmasse_pickle::write(&Value::Call(state_dict.into()))
+}
+
+enum Content<'a> {
+    Bytes(&'a [u8]),
+    Values(&'a NamedTensor),
+}
+
+impl Content<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::Values(tensor) => tensor.values.len() as u64 * 4,
+        }
+    }
+
+    fn for_chunks<E>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        match self {
+            Content::Bytes(bytes) => f(bytes),
+            Content::Values(tensor) => tensor.for_chunks(f),
+        }
+    }
+}
+
+/// A zip file under way. Times are zero, so that equal tensors make equal files.
+struct Zip<'a, W> {
+    out: &'a mut W,
+    offset: u64,
+    directory: Vec<u8>,
+    count: u16,
+}
+
+impl<W: Write> Zip<'_, W> {
+    fn add(&mut self, name: &str, content: &Content) -> io::Result<()> {
+        let name = format!("{FOLDER}/{name}");
+        let mut checksum = crc32fast::Hasher::new();
+        content
+            .for_chunks(|bytes| {
+                checksum.update(bytes);
+                Ok::<(), std::convert::Infallible>(())
+            })
+            .unwrap_or_else(|never| match never {});
+        let header_offset = narrow(self.offset)?.to_le_bytes();
+        let len = narrow(content.len())?.to_le_bytes();
+        // An extra field of any length, which readers skip, moves the content to where it is to be.
+        let before_padding = self.offset + 30 + name.len() as u64 + 4;
+        let padding = before_padding.next_multiple_of(ALIGNMENT) - before_padding;
+        let mut about = Vec::new();
+        // Version 2.0, no flags, stored, no time.
+        about.extend([20, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        about.extend(checksum.finalize().to_le_bytes());
+        about.extend(len);
+        about.extend(len);
+        about.extend((name.len() as u16).to_le_bytes());
+
+        let mut header = b"PK\x03\x04".to_vec();
+        header.extend(&about);
+        header.extend((4 + padding as u16).to_le_bytes());
+        header.extend(name.as_bytes());
+        header.extend(b"FB");
+        header.extend((padding as u16).to_le_bytes());
+        header.extend(std::iter::repeat_n(b'Z', padding as usize));
+        self.out.write_all(&header)?;
+        content.for_chunks(|bytes| self.out.write_all(bytes))?;
+        self.offset += header.len() as u64 + content.len();
+
+        self.directory.extend(b"PK\x01\x02\x14\0");
+        self.directory.extend(&about);
+        // No extra field, comment, disk or attributes.
+        self.directory.extend([0; 12]);
+        self.directory.extend(header_offset);
+        self.directory.extend(name.as_bytes());
+        self.count = self.count.checked_add(1).ok_or_else(too_large)?;
+        Ok(())
+    }
+
+    fn finish(self) -> io::Result<()> {
+        let mut end = b"PK\x05\x06\0\0\0\0".to_vec();
+        end.extend(self.count.to_le_bytes());
+        end.extend(self.count.to_le_bytes());
+        end.extend(narrow(self.directory.len() as u64)?.to_le_bytes());
+        end.extend(narrow(self.offset)?.to_le_bytes());
+        end.extend([0; 2]);
+        self.out.write_all(&self.directory)?;
+        self.out.write_all(&end)
+    }
+}
+
+/// All ones would say that the number stands elsewhere.
+fn narrow(value: u64) -> io::Result<u32> {
+    u32::try_from(value).ok().filter(|&value| value != u32::MAX).ok_or_else(too_large)
+}
+
+fn too_large() -> Error {
+    Error::new(ErrorKind::InvalidInput, "these weights are too many for a .pth file; use safetensors")
+}

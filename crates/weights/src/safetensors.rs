@@ -1,0 +1,133 @@
+//! Safetensors files: a length, a header of JSON that names tensors and texts, then the tensors' bytes without gaps.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use safetensors::tensor::Metadata;
+use serde_json::{Map, json};
+
+use crate::element::{ByteOrder, ElementType};
+use crate::named::{Collector, is_counter};
+use crate::source::Source;
+use crate::{NamedTensor, WeightsError, check_tensors, counter_names};
+
+/// A header names tensors and holds texts; beyond this it is not one.
+const HEADER_LIMIT: u64 = 16 << 20;
+
+/// A tensor in a file.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// What its elements are.
+    pub element: ElementType,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    offset: u64,
+    count: usize,
+}
+
+/// A file whose header is read and makes sense.
+pub struct TensorFile {
+    source: Source,
+    /// The texts in the header.
+    pub metadata: BTreeMap<String, String>,
+    /// The tensors, in the order in which their bytes follow one another up to the end of the file.
+    pub entries: Vec<Entry>,
+}
+
+impl TensorFile {
+    /// Opens a file and reads its header, of at most 16 MiB.
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let source = Source::open(path)?;
+        let (metadata, entries) = header(&source)?;
+        Ok(TensorFile { source, metadata, entries })
+    }
+
+    /// The values of a tensor as f32, shown to `seen` as the bytes they are.
+    pub fn read(&self, entry: &Entry, seen: impl FnMut(&[u8])) -> Result<Vec<f32>, WeightsError> {
+        let mut values = Vec::new();
+        self.source.decode(entry.offset, entry.element, ByteOrder::Little, entry.count, &mut values, seen)?;
+        Ok(values)
+    }
+}
+
+fn header(source: &Source) -> Result<(BTreeMap<String, String>, Vec<Entry>), WeightsError> {
+    let no_header = || source.refuse("is not a safetensors file, or only the beginning of one");
+    let header_len = u64::from_le_bytes(source.array(0).map_err(|_| no_header())?);
+    let Some(found) = source.len().checked_sub(8).and_then(|rest| rest.checked_sub(header_len)) else {
+        return Err(no_header());
+    };
+    if header_len > HEADER_LIMIT {
+        return Err(no_header());
+    }
+    let header = source.bytes(8, header_len as usize)?;
+    // Checks that sizes fit shapes, that nothing overflows, and that there are no gaps.
+    let header: Metadata = serde_json::from_slice(&header).map_err(|_| no_header())?;
+    let stated = header.data_len() as u64;
+    if stated != found {
+        return Err(source.refuse(format!("is damaged: its tensors take {stated} bytes, and {found} are there")));
+    }
+    let mut entries = Vec::new();
+    for name in header.offset_keys() {
+        let Some(info) = header.info(&name) else { continue };
+        let dtype = format!("{:?}", info.dtype);
+        let Some(element) = ElementType::of_safetensors(&dtype) else {
+            let reason = format!("tensor {name} holds {dtype}; weights are floats of 16 to 64 bits, or integers");
+            return Err(source.refuse(reason));
+        };
+        let (start, end) = info.data_offsets;
+        let (offset, count) = (8 + header_len + start as u64, (end - start) / element.size());
+        entries.push(Entry { name, element, shape: info.shape.clone(), offset, count });
+    }
+    let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    Ok((metadata, entries))
+}
+
+pub(crate) fn collect(source: &Source, collector: &mut Collector) -> Result<(), WeightsError> {
+    let (_, entries) = header(source)?;
+    for Entry { name, element, shape, offset, count } in entries {
+        if is_counter(&name) {
+            continue;
+        }
+        collector.take(&name, count as u64)?;
+        let mut values = Vec::new();
+        source.decode(offset, element, ByteOrder::Little, count, &mut values, |_| ())?;
+        collector.push(name, shape, values);
+    }
+    Ok(())
+}
+
+/// Writes a file of tensors with texts beside them. Each `X.running_mean` gets its `X.num_batches_tracked`, of value `counters`;
+/// these come first, then the tensors as given.
+pub fn write(
+    out: &mut impl Write,
+    metadata: &BTreeMap<String, String>,
+    tensors: &[NamedTensor],
+    counters: i64,
+) -> io::Result<()> {
+    check_tensors(tensors).map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))?;
+    let counter_names = counter_names(tensors);
+    let mut header = Map::new();
+    if !metadata.is_empty() {
+        header.insert("__metadata__".to_owned(), json!(metadata));
+    }
+    let mut offset = 0;
+    let mut entry = |name: &str, element: ElementType, shape: &[usize], count: usize| {
+        let offsets = [offset, offset + count * element.size()];
+        offset = offsets[1];
+        header.insert(name.to_owned(), json!({"dtype": element.name(), "shape": shape, "data_offsets": offsets}));
+    };
+    // Counters come first: eight-byte elements stay aligned only in front of four-byte ones.
+    counter_names.iter().for_each(|name| entry(name, ElementType::I64, &[], 1));
+    tensors.iter().for_each(|tensor| entry(&tensor.name, ElementType::F32, &tensor.shape, tensor.values.len()));
+    let mut header = serde_json::Value::Object(header).to_string();
+    // The format wants data aligned to eight bytes; blanks after the JSON are allowed.
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(header.as_bytes())?;
+    counter_names.iter().try_for_each(|_| out.write_all(&counters.to_le_bytes()))?;
+    tensors.iter().try_for_each(|tensor| tensor.for_chunks(|bytes| out.write_all(bytes)))
+}

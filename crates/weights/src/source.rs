@@ -1,0 +1,129 @@
+//! A file that is read where its own directory says, within bounds that its length sets.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::element::{ByteOrder, ElementType};
+use crate::{Format, WeightsError};
+
+/// No model here comes near; a larger file is something else, or an attack on memory.
+const FILE_LIMIT: u64 = 16 << 30;
+/// Bytes that are read at once; every element size divides it.
+const PIECE: usize = 1 << 14;
+const LONGEST_REASON: usize = 500;
+
+/// An open file of known length.
+pub(crate) struct Source {
+    path: PathBuf,
+    file: File,
+    len: u64,
+}
+
+impl Source {
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let refused = |source| WeightsError::Io { path: path.to_owned(), source };
+        let content = |reason| WeightsError::Content { path: path.to_owned(), reason };
+        // Looked at before it is opened: opening a pipe would wait for its other end.
+        if !std::fs::metadata(path).map_err(refused)?.is_file() {
+            return Err(content("is not a file".to_owned()));
+        }
+        let file = File::open(path).map_err(refused)?;
+        // Of the file that was opened: a running trainer may have put another one in its place since.
+        let len = file.metadata().map_err(refused)?.len();
+        if len > FILE_LIMIT {
+            return Err(content(format!("has {len} bytes; more than {FILE_LIMIT} are not read")));
+        }
+        Ok(Source { path: path.to_owned(), file, len })
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// An error about what the file holds, in one line whatever names the file put into it.
+    pub fn refuse(&self, reason: impl AsRef<str>) -> WeightsError {
+        let reason = reason.as_ref().chars().map(|letter| if letter.is_control() { '?' } else { letter });
+        WeightsError::Content { path: self.path.clone(), reason: reason.take(LONGEST_REASON).collect() }
+    }
+
+    /// An error about bytes that make no sense.
+    pub fn damaged(&self, problem: &str) -> WeightsError {
+        self.refuse(format!("is damaged: {problem}; fetch or save it again"))
+    }
+
+    /// The format, by the first bytes.
+    pub fn format(&self) -> Result<Format, WeightsError> {
+        let start = self.bytes(0, self.len.min(512) as usize)?;
+        let begins = |at: usize, with: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(with));
+        if begins(0, b"PK\x03\x04") {
+            Ok(Format::Zip)
+        } else if begins(257, b"ustar") {
+            Ok(Format::Tar)
+        } else if begins(8, b"{") {
+            Ok(Format::Safetensors)
+        } else if begins(0, b"\x80") {
+            Ok(Format::Legacy)
+        } else {
+            Err(self.refuse("is neither a safetensors nor a PyTorch file, or only the beginning of one"))
+        }
+    }
+
+    /// Bytes at a place. Their number must have been compared with a limit; more than the file has is an error.
+    pub fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>, WeightsError> {
+        self.within(offset, len as u64)?;
+        let mut bytes = vec![0; len];
+        self.fill(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A fixed number of bytes at a place.
+    pub fn array<const N: usize>(&self, offset: u64) -> Result<[u8; N], WeightsError> {
+        self.within(offset, N as u64)?;
+        let mut bytes = [0; N];
+        self.fill(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Appends `count` elements at a place to `values`, and shows their bytes, in little-endian order, to `seen`.
+    pub fn decode(
+        &self,
+        offset: u64,
+        element: ElementType,
+        order: ByteOrder,
+        count: usize,
+        values: &mut Vec<f32>,
+        mut seen: impl FnMut(&[u8]),
+    ) -> Result<(), WeightsError> {
+        let len = (count as u64).saturating_mul(element.size() as u64);
+        self.within(offset, len)?;
+        values
+            .try_reserve_exact(count)
+            .map_err(|_| self.refuse(format!("no memory for {count} values of a tensor")))?;
+        let mut buffer = [0; PIECE];
+        let mut done = 0;
+        while done < len {
+            let piece = &mut buffer[..(len - done).min(PIECE as u64) as usize];
+            self.fill(offset + done, piece)?;
+            element.decode(order, piece, values);
+            seen(piece);
+            done += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn within(&self, offset: u64, len: u64) -> Result<(), WeightsError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(self.damaged("something in it is said to lie beyond its end")),
+        }
+    }
+
+    fn fill(&self, offset: u64, buffer: &mut [u8]) -> Result<(), WeightsError> {
+        self.file.read_exact_at(buffer, offset).map_err(|source| match source.kind() {
+            ErrorKind::UnexpectedEof => self.refuse("was cut short while it was read"),
+            _ => WeightsError::Io { path: self.path.clone(), source },
+        })
+    }
+}
