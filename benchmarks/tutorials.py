@@ -219,7 +219,7 @@ def tables(results):
         table("MNIST, five epochs", ("", "accuracy", "best", "images/s", "seconds"), rows)
     if found := groups["cifar"]:
         rows, sides = [], {}
-        for name, who, record in sorted(found, key=lambda run: (run[1], run[0])):
+        for name, who, record in found:
             last, accuracy, _, rate = figures(record)
             sides.setdefault(who, []).append((accuracy, record["seconds"]))
             losses = (f"{last['train_loss']:.4f}", f"{last['val_loss']:.4f}")
@@ -257,7 +257,8 @@ def main():
     a.enmasse = os.path.abspath(a.enmasse)
     results = read(a.results)
     failed = 0 if a.tables else run_all(a, results)
-    tables(results)
+    order = {(group, name, who): place for place, (group, name, who, *_) in enumerate(recipes(a))}
+    tables(dict(sorted(results.items(), key=lambda run: order.get(run[0], len(order)))))
     sys.exit(failed > 0)
 
 
