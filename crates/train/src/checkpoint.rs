@@ -16,28 +16,22 @@
 //! ```
 
 mod metadata;
-mod read;
 
-use std::collections::{BTreeMap, HashSet};
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, json};
+use enmasse_weights::safetensors::{TensorFile, write};
+use enmasse_weights::{ElementType, Format, NamedTensor, WeightsError, check_tensors, counter_names};
 use thiserror::Error;
 
 pub use metadata::{CheckpointMeta, EpochSums};
-pub use read::{is_checkpoint, load_weights};
 
 use crate::file::{FileError, write_whole};
-use read::{DType, TensorFile};
+use crate::weights::is_optimizer;
 
 /// The version this build writes, and the only one it reads so far.
 const FORMAT_VERSION: u64 = 1;
-
-/// PyTorch's batch norm counts its updates beside its statistics. The count means nothing to us: it is made when a file is
-/// written, and left out when one is read.
-const COUNTER_SUFFIX: &str = "num_batches_tracked";
-const OPTIMIZER_PREFIX: &str = "optimizer.";
 
 /// Why a checkpoint or weights file could not be written or read.
 #[derive(Debug, Error)]
@@ -45,6 +39,9 @@ pub enum CheckpointError {
     /// The file system refused.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The file of tensors makes no sense.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// The file, or what was to be written, makes no sense.
     #[error("{}: {reason}", path.display())]
     Content {
@@ -61,17 +58,6 @@ impl CheckpointError {
     }
 }
 
-/// A tensor by its PyTorch name, its elements in PyTorch's order.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NamedTensor {
-    /// Such as `layer1.0.conv1.weight`.
-    pub name: String,
-    /// Dimensions, outermost first; none for a scalar.
-    pub shape: Vec<usize>,
-    /// As many as the shape says.
-    pub values: Vec<f32>,
-}
-
 /// A run at rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
@@ -84,46 +70,25 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Writes the file, whole or not at all. Beside each `X.running_mean` PyTorch finds its `X.num_batches_tracked`.
     pub fn save(&self, path: &Path) -> Result<(), CheckpointError> {
-        self.check(path)?;
-        let counters: Vec<String> = self.tensors.iter().filter_map(|tensor| counter_name(&tensor.name)).collect();
-        let count = (self.meta.optimizer_step as i64).to_le_bytes();
-
+        check_tensors(&self.tensors).map_err(|reason| CheckpointError::content(path, reason))?;
+        let counter = self.meta.optimizer_step as i64;
         let mut metadata = self.meta.to_map();
         let mut checksum = Checksum::new(&metadata);
-        let mut header = Map::new();
-        let mut offset = 0;
-        let mut entry = |name: &str, dtype: DType, shape: &[usize], len: usize| {
-            let offsets = [offset, offset + len];
-            offset += len;
-            header.insert(name.to_owned(), json!({"dtype": dtype.name(), "shape": shape, "data_offsets": offsets}));
-        };
-        // Counters come first: eight-byte elements stay aligned only in front of four-byte ones.
-        for name in &counters {
-            entry(name, DType::I64, &[], count.len());
-            checksum.tensor(name, DType::I64, &[]);
-            checksum.bytes(&count);
+        // In the order of the file: counters first.
+        for name in counter_names(&self.tensors) {
+            checksum.tensor(&name, ElementType::I64, &[]);
+            checksum.bytes(&counter.to_le_bytes());
         }
         for tensor in &self.tensors {
-            entry(&tensor.name, DType::F32, &tensor.shape, tensor.values.len() * 4);
-            checksum.tensor(&tensor.name, DType::F32, &tensor.shape);
-            for_chunks(&tensor.values, |bytes| {
+            checksum.tensor(&tensor.name, ElementType::F32, &tensor.shape);
+            let hashed = tensor.for_chunks(|bytes| {
                 checksum.bytes(bytes);
-                Ok::<(), std::convert::Infallible>(())
-            })
-            .unwrap_or_else(|never| match never {});
+                Ok::<(), Infallible>(())
+            });
+            hashed.unwrap_or_else(|never| match never {});
         }
         metadata.insert(Checksum::KEY.to_owned(), checksum.finish());
-        header.shift_insert(0, "__metadata__".to_owned(), json!(metadata));
-        let mut header = serde_json::Value::Object(header).to_string();
-        // The format wants data aligned to eight bytes; blanks after the JSON are allowed.
-        header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
-
-        write_whole(path, |file| {
-            file.write_all(&(header.len() as u64).to_le_bytes())?;
-            file.write_all(header.as_bytes())?;
-            counters.iter().try_for_each(|_| file.write_all(&count))?;
-            self.tensors.iter().try_for_each(|tensor| for_chunks(&tensor.values, |bytes| file.write_all(bytes)))
-        })?;
+        write_whole(path, |file| write(file, &metadata, &self.tensors, counter))?;
         Ok(())
     }
 
@@ -143,10 +108,10 @@ impl Checkpoint {
         let expected = metadata.remove(Checksum::KEY).unwrap_or_default();
         let mut checksum = Checksum::new(&metadata);
         let mut tensors = Vec::new();
-        for entry in file.entries() {
-            checksum.tensor(&entry.name, entry.dtype, &entry.shape);
+        for entry in std::mem::take(&mut file.entries) {
+            checksum.tensor(&entry.name, entry.element, &entry.shape);
             let values = file.read(&entry, |bytes| checksum.bytes(bytes))?;
-            if entry.dtype == DType::F32 {
+            if entry.element == ElementType::F32 {
                 tensors.push(NamedTensor { name: entry.name, shape: entry.shape, values });
             }
         }
@@ -157,38 +122,22 @@ impl Checkpoint {
         let meta = CheckpointMeta::from_map(&metadata).map_err(|reason| CheckpointError::content(path, reason))?;
         Ok(Checkpoint { meta, tensors })
     }
-
-    fn check(&self, path: &Path) -> Result<(), CheckpointError> {
-        let mut names = HashSet::new();
-        for NamedTensor { name, shape, values } in &self.tensors {
-            if shape.iter().product::<usize>() != values.len() {
-                let reason = format!("tensor {name} of shape {shape:?} cannot have {} values", values.len());
-                return Err(CheckpointError::content(path, reason));
-            }
-            if !names.insert(name) || name == "__metadata__" || name.ends_with(COUNTER_SUFFIX) {
-                return Err(CheckpointError::content(path, format!("there cannot be a (second) tensor named {name}")));
-            }
-        }
-        Ok(())
-    }
 }
 
-/// `bn1.running_mean` has the counter `bn1.num_batches_tracked`.
-fn counter_name(name: &str) -> Option<String> {
-    let layer = name.strip_suffix("running_mean")?;
-    (layer.is_empty() || layer.ends_with('.')).then(|| format!("{layer}{COUNTER_SUFFIX}"))
+/// Whether a file is a checkpoint of a run, by its metadata; bare weights, in whatever format, say nothing of a run.
+pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
+    Ok(match Format::of(path)? {
+        Format::Safetensors => TensorFile::open(path)?.metadata.contains_key("format_version"),
+        _ => false,
+    })
 }
 
-/// Hands out values as little-endian bytes, a piece at a time.
-fn for_chunks<E>(values: &[f32], mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    let mut bytes = [0; 4096];
-    for chunk in values.chunks(bytes.len() / 4) {
-        for (place, value) in bytes.chunks_exact_mut(4).zip(chunk) {
-            place.copy_from_slice(&value.to_le_bytes());
-        }
-        f(&bytes[..chunk.len() * 4])?;
-    }
-    Ok(())
+/// Reads the weights of a file such as PyTorch or torchvision's users write, or of a checkpoint, whose optimiser state is left
+/// out. Element types other than f32 become f32.
+pub fn load_weights(path: &Path) -> Result<Vec<NamedTensor>, CheckpointError> {
+    let mut tensors = enmasse_weights::read(path)?.tensors;
+    tensors.retain(|tensor| !is_optimizer(&tensor.name));
+    Ok(tensors)
 }
 
 /// BLAKE3 over the metadata in the order of keys, without the checksum itself, then over each tensor in file order: name,
@@ -207,9 +156,9 @@ impl Checksum {
         checksum
     }
 
-    fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize]) {
+    fn tensor(&mut self, name: &str, element: ElementType, shape: &[usize]) {
         self.text(name);
-        self.text(dtype.name());
+        self.text(element.name());
         self.text(&format!("{shape:?}"));
     }
 

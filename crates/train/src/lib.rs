@@ -22,9 +22,7 @@ mod trainer;
 mod training_data;
 mod weights;
 
-pub use checkpoint::{
-    Checkpoint, CheckpointError, CheckpointMeta, EpochSums, NamedTensor, is_checkpoint, load_weights,
-};
+pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, Devices, INTERNAL_VARIABLES, Kind, LayeredConfig, LrScaling,
@@ -45,4 +43,6 @@ pub use schedule::Schedule;
 pub use tensorboard::TensorBoard;
 pub use trainer::{ModelFn, Trainer, compile_plans, initialize};
 pub use training_data::{SplitRecord, TrainingData};
-pub use weights::{read_tensors, write_tensors};
+pub use weights::{load_pretrained, read_tensors, write_tensors};
+
+pub use enmasse_weights::{Matching, NamedTensor, Skipped};

@@ -66,7 +66,7 @@ impl Source {
         } else if begins(0, b"\x80") {
             Ok(Format::Legacy)
         } else {
-            Err(self.refuse("is neither a safetensors nor a PyTorch file, or only the beginning of one"))
+            Err(self.refuse("is not a safetensors file, nor one of PyTorch, or only the beginning of one"))
         }
     }
 

@@ -94,7 +94,7 @@ fn what_is_no_file_of_weights() {
         let (_folder, path) = file(bytes);
         assert_eq!(refusal(&path), expected, "{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(40)]));
     };
-    let neither = "FILE: is neither a safetensors nor a PyTorch file, or only the beginning of one";
+    let neither = "FILE: is not a safetensors file, nor one of PyTorch, or only the beginning of one";
     check(b"", neither);
     check(b"<html>Not found</html>", neither);
     check(b"\x80\x02K\x01.", "FILE: is a pickle, but none that torch.save wrote");

@@ -140,9 +140,10 @@ fn files_of_strangers() {
     check(&one("F64", 1, 8), &0.1f64.to_le_bytes(), Ok(&[0.1]));
     check(&one("F16", 2, 4), &[0, 0x3C, 0, 0xC0], Ok(&[1.0, -2.0]));
     check(&one("BF16", 2, 4), &[0x80, 0x3F, 0, 0xC0], Ok(&[1.0, -2.0]));
-    let no_integers = "FILE: tensor w holds integers; weights are F32, F64, F16 or BF16";
-    check(&one("I64", 1, 8), &[0; 8], Err(no_integers));
-    check(&one("U8", 1, 1), &[0], Err("FILE: tensor w holds U8; weights are F32, F64, F16 or BF16"));
+    check(&one("I64", 1, 8), &(-3i64).to_le_bytes(), Ok(&[-3.0]));
+    check(&one("U8", 1, 1), &[200], Ok(&[200.0]));
+    let eight = "FILE: tensor w holds F8_E4M3; weights are floats of 16 to 64 bits, or integers";
+    check(&one("F8_E4M3", 1, 1), &[0], Err(eight));
     check("{}", &[], Err("FILE: holds no weights"));
     let nonsense = "FILE: is not a safetensors file, or only the beginning of one";
     // Shapes that do not fit, that overflow, and gaps.
