@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_train::{Kind, SETTINGS, Setting, expand_home};
 
+use crate::commands::FORMATS;
 use crate::failure::Failure;
 use crate::launcher_flags;
 
@@ -35,6 +36,7 @@ pub fn command() -> Command {
         .subcommand(train())
         .subcommand(eval())
         .subcommand(predict())
+        .subcommand(export())
         .subcommand(plan())
         .subcommand(bench())
         .subcommand(launch())
@@ -104,6 +106,28 @@ fn predict() -> Command {
         )
         .arg(count("top", "K", "Classes to tell of each picture").default_value("5"))
         .args(settings(&["model", "size", "batch", "threads", "precision", "convert_rgb", "json"]))
+}
+
+fn export() -> Command {
+    Command::new("export")
+        .about("A run's best weights as a file for PyTorch and others")
+        .arg(source())
+        .arg(
+            Arg::new("to")
+                .long("to")
+                .value_name("FORMAT")
+                .required(true)
+                .value_parser(FORMATS)
+                .help("What torch.load opens, or safetensors"),
+        )
+        .arg(
+            Arg::new("out")
+                .long("out")
+                .value_name("FILE")
+                .value_parser(path)
+                .help("File to write [default: RUN/weights/best.FORMAT, or beside the weights file]"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
 }
 
 fn plan() -> Command {

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use common::{Ended, assert_whole, enmasse, finish, metrics, pictures, program, strip_metadata};
+use enmasse_train::Checkpoint;
 use serde_json::Value;
 
 /// The arguments of a short run, then others.
@@ -167,4 +168,48 @@ fn bench_and_plan_give_figures() {
     ] {
         assert!(plan.contains(part), "{part} is not in the plan");
     }
+}
+
+#[test]
+fn exported_weights_are_the_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    train(&data, &run, &["--devices", "cpu:1", "--lr", "0.01"]).well();
+    let best = run.join("checkpoints/best.safetensors");
+    let mut expected = Checkpoint::load(&best).unwrap().tensors;
+    expected.retain(|tensor| !tensor.name.starts_with("optimizer."));
+    let (run, data) = (run.display().to_string(), data.display().to_string());
+    let evaluate = |weights: &str| {
+        let arguments = ["eval", weights, &data, "--model", "mlp", "--devices", "cpu:1", "--json"];
+        let size: &[&str] = if weights == run { &[] } else { &["--size", "12"] };
+        enmasse(&[&arguments, size].concat()).well().json()
+    };
+    for format in ["pth", "safetensors"] {
+        let exported = enmasse(&["export", &run, "--to", format, "--json"]).well().json();
+        let file = exported[0]["file"].as_str().unwrap();
+        assert_eq!(file, format!("{run}/weights/best.{format}"));
+        assert_eq!(enmasse_weights::read(Path::new(file)).unwrap().tensors, expected);
+        assert_eq!(keys(&exported[0]), ["event", "file", "format", "tensors", "elements"]);
+        assert_eq!(exported[0]["tensors"], expected.len());
+        assert_eq!(evaluate(file), evaluate(&run));
+        // Nothing but the weights, and nothing that only this program understands.
+        let again = folder.path().join(format!("again.{format}")).display().to_string();
+        let said = enmasse(&["export", file, "--to", format, "--out", &again]).well().stdout;
+        assert!(said.starts_with(&format!("wrote {again}: ")), "{said}");
+        assert_eq!(enmasse_weights::read(Path::new(&again)).unwrap().tensors, expected);
+        let ended = enmasse(&["export", &again, "--to", format]);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{ended:?}");
+        assert!(ended.stderr.contains(&again) && ended.stderr.contains("--out"), "{}", ended.stderr);
+    }
+    let check = |arguments: &[&str], code: i32, mention: &str| {
+        let ended = enmasse(&[&["export"], arguments].concat());
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(code), ""), "{ended:?}");
+        assert!(ended.stderr.contains(mention) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
+    };
+    check(&[&run, "--to", "onnx"], 2, "pth, safetensors");
+    check(&[&run], 2, "--to");
+    check(&[&data, "--to", "pth"], 1, "not a run");
+    check(&["/nowhere.pth", "--to", "safetensors"], 1, "/nowhere.pth");
+    check(&[&run, "--to", "pth", "--out", "/nowhere/x.pth"], 1, "/nowhere/x.pth");
+    assert_whole(Path::new(&run));
 }

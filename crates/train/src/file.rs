@@ -46,10 +46,7 @@ const TEMPORARY: (&str, &str) = (".enmasse-", ".tmp");
 
 /// Writes a file through `fill` so that `path` holds either what it held before or all of the new content, whatever
 /// happens in between. Needs write permission for the folder.
-pub(crate) fn write_whole(
-    path: &Path,
-    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
-) -> Result<(), FileError> {
+pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<(), FileError> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -33,7 +33,7 @@ pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};
 pub use events::{Observer, Progress, Quiet, Started};
-pub use file::FileError;
+pub use file::{FileError, write_whole};
 pub use position::Position;
 pub use preparation::Preparation;
 pub use process::peak_rss_bytes;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod eval;
+mod export;
 mod launch;
 mod plan;
 mod predict;
@@ -14,6 +15,8 @@ use clap::ArgMatches;
 use enmasse_data::shapes;
 use enmasse_train::TrainConfig;
 
+pub use export::FORMATS;
+
 use crate::failure::Failure;
 use crate::settings;
 
@@ -23,6 +26,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("train", matches)) => train::run(matches),
         Some(("eval", matches)) => eval::run(matches),
         Some(("predict", matches)) => predict::run(matches),
+        Some(("export", matches)) => export::run(matches),
         Some(("plan", matches)) => plan::run(matches),
         Some(("bench", matches)) => bench::run(matches),
         Some(("launch", matches)) => launch::run(matches),

@@ -1,0 +1,105 @@
+//! `enmasse export RUN|WEIGHTS --to pth|safetensors`: weights as a file that PyTorch, torchvision and others open.
+
+use std::collections::BTreeMap;
+use std::fs::create_dir_all;
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use enmasse_train::{Checkpoint, RunPaths, is_checkpoint, load_weights, write_whole};
+use enmasse_weights::{NamedTensor, pth, safetensors};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::output::{Output, counted, grouped};
+
+/// What `--to` takes, which is also how the files' names end.
+pub const FORMATS: [&str; 2] = ["pth", "safetensors"];
+
+/// How the names of the optimiser's tensors begin in a checkpoint; they are of no use to others.
+const OPTIMIZER_PREFIX: &str = "optimizer.";
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
+    let format = matches.get_one::<String>("to").map_or(FORMATS[0], String::as_str);
+    let weights = Weights::open(&source)?;
+    let out = match matches.get_one::<PathBuf>("out") {
+        Some(out) => out.clone(),
+        None => weights.usual_place(&source, format)?,
+    };
+    weights.check_out(&out)?;
+
+    let Weights { tensors, steps, .. } = &weights;
+    write_whole(&out, |file| match format {
+        "pth" => pth::write(file, tensors, *steps),
+        _ => {
+            // What other programs expect to find of whoever wrote it.
+            let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+            safetensors::write(file, &metadata, tensors, *steps)
+        }
+    })
+    .map_err(Failure::error)?;
+
+    let elements: usize = tensors.iter().map(|tensor| tensor.values.len()).sum();
+    let mut output = Output::new(matches.get_flag("json"));
+    match output.is_json() {
+        true => output.json(json!({
+            "event": "export", "file": out, "format": format, "tensors": tensors.len(), "elements": elements
+        })),
+        false => {
+            let what = counted(tensors.len(), "tensor");
+            output.text(format_args!("wrote {}: {what}, {} numbers", out.display(), grouped(elements as u64)));
+        }
+    }
+    output.finish()
+}
+
+/// A model's parameters and running statistics.
+struct Weights {
+    /// The file they come from.
+    file: PathBuf,
+    tensors: Vec<NamedTensor>,
+    /// Updates that they have seen, for PyTorch's counters; 0 where the file does not say.
+    steps: i64,
+}
+
+impl Weights {
+    /// A run's best checkpoint, a checkpoint, or any weights file.
+    fn open(source: &Path) -> Result<Self, Failure> {
+        let file = match source.is_dir() {
+            true => RunPaths::new(source).require_best().map_err(Failure::error)?,
+            false => source.to_owned(),
+        };
+        let (mut tensors, steps) = match is_checkpoint(&file).map_err(Failure::error)? {
+            true => {
+                let Checkpoint { meta, tensors } = Checkpoint::load(&file).map_err(Failure::error)?;
+                (tensors, meta.optimizer_step as i64)
+            }
+            false => (load_weights(&file).map_err(Failure::error)?, 0),
+        };
+        tensors.retain(|tensor| !tensor.name.starts_with(OPTIMIZER_PREFIX));
+        Ok(Weights { file, tensors, steps })
+    }
+
+    /// Among a run's weights, or beside the file.
+    fn usual_place(&self, source: &Path, format: &str) -> Result<PathBuf, Failure> {
+        if !source.is_dir() {
+            return Ok(self.file.with_extension(format));
+        }
+        let folder = source.join("weights");
+        create_dir_all(&folder)
+            .map_err(|error| Failure::Error(format!("cannot create {}: {error}", folder.display())))?;
+        Ok(folder.join("best").with_extension(format))
+    }
+
+    /// What is exported must not be lost by it.
+    fn check_out(&self, out: &Path) -> Result<(), Failure> {
+        let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+        match same(&self.file, out) {
+            true => Err(Failure::Usage(format!(
+                "{}: is the file to be exported itself; choose another --out",
+                out.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+}
