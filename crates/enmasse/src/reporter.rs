@@ -217,6 +217,7 @@ fn facts(started: &Started) -> Vec<String> {
         lines.push(format!("run:    {}", run.display()));
         lines.push(format!("charts: tensorboard --logdir={}, then look at http://localhost:6006/", quoted(run)));
     }
+    lines.extend(started.pretrained.iter().flat_map(|report| report.lines()).map(|line| format!("weights: {line}")));
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume: epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
     }
@@ -275,6 +276,7 @@ mod tests {
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
             memory_bytes: 3 << 20,
+            pretrained: Some("loaded 1 of 2 tensors from w.pth\nmissing in the file: fc.bias".to_owned()),
             run: Some("runs/a".into()),
             resumed: Some((2, 64)),
         };
@@ -286,6 +288,8 @@ loader: 1 thread in every process
 batch:  32 per rank, 64 in all; each epoch leaves out the 32 pictures of the last incomplete one
 run:    runs/a
 charts: tensorboard --logdir=runs/a, then look at http://localhost:6006/
+weights: loaded 1 of 2 tensors from w.pth
+weights: missing in the file: fc.bias
 resume: epoch 3, after 64 pictures";
         assert_eq!(facts(&started).join("\n"), expected);
     }

@@ -41,6 +41,8 @@ pub struct Started {
     pub loader_threads: usize,
     /// Bytes the program of each rank holds.
     pub memory_bytes: usize,
+    /// What was loaded from the weights to begin with, skipped, missing, unexpected: a few lines. On rank 0.
+    pub pretrained: Option<String>,
     /// The run folder; none where nothing is kept.
     pub run: Option<PathBuf>,
     /// Where a resumed run goes on: the epoch, and the samples of it that are done.

@@ -8,6 +8,7 @@
 //! | `class_indices.json` | class names by label, as the tutorials write them |
 //! | `split.json` | which files train and which validate |
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | what the run learns from |
+//! | `weights/model-{epoch}.pth` | each epoch's weights, for PyTorch |
 //! | `checkpoints/last.safetensors` | where `--resume` goes on |
 //! | `checkpoints/best.safetensors` | what eval and predict use |
 //! | `.lock` | empty; locked by the process that writes |
@@ -17,6 +18,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use enmasse_weights::{NamedTensor, pth};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -114,6 +116,15 @@ impl RunPaths {
     /// The checkpoint of the best epoch.
     pub fn best_checkpoint(&self) -> PathBuf {
         self.checkpoints().join("best.safetensors")
+    }
+
+    /// The weights that an epoch ended with, counted from 0 as the tutorials do, as PyTorch's `torch.load` opens them.
+    pub fn epoch_weights(&self, epoch: u64) -> PathBuf {
+        self.weights().join(format!("model-{epoch}.pth"))
+    }
+
+    fn weights(&self) -> PathBuf {
+        self.root.join("weights")
     }
 
     fn checkpoints(&self) -> PathBuf {
@@ -242,7 +253,7 @@ impl RunFolder {
         if paths.holds_run() && !resume {
             return Err(RunError::HoldsRun(root.to_owned()));
         }
-        for folder in [root, &paths.checkpoints(), &paths.charts()] {
+        for folder in [root, &paths.checkpoints(), &paths.charts(), &paths.weights()] {
             std::fs::create_dir_all(folder).map_err(FileError::of("create", folder))?;
             remove_temporaries(folder)?;
         }
@@ -281,6 +292,12 @@ impl RunFolder {
     pub fn write_charts(&self, class_distribution: &str, augmented: &str) -> Result<(), RunError> {
         self.write(&self.paths.class_distribution(), class_distribution.as_bytes())?;
         self.write(&self.paths.augmented(), augmented.as_bytes())
+    }
+
+    /// Keeps the weights that an epoch ended with. `updates` is how many steps batch norms have seen.
+    pub fn write_epoch_weights(&self, epoch: u64, tensors: &[NamedTensor], updates: u64) -> Result<(), RunError> {
+        let path = self.paths.epoch_weights(epoch);
+        Ok(write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)
     }
 
     fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunError> {

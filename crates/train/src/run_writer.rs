@@ -1,15 +1,15 @@
 //! What rank 0 writes: the run folder's records, checkpoints and logs. No other rank touches a file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use enmasse_data::TrainLoader;
 use enmasse_device::Program;
 
 use crate::charts::{draw_augmented, draw_classes};
-use crate::weights::read_tensors;
+use crate::weights::{is_optimizer, read_tensors};
 use crate::{
-    Checkpoint, CheckpointMeta, EpochRecord, Position, Preparation, RunFolder, RunLog, TensorBoard, TrainConfig,
-    TrainError, TrainingData, locate_run,
+    Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunLog, TensorBoard,
+    TrainConfig, TrainError, TrainingData, locate_run,
 };
 
 /// An open run folder.
@@ -94,15 +94,33 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Writes the last checkpoint, and the best one where this is it.
-    pub fn save(&mut self, program: &dyn Program, position: &Position, best: bool) -> Result<(), TrainError> {
+    /// Writes the checkpoint to resume from, in the middle of an epoch.
+    pub fn save(&mut self, program: &dyn Program, position: &Position) -> Result<(), TrainError> {
+        let checkpoint = self.checkpoint(read_tensors(program)?, position);
+        Ok(checkpoint.save(&self.folder.paths().last_checkpoint())?)
+    }
+
+    /// Writes what the end of `epoch` leaves: its weights, the best checkpoint where this is it, the one to resume from.
+    /// That comes last: a run killed in between goes on from before, and writes all of it again.
+    pub fn save_epoch(
+        &mut self,
+        program: &dyn Program,
+        position: &Position,
+        epoch: u64,
+        best: bool,
+    ) -> Result<(), TrainError> {
+        let (weights, optimizer): (Vec<_>, Vec<_>) =
+            read_tensors(program)?.into_iter().partition(|tensor| !is_optimizer(&tensor.name));
+        self.folder.write_epoch_weights(epoch, &weights, position.optimizer_step)?;
+        let checkpoint = self.checkpoint(weights.into_iter().chain(optimizer).collect(), position);
+        if best {
+            checkpoint.save(&self.folder.paths().best_checkpoint())?;
+        }
+        Ok(checkpoint.save(&self.folder.paths().last_checkpoint())?)
+    }
+
+    fn checkpoint(&mut self, tensors: Vec<NamedTensor>, position: &Position) -> Checkpoint {
         position.write_to(&mut self.meta);
-        let checkpoint = Checkpoint { meta: self.meta.clone(), tensors: read_tensors(program)? };
-        let paths = self.folder.paths();
-        // The best first: a run killed between the two goes on from before, and writes it again.
-        let files: Vec<PathBuf> =
-            best.then(|| paths.best_checkpoint()).into_iter().chain([paths.last_checkpoint()]).collect();
-        files.iter().try_for_each(|file| checkpoint.save(file))?;
-        Ok(())
+        Checkpoint { meta: self.meta.clone(), tensors }
     }
 }

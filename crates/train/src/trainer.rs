@@ -9,11 +9,13 @@ use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, Tra
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Freeze, Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
 
+use enmasse_weights::Matching;
+
 use crate::agreement::{broadcast_state, check_ranks, compare_setup, compare_weights};
 use crate::evaluation::{EpochPosition, Evaluation, evaluate, predict};
 use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
-use crate::weights::write_tensors;
+use crate::weights::{load_pretrained, write_tensors};
 use crate::{
     DoneRecord, EpochRecord, Observer, OptimizerKind, Position, Preparation, Progress, Quiet, RankKind, Schedule,
     Started, TrainConfig, TrainError, TrainingData, UnusedParameters,
@@ -235,6 +237,8 @@ struct Session {
     evaluation: EvaluationInput,
     sharding: Sharding,
     preparation: Preparation,
+    /// What was taken from `--weights`, on rank 0.
+    pretrained: Option<Matching>,
     schedule: Schedule,
     position: Position,
     resumed: Option<(u64, u64)>,
@@ -260,6 +264,7 @@ impl Session {
             compare_setup(group, config, data, program.as_ref())?;
         }
         initialize(program.as_mut(), config.seed)?;
+        let mut pretrained = None;
         let mut position = Position::default();
         let mut writer = None;
         if rank == 0 {
@@ -268,13 +273,15 @@ impl Session {
                 let origin = opened.folder().display().to_string();
                 write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
                 position = Position::from_meta(&checkpoint.meta);
+            } else if let Some(weights) = &config.weights {
+                pretrained = Some(load_pretrained(program.as_mut(), weights)?);
             }
             writer = Some(opened);
         }
         if let Some(group) = group {
-            // Weights of a fresh run are a pure function of the seed, and only compared; a resumed run is rank 0's.
+            // Weights of a fresh run are a pure function of the seed, and only compared; what comes from a file is rank 0's.
             position = position.broadcast(group)?;
-            if position.is_resumed() {
+            if position.is_resumed() || config.weights.is_some() {
                 broadcast_state(group, program.as_mut())?;
             }
             compare_weights(group, program.as_ref())?;
@@ -294,6 +301,7 @@ impl Session {
             evaluation,
             sharding,
             preparation,
+            pretrained,
             schedule,
             position,
             resumed,
@@ -332,6 +340,7 @@ impl Session {
             device: trainer.device.name(),
             loader_threads: trainer.loader_threads,
             memory_bytes: memory.arenas + memory.scratch,
+            pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,
         });
@@ -419,7 +428,7 @@ impl Session {
             check_ranks(group, self.program.as_ref(), step)?;
         }
         if config.save_every > 0 && step.is_multiple_of(config.save_every) {
-            self.save(false)?;
+            self.save()?;
         }
         observer.progress(&Progress {
             epoch: self.position.epoch,
@@ -445,7 +454,10 @@ impl Session {
         if self.rest_of_epoch() == 0 {
             self.position.next_epoch();
         }
-        self.save(best)
+        match &mut self.writer {
+            Some(writer) => writer.save_epoch(self.program.as_ref(), &self.position, record.epoch, best),
+            None => Ok(()),
+        }
     }
 
     /// Complete global batches that the epoch has left.
@@ -453,9 +465,9 @@ impl Session {
         self.train.batches_behind(self.position.samples as usize) as u64
     }
 
-    fn save(&mut self, best: bool) -> Result<(), TrainError> {
+    fn save(&mut self) -> Result<(), TrainError> {
         match &mut self.writer {
-            Some(writer) => writer.save(self.program.as_ref(), &self.position, best),
+            Some(writer) => writer.save(self.program.as_ref(), &self.position),
             None => Ok(()),
         }
     }

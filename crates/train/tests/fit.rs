@@ -227,3 +227,49 @@ fn progress_counts_every_sample_once() {
     let training = [8, 16, 24, 32, 40, 48].map(|samples| (false, samples));
     assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
 }
+
+#[test]
+fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    fit(config(&first));
+    let weights = RunPaths::new(&first).epoch_weights(2);
+    // Another number of classes: all but the classifier fits.
+    let fewer = TrainingData::new(Arc::new(TwoColours(50)), Arc::new(TwoColours(17)));
+    let config = TrainConfig {
+        weights: Some(weights),
+        freeze_layers: true,
+        batch: Some(4),
+        check_ranks: true,
+        out: Some(second.clone()),
+        ..config(&second)
+    };
+    enmasse_launch::spawn(2, |group| Trainer::new(config.clone(), &cpu(1)).group(group).fit(&net, &fewer).map(drop))
+        .unwrap();
+    let tensor = |checkpoint: &Checkpoint, name: &str| {
+        checkpoint.tensors.iter().find(|tensor| tensor.name == name).unwrap().values.clone()
+    };
+    let (first, second) = (last(&first), last(&second));
+    // Frozen: three epochs later they are still what they came as, batch norm's statistics included.
+    for name in ["conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"] {
+        assert_eq!(tensor(&first, name), tensor(&second, name), "{name}");
+    }
+    assert_eq!(tensor(&second, "fc.weight").len() * 3, tensor(&first, "fc.weight").len() * 2);
+    let optimizer: Vec<_> = second.tensors.iter().filter(|tensor| tensor.name.starts_with("optimizer.")).collect();
+    assert_eq!(optimizer.len(), 2, "the classifier's weight and bias alone have optimiser state: {optimizer:?}");
+}
+
+/// Two of the three classes.
+struct TwoColours(usize);
+
+impl Dataset for TwoColours {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 2
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        Colours(usize::MAX).read(index / 2 * 3 + index % 2)
+    }
+}

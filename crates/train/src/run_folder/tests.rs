@@ -76,7 +76,7 @@ fn what_the_killed_left_is_cleared_away() {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
     let run = open(folder.path(), false).unwrap();
-    assert_eq!(names(folder.path()), [".lock", "charts", "checkpoints", "notes.tmp"]);
+    assert_eq!(names(folder.path()), [".lock", "charts", "checkpoints", "notes.tmp", "weights"]);
     assert!(names(&run.paths().checkpoints()).is_empty());
 }
 
