@@ -189,7 +189,7 @@ fn source() -> Arg {
         .value_name("RUN|WEIGHTS")
         .required(true)
         .value_parser(path)
-        .help("Run folder, or safetensors file with torchvision's names")
+        .help("Run folder, or weights file (.pth or .safetensors) with torchvision's names")
 }
 
 /// A path, where the shell has left `~` alone.
