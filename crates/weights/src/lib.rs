@@ -3,8 +3,8 @@
 //! [`read`] understands safetensors and every form of PyTorch's `.pth`, by content and not by name. [`pth::write`] and
 //! [`safetensors::write`] write what PyTorch and torchvision open, and [`match_tensors`] says what of a file fits a model.
 //!
-//! Nothing in a file is believed. Reading a file of L bytes takes at most 4 bytes for each of max(L, 2^20) elements, 64 times
-//! its directory or pickle (of at most 64 MiB each, and 2^20 values), and 1 MiB besides; nothing in it is executed.
+//! Nothing in a file is believed, and nothing in it is executed. Reading a file of L bytes takes at most 4 max(L, 2^20) bytes
+//! for values, 256 min(L, 2^20) for what a pickle says, 64 min(L, 2^26) for directories and texts, and 2^20 besides.
 //!
 //! ```
 //! use enmasse_weights::{NamedTensor, pth, read};
