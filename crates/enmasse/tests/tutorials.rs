@@ -314,3 +314,45 @@ fn launched_ranks_meet_at_an_address_of_their_own() {
     let without = enmasse(&["train", "--dist-url", "file:///tmp/x"]);
     assert_eq!(without.code, Some(2), "{without:?}");
 }
+
+/// As many elements are no fit: name and shape decide, and what came of it is said.
+#[test]
+fn weights_are_what_a_run_begins_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, first) = (pictures(folder.path(), 10), folder.path().join("first"));
+    train(&data, &first, "--devices cpu:1 --lr 0.01").well();
+    let best = metrics(&first)[0]["val_loss"].as_f64().unwrap();
+    let weights = folder.path().join("weights.pth");
+    fs::copy(first.join("weights/model-0.pth"), &weights).unwrap();
+
+    for ranks in [1, 2] {
+        let run = folder.path().join(format!("second-{ranks}"));
+        let others = format!("--weights {} --momentum 0 --lr 1e-30 --devices cpu:{ranks}", weights.display());
+        let ended = train(&data, &run, &others).well();
+        let found = metrics(&run)[0]["val_loss"].as_f64().unwrap();
+        assert!((found - best).abs() < 1e-5 * best, "{ranks} ranks: {found}, not {best}");
+        assert!(ended.stderr.contains("weights: loaded 6 of 6 tensors from "), "{}", ended.stderr);
+    }
+
+    // Frozen, all but the classifier stays to the last bit.
+    let run = folder.path().join("frozen");
+    let others = format!("--weights {} --freeze-layers True --devices cpu:1 --lr 0.01", weights.display());
+    train(&data, &run, &others).well();
+    let read = |path: &Path| enmasse_weights::read(path).unwrap().tensors;
+    let (before, after) = (read(&weights), read(&run.join("weights/model-0.pth")));
+    let changed = before.iter().zip(&after).filter(|(before, after)| before != after);
+    let changed: Vec<&str> = changed.map(|(tensor, _)| tensor.name.as_str()).collect();
+    assert_eq!(changed, ["fc3.weight", "fc3.bias"]);
+
+    // Another number of classes leaves the classifier as it was drawn.
+    fs::remove_dir_all(data.join("red")).unwrap();
+    let ended = train(&data, &folder.path().join("two"), &format!("--weights {} --devices cpu:2", weights.display()));
+    for report in ["weights: loaded 4 of 6 tensors", "weights: skipped fc3.bias: [3] in the file, [2] in the model"] {
+        assert!(ended.stderr.contains(report), "{report}: {}", ended.stderr);
+    }
+    ended.well();
+    // What is resumed needs them no more.
+    fs::remove_file(&weights).unwrap();
+    let mut resume = program();
+    finish(resume.args(["train", "--resume", "--epochs", "2", "--out"]).arg(folder.path().join("two"))).well();
+}
