@@ -14,11 +14,17 @@
 //! assert!(compile(&own, &Options::new("own", 8, 64, 10)).is_ok());
 //! ```
 
+mod alexnet;
+mod mobilenet;
 mod resnet;
 mod small;
+mod vgg;
 mod zoo;
 
+pub use alexnet::AlexNet;
 pub use enmasse_graph::Tensor;
+pub use mobilenet::MobileNetV2;
 pub use resnet::{Block, ResNet};
 pub use small::{lenet, mlp};
+pub use vgg::Vgg;
 pub use zoo::{Model, ModelError, find, models};

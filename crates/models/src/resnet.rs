@@ -22,30 +22,15 @@ impl Block {
             Block::Bottleneck => 4,
         }
     }
+}
 
-    fn forward(self, x: Tensor, name: &str, planes: usize, stride: usize) -> Tensor {
-        let outputs = planes * self.expansion();
-        let identity = x.clone();
-        let y = match self {
-            Block::Basic => {
-                let y = conv_norm(x, &layer(name, 1), Conv::new(planes, 3).stride(stride).padding(1)).relu();
-                conv_norm(y, &layer(name, 2), Conv::new(planes, 3).padding(1))
-            }
-            Block::Bottleneck => {
-                let y = conv_norm(x, &layer(name, 1), Conv::new(planes, 1)).relu();
-                let y = conv_norm(y, &layer(name, 2), Conv::new(planes, 3).stride(stride).padding(1)).relu();
-                conv_norm(y, &layer(name, 3), Conv::new(outputs, 1))
-            }
-        };
-        let identity = match stride != 1 || identity.shape().last() != outputs {
-            true => {
-                let names = [format!("{name}.downsample.0"), format!("{name}.downsample.1")];
-                conv_norm(identity, &names, Conv::new(outputs, 1).stride(stride))
-            }
-            false => identity,
-        };
-        (y + identity).relu()
-    }
+/// What turns pictures into the planes of the first stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stem {
+    /// 7x7 of stride 2, then 3x3 max pooling of stride 2: a quarter of the size.
+    ImageNet,
+    /// 3x3 of stride 1: the size stays.
+    Cifar,
 }
 
 /// The names of a block's `index`-th convolution and its batch norm.
@@ -70,13 +55,16 @@ fn conv_norm(x: Tensor, [conv, norm]: &[String; 2], window: Conv) -> Tensor {
 pub struct ResNet {
     block: Block,
     blocks: [usize; 4],
+    stem: Stem,
     width: usize,
+    groups: usize,
+    width_per_group: usize,
 }
 
 impl ResNet {
     /// A network of `blocks` blocks per stage, at the usual width.
     pub const fn new(block: Block, blocks: [usize; 4]) -> Self {
-        ResNet { block, blocks, width: 64 }
+        ResNet { block, blocks, stem: Stem::ImageNet, width: 64, groups: 1, width_per_group: 64 }
     }
 
     /// ResNet-18.
@@ -109,17 +97,62 @@ impl ResNet {
         ResNet { width, ..self }
     }
 
+    /// The 3x3 convolutions of bottlenecks have `groups` groups of `width_per_group` channels per 64 planes, instead of one of
+    /// 64: ResNeXt has many narrow ones, a wide ResNet one that is twice as wide.
+    ///
+    /// Sources: S. Xie et al., "Aggregated residual transformations for deep neural networks", CVPR 2017; S. Zagoruyko,
+    /// N. Komodakis, "Wide residual networks", BMVC 2016.
+    pub const fn groups(self, groups: usize, width_per_group: usize) -> Self {
+        ResNet { groups, width_per_group, ..self }
+    }
+
+    /// The stem for pictures of 32x32: a 3x3 convolution of stride 1 and no pooling, where the usual stem would leave a map of
+    /// 8x8 to the first stage and of one pixel to the last.
+    pub const fn cifar_stem(self) -> Self {
+        ResNet { stem: Stem::Cifar, ..self }
+    }
+
     /// Pictures to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
-        let stem = ["conv1".to_string(), "bn1".to_string()];
-        let x = conv_norm(x, &stem, Conv::new(self.width, 7).stride(2).padding(3)).relu();
-        let mut x = x.max_pool(Pool::new(3).stride(2).padding(1));
+        let names = ["conv1".to_string(), "bn1".to_string()];
+        let mut x = match self.stem {
+            Stem::ImageNet => conv_norm(x, &names, Conv::new(self.width, 7).stride(2).padding(3))
+                .relu()
+                .max_pool(Pool::new(3).stride(2).padding(1)),
+            Stem::Cifar => conv_norm(x, &names, Conv::new(self.width, 3).padding(1)).relu(),
+        };
         for (stage, &blocks) in self.blocks.iter().enumerate() {
             for index in 0..blocks {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-                x = self.block.forward(x, &format!("layer{}.{index}", stage + 1), self.width << stage, stride);
+                x = self.block(x, &format!("layer{}.{index}", stage + 1), self.width << stage, stride);
             }
         }
         x.adaptive_avg_pool([1, 1]).flatten().linear("fc", classes)
+    }
+
+    fn block(&self, x: Tensor, name: &str, planes: usize, stride: usize) -> Tensor {
+        let outputs = planes * self.block.expansion();
+        let identity = x.clone();
+        let y = match self.block {
+            Block::Basic => {
+                let y = conv_norm(x, &layer(name, 1), Conv::new(planes, 3).stride(stride).padding(1)).relu();
+                conv_norm(y, &layer(name, 2), Conv::new(planes, 3).padding(1))
+            }
+            Block::Bottleneck => {
+                let width = planes * self.width_per_group / 64 * self.groups;
+                let window = Conv::new(width, 3).stride(stride).padding(1).groups(self.groups);
+                let y = conv_norm(x, &layer(name, 1), Conv::new(width, 1)).relu();
+                let y = conv_norm(y, &layer(name, 2), window).relu();
+                conv_norm(y, &layer(name, 3), Conv::new(outputs, 1))
+            }
+        };
+        let identity = match stride != 1 || identity.shape().last() != outputs {
+            true => {
+                let names = [format!("{name}.downsample.0"), format!("{name}.downsample.1")];
+                conv_norm(identity, &names, Conv::new(outputs, 1).stride(stride))
+            }
+            false => identity,
+        };
+        (y + identity).relu()
     }
 }

@@ -3,7 +3,7 @@
 use enmasse_graph::Tensor;
 use thiserror::Error;
 
-use crate::{ResNet, lenet, mlp};
+use crate::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 /// Why there is no such model.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub enum ModelError {
 pub struct Model {
     name: &'static str,
     forward: fn(Tensor, usize) -> Tensor,
+    dropout: f32,
 }
 
 impl Model {
@@ -37,16 +38,46 @@ impl Model {
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
         (self.forward)(x, classes)
     }
+
+    /// The probability of its dropout layers; 0 where it has none, so that training with one seed and order is training
+    /// without chance.
+    pub fn dropout(&self) -> f32 {
+        self.dropout
+    }
 }
 
-static MODELS: [Model; 7] = [
-    Model { name: "resnet18", forward: |x, classes| ResNet::resnet18().forward(x, classes) },
-    Model { name: "resnet34", forward: |x, classes| ResNet::resnet34().forward(x, classes) },
-    Model { name: "resnet50", forward: |x, classes| ResNet::resnet50().forward(x, classes) },
-    Model { name: "resnet101", forward: |x, classes| ResNet::resnet101().forward(x, classes) },
-    Model { name: "resnet152", forward: |x, classes| ResNet::resnet152().forward(x, classes) },
-    Model { name: "lenet", forward: lenet },
-    Model { name: "mlp", forward: mlp },
+const fn model(name: &'static str, dropout: f32, forward: fn(Tensor, usize) -> Tensor) -> Model {
+    Model { name, forward, dropout }
+}
+
+static MODELS: [Model; 27] = [
+    model("resnet18", 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
+    model("resnet34", 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
+    model("resnet50", 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
+    model("resnet101", 0.0, |x, classes| ResNet::resnet101().forward(x, classes)),
+    model("resnet152", 0.0, |x, classes| ResNet::resnet152().forward(x, classes)),
+    model("resnext50_32x4d", 0.0, |x, classes| ResNet::resnet50().groups(32, 4).forward(x, classes)),
+    model("resnext101_32x8d", 0.0, |x, classes| ResNet::resnet101().groups(32, 8).forward(x, classes)),
+    model("resnext101_64x4d", 0.0, |x, classes| ResNet::resnet101().groups(64, 4).forward(x, classes)),
+    model("wide_resnet50_2", 0.0, |x, classes| ResNet::resnet50().groups(1, 128).forward(x, classes)),
+    model("wide_resnet101_2", 0.0, |x, classes| ResNet::resnet101().groups(1, 128).forward(x, classes)),
+    model("resnet18-cifar", 0.0, |x, classes| ResNet::resnet18().cifar_stem().forward(x, classes)),
+    model("resnet34-cifar", 0.0, |x, classes| ResNet::resnet34().cifar_stem().forward(x, classes)),
+    model("resnet50-cifar", 0.0, |x, classes| ResNet::resnet50().cifar_stem().forward(x, classes)),
+    model("resnet101-cifar", 0.0, |x, classes| ResNet::resnet101().cifar_stem().forward(x, classes)),
+    model("resnet152-cifar", 0.0, |x, classes| ResNet::resnet152().cifar_stem().forward(x, classes)),
+    model("alexnet", 0.5, |x, classes| AlexNet::new().forward(x, classes)),
+    model("vgg11", 0.5, |x, classes| Vgg::vgg11().forward(x, classes)),
+    model("vgg13", 0.5, |x, classes| Vgg::vgg13().forward(x, classes)),
+    model("vgg16", 0.5, |x, classes| Vgg::vgg16().forward(x, classes)),
+    model("vgg19", 0.5, |x, classes| Vgg::vgg19().forward(x, classes)),
+    model("vgg11_bn", 0.5, |x, classes| Vgg::vgg11().batch_norm().forward(x, classes)),
+    model("vgg13_bn", 0.5, |x, classes| Vgg::vgg13().batch_norm().forward(x, classes)),
+    model("vgg16_bn", 0.5, |x, classes| Vgg::vgg16().batch_norm().forward(x, classes)),
+    model("vgg19_bn", 0.5, |x, classes| Vgg::vgg19().batch_norm().forward(x, classes)),
+    model("mobilenet_v2", 0.2, |x, classes| MobileNetV2::new().forward(x, classes)),
+    model("lenet", 0.0, lenet),
+    model("mlp", 0.0, mlp),
 ];
 
 /// Every model of the zoo.
@@ -54,15 +85,17 @@ pub fn models() -> &'static [Model] {
     &MODELS
 }
 
-/// The model named `name`, as torchvision spells it.
+/// The model named `name`, as torchvision spells it; `-` and `_` are one.
 ///
 /// ```
 /// assert_eq!(enmasse_models::find("resnet34").unwrap().name(), "resnet34");
+/// assert_eq!(enmasse_models::find("resnet18_cifar").unwrap().name(), "resnet18-cifar");
 /// let error = enmasse_models::find("resnet43").unwrap_err().to_string();
 /// assert!(error.contains("the nearest is resnet34"), "{error}");
 /// ```
 pub fn find(name: &str) -> Result<Model, ModelError> {
-    if let Some(model) = MODELS.iter().find(|model| model.name == name) {
+    let same = |known: &str| known.bytes().map(dash).eq(name.bytes().map(dash));
+    if let Some(model) = MODELS.iter().find(|model| same(model.name)) {
         return Ok(*model);
     }
     let lower = name.to_lowercase();
@@ -72,6 +105,10 @@ pub fn find(name: &str) -> Result<Model, ModelError> {
         nearest: nearest.unwrap_or_default(),
         known: MODELS.iter().map(|model| model.name).collect(),
     })
+}
+
+fn dash(byte: u8) -> u8 {
+    if byte == b'_' { b'-' } else { byte }
 }
 
 /// Edit distance in which swapping two neighbours costs one (optimal string alignment).
@@ -110,6 +147,10 @@ mod tests {
         check("resnet125", "resnet152");
         check("lenet5", "lenet");
         check("mpl", "mlp");
+        check("vgg16bn", "vgg16_bn");
+        check("MobileNetV2", "mobilenet_v2");
+        check("resnext50", "resnet50");
+        check("resnet20-cifar", "resnet50-cifar");
         check("", "mlp");
     }
 

@@ -2,7 +2,7 @@
 
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Role, Tensor, Window, compile};
-use enmasse_models::{ResNet, lenet, mlp};
+use enmasse_models::{AlexNet, Block, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 use crate::fixture::Results;
 use crate::formula;
@@ -20,6 +20,10 @@ pub struct Case {
     pub optimizer: Optimizer,
     pub label_smoothing: f32,
     pub freeze: &'static [&'static str],
+    /// Mean and deviation per channel.
+    pub normalization: (&'static [f32], &'static [f32]),
+    /// Where the biases of batch norms lie.
+    pub centres: [f64; 2],
 }
 
 const fn sgd(momentum: f32, weight_decay: f32, nesterov: bool) -> Optimizer {
@@ -43,50 +47,99 @@ fn grouped(x: Tensor, classes: usize) -> Tensor {
     x.adaptive_avg_pool([2, 3]).flatten().linear("fc", classes)
 }
 
-pub static CASES: [Case; 7] = [
-    Case {
-        name: "resnet18",
-        seed: 49,
-        model: narrow_resnet18,
-        batch: 4,
-        size: [49, 41],
-        learning_rate: 0.05,
-        optimizer: sgd(0.9, 5e-4, false),
-        label_smoothing: 0.0,
-        freeze: &[],
-    },
+const IMAGENET: (&[f32], &[f32]) = (&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
+const MNIST: (&[f32], &[f32]) = (&[0.1307], &[0.3081]);
+
+/// What most cases have in common.
+const USUAL: Case = Case {
+    name: "",
+    seed: 0,
+    model: narrow_resnet18,
+    batch: 4,
+    size: [0; 2],
+    learning_rate: 0.05,
+    optimizer: sgd(0.9, 5e-4, false),
+    label_smoothing: 0.0,
+    freeze: &[],
+    normalization: IMAGENET,
+    centres: [-2.0, 2.0],
+};
+
+pub static CASES: [Case; 15] = [
+    Case { name: "resnet18", seed: 49, size: [49, 41], ..USUAL },
     Case {
         name: "resnet50",
         seed: 112,
         model: |x, classes| ResNet::resnet50().width(8).forward(x, classes),
-        batch: 4,
         size: [48, 48],
-        learning_rate: 0.05,
-        optimizer: sgd(0.9, 5e-4, false),
-        label_smoothing: 0.0,
-        freeze: &[],
+        ..USUAL
     },
     Case {
         name: "resnet18_nesterov",
         seed: 13,
-        model: narrow_resnet18,
         batch: 8,
         size: [33, 40],
-        learning_rate: 0.05,
         optimizer: sgd(0.9, 0.01, true),
         label_smoothing: 0.1,
-        freeze: &[],
+        ..USUAL
+    },
+    Case { name: "resnet18_frozen", seed: 45, size: [40, 40], freeze: &["conv1", "bn1", "layer1", "layer2"], ..USUAL },
+    Case {
+        name: "resnet_cifar",
+        seed: 3,
+        model: |x, classes| ResNet::new(Block::Basic, [1; 4]).width(8).cifar_stem().forward(x, classes),
+        size: [20, 27],
+        ..USUAL
     },
     Case {
-        name: "resnet18_frozen",
-        seed: 45,
-        model: narrow_resnet18,
-        batch: 4,
-        size: [40, 40],
-        learning_rate: 0.05,
-        optimizer: sgd(0.9, 5e-4, false),
-        label_smoothing: 0.0,
-        freeze: &["conv1", "bn1", "layer1", "layer2"],
+        name: "resnext",
+        seed: 21,
+        model: |x, classes| ResNet::new(Block::Bottleneck, [1; 4]).width(16).groups(32, 4).forward(x, classes),
+        size: [40, 49],
+        ..USUAL
+    },
+    Case {
+        name: "wide_resnet",
+        seed: 23,
+        model: |x, classes| ResNet::new(Block::Bottleneck, [1; 4]).width(8).groups(1, 128).forward(x, classes),
+        size: [48, 40],
+        ..USUAL
+    },
+    Case {
+        name: "alexnet",
+        seed: 4,
+        model: |x, classes| AlexNet::new().width(8).hidden(48).dropout(0.0).forward(x, classes),
+        size: [71, 63],
+        learning_rate: 0.01,
+        ..USUAL
+    },
+    Case {
+        name: "vgg11",
+        seed: 10,
+        model: |x, classes| Vgg::vgg11().width(4).hidden(48).dropout(0.0).forward(x, classes),
+        size: [66, 40],
+        learning_rate: 0.01,
+        ..USUAL
+    },
+    Case {
+        name: "vgg13_bn",
+        seed: 21,
+        model: |x, classes| Vgg::vgg13().batch_norm().width(4).hidden(48).dropout(0.0).forward(x, classes),
+        size: [40, 64],
+        learning_rate: 0.01,
+        optimizer: sgd(0.9, 0.0, false),
+        ..USUAL
+    },
+    Case {
+        name: "mobilenet_v2",
+        seed: 7,
+        model: |x, classes| {
+            MobileNetV2::new().width(0.25).blocks([1, 2, 1, 1, 1, 1, 1]).dropout(0.0).forward(x, classes)
+        },
+        size: [49, 33],
+        learning_rate: 0.01,
+        centres: [3.0, 3.0],
+        ..USUAL
     },
     Case {
         name: "lenet",
@@ -96,20 +149,20 @@ pub static CASES: [Case; 7] = [
         size: [32, 35],
         learning_rate: 0.001,
         optimizer: ADAMW,
-        label_smoothing: 0.0,
-        freeze: &[],
+        ..USUAL
     },
     Case {
-        name: "mlp",
-        seed: 55,
-        model: mlp,
-        batch: 5,
-        size: [9, 7],
-        learning_rate: 0.05,
-        optimizer: sgd(0.0, 0.0, false),
-        label_smoothing: 0.0,
-        freeze: &[],
+        name: "lenet_grey",
+        seed: 14,
+        model: lenet,
+        batch: 6,
+        size: [28, 28],
+        learning_rate: 0.01,
+        optimizer: sgd(0.9, 0.0, false),
+        normalization: MNIST,
+        ..USUAL
     },
+    Case { name: "mlp", seed: 55, model: mlp, batch: 5, size: [9, 7], optimizer: sgd(0.0, 0.0, false), ..USUAL },
     Case {
         name: "grouped",
         seed: 48,
@@ -117,9 +170,8 @@ pub static CASES: [Case; 7] = [
         batch: 3,
         size: [27, 21],
         learning_rate: 0.01,
-        optimizer: sgd(0.9, 5e-4, false),
         label_smoothing: 0.2,
-        freeze: &[],
+        ..USUAL
     },
 ];
 
@@ -132,6 +184,8 @@ impl Case {
             size: self.size,
             label_smoothing: self.label_smoothing,
             optimizer: self.optimizer,
+            mean: self.normalization.0.into(),
+            deviation: self.normalization.1.into(),
             freeze: Freeze::Patterns(self.freeze.iter().map(|pattern| pattern.to_string()).collect()),
             ..Options::new(self.name, self.batch / shards, 1, CLASSES)
         };
@@ -144,7 +198,9 @@ impl Case {
         let plans = self.plans(shards);
         let mut program = device.compile(plans.clone(), None).unwrap();
         for tensor in plans.state.iter().filter(|tensor| !tensor.name.starts_with("optimizer.")) {
-            let values = formula::initial(self.seed, &tensor.name, &tensor.layout.torch_shape(&tensor.shape));
+            let layer = tensor.name.rsplit_once('.').map_or("", |(layer, _)| layer);
+            let centres = plans.find(&format!("{layer}.running_mean")).map(|_| self.centres);
+            let values = formula::initial(self.seed, &tensor.name, &tensor.layout.torch_shape(&tensor.shape), centres);
             program.load(&tensor.name, &values).unwrap();
         }
         let mut results = Results::new();

@@ -12,15 +12,14 @@ fn words(seed: u64, purpose: &str, count: usize) -> impl Iterator<Item = u32> {
     (0..count).map(move |_| stream.next_u32())
 }
 
-/// The first values of a parameter or buffer of PyTorch's `shape`, in its order.
-pub fn initial(seed: u64, name: &str, shape: &[usize]) -> Vec<f64> {
+/// The first values of a parameter or buffer of PyTorch's `shape`, in its order. Biases of batch norms lie around `centres`.
+pub fn initial(seed: u64, name: &str, shape: &[usize], centres: Option<[f64; 2]>) -> Vec<f64> {
     let (layer, suffix) = name.rsplit_once('.').expect("names have a layer and a suffix");
-    let norm = layer.contains("bn") || layer.ends_with("downsample.1");
     let value = |random: f64| match suffix {
         _ if shape.len() > 1 => (6.0 / shape[1..].iter().product::<usize>() as f64).sqrt() * random,
         "weight" if layer.ends_with("bn3") => (1.0 + 0.25 * random) * 0.25,
         "weight" | "running_var" => 1.0 + 0.25 * random,
-        "bias" if norm => 0.125 * random + if random < -0.5 { -2.0 } else { 2.0 },
+        "bias" => 0.125 * random + centres.map_or(0.0, |[low, high]| if random < -0.5 { low } else { high }),
         _ => 0.125 * random,
     };
     words(seed, &format!("fixture {name}"), shape.iter().product())
