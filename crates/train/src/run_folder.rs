@@ -11,6 +11,7 @@
 //! | `weights/model-{epoch}.pth` | each epoch's weights, for PyTorch |
 //! | `checkpoints/last.safetensors` | where `--resume` goes on |
 //! | `checkpoints/best.safetensors` | what eval and predict use |
+//! | `logs/rank-R.log` | what each rank has to say, written by itself |
 //! | `.lock` | empty; locked by the process that writes |
 
 use std::fs::{File, OpenOptions};
