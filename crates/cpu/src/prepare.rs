@@ -7,7 +7,7 @@ use enmasse_graph::{Arena, Node, NormStatistics, Op, Phase, Plan, Rectifier, Val
 use enmasse_tensor::random::key;
 
 use crate::batch_norm::{Forward, Gradient, Moments, Rows};
-use crate::conv::{ConvShape, Gather, Start, WeightGradient};
+use crate::conv::{ConvShape, Depthwise, DepthwiseGradient, Gather, Start, WeightGradient};
 use crate::elementwise::{Dropout, NormalizeTable};
 use crate::instruction::Instruction;
 use crate::isa::Isa;
@@ -72,20 +72,35 @@ impl Preparation<'_> {
                 Instruction::Normalize { table, x: o.typed(0)?, y: o.output(0)? }
             }
             Op::Conv2d(_) | Op::Linear => {
-                let product = Gather::forward(&o.conv(Side::Input(0), Side::Output(0))?, self.isa);
+                let shape = o.conv(Side::Input(0), Side::Output(0))?;
                 let start = o.optional(2).map_or(Start::Zero, Start::Bias);
                 let (source, weights, result) = (o.input(0)?, o.input(1)?, o.output(0)?);
+                if shape.is_depthwise() {
+                    let conv = Depthwise::forward(&shape, self.isa);
+                    return Ok(Instruction::Depthwise { conv, source, weights, result, start });
+                }
+                let product = Gather::forward(&shape, self.isa);
                 Instruction::Gather { product, source, weights, result, start }
             }
             Op::Conv2dBackwardData(_) | Op::LinearBackwardData => {
-                let product = Gather::backward_data(&o.conv(Side::Output(0), Side::Input(0))?, self.isa);
+                let shape = o.conv(Side::Output(0), Side::Input(0))?;
                 let start = o.optional(2).map_or(Start::Zero, Start::Base);
                 let (source, weights, result) = (o.input(0)?, o.input(1)?, o.output(0)?);
+                if shape.is_depthwise() {
+                    let conv = Depthwise::backward_data(&shape, self.isa);
+                    return Ok(Instruction::Depthwise { conv, source, weights, result, start });
+                }
+                let product = Gather::backward_data(&shape, self.isa);
                 Instruction::Gather { product, source, weights, result, start }
             }
             Op::Conv2dBackwardWeights(_) | Op::LinearBackwardWeights => {
-                let product = WeightGradient::new(&o.conv(Side::Input(0), Side::Input(1))?, self.isa);
-                Instruction::WeightGradient { product, x: o.input(0)?, dy: o.input(1)?, dw: o.output(0)? }
+                let shape = o.conv(Side::Input(0), Side::Input(1))?;
+                let (x, dy, dw) = (o.input(0)?, o.input(1)?, o.output(0)?);
+                if shape.is_depthwise() {
+                    let gradient = DepthwiseGradient::new(&shape, self.isa);
+                    return Ok(Instruction::DepthwiseGradient { gradient, x, dy, dw });
+                }
+                Instruction::WeightGradient { product: WeightGradient::new(&shape, self.isa), x, dy, dw }
             }
             Op::BiasBackward => Instruction::BiasBackward { size: o.rows(0)?, dy: o.input(0)?, sums: o.output(0)? },
             Op::BatchNormStatistics => {

@@ -27,6 +27,11 @@ impl ConvShape {
         ConvShape { batch, input: [1, 1, inputs], output: [1, 1, outputs], conv }
     }
 
+    /// Every channel has a kernel of its own.
+    pub(crate) fn is_depthwise(&self) -> bool {
+        self.conv.groups == self.input[2] && self.input[2] == self.output[2] && self.conv.groups > 1
+    }
+
     /// Maps so small that a good part of the products would be with padding, and channels enough to make products of
     /// the remaining taps alone: these are cut by which taps meet the map.
     pub(crate) fn cut_at_borders(&self) -> bool {
@@ -102,6 +107,15 @@ fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
         }
     }
     stretches
+}
+
+/// Output points along an axis from which a tap displaced by `displacement` meets the map.
+pub(crate) fn met(shape: &ConvShape, axis: usize, displacement: isize) -> Range<usize> {
+    let pixel = |point: usize| (point * shape.conv.window.stride[axis]) as isize + displacement;
+    let inside = |point: &usize| (0..shape.input[axis] as isize).contains(&pixel(*point));
+    let start = (0..shape.output[axis]).find(inside).unwrap_or(0);
+    let len = (start..shape.output[axis]).take_while(|point| inside(point)).count();
+    start..start + len
 }
 
 /// A tap of a part: where it is packed, and its displacement.

@@ -42,6 +42,51 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| f64::from(v)).collect()
 }
 
+type Directed = Box<dyn Fn(&mut Context, [Region<f32>; 3], Start)>;
+type Gradient = Box<dyn Fn(&mut Context, [Region<f32>; 3])>;
+
+/// The directions of a layer by one algorithm.
+struct Algorithm {
+    name: &'static str,
+    scratch: Scratch,
+    /// `[x, w, y]`.
+    forward: Directed,
+    /// `[dy, w, dx]`.
+    backward: Directed,
+    /// `[x, dy, dw]`.
+    gradient: Gradient,
+}
+
+fn products(shape: &ConvShape, isa: Isa) -> Algorithm {
+    let (forward, backward) = (Gather::forward(shape, isa), Gather::backward_data(shape, isa));
+    let gradient = WeightGradient::new(shape, isa);
+    Algorithm {
+        name: "products",
+        scratch: forward.scratch().max(backward.scratch()).max(gradient.scratch()),
+        // SAFETY: here and below, every region is a live buffer of the shape's size.
+        forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
+        // SAFETY: as above.
+        backward: Box::new(move |c, [dy, w, dx], start| unsafe { backward.run(c, dy, w, dx, start) }),
+        // SAFETY: as above.
+        gradient: Box::new(move |c, [x, dy, dw]| unsafe { gradient.run(c, x, dy, dw) }),
+    }
+}
+
+fn depthwise(shape: &ConvShape, isa: Isa) -> Algorithm {
+    let (forward, backward) = (Depthwise::forward(shape, isa), Depthwise::backward_data(shape, isa));
+    let gradient = DepthwiseGradient::new(shape, isa);
+    Algorithm {
+        name: "depthwise",
+        scratch: gradient.scratch(),
+        // SAFETY: as above.
+        forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
+        // SAFETY: as above.
+        backward: Box::new(move |c, [dy, w, dx], start| unsafe { backward.run(c, dy, w, dx, start) }),
+        // SAFETY: as above.
+        gradient: Box::new(move |c, [x, dy, dw]| unsafe { gradient.run(c, x, dy, dw) }),
+    }
+}
+
 fn check(shape: &ConvShape) {
     let window = &shape.conv.window;
     let weights = window.kernel[0] * window.kernel[1] * shape.input[2] / shape.conv.groups * shape.output[2];
@@ -55,34 +100,35 @@ fn check(shape: &ConvShape) {
         dx64[i] += f64::from(dy[o]) * f64::from(w[k]);
         dw64[k] += f64::from(dy[o]) * f64::from(x[i]);
     });
-    for isa in available() {
-        let (forward, backward) = (Gather::forward(shape, isa), Gather::backward_data(shape, isa));
-        let gradient = WeightGradient::new(shape, isa);
-        let scratch = forward.scratch().max(backward.scratch()).max(gradient.scratch());
+    let algorithms = |isa| [Some(products(shape, isa)), shape.is_depthwise().then(|| depthwise(shape, isa))];
+    for (isa, algorithm) in available().flat_map(|isa| algorithms(isa).into_iter().flatten().map(move |a| (isa, a))) {
+        let Algorithm { name, scratch, forward, backward, gradient } = algorithm;
+        let isa_name = format!("{isa} {name}");
         let run = |threads| {
             let context = &mut context(threads, isa, scratch);
             let (mut y, mut dx, mut dw) = (vec![f32::NAN; dy.len()], base.clone(), vec![f32::NAN; w.len()]);
             let mut unbased = vec![f32::NAN; x.len()];
-            // SAFETY: every region is a live buffer of the shape's size.
-            unsafe {
-                let bias = Start::Bias(Region::of(&bias));
-                forward.run(context, Region::of(&x), Region::of(&w), Region::of_mut(&mut y), bias);
-                let over = Region::of_mut(&mut dx);
-                backward.run(context, Region::of(&dy), Region::of(&w), over, Start::Base(over));
-                let unbased = Region::of_mut(&mut unbased);
-                backward.run(context, Region::of(&dy), Region::of(&w), unbased, Start::Zero);
-                gradient.run(context, Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw));
-            }
+            let bias = Start::Bias(Region::of(&bias));
+            forward(context, [Region::of(&x), Region::of(&w), Region::of_mut(&mut y)], bias);
+            let over = Region::of_mut(&mut dx);
+            backward(context, [Region::of(&dy), Region::of(&w), over], Start::Base(over));
+            backward(context, [Region::of(&dy), Region::of(&w), Region::of_mut(&mut unbased)], Start::Zero);
+            gradient(context, [Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw)]);
             (y, dx, dw, unbased)
         };
         let (y, dx, dw, unbased) = run(1);
-        assert_near(&format!("{isa} forward {shape:?}"), &y, &y64, 1e-5);
-        assert_near(&format!("{isa} backward data {shape:?}"), &dx, &dx64, 1e-5);
-        assert_near(&format!("{isa} backward weights {shape:?}"), &dw, &dw64, 1e-5);
+        assert_near(&format!("{isa_name} forward {shape:?}"), &y, &y64, 1e-5);
+        assert_near(&format!("{isa_name} backward data {shape:?}"), &dx, &dx64, 1e-5);
+        assert_near(&format!("{isa_name} backward weights {shape:?}"), &dw, &dw64, 1e-5);
         let without: Vec<f64> = dx64.iter().zip(&base).map(|(d, b)| d - f64::from(*b)).collect();
         let scale = dx64.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         let expected = without.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
-        assert_near(&format!("{isa} without base {shape:?}"), &unbased, &without, 1e-5 * (scale / expected).max(1.0));
+        assert_near(
+            &format!("{isa_name} without base {shape:?}"),
+            &unbased,
+            &without,
+            1e-5 * (scale / expected).max(1.0),
+        );
         for threads in [2, 3] {
             assert!(
                 run(threads) == (y.clone(), dx.clone(), dw.clone(), unbased.clone()),
@@ -125,6 +171,20 @@ fn layers_of_resnets() {
 }
 
 #[test]
+fn layers_of_mobile_networks() {
+    for case in [
+        Case(2, [14, 19], [40, 40], [3, 3], [1, 1], [1, 1], [1, 1], 40),
+        Case(2, [15, 16], [67, 67], [3, 3], [2, 2], [1, 1], [1, 1], 67),
+        Case(3, [1, 2], [33, 33], [3, 3], [1, 1], [1, 1], [1, 1], 33),
+        Case(1, [9, 40], [18, 18], [5, 5], [2, 1], [2, 2], [1, 1], 18),
+        // Rows enough for several blocks of sums.
+        Case(2, [30, 70], [5, 5], [3, 3], [1, 1], [1, 1], [1, 1], 5),
+    ] {
+        check(&shape(case).unwrap());
+    }
+}
+
+#[test]
 fn a_linear_layer_is_a_convolution_of_one_pixel() {
     check(&ConvShape::linear(37, 19, 10));
     check(&ConvShape::linear(3, 513, 1000));
@@ -145,6 +205,21 @@ proptest! {
     ) {
         let channels = [channels[0] * groups, channels[1] * groups];
         if let Some(shape) = shape(Case(batch, size, channels, kernel, stride, padding, dilation, groups)) {
+            check(&shape);
+        }
+    }
+
+    #[test]
+    fn any_depthwise_convolution(
+        batch in 1usize..4,
+        size in [1usize..24, 1usize..24],
+        channels in 2usize..40,
+        kernel in [1usize..6, 1usize..8],
+        stride in [1usize..4, 1usize..4],
+        padding in [0usize..3, 0usize..3],
+        dilation in [1usize..3, 1usize..3],
+    ) {
+        if let Some(shape) = shape(Case(batch, size, [channels; 2], kernel, stride, padding, dilation, channels)) {
             check(&shape);
         }
     }

@@ -94,7 +94,7 @@ impl WeightGradient {
             (0..groups).flat_map(|g| bands.iter().flat_map(move |band| (0..parts).map(move |part| (g, band, part))))
         {
             let lattice = match band {
-                [tap] => Lattice { y: met(shape, 0, tap.dy), x: met(shape, 1, tap.dx) },
+                [tap] => Lattice { y: geometry::met(shape, 0, tap.dy), x: geometry::met(shape, 1, tap.dx) },
                 _ => Lattice { y: 0..shape.output[0], x: 0..shape.output[1] },
             };
             for i in 0..row_tasks {
@@ -239,13 +239,4 @@ impl Pass for AddParts {
             S::store(self.sum.at(index, S::LANES), sum);
         }
     }
-}
-
-/// Output points along an axis from which a tap displaced by `displacement` meets the map.
-fn met(shape: &ConvShape, axis: usize, displacement: isize) -> Range<usize> {
-    let pixel = |point: usize| (point * shape.conv.window.stride[axis]) as isize + displacement;
-    let inside = |point: &usize| (0..shape.input[axis] as isize).contains(&pixel(*point));
-    let start = (0..shape.output[axis]).find(inside).unwrap_or(0);
-    let len = (start..shape.output[axis]).take_while(|point| inside(point)).count();
-    start..start + len
 }

@@ -1,0 +1,369 @@
+//! Depthwise convolution: every channel is convolved with a kernel of its own, so there is no matrix product in it.
+//!
+//! Vectors run along channels, which lie next to each other in pixels and in weights alike. The forward direction and the
+//! gradient of the input are one loop nest ([`Depthwise`]): rows of the result by stretches of pixels that meet the same
+//! taps. The gradient of the weights ([`DepthwiseGradient`]) sums over pixels: blocks of rows have sums of their own in f32,
+//! which are added in the order of the blocks in f64.
+
+use std::ops::Range;
+
+use super::gather::Start;
+use super::geometry::{self, ConvShape, Stretch, met};
+use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+
+/// Neighbouring results that are computed at a time.
+const TILE: usize = 8;
+
+/// A row of the result: which taps it meets, each with a row of the source.
+struct Row {
+    taps: Vec<(usize, usize)>,
+}
+
+/// A prepared depthwise convolution, forward or to the gradient of its input.
+pub(crate) struct Depthwise {
+    batch: usize,
+    /// Height and width.
+    source: [usize; 2],
+    result: [usize; 2],
+    channels: usize,
+    kernel_width: usize,
+    isa: Isa,
+    rows: Vec<Row>,
+    columns: Vec<Stretch>,
+}
+
+impl Depthwise {
+    /// `(x, w) -> y`.
+    pub(crate) fn forward(shape: &ConvShape, isa: Isa) -> Self {
+        Self::new(shape, isa, false)
+    }
+
+    /// `(dy, w) -> dx`.
+    pub(crate) fn backward_data(shape: &ConvShape, isa: Isa) -> Self {
+        Self::new(shape, isa, true)
+    }
+
+    fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
+        let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
+        let axis = |axis| match backward {
+            false => geometry::forward(shape, axis, true),
+            true => geometry::backward(shape, axis, true),
+        };
+        let mut rows: Vec<Row> = (0..result[0]).map(|_| Row { taps: Vec::new() }).collect();
+        for stretch in axis(0) {
+            for point in stretch.points.clone() {
+                let row = |&(tap, d): &(usize, isize)| (tap, ((point * stretch.source_step) as isize + d) as usize);
+                rows[point * stretch.step + stretch.offset].taps = stretch.taps.iter().map(row).collect();
+            }
+        }
+        Depthwise {
+            batch: shape.batch,
+            source: [source[0], source[1]],
+            result: [result[0], result[1]],
+            channels: shape.input[2],
+            kernel_width: shape.conv.window.kernel[1],
+            isa,
+            rows,
+            columns: axis(1),
+        }
+    }
+
+    /// Computes the convolution.
+    ///
+    /// # Safety
+    /// The regions are valid, of the shapes the convolution was prepared for, and not written by others; `result` lies over
+    /// nothing but the base.
+    pub(crate) unsafe fn run(
+        &self,
+        context: &mut Context,
+        source: Region<f32>,
+        weights: Region<f32>,
+        result: Region<f32>,
+        start: Start,
+    ) {
+        context.pool.run(self.batch * self.result[0], |row, _| {
+            let task = RowTask { conv: self, source, weights, result, start, row };
+            // SAFETY: the caller's promise; each task writes its own row of the result.
+            unsafe { dispatch(self.isa, task) }
+        });
+    }
+}
+
+struct RowTask<'a> {
+    conv: &'a Depthwise,
+    source: Region<f32>,
+    weights: Region<f32>,
+    result: Region<f32>,
+    start: Start,
+    /// `image * height + row`, of the result.
+    row: usize,
+}
+
+impl Kernel for RowTask<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let channels = self.conv.channels;
+        let mut channel = 0;
+        // SAFETY: the caller's promise, for every channel once.
+        unsafe {
+            while channel + S::LANES <= channels {
+                self.channels::<S>(channel);
+                channel += S::LANES;
+            }
+            while channel < channels {
+                self.channels::<Scalar>(channel);
+                channel += 1;
+            }
+        }
+    }
+}
+
+impl RowTask<'_> {
+    #[inline(always)]
+    unsafe fn channels<S: Simd>(&self, channel: usize) {
+        for stretch in &self.conv.columns {
+            let mut point = stretch.points.start;
+            // SAFETY: points of the stretch.
+            unsafe {
+                while point + TILE <= stretch.points.end {
+                    self.tile::<S, TILE>(stretch, point, channel);
+                    point += TILE;
+                }
+                while point < stretch.points.end {
+                    self.tile::<S, 1>(stretch, point, channel);
+                    point += 1;
+                }
+            }
+        }
+    }
+
+    /// Computes `N` points of a stretch from `point` on. A result is one chain over the taps, whatever `N` is.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const N: usize>(&self, stretch: &Stretch, point: usize, channel: usize) {
+        let Depthwise { source: [source_height, source_width], result: [height, width], channels, .. } = *self.conv;
+        let image = self.row / height;
+        let target = |i: usize| {
+            let column = (point + i) * stretch.step + stretch.offset;
+            (self.row * width + column) * channels + channel
+        };
+        let from_step = stretch.source_step * channels;
+        // SAFETY: every tap of the stretch lies on the source for each of its points; the results are this task's.
+        unsafe {
+            let mut sums = [S::splat(0.0); N];
+            match self.start {
+                Start::Zero => {}
+                Start::Bias(bias) => sums = [S::load(bias.at(channel, S::LANES)); N],
+                Start::Base(base) => sums = std::array::from_fn(|i| S::load(base.at(target(i), S::LANES))),
+            }
+            for &(ky, y) in &self.conv.rows[self.row % height].taps {
+                let row = (image * source_height + y) * source_width;
+                for &(kx, d) in &stretch.taps {
+                    let weight = self.weights.at((ky * self.conv.kernel_width + kx) * channels + channel, S::LANES);
+                    let weight = S::load(weight);
+                    let x = ((point * stretch.source_step) as isize + d) as usize;
+                    let from = (row + x) * channels + channel;
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        *sum = S::mul_add(S::load(self.source.at(from + i * from_step, S::LANES)), weight, *sum);
+                    }
+                }
+            }
+            for (i, sum) in sums.into_iter().enumerate() {
+                S::store(self.result.at(target(i), S::LANES), sum);
+            }
+        }
+    }
+}
+
+/// Pixels that are summed in f32 at most.
+const BLOCK_PIXELS: usize = 1024;
+/// Channels of a task.
+const TASK_CHANNELS: usize = 64;
+/// Neighbouring taps that share what is loaded of dy, and pixels that are under way at a time.
+const TAPS: usize = 3;
+const PIXELS: usize = 4;
+
+/// A prepared gradient of a depthwise convolution's weights.
+pub(crate) struct DepthwiseGradient {
+    shape: ConvShape,
+    isa: Isa,
+    /// Rows of dy, of all images, per block.
+    block_rows: usize,
+    /// For each kernel row and column, its displacement and the outputs whose tap lies on the map.
+    taps: [Vec<(isize, Range<usize>)>; 2],
+}
+
+impl DepthwiseGradient {
+    /// `(x, dy) -> dw`.
+    pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
+        let window = &shape.conv.window;
+        let taps = [0, 1].map(|axis| {
+            let displacement = |k: usize| (k * window.dilation[axis]) as isize - window.padding[axis] as isize;
+            (0..window.kernel[axis]).map(|k| (displacement(k), met(shape, axis, displacement(k)))).collect()
+        });
+        let block_rows = (BLOCK_PIXELS / shape.output[1].max(1)).max(1);
+        DepthwiseGradient { shape: *shape, isa, block_rows, taps }
+    }
+
+    fn rows(&self) -> usize {
+        self.shape.batch * self.shape.output[0]
+    }
+
+    fn blocks(&self) -> usize {
+        self.rows().div_ceil(self.block_rows)
+    }
+
+    /// Values of the gradient.
+    fn len(&self) -> usize {
+        self.taps[0].len() * self.taps[1].len() * self.shape.input[2]
+    }
+
+    /// Scratch that [`DepthwiseGradient::run`] needs.
+    pub(crate) fn scratch(&self) -> Scratch {
+        Scratch { shared: self.blocks() * self.len(), private: 0 }
+    }
+
+    /// Computes the gradient.
+    ///
+    /// # Safety
+    /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
+    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
+        let (partial, len, blocks) = (context.shared, self.len(), self.blocks());
+        let pieces = self.shape.input[2].div_ceil(TASK_CHANNELS);
+        context.pool.run(blocks * pieces, |task, _| {
+            let (block, piece) = (task / pieces, task % pieces);
+            let task = BlockTask {
+                gradient: self,
+                x,
+                dy,
+                sums: partial.part(block * len, len),
+                rows: block * self.block_rows..((block + 1) * self.block_rows).min(self.rows()),
+                channels: piece * TASK_CHANNELS..((piece + 1) * TASK_CHANNELS).min(self.shape.input[2]),
+            };
+            // SAFETY: the caller's promise; tasks have disjoint sums.
+            unsafe { dispatch(self.isa, task) }
+        });
+        context.pool.run(len.div_ceil(BLOCK_PIXELS), |task, _| {
+            for i in task * BLOCK_PIXELS..((task + 1) * BLOCK_PIXELS).min(len) {
+                // SAFETY: the blocks' sums are complete; each value of the gradient is written once.
+                unsafe {
+                    let sum: f64 = (0..blocks).map(|block| f64::from(*partial.at(block * len + i, 1))).sum();
+                    *dw.at(i, 1) = sum as f32;
+                }
+            }
+        });
+    }
+}
+
+struct BlockTask<'a> {
+    gradient: &'a DepthwiseGradient,
+    x: Region<f32>,
+    dy: Region<f32>,
+    sums: Region<f32>,
+    /// `image * height + row`, of dy.
+    rows: Range<usize>,
+    channels: Range<usize>,
+}
+
+impl Kernel for BlockTask<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut channel = self.channels.start;
+        // SAFETY: the caller's promise, for every channel once.
+        unsafe {
+            while channel + S::LANES <= self.channels.end {
+                self.channels::<S>(channel);
+                channel += S::LANES;
+            }
+            while channel < self.channels.end {
+                self.channels::<Scalar>(channel);
+                channel += 1;
+            }
+        }
+    }
+}
+
+impl BlockTask<'_> {
+    #[inline(always)]
+    unsafe fn channels<S: Simd>(&self, channel: usize) {
+        let [kernel_height, kernel_width] = self.gradient.shape.conv.window.kernel;
+        for ky in 0..kernel_height {
+            let mut kx = 0;
+            // SAFETY: taps of the kernel.
+            unsafe {
+                while kx + TAPS <= kernel_width {
+                    self.taps::<S, TAPS>(ky, kx, channel);
+                    kx += TAPS;
+                }
+                while kx < kernel_width {
+                    self.taps::<S, 1>(ky, kx, channel);
+                    kx += 1;
+                }
+            }
+        }
+    }
+
+    /// Sums `N` neighbouring taps over all pixels of the block.
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+    unsafe fn taps<S: Simd, const N: usize>(&self, ky: usize, kx: usize, channel: usize) {
+        let shape = &self.gradient.shape;
+        let ([height, width, channels], [out_height, out_width, _]) = (shape.input, shape.output);
+        let [stride_y, stride_x] = shape.conv.window.stride;
+        let (dy, rows) = &self.gradient.taps[0][ky];
+        let taps = &self.gradient.taps[1][kx..kx + N];
+        let first = taps.iter().map(|(_, met)| met.start).min().unwrap_or(0);
+        let end = taps.iter().map(|(_, met)| met.end).max().unwrap_or(0);
+        // The pixels at which all taps lie on the map; those on either side go one by one.
+        let low = taps.iter().map(|(_, met)| met.start).max().unwrap_or(0).clamp(first, end);
+        let high = taps.iter().map(|(_, met)| met.end).min().unwrap_or(0).clamp(low, end);
+        let step = stride_x * channels;
+        // SAFETY: a tap is read only at pixels where it lies on the map; the sums are this task's.
+        unsafe {
+            let mut sums = [[S::splat(0.0); PIXELS]; N];
+            for row in self.rows.clone().filter(|row| rows.contains(&(row % out_height))) {
+                let (image, y) = (row / out_height, row % out_height);
+                let y = ((y * stride_y) as isize + dy) as usize;
+                let gradients = row * out_width * channels + channel;
+                let pixels = (image * height + y) * width;
+                let at = |tap: usize, point: usize| {
+                    let x = ((point * stride_x) as isize + taps[tap].0) as usize;
+                    (pixels + x) * channels + channel
+                };
+                for point in (first..low).chain(high..end) {
+                    let gradient = S::load(self.dy.at(gradients + point * channels, S::LANES));
+                    for (tap, sums) in sums.iter_mut().enumerate() {
+                        if taps[tap].1.contains(&point) {
+                            sums[0] = S::mul_add(S::load(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
+                        }
+                    }
+                }
+                let mut point = low;
+                while point + PIXELS <= high {
+                    let from: [usize; N] = std::array::from_fn(|tap| at(tap, point));
+                    for pixel in 0..PIXELS {
+                        let gradient = S::load(self.dy.at(gradients + (point + pixel) * channels, S::LANES));
+                        for tap in 0..N {
+                            let x = S::load(self.x.at(from[tap] + pixel * step, S::LANES));
+                            sums[tap][pixel] = S::mul_add(x, gradient, sums[tap][pixel]);
+                        }
+                    }
+                    point += PIXELS;
+                }
+                while point < high {
+                    let gradient = S::load(self.dy.at(gradients + point * channels, S::LANES));
+                    for (tap, sums) in sums.iter_mut().enumerate() {
+                        sums[0] = S::mul_add(S::load(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
+                    }
+                    point += 1;
+                }
+            }
+            for (tap, [a, b, c, d]) in sums.into_iter().enumerate() {
+                let position = ky * self.gradient.taps[1].len() + kx + tap;
+                let sum = S::add(S::add(a, b), S::add(c, d));
+                S::store(self.sums.at(position * channels + channel, S::LANES), sum);
+            }
+        }
+    }
+}
