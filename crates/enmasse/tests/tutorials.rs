@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Ended, Running, assert_whole, enmasse, files, finish, metrics, pictures, program};
+use enmasse_tensor::RandomStream;
 
 /// The arguments of a short run on `data` into `run`, as words of one text.
 fn command(data: &Path, run: &Path, others: &str) -> Command {
@@ -355,4 +356,67 @@ fn weights_are_what_a_run_begins_with() {
     fs::remove_file(&weights).unwrap();
     let mut resume = program();
     finish(resume.args(["train", "--resume", "--epochs", "2", "--out"]).arg(folder.path().join("two"))).well();
+}
+
+/// Seven-segment digits at random places and brightnesses, 28 x 28, as the idx files of MNIST.
+fn digits(folder: &Path) {
+    const SEGMENTS: [u8; 10] = [0x77, 0x24, 0x5d, 0x6d, 0x2e, 0x6b, 0x7b, 0x25, 0x7f, 0x6f];
+    // Column, row, width and height of the segments, from the top to the bottom.
+    const BARS: [[usize; 4]; 7] =
+        [[0, 0, 8, 2], [0, 0, 2, 8], [6, 0, 2, 8], [0, 7, 8, 2], [0, 8, 2, 8], [6, 8, 2, 8], [0, 14, 8, 2]];
+    fs::create_dir_all(folder).unwrap();
+    for (part, count, seed) in [("train", 800, 1), ("t10k", 150, 2)] {
+        let mut random = RandomStream::new(seed, "digits", 0, 0);
+        let (mut images, mut labels) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let mut picture = [0u8; 28 * 28];
+            let (left, top) = (2 + random.below(16) as usize, 1 + random.below(10) as usize);
+            let ink = 150 + random.below(100) as u8;
+            // The order of classes is nothing to learn by.
+            let digit = index * 7 % 10;
+            for [x, y, width, height] in (0..7).filter(|bar| SEGMENTS[digit] >> bar & 1 == 1).map(|bar| BARS[bar]) {
+                for row in top + y..top + y + height {
+                    picture[row * 28 + left + x..][..width].fill(ink);
+                }
+            }
+            images.extend(picture);
+            labels.push(digit as u8);
+        }
+        let file = |name: &str, magic: u32, dimensions: &[u32], bytes: &[u8]| {
+            let head = [magic].iter().chain(dimensions).flat_map(|number| number.to_be_bytes()).collect::<Vec<_>>();
+            fs::write(folder.join(format!("{part}-{name}-ubyte")), [&head, bytes].concat()).unwrap();
+        };
+        file("images-idx3", 0x803, &[count as u32, 28, 28], &images);
+        file("labels-idx1", 0x801, &[count as u32], &labels);
+    }
+}
+
+#[test]
+fn mnist_is_known_by_its_files_and_seen_in_one_channel() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (folder.path().join("data"), folder.path().join("run"));
+    digits(&data.join("MNIST/raw"));
+    let arguments = |others: &str| {
+        let mut command = program();
+        command.args(["train", "--data-path"]).arg(&data).arg("--out").arg(&run);
+        command.args("--model lenet --devices cpu:2 --threads 1 --batch 16 --lr 0.05".split(' '));
+        command.args(others.split(' '));
+        command
+    };
+    let ended = finish(&mut arguments("--epochs 8")).well();
+    for said in ["MNIST, 950 pictures found in 10 classes", "28 x 28 pixels, mean 0.1307, deviation 0.3081"] {
+        assert!(ended.stderr.contains(said), "{said:?} is not in {}", ended.stderr);
+    }
+    let accuracy = metrics(&run).last().unwrap()["val_accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.9, "{accuracy}");
+    let shape = |name: &str| {
+        let weights = enmasse_weights::read(&run.join("weights/model-7.pth")).unwrap();
+        weights.tensors.into_iter().find(|tensor| tensor.name == name).unwrap().shape
+    };
+    assert_eq!((shape("conv1.weight"), shape("fc1.weight")), (vec![6, 1, 5, 5], vec![120, 256]));
+
+    // The same without a split on file: what a resumed run and an evaluation go on with.
+    finish(&mut arguments("--epochs 9 --resume")).well();
+    let evaluated = finish(program().args(["eval", "--split", "val", "--json"]).arg(&run).arg(&data)).well();
+    assert_eq!(evaluated.json()[0]["samples"], 150);
 }
