@@ -1,0 +1,146 @@
+//! What is frozen costs nothing behind it, and stays as it is to the last bit.
+
+use std::collections::BTreeSet;
+
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_device::{Device, Program, StepInputs};
+use enmasse_graph::passes::pattern_matches;
+use enmasse_graph::{Arena, Freeze, Mode, Node, Op, Options, Phase, Plan, Plans, Role, compile};
+use enmasse_models::{find, models};
+use enmasse_tensor::RandomStream;
+
+const CLASSES: usize = 5;
+
+fn plans(model: &str, shards: usize, sync_batch_norm: bool, freeze: Freeze) -> Plans {
+    let model = find(model).unwrap();
+    let options = Options { shards, sync_batch_norm, freeze, ..Options::new(model.name(), 2, 64, CLASSES) };
+    compile(&|x| model.forward(x, CLASSES), &options).unwrap()
+}
+
+fn patterns(patterns: &[&str]) -> Freeze {
+    Freeze::Patterns(patterns.iter().map(ToString::to_string).collect())
+}
+
+/// Layers with an instruction of a phase that `wanted` picks.
+fn layers(plan: &Plan, phase: Phase, wanted: impl Fn(&Node) -> bool) -> BTreeSet<&str> {
+    plan.phase(phase).iter().filter(|node| wanted(node)).map(|node| node.layer.as_str()).collect()
+}
+
+#[test]
+fn all_but_the_classifier_takes_nothing_but_the_classifier() {
+    for model in models() {
+        let plans = plans(model.name(), 4, true, Freeze::AllButClassifier);
+        let (classifier, train) = (plans.classifier().unwrap(), plans.train.as_ref().unwrap());
+        let of_classifier = |name: &str| pattern_matches(classifier, name);
+        let backward = layers(train, Phase::Backward, |node| !matches!(node.op, Op::AllReduceStart { .. }));
+        assert!(backward.iter().all(|layer| *layer == "loss" || of_classifier(layer)), "{} {backward:?}", model.name());
+        let state = plans.state.iter().filter(|tensor| matches!(tensor.slot.arena, Arena::Optimizer(_)));
+        let kept: Vec<&str> =
+            state.filter_map(|tensor| tensor.name.strip_prefix("optimizer.momentum_buffer.")).collect();
+        assert!(!kept.is_empty() && kept.into_iter().all(of_classifier), "{}", model.name());
+        // Ranks exchange gradients of the classifier, and four losses with the hits.
+        let metrics = (train.shards + 1).next_multiple_of(Plan::ALIGNMENT / 4);
+        let exchanged: usize = train.buckets.iter().map(|bucket| bucket.len).sum();
+        assert_eq!(exchanged, train.trainable + metrics, "{}", model.name());
+        let collective = |node: &Node| matches!(node.op, Op::SyncStatistics { .. } | Op::SyncSum);
+        assert!(!train.instructions.iter().any(collective), "{}: SyncBatchNorm of what is frozen", model.name());
+        let elements = |name: &str| plans.find(name).unwrap().shape.elements();
+        if model.name() == "resnet18" {
+            assert_eq!(train.trainable, elements("fc.weight") + elements("fc.bias").next_multiple_of(16));
+        }
+    }
+}
+
+#[test]
+fn backward_stops_where_nothing_is_trained_behind() {
+    let check = |freeze: Freeze, expected: &[&str]| {
+        let plans = plans("resnet18", 1, false, freeze);
+        let train = plans.train.as_ref().unwrap();
+        let found = layers(train, Phase::Backward, |node| matches!(node.op, Op::Conv2dBackwardData(_)));
+        let stages: BTreeSet<&str> = found.iter().map(|layer| &layer[..6]).collect();
+        assert!(stages.iter().eq(expected), "{found:?}");
+    };
+    check(patterns(&[]), &["layer1", "layer2", "layer3", "layer4"]);
+    // The first convolution behind the frozen ones needs no gradient of its input, the others of layer3 do.
+    check(patterns(&["conv1", "bn1", "layer1", "layer2"]), &["layer3", "layer4"]);
+    // What is trained in front of frozen layers has its gradient through them.
+    check(patterns(&["layer1", "layer2"]), &["layer1", "layer2", "layer3", "layer4"]);
+    check(Freeze::AllButClassifier, &[]);
+
+    let plans = plans("resnet18", 1, false, patterns(&["conv1", "bn1", "layer1", "layer2"]));
+    let train = plans.train.as_ref().unwrap();
+    let convolutions = layers(train, Phase::Backward, |node| matches!(node.op, Op::Conv2dBackwardData(_)));
+    assert!(!convolutions.contains("layer3.0.conv1") && !convolutions.contains("layer3.0.downsample.0"));
+    let gradients = train.values.iter().filter(|value| matches!(value.role, Role::Gradient { .. }));
+    assert!(gradients.into_iter().all(|value| !value.name.contains("layer1") && !value.name.contains("layer2")));
+}
+
+#[test]
+fn only_norms_that_are_trained_exchange_statistics() {
+    let plans = plans("resnet18", 2, true, patterns(&["layer1", "layer2", "layer3.0.bn1"]));
+    let train = plans.train.as_ref().unwrap();
+    let found = layers(train, Phase::Forward, |node| matches!(node.op, Op::SyncStatistics { .. }));
+    let norms = plans.state.iter().filter_map(|tensor| tensor.name.strip_suffix(".running_mean"));
+    let frozen = |name: &&str| name.starts_with("layer1") || name.starts_with("layer2") || *name == "layer3.0.bn1";
+    assert_eq!(found, norms.filter(|name| !frozen(name)).collect());
+}
+
+/// Bits of all state after each of three steps, the first entry before them.
+fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
+    let cpu = Cpu::new(CpuOptions { threads: 2, isa: None }).unwrap();
+    let mut program = cpu.compile(plans.clone(), None).unwrap();
+    for tensor in plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters) {
+        let values = tensor.init.values(7, &tensor.name, 0..tensor.shape.elements());
+        program.load(&tensor.name, &values.into_iter().map(f64::from).collect::<Vec<_>>()).unwrap();
+    }
+    let bits = |program: &dyn Program| {
+        let of = |name: &String| program.store(name).unwrap().into_iter().map(f64::to_bits).collect();
+        plans.state.iter().map(|tensor| (tensor.name.clone(), of(&tensor.name))).collect()
+    };
+    let mut history = vec![bits(&*program)];
+    for step in 1..=3 {
+        let mut stream = RandomStream::new(1, "frozen", 0, step);
+        let pixels = plans.evaluate.shape(plans.evaluate.images).elements();
+        let images: Vec<u8> = (0..pixels).map(|_| stream.next_u32() as u8).collect();
+        let (labels, sample_indices) = ([1, 3], [2 * step, 2 * step + 1]);
+        let inputs = StepInputs {
+            images: &images,
+            labels: &labels,
+            sample_indices: &sample_indices,
+            epoch: 0,
+            learning_rate: 0.01,
+            optimizer_step: step,
+        };
+        let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
+        assert!(program.metrics(ticket).unwrap().loss.is_finite());
+        history.push(bits(&*program));
+    }
+    history
+}
+
+/// Which state changed from before the steps to after them.
+fn changed(plans: &Plans) -> BTreeSet<String> {
+    let history = train(plans);
+    let pairs = history[0].iter().zip(&history[3]);
+    pairs.filter(|(before, after)| before != after).map(|((name, _), _)| name.clone()).collect()
+}
+
+#[test]
+fn frozen_batch_norm_keeps_its_statistics() {
+    let check = |model: &str, freeze: Freeze, is_frozen: &dyn Fn(&str) -> bool| {
+        let plans = plans(model, 1, false, freeze);
+        let found = changed(&plans);
+        for tensor in &plans.state {
+            let name = tensor.name.strip_prefix("optimizer.momentum_buffer.").unwrap_or(&tensor.name);
+            assert_eq!(found.contains(&tensor.name), !is_frozen(name), "{model}: {}", tensor.name);
+        }
+    };
+    check("resnet18", Freeze::AllButClassifier, &|name| !name.starts_with("fc."));
+    check("mobilenet_v2", Freeze::AllButClassifier, &|name| !name.starts_with("classifier."));
+    let first = ["conv1", "bn1", "layer1"];
+    check("resnet18", patterns(&first), &|name| first.iter().any(|pattern| pattern_matches(pattern, name)));
+    // A norm in the middle whose neighbours are trained.
+    check("resnet18", patterns(&["layer2.0.bn1"]), &|name| name.starts_with("layer2.0.bn1."));
+    // The affine part alone is not the norm: with a trained weight the statistics move on.
+    check("resnet18", patterns(&["bn1.bias"]), &|name| name == "bn1.bias");
+}
