@@ -98,7 +98,7 @@ fn random(x: Tensor, seed: u64) -> Tensor {
         let (x, other) = (pick(), pick());
         let name = format!("layer{index}");
         let pool = Pool::new(3).stride(1).padding(1);
-        values.push(match stream.below(11) {
+        values.push(match stream.below(12) {
             0 => x.conv2d(&name, Conv::new(4, 3).padding(1)),
             1 => x.conv2d(&name, Conv::new(4, 1).groups(2).no_bias()),
             2 | 3 => x.batch_norm(&name),
@@ -108,6 +108,7 @@ fn random(x: Tensor, seed: u64) -> Tensor {
             7 => x.dropout(&name, 0.2),
             8 => x.avg_pool(pool),
             9 => x.max_pool(pool),
+            10 => ((x.clone() + x.clone()) + (other.clone() + other)).relu6(),
             _ => x.relu(),
         });
     }

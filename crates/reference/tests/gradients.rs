@@ -87,6 +87,19 @@ fn linear_and_relu() {
 }
 
 #[test]
+fn relu6() {
+    // Eight times as large, so that many values meet the ceiling.
+    let large = |x: Tensor| (0..3).fold(x, |x, _| x.clone() + x);
+    check(&|x| head(large(stem(x, 6)).relu6()));
+    let norm = |x: Tensor| x.conv2d("a", Conv::new(5, 3).padding(1).no_bias()).batch_norm("bn");
+    check(&|x| head(norm(large(stem(x, 3))).relu6()));
+    check(&|x| {
+        let x = large(stem(x, 5));
+        head((norm(x.clone()) + x).relu6())
+    });
+}
+
+#[test]
 fn convolution() {
     let layer = |conv: Conv| check(&move |x| head(stem(x, 6).relu().conv2d("conv", conv).relu()));
     layer(Conv::new(5, 3));
