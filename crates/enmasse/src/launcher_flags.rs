@@ -130,7 +130,7 @@ impl LauncherFlags {
         let missing = format!("no launcher has set {RANK} and {WORLD_SIZE}");
         if let Some(rank) = self.local_rank {
             return Err(Failure::Usage(format!(
-                "--local-rank {rank}: {missing}; start the ranks by enmasse launch or torchrun, or leave the flag out"
+                "--local-rank {rank}: {missing}; start the ranks by enmasse launch, or leave the flag out"
             )));
         }
         if let Some(url) = self.dist_url.as_deref().filter(|url| url.starts_with("tcp://")) {
@@ -206,7 +206,7 @@ mod tests {
         let url = "--dist-url tcp://h:1: no launcher has set RANK and WORLD_SIZE; set them for each rank that is to meet \
                    there, or leave the flag out";
         refused("--dist-url tcp://h:1 --world-size 2", url);
-        let rank = "--local-rank 0: no launcher has set RANK and WORLD_SIZE; start the ranks by enmasse launch or torchrun, \
+        let rank = "--local-rank 0: no launcher has set RANK and WORLD_SIZE; start the ranks by enmasse launch, \
                     or leave the flag out";
         refused("--local_rank 0", rank);
         for url in ["tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "file:///a", "env"] {
