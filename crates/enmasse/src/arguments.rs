@@ -22,8 +22,20 @@ const DATA_PATH: &str = "data-path";
 const MOST_COUNT: usize = 1_000_000;
 
 /// Settings that `eval` knows.
-pub const EVALUATION: &[&str] =
-    &["model", "size", "batch", "devices", "ranks", "threads", "loader_threads", "precision", "convert_rgb", "json"];
+pub const EVALUATION: &[&str] = &[
+    "model",
+    "size",
+    "mean",
+    "std",
+    "batch",
+    "devices",
+    "ranks",
+    "threads",
+    "loader_threads",
+    "precision",
+    "convert_rgb",
+    "json",
+];
 
 /// The whole command line.
 pub fn command() -> Command {
@@ -46,7 +58,7 @@ pub fn command() -> Command {
 pub fn train() -> Command {
     let flags = SETTINGS.iter().filter(|setting| setting.name != "data").map(flag);
     Command::new("train")
-        .about("Train a model on a folder of class folders")
+        .about("Train a model on pictures: a folder of class folders, CIFAR, MNIST")
         .after_help(
             "Every flag is also a key of --config FILE and a variable ENMASSE_NAME. Later ones win: defaults, the saved run,\n\
              --config, the environment, the command line.",
@@ -105,7 +117,7 @@ fn predict() -> Command {
                 .help("JPEG or PNG files"),
         )
         .arg(count("top", "K", "Classes to tell of each picture").default_value("5"))
-        .args(settings(&["model", "size", "batch", "threads", "precision", "convert_rgb", "json"]))
+        .args(settings(&["model", "size", "mean", "std", "batch", "threads", "precision", "convert_rgb", "json"]))
 }
 
 fn export() -> Command {

@@ -415,6 +415,11 @@ fn mnist_is_known_by_its_files_and_seen_in_one_channel() {
     };
     assert_eq!((shape("conv1.weight"), shape("fc1.weight")), (vec![6, 1, 5, 5], vec![120, 256]));
 
+    // Bare weights do not say how pictures are prepared: the data set does.
+    let bare =
+        finish(program().args(["eval", "--model", "lenet", "--json"]).arg(run.join("weights/model-7.pth")).arg(&data));
+    assert_eq!(bare.well().json()[0]["accuracy"], accuracy);
+
     // The same without a split on file: what a resumed run and an evaluation go on with.
     finish(&mut arguments("--epochs 9 --resume")).well();
     let evaluated = finish(program().args(["eval", "--split", "val", "--json"]).arg(&run).arg(&data)).well();

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use enmasse_data::{DataKind, EvalTransform, Normalization, Resizer, decode};
+use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Arena, Mode, Options, Phase, compile_evaluation};
 use serde::Serialize;
 
 use crate::evaluation::softmax;
 use crate::weights::write_tensors;
-use crate::{Checkpoint, ModelFn, NamedTensor, RunPaths, TrainError, is_checkpoint, load_weights};
+use crate::{Checkpoint, ModelFn, NamedTensor, Preparation, RunPaths, TrainError, is_checkpoint, load_weights};
 
 /// Weights with what is needed to use them.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ pub struct Prediction {
 
 impl Classifier {
     /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run carries everything itself; `model` and
-    /// `size` are for bare weights, which take torchvision's evaluation transform and ImageNet's normalisation.
-    pub fn open(path: &Path, model: Option<&str>, size: Option<usize>) -> Result<Self, TrainError> {
+    /// `preparation` are for bare weights, which do not say how their pictures were prepared.
+    pub fn open(path: &Path, model: Option<&str>, preparation: &Preparation) -> Result<Self, TrainError> {
         let file = if path.is_dir() { RunPaths::new(path).require_best()? } else { path.to_owned() };
         let origin = file.display().to_string();
         if is_checkpoint(&file)? {
@@ -79,8 +79,8 @@ impl Classifier {
         Ok(Classifier {
             model: model.to_owned(),
             classes: (0..classes).map(|class| class.to_string()).collect(),
-            transform: EvalTransform::new(size.unwrap_or(224)),
-            normalization: DataKind::Folder.normalization(),
+            transform: preparation.evaluation.clone(),
+            normalization: preparation.normalization.clone(),
             tensors,
             origin,
         })

@@ -96,7 +96,7 @@ fn a_run_learns_and_leaves_its_files() {
     let checkpoint = last(&out);
     assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));
 
-    let classifier = Classifier::open(&out, None, None).unwrap();
+    let classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder)).unwrap();
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
     let sharding = Sharding { shard: 0, shards: 1, batch: 5 };
     let pool = DecodePool::new(1).unwrap();

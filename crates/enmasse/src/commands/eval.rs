@@ -1,16 +1,16 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ArgMatches;
-use enmasse_data::{Dataset, DecodePool, EvalLoader, Folder, OpenOptions, Sharding};
+use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
 use enmasse_train::{EpochPosition, RunPaths, Setting, Source, TrainConfig, TrainingData, evaluate};
 use serde_json::json;
 
 use crate::arguments::EVALUATION;
-use crate::commands::weights::{self, Weights};
+use crate::commands::weights::{self, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, counted};
@@ -26,13 +26,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(place) => ranks::check_devices(&layers, place).map(|()| None)?,
         None => Some(Interrupts::watch()?),
     };
-    let weights = weights::open(matches, &layers)?;
     let part = Part::of(matches);
-    let saved = saved_config(&weights.path)?;
+    let saved = saved_config(matches.get_one::<PathBuf>("source").map_or(Path::new(""), PathBuf::as_path))?;
     let data = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
-    let mut config = settings::finish(layers)?;
     // Pictures that the run was trained on can be evaluated by it.
-    config.convert_rgb |= saved.as_ref().is_some_and(|saved| saved.convert_rgb);
+    let convert_rgb = saved.as_ref().is_some_and(|saved| saved.convert_rgb);
     let root = match data {
         Some(data) => data,
         None if part == Part::Whole => {
@@ -43,7 +41,17 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             None => super::shapes()?,
         },
     };
-    let data = open_data(&weights, part, &root, config.convert_rgb)?;
+    let known = match enmasse_data::holds_known_set(&root) {
+        true => Some(enmasse_data::open(&root, &OpenOptions::default()).map_err(Failure::error)?),
+        false => None,
+    };
+    let weights = weights::open(matches, &layers, known.as_ref().map_or(DataKind::Folder, |known| known.kind))?;
+    let mut config = settings::finish(layers)?;
+    config.convert_rgb |= convert_rgb;
+    let data = match known {
+        Some(known) => test_part(&weights, known, &root)?,
+        None => open_folder(&weights, part, &root, config.convert_rgb)?,
+    };
     let task = Task { weights, data, config };
     match place {
         Some(place) => ranks::as_rank(&place, None, |rank| task.evaluate(rank)),
@@ -112,7 +120,7 @@ impl Task {
     /// The arguments of a rank.
     fn command_line(&self, part: Part, root: &Path) -> Vec<OsString> {
         // What a run or a checkpoint knows of itself must not be given again.
-        let is_own = |name: &str| !self.weights.is_bare && ["model", "size"].contains(&name);
+        let is_own = |name: &str| !self.weights.is_bare && (name == "model" || PREPARATION.contains(&name));
         let names = EVALUATION.iter().filter(|name| !is_own(name));
         let mut arguments = vec!["eval".into()];
         arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
@@ -132,8 +140,7 @@ fn saved_config(path: &Path) -> Result<Option<TrainConfig>, Failure> {
 }
 
 /// The test part of a known data set, which is what it was held out for.
-fn open_known(weights: &Weights, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
-    let opened = enmasse_data::open(root, &OpenOptions::default()).map_err(Failure::error)?;
+fn test_part(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
     let known = &weights.classifier.classes;
     let fits = if weights.is_bare { opened.classes.len() == known.len() } else { opened.classes == *known };
     match fits {
@@ -148,11 +155,8 @@ fn open_known(weights: &Weights, root: &Path) -> Result<Arc<dyn Dataset>, Failur
     }
 }
 
-/// The pictures, labelled by the classes of the weights.
-fn open_data(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
-    if enmasse_data::holds_known_set(root) {
-        return open_known(weights, root);
-    }
+/// Pictures in folders, labelled by the classes of the weights.
+fn open_folder(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
     if part == Part::Validation {
         if !weights.path.is_dir() {
             return Err(Failure::Usage(

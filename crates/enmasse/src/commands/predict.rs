@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ArgMatches;
+use enmasse_data::DataKind;
 use enmasse_train::Prediction;
 
 use crate::commands::weights;
@@ -16,7 +17,7 @@ use crate::settings;
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
-    let weights = weights::open(matches, &layers)?;
+    let weights = weights::open(matches, &layers, DataKind::Folder)?;
     let config = settings::finish(layers)?;
     let images: Vec<&PathBuf> = matches.get_many("images").into_iter().flatten().collect();
     let top = matches.get_one("top").copied().unwrap_or(1);
