@@ -6,7 +6,8 @@
 //! cargo run --release --example explicit_loop                     LeNet on the embedded data set, ten epochs
 //! ```
 //!
-//! FIGURE
+//! The first one reaches an accuracy of 0.40 (train loss 1.70, test loss 1.61) in two epochs, 87 seconds on two cores; the second 0.94 in
+//! ten epochs, 7 seconds.
 
 use std::error::Error;
 use std::path::Path;
