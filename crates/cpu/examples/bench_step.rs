@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 5e-4, nesterov: false };
     let options = Options { optimizer, ..Options::new(name, batch, size, classes) };
     let plans = compile(&|x: Tensor| model.forward(x, classes), &options)?;
-    let cpu = Cpu::new(CpuOptions { threads, isa: None })?;
+    let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
     let memory = cpu.memory(&plans);
     let state = plans.state.clone();
     let mut program = cpu.compile(plans, None)?;

@@ -6,7 +6,7 @@ use enmasse_graph::Plans;
 
 use crate::isa::Isa;
 use crate::pool::Pool;
-use crate::program::{CpuProgram, prepare};
+use crate::program::{CpuProgram, KernelOptions, prepare};
 
 /// What a [`Cpu`] is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +15,14 @@ pub struct CpuOptions {
     pub threads: usize,
     /// The instruction-set level; the machine's best if none is named.
     pub isa: Option<Isa>,
+    /// Convolutions by direct sums only: no Winograd, whose rounding is about twice as large.
+    pub exact: bool,
 }
 
 impl Default for CpuOptions {
     /// As many threads as the process may use, at the machine's best level.
     fn default() -> Self {
-        CpuOptions { threads: std::thread::available_parallelism().map_or(1, usize::from), isa: None }
+        CpuOptions { threads: std::thread::available_parallelism().map_or(1, usize::from), isa: None, exact: false }
     }
 }
 
@@ -28,7 +30,7 @@ impl Default for CpuOptions {
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
     threads: usize,
-    isa: Isa,
+    kernels: KernelOptions,
 }
 
 impl Cpu {
@@ -43,12 +45,12 @@ impl Cpu {
             let (threads, most) = (options.threads, Pool::MAX_THREADS);
             return Err(DeviceError::Unsupported(format!("{threads} threads make no sense: use 1 to {most}")));
         }
-        Ok(Cpu { threads: options.threads, isa })
+        Ok(Cpu { threads: options.threads, kernels: KernelOptions { isa, exact: options.exact } })
     }
 
     /// The instruction-set level in use.
     pub fn isa(&self) -> Isa {
-        self.isa
+        self.kernels.isa
     }
 
     /// Threads of each program.
@@ -60,17 +62,17 @@ impl Cpu {
 impl Device for Cpu {
     fn name(&self) -> String {
         let plural = if self.threads == 1 { "" } else { "s" };
-        format!("cpu ({}, {} thread{plural})", self.isa, self.threads)
+        format!("cpu ({}, {} thread{plural})", self.isa(), self.threads)
     }
 
     fn memory(&self, plans: &Plans) -> Memory {
         let arenas = plans.arenas().iter().map(|(_, bytes)| bytes).sum();
         // Preparing touches no operand, so it can be done for arenas that are nowhere.
-        let prepared = prepare(plans, &|_| std::ptr::null_mut(), self.isa, 0);
+        let prepared = prepare(plans, &|_| std::ptr::null_mut(), self.kernels, 0);
         Memory { arenas, scratch: prepared.map_or(0, |(_, _, scratch)| scratch.bytes(self.threads)) }
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
-        Ok(Box::new(CpuProgram::new(plans, group, self.threads, self.isa)?))
+        Ok(Box::new(CpuProgram::new(plans, group, self.threads, self.kernels)?))
     }
 }

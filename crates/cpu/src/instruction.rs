@@ -5,7 +5,7 @@ use enmasse_device::DeviceError;
 use enmasse_graph::{Optimizer, Rectifier, Window};
 
 use crate::batch_norm::{self, Forward, Gradient, Moments, Rows, Sums};
-use crate::conv::{Depthwise, DepthwiseGradient, Gather, Start, WeightGradient};
+use crate::conv::{Depthwise, DepthwiseGradient, Gather, Start, WeightGradient, Winograd, WinogradGradient};
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::loss::{self, CrossEntropy};
 use crate::optimizer::{self, Operands};
@@ -38,6 +38,8 @@ pub(crate) enum Instruction {
     Depthwise { conv: Depthwise, source: F32, weights: F32, result: F32, start: Start },
     DepthwiseGradient { gradient: DepthwiseGradient, x: F32, dy: F32, dw: F32 },
     WeightGradient { product: WeightGradient, x: F32, dy: F32, dw: F32 },
+    Winograd { conv: Winograd, source: F32, weights: F32, result: F32, start: Start },
+    WinogradGradient { gradient: WinogradGradient, x: F32, dy: F32, dw: F32 },
     BiasBackward { size: Rows, dy: F32, sums: F32 },
     Statistics { size: Rows, x: F32, moments: Moments },
     BatchNorm(Forward),
@@ -72,6 +74,8 @@ impl Instruction {
             Instruction::Gather { product, .. } => product.scratch(),
             Instruction::WeightGradient { product, .. } => product.scratch(),
             Instruction::DepthwiseGradient { gradient, .. } => gradient.scratch(),
+            Instruction::Winograd { conv, .. } => conv.scratch(),
+            Instruction::WinogradGradient { gradient, .. } => gradient.scratch(),
             Instruction::BiasBackward { size, .. } | Instruction::Statistics { size, .. } => size.scratch(),
             Instruction::BatchNorm(forward) => forward.size.scratch(),
             Instruction::BatchNormReduce { gradient, .. } => gradient.size.scratch(),
@@ -103,6 +107,10 @@ impl Instruction {
                     conv.run(c, *source, *weights, *result, *start);
                 }
                 Instruction::DepthwiseGradient { gradient, x, dy, dw } => gradient.run(c, *x, *dy, *dw),
+                Instruction::Winograd { conv, source, weights, result, start } => {
+                    conv.run(c, *source, *weights, *result, *start);
+                }
+                Instruction::WinogradGradient { gradient, x, dy, dw } => gradient.run(c, *x, *dy, *dw),
                 Instruction::BiasBackward { size, dy, sums } => batch_norm::bias_backward(c, *size, *dy, *sums),
                 Instruction::Statistics { size, x, moments } => batch_norm::statistics(c, *size, *x, *moments),
                 Instruction::BatchNorm(forward) => batch_norm::normalize(c, forward),

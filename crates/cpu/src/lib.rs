@@ -7,7 +7,7 @@
 //!
 //! let model = |x: Tensor| x.flatten().linear("fc", 10);
 //! let plans = compile(&model, &Options::new("softmax", 2, 4, 10))?;
-//! let mut program = Cpu::new(CpuOptions { threads: 2, isa: None })?.compile(plans, None)?;
+//! let mut program = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() })?.compile(plans, None)?;
 //! let (images, labels, sample_indices) = (vec![7; 2 * 4 * 4 * 3], vec![3, -1], vec![0, 1]);
 //! let inputs = StepInputs {
 //!     images: &images,

@@ -193,7 +193,7 @@ impl Kernel for PackPixelPanels<'_> {
 
 /// Copies `n` values and fills up to `width` with zeros.
 #[inline(always)]
-unsafe fn pad_copy<S: Simd>(from: *const f32, to: *mut f32, n: usize, width: usize) {
+pub(crate) unsafe fn pad_copy<S: Simd>(from: *const f32, to: *mut f32, n: usize, width: usize) {
     // SAFETY: `from` is valid for `n` values, `to` for `width`.
     unsafe {
         copy::<S>(from, to, n);

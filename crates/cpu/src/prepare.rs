@@ -7,7 +7,9 @@ use enmasse_graph::{Arena, Node, NormStatistics, Op, Phase, Plan, Rectifier, Val
 use enmasse_tensor::random::key;
 
 use crate::batch_norm::{Forward, Gradient, Moments, Rows};
-use crate::conv::{ConvShape, Depthwise, DepthwiseGradient, Gather, Start, WeightGradient};
+use crate::conv::{
+    ConvShape, Depthwise, DepthwiseGradient, Gather, Start, WeightGradient, Winograd, WinogradGradient, winograd,
+};
 use crate::elementwise::{Dropout, NormalizeTable};
 use crate::instruction::Instruction;
 use crate::isa::Isa;
@@ -32,6 +34,8 @@ pub(crate) struct Preparation<'a> {
     /// Where each arena begins.
     pub arena: &'a dyn Fn(Arena) -> *mut u8,
     pub isa: Isa,
+    /// Whether convolutions are direct sums, whatever is faster.
+    pub exact: bool,
     /// The shard this program hosts.
     pub shard: usize,
 }
@@ -79,6 +83,10 @@ impl Preparation<'_> {
                     let conv = Depthwise::forward(&shape, self.isa);
                     return Ok(Instruction::Depthwise { conv, source, weights, result, start });
                 }
+                if !self.exact && winograd::pays(&shape) {
+                    let conv = Winograd::forward(&shape, self.isa);
+                    return Ok(Instruction::Winograd { conv, source, weights, result, start });
+                }
                 let product = Gather::forward(&shape, self.isa);
                 Instruction::Gather { product, source, weights, result, start }
             }
@@ -90,6 +98,10 @@ impl Preparation<'_> {
                     let conv = Depthwise::backward_data(&shape, self.isa);
                     return Ok(Instruction::Depthwise { conv, source, weights, result, start });
                 }
+                if !self.exact && winograd::pays(&shape) {
+                    let conv = Winograd::backward_data(&shape, self.isa);
+                    return Ok(Instruction::Winograd { conv, source, weights, result, start });
+                }
                 let product = Gather::backward_data(&shape, self.isa);
                 Instruction::Gather { product, source, weights, result, start }
             }
@@ -99,6 +111,10 @@ impl Preparation<'_> {
                 if shape.is_depthwise() {
                     let gradient = DepthwiseGradient::new(&shape, self.isa);
                     return Ok(Instruction::DepthwiseGradient { gradient, x, dy, dw });
+                }
+                if !self.exact && winograd::pays(&shape) {
+                    let gradient = WinogradGradient::new(&shape, self.isa);
+                    return Ok(Instruction::WinogradGradient { gradient, x, dy, dw });
                 }
                 Instruction::WeightGradient { product: WeightGradient::new(&shape, self.isa), x, dy, dw }
             }

@@ -34,14 +34,22 @@ pub(crate) struct CpuProgram {
     steps: [Option<Step>; 2],
 }
 
+/// What decides which kernels a plan gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelOptions {
+    pub isa: Isa,
+    /// See [`crate::CpuOptions::exact`].
+    pub exact: bool,
+}
+
 /// Prepares the plans for arenas at given places, and states the scratch they need together.
 pub(crate) fn prepare(
     plans: &Plans,
     arena: &dyn Fn(Arena) -> *mut u8,
-    isa: Isa,
+    options: KernelOptions,
     shard: usize,
 ) -> Result<(Option<Prepared>, Prepared, Scratch), DeviceError> {
-    let run = |plan: &Plan| Preparation { plan, arena, isa, shard }.run();
+    let run = |plan: &Plan| Preparation { plan, arena, isa: options.isa, exact: options.exact, shard }.run();
     let train = plans.train.as_ref().map(run).transpose()?;
     let evaluate = run(&plans.evaluate)?;
     let scratch = train.iter().fold(evaluate.scratch, |scratch, train| scratch.max(train.scratch));
@@ -49,7 +57,12 @@ pub(crate) fn prepare(
 }
 
 impl CpuProgram {
-    pub(crate) fn new(plans: Plans, group: Option<Group>, threads: usize, isa: Isa) -> Result<Self, DeviceError> {
+    pub(crate) fn new(
+        plans: Plans,
+        group: Option<Group>,
+        threads: usize,
+        options: KernelOptions,
+    ) -> Result<Self, DeviceError> {
         let world_size = group.as_ref().map_or(1, Group::world_size);
         // Evaluation has no collectives: any number of ranks may share it out.
         let shards = plans.train.as_ref().map_or(world_size, |plan| plan.shards);
@@ -66,9 +79,9 @@ impl CpuProgram {
         let place =
             |arena: Arena| arenas.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, b)| b.as_ptr());
         let shard = group.as_ref().map_or(0, Group::rank);
-        let (train, evaluate, scratch) = prepare(&plans, &place, isa, shard)?;
+        let (train, evaluate, scratch) = prepare(&plans, &place, options, shard)?;
         let memory = |_| DeviceError::Memory { arena: "threads and scratch".into(), bytes: scratch.bytes(threads) };
-        let context = Context::new(threads, isa, scratch).map_err(memory)?;
+        let context = Context::new(threads, options.isa, scratch).map_err(memory)?;
         let buckets = plans.train.as_ref().map_or(0, |plan| plan.buckets.len());
         let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
         let mut program = CpuProgram { plans, train, evaluate, machine, arenas, steps: [None, None] };

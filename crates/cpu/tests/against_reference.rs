@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Batch, assert_agree, cpu_program, fill, gradients, levels, state};
-use enmasse_cpu::Isa;
+use common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
+use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{Program, StepMetrics};
 use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
@@ -14,9 +14,18 @@ fn run(program: &mut dyn Program, mode: Mode, batch: &Batch, step: u64) -> StepM
     program.metrics(ticket).unwrap()
 }
 
+/// What the tolerance of direct convolutions is multiplied by for Winograd's.
+const WINOGRAD: f64 = 3.0;
+
 fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
-    let what = format!("{name} on {isa}");
-    let (mut cpu, mut reference) = (cpu_program(plans, 2, isa, None), ReferenceProgram::new(plans.clone()));
+    let options = CpuOptions { threads: 2, isa: Some(isa), exact: true };
+    check_with(&format!("{name} on {isa}, exact"), plans, options, steps, tolerance);
+    let options = CpuOptions { exact: false, ..options };
+    check_with(&format!("{name} on {isa}"), plans, options, steps, WINOGRAD * tolerance);
+}
+
+fn check_with(what: &str, plans: &Plans, options: CpuOptions, steps: u64, tolerance: f64) {
+    let (mut cpu, mut reference) = (program_with(plans, options, None), ReferenceProgram::new(plans.clone()));
     fill(&mut reference);
     for step in 1..=steps {
         let mut batch = Batch::random(plans, step);
@@ -25,12 +34,12 @@ fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
         // Later gradients are taken at parameters that already differ: rounding grows from step to step.
         let growth = 10f64.powi(step as i32 - 1);
         if step == 1 {
-            assert_agree(&what, &gradients(plans), &*cpu, &reference, tolerance);
+            assert_agree(what, &gradients(plans), &*cpu, &reference, tolerance);
         }
         batch.labels[0] = -1;
         let (a, b) = (run(&mut *cpu, Mode::Evaluate, &batch, step), run(&mut reference, Mode::Evaluate, &batch, step));
         assert!((a.loss - b.loss).abs() <= tolerance * growth * b.loss.abs().max(1.0), "{what}: {a:?} {b:?}");
-        assert_agree(&what, &["logits".into(), "loss".into()], &*cpu, &reference, tolerance * growth);
+        assert_agree(what, &["logits".into(), "loss".into()], &*cpu, &reference, tolerance * growth);
     }
     assert_agree(&format!("{what} state"), &state(plans), &*cpu, &reference, tolerance * 100.0);
 }

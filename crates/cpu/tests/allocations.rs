@@ -53,7 +53,7 @@ fn allocations_of_ranks() -> u64 {
             let (plans, barrier, counted) = (&plans, &barrier, &counted);
             scope.spawn(move || {
                 let batch = Batch::random(plans, 1).shard(group.rank(), 2);
-                let cpu = Cpu::new(CpuOptions { threads: 2, isa: None }).unwrap();
+                let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
                 let mut program = cpu.compile(plans.clone(), Some(group)).unwrap();
                 let mut steps = |range: std::ops::RangeInclusive<u64>| {
                     barrier.wait();
@@ -85,7 +85,7 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     let (shared, unshared) = (train.arena_bytes(Arena::Activations), train.unshared_activations);
     assert!(shared * 10 <= unshared * 7, "{shared} bytes of activations, {unshared} if none shared memory");
     let threads = 3;
-    let cpu = Cpu::new(CpuOptions { threads, isa: None }).unwrap();
+    let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
     let stated = cpu.memory(&plans);
     let batch = Batch::random(&plans, 1);
     let before = resident();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Batch, assert_agree, cpu_program, fill, gradients, state};
+use common::{Batch, assert_agree, cpu_program, fill, gradients, program_with, state};
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, DeviceError, Program};
@@ -40,12 +40,15 @@ fn at_once(program: &mut dyn Program, batch: &Batch, step: u64) {
 fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
     let plans = compile(&model, &options(1, false)).unwrap();
     for isa in common::levels() {
-        let expected = bits(&mut *cpu_program(&plans, 1, isa, None), at_once);
+        let with = |threads, exact| {
+            let options = CpuOptions { threads, isa: Some(isa), exact };
+            bits(&mut *program_with(&plans, options, None), at_once)
+        };
+        let (expected, direct) = (with(1, false), with(1, true));
+        assert!(expected != direct, "{isa}: no convolution is Winograd's");
         for threads in [2, 3, 5] {
-            assert!(
-                bits(&mut *cpu_program(&plans, threads, isa, None), at_once) == expected,
-                "{isa} {threads} threads"
-            );
+            assert!(with(threads, false) == expected, "{isa} {threads} threads");
+            assert!(with(threads, true) == direct, "{isa} {threads} threads, exact");
         }
         let one_by_one = bits(&mut *cpu_program(&plans, 2, isa, None), |program, batch, step| {
             for phase in Phase::ALL {
@@ -161,10 +164,10 @@ fn what_does_not_fit_is_refused() {
     assert!(backward.contains("phase backward goes on with a forward phase"), "{backward}");
     program.submit(Mode::Train, &Phase::ALL, &good.inputs(1)).unwrap();
 
-    let cpu = Cpu::new(CpuOptions { threads: 1, isa: None }).unwrap();
+    let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
     let error = cpu.compile(compile(&model, &options(2, false)).unwrap(), None).err().unwrap().to_string();
     assert!(error.contains("2 shards, but there are 1 ranks"), "{error}");
-    assert!(Cpu::new(CpuOptions { threads: 0, isa: None }).is_err());
+    assert!(Cpu::new(CpuOptions { threads: 0, ..CpuOptions::default() }).is_err());
 }
 
 #[test]

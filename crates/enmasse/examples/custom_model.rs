@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let launched = std::env::var_os("RANK").is_some();
     let group = if launched { Rendezvous::from_environment()?.join()? } else { Group::single() };
     let threads = std::thread::available_parallelism()?.get().div_ceil(group.world_size());
-    let device = Cpu::new(CpuOptions { threads, isa: None })?;
+    let device = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
 
     let is_first = group.rank() == 0;
     let mut trainer = Trainer::new(config, &device).group(group).loader_threads(threads);

@@ -59,7 +59,7 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
     let train_loader = TrainLoader::new(&pool, data.train.clone(), preparation.train.clone(), sharding, config.seed)?;
     let test_loader = EvalLoader::new(&pool, data.validation.clone(), preparation.evaluation.clone(), sharding)?;
 
-    let device = Cpu::new(CpuOptions { threads: std::thread::available_parallelism()?.get(), isa: None })?;
+    let device = Cpu::new(CpuOptions::default())?;
     let forward = |x: Tensor, classes: usize| model.forward(x, classes);
     let plans = compile_plans(config, &preparation, &forward, data.classes.len(), 1)?;
     let mut program = device.compile(plans, None)?;

@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
 
     spawn(devices, |group| {
-        let device = Cpu::new(CpuOptions { threads: 1, isa: None })?;
+        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })?;
         let is_main = group.is_main();
         let mut trainer = Trainer::new(config.clone(), &device).group(group);
         if is_main {

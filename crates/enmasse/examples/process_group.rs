@@ -35,7 +35,7 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
     let validation = EvalLoader::new(&pool, data.validation.clone(), EvalTransform::new(32), sharding)?;
 
     // A plan for one shard has no collectives; the same seed gives every replica the same weights.
-    let device = Cpu::new(CpuOptions { threads: 1, isa: None })?;
+    let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })?;
     let mut program = device
         .compile(compile_plans(&config, &Preparation::new(&config, data.kind), &lenet, data.classes.len(), 1)?, None)?;
     initialize(program.as_mut(), config.seed)?;

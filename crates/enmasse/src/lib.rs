@@ -13,7 +13,7 @@
 //!
 //! let config = TrainConfig { model: "softmax".to_owned(), epochs: 3, size: Some(32), ..TrainConfig::default() };
 //! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
-//! let device = Cpu::new(CpuOptions { threads: 2, isa: None })?;
+//! let device = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() })?;
 //! let done = Trainer::new(config, &device).fit(&softmax, &data)?;
 //! println!("best validation accuracy: {:.3}", done.best_val_accuracy);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

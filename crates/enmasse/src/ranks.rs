@@ -46,7 +46,7 @@ impl Rank {
     /// This rank's share of the machine, to compute on.
     pub fn device(&self, config: &TrainConfig) -> Result<Cpu, Failure> {
         let threads = config.threads_of_rank(cores(), self.local_rank, self.local_ranks);
-        Cpu::new(CpuOptions { threads, isa: None }).map_err(Failure::error)
+        Cpu::new(CpuOptions { threads, exact: config.exact, ..CpuOptions::default() }).map_err(Failure::error)
     }
 
     /// This rank's share of the machine, to decode on.

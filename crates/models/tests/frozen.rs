@@ -87,7 +87,7 @@ fn only_norms_that_are_trained_exchange_statistics() {
 
 /// Bits of all state after each of three steps, the first entry before them.
 fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
-    let cpu = Cpu::new(CpuOptions { threads: 2, isa: None }).unwrap();
+    let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
     let mut program = cpu.compile(plans.clone(), None).unwrap();
     for tensor in plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters) {
         let values = tensor.init.values(7, &tensor.name, 0..tensor.shape.elements());

@@ -13,7 +13,7 @@ use enmasse_train::initialize;
 
 /// The CPU device at its best instruction set.
 fn cpu(threads: usize) -> Cpu {
-    Cpu::new(CpuOptions { threads, isa: None }).unwrap()
+    Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
 }
 
 const SIZE: usize = 20;

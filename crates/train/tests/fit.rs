@@ -16,7 +16,7 @@ use enmasse_train::{
 
 /// The CPU device at its best instruction set.
 fn cpu(threads: usize) -> Cpu {
-    Cpu::new(CpuOptions { threads, isa: None }).unwrap()
+    Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
 }
 
 /// Three classes of noisy colours.

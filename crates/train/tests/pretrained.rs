@@ -12,7 +12,8 @@ use enmasse_weights::{pth, safetensors};
 
 fn compiled(model: &dyn Fn(Tensor) -> Tensor, name: &str, size: usize, classes: usize, seed: u64) -> Box<dyn Program> {
     let plans = compile(model, &Options::new(name, 2, size, classes)).unwrap();
-    let mut program = Cpu::new(CpuOptions { threads: 1, isa: None }).unwrap().compile(plans, None).unwrap();
+    let mut program =
+        Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap().compile(plans, None).unwrap();
     initialize(program.as_mut(), seed).unwrap();
     program
 }

@@ -34,8 +34,42 @@ fn elements(batch: usize, size: [usize; 3]) -> usize {
     batch * size.iter().product::<usize>()
 }
 
+/// Scratch holds NaN, as what an instruction before may have left: whoever reads it before writing it is found out.
 fn context(threads: usize, isa: Isa, scratch: Scratch) -> Context {
-    Context::new(threads, isa, scratch).unwrap()
+    let context = Context::new(threads, isa, scratch).unwrap();
+    for region in context.private.iter().chain([&context.shared]) {
+        // SAFETY: the context is new.
+        unsafe { region.slice_mut(0, region.len()) }.fill(f32::NAN);
+    }
+    context
+}
+
+/// A buffer between margins, which hold NaN: a read there spoils results, and a write there is seen.
+struct Guarded(Vec<f32>);
+
+impl Guarded {
+    const MARGIN: usize = 64;
+
+    fn new(values: &[f32]) -> Self {
+        let margin = [f32::NAN; Self::MARGIN];
+        Guarded([&margin[..], values, &margin].concat())
+    }
+
+    fn empty(len: usize) -> Self {
+        Guarded::new(&vec![f32::NAN; len])
+    }
+
+    fn region(&mut self) -> Region<f32> {
+        let len = self.0.len() - 2 * Self::MARGIN;
+        Region::of_mut(&mut self.0[Self::MARGIN..][..len])
+    }
+
+    fn values(&self) -> Vec<f32> {
+        let (front, rest) = self.0.split_at(Self::MARGIN);
+        let (values, back) = rest.split_at(rest.len() - Self::MARGIN);
+        assert!(front.iter().chain(back).all(|value| value.is_nan()), "wrote outside");
+        values.to_vec()
+    }
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -48,6 +82,8 @@ type Gradient = Box<dyn Fn(&mut Context, [Region<f32>; 3])>;
 /// The directions of a layer by one algorithm.
 struct Algorithm {
     name: &'static str,
+    /// Of the largest value.
+    tolerance: f64,
     scratch: Scratch,
     /// `[x, w, y]`.
     forward: Directed,
@@ -62,6 +98,7 @@ fn products(shape: &ConvShape, isa: Isa) -> Algorithm {
     let gradient = WeightGradient::new(shape, isa);
     Algorithm {
         name: "products",
+        tolerance: 1e-5,
         scratch: forward.scratch().max(backward.scratch()).max(gradient.scratch()),
         // SAFETY: here and below, every region is a live buffer of the shape's size.
         forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
@@ -77,7 +114,24 @@ fn depthwise(shape: &ConvShape, isa: Isa) -> Algorithm {
     let gradient = DepthwiseGradient::new(shape, isa);
     Algorithm {
         name: "depthwise",
+        tolerance: 1e-5,
         scratch: gradient.scratch(),
+        // SAFETY: as above.
+        forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
+        // SAFETY: as above.
+        backward: Box::new(move |c, [dy, w, dx], start| unsafe { backward.run(c, dy, w, dx, start) }),
+        // SAFETY: as above.
+        gradient: Box::new(move |c, [x, dy, dw]| unsafe { gradient.run(c, x, dy, dw) }),
+    }
+}
+
+fn winograd(shape: &ConvShape, isa: Isa) -> Algorithm {
+    let (forward, backward) = (Winograd::forward(shape, isa), Winograd::backward_data(shape, isa));
+    let gradient = WinogradGradient::new(shape, isa);
+    Algorithm {
+        name: "winograd",
+        tolerance: 2e-5,
+        scratch: forward.scratch().max(backward.scratch()).max(gradient.scratch()),
         // SAFETY: as above.
         forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
         // SAFETY: as above.
@@ -100,26 +154,30 @@ fn check(shape: &ConvShape) {
         dx64[i] += f64::from(dy[o]) * f64::from(w[k]);
         dw64[k] += f64::from(dy[o]) * f64::from(x[i]);
     });
-    let algorithms = |isa| [Some(products(shape, isa)), shape.is_depthwise().then(|| depthwise(shape, isa))];
+    let algorithms = |isa| {
+        let depthwise = shape.is_depthwise().then(|| depthwise(shape, isa));
+        let winograd = winograd::applies(shape).then(|| winograd(shape, isa));
+        [Some(products(shape, isa)), depthwise, winograd]
+    };
     for (isa, algorithm) in available().flat_map(|isa| algorithms(isa).into_iter().flatten().map(move |a| (isa, a))) {
-        let Algorithm { name, scratch, forward, backward, gradient } = algorithm;
+        let Algorithm { name, tolerance, scratch, forward, backward, gradient } = algorithm;
         let isa_name = format!("{isa} {name}");
         let run = |threads| {
             let context = &mut context(threads, isa, scratch);
-            let (mut y, mut dx, mut dw) = (vec![f32::NAN; dy.len()], base.clone(), vec![f32::NAN; w.len()]);
-            let mut unbased = vec![f32::NAN; x.len()];
-            let bias = Start::Bias(Region::of(&bias));
-            forward(context, [Region::of(&x), Region::of(&w), Region::of_mut(&mut y)], bias);
-            let over = Region::of_mut(&mut dx);
-            backward(context, [Region::of(&dy), Region::of(&w), over], Start::Base(over));
-            backward(context, [Region::of(&dy), Region::of(&w), Region::of_mut(&mut unbased)], Start::Zero);
-            gradient(context, [Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw)]);
-            (y, dx, dw, unbased)
+            let [mut x, mut w, mut from, mut bias] = [&x, &w, &dy, &bias].map(|values| Guarded::new(values));
+            let [mut y, mut dw, mut unbased] = [dy.len(), weights, base.len()].map(Guarded::empty);
+            let mut dx = Guarded::new(&base);
+            let (x, w, from, over) = (x.region(), w.region(), from.region(), dx.region());
+            forward(context, [x, w, y.region()], Start::Bias(bias.region()));
+            backward(context, [from, w, over], Start::Base(over));
+            backward(context, [from, w, unbased.region()], Start::Zero);
+            gradient(context, [x, from, dw.region()]);
+            (y.values(), dx.values(), dw.values(), unbased.values())
         };
         let (y, dx, dw, unbased) = run(1);
-        assert_near(&format!("{isa_name} forward {shape:?}"), &y, &y64, 1e-5);
-        assert_near(&format!("{isa_name} backward data {shape:?}"), &dx, &dx64, 1e-5);
-        assert_near(&format!("{isa_name} backward weights {shape:?}"), &dw, &dw64, 1e-5);
+        assert_near(&format!("{isa_name} forward {shape:?}"), &y, &y64, tolerance);
+        assert_near(&format!("{isa_name} backward data {shape:?}"), &dx, &dx64, tolerance);
+        assert_near(&format!("{isa_name} backward weights {shape:?}"), &dw, &dw64, tolerance);
         let without: Vec<f64> = dx64.iter().zip(&base).map(|(d, b)| d - f64::from(*b)).collect();
         let scale = dx64.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         let expected = without.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
@@ -127,7 +185,7 @@ fn check(shape: &ConvShape) {
             &format!("{isa_name} without base {shape:?}"),
             &unbased,
             &without,
-            1e-5 * (scale / expected).max(1.0),
+            tolerance * (scale / expected).max(1.0),
         );
         for threads in [2, 3] {
             assert!(
@@ -165,6 +223,11 @@ fn layers_of_resnets() {
         // Pixels enough to cut the weight gradient into parts.
         Case(3, [40, 41], [5, 34], [3, 3], [1, 1], [1, 1], [1, 1], 1),
         Case(1, [11, 9], [5, 7], [3, 3], [1, 1], [2, 2], [2, 2], 1),
+        // Winograd: blocks that all threads share; several blocks of a part; a padding that only widens the map.
+        Case(3, [14, 13], [130, 70], [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        Case(2, [5, 6], [40, 200], [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        Case(70, [8, 16], [17, 33], [3, 3], [1, 1], [1, 1], [1, 1], 1),
+        Case(1, [9, 7], [18, 20], [3, 3], [1, 1], [5, 3], [1, 1], 1),
     ] {
         check(&shape(case).unwrap());
     }
@@ -210,6 +273,18 @@ proptest! {
     }
 
     #[test]
+    fn any_winograd_convolution(
+        batch in 1usize..5,
+        size in [1usize..20, 1usize..20],
+        channels in [prop::sample::select(vec![1usize, 5, 16, 33, 130]), prop::sample::select(vec![1usize, 2, 35, 160])],
+        padding in [0usize..5, 0usize..5],
+    ) {
+        if let Some(shape) = shape(Case(batch, size, channels, [3; 2], [1; 2], padding, [1; 2], 1)) {
+            check(&shape);
+        }
+    }
+
+    #[test]
     fn any_depthwise_convolution(
         batch in 1usize..4,
         size in [1usize..24, 1usize..24],
@@ -221,6 +296,45 @@ proptest! {
     ) {
         if let Some(shape) = shape(Case(batch, size, [channels; 2], kernel, stride, padding, dilation, channels)) {
             check(&shape);
+        }
+    }
+}
+
+/// Largest errors of forward, backward data and backward weights, relative to the largest value.
+fn errors(shape: &ConvShape, algorithm: &Algorithm, isa: Isa) -> [f64; 3] {
+    let (x, dy) = (noise(1, elements(shape.batch, shape.input)), noise(3, elements(shape.batch, shape.output)));
+    let weights = noise(2, 9 * shape.input[2] * shape.output[2]);
+    let (mut y64, mut dx64, mut dw64) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; weights.len()]);
+    for_each_product(shape, |i, k, o| {
+        y64[o] += f64::from(x[i]) * f64::from(weights[k]);
+        dx64[i] += f64::from(dy[o]) * f64::from(weights[k]);
+        dw64[k] += f64::from(dy[o]) * f64::from(x[i]);
+    });
+    let [mut y, mut dx, mut dw] = [dy.len(), x.len(), weights.len()].map(|len| vec![0.0; len]);
+    let context = &mut context(2, isa, algorithm.scratch);
+    let w = Region::of(&weights);
+    (algorithm.forward)(context, [Region::of(&x), w, Region::of_mut(&mut y)], Start::Zero);
+    (algorithm.backward)(context, [Region::of(&dy), w, Region::of_mut(&mut dx)], Start::Zero);
+    (algorithm.gradient)(context, [Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw)]);
+    let error = |found: &[f32], expected: &[f64]| {
+        let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        found.iter().zip(expected).fold(0.0f64, |m, (a, b)| m.max((f64::from(*a) - b).abs())) / scale
+    };
+    [error(&y, &y64), error(&dx, &dx64), error(&dw, &dw64)]
+}
+
+/// The figures in the documentation of `winograd`; shown with `--nocapture`.
+#[test]
+fn errors_of_layers() {
+    for [channels, size] in [[64, 56], [128, 28], [256, 14], [512, 7]] {
+        let shape = shape(Case(1, [size; 2], [channels; 2], [3; 2], [1; 2], [1; 2], [1; 2], 1)).unwrap();
+        for isa in available() {
+            for algorithm in [products(&shape, isa), winograd(&shape, isa)] {
+                let errors = errors(&shape, &algorithm, isa);
+                let [y, dx, dw] = errors;
+                println!("{channels}@{size} {isa} {}: {y:.1e} {dx:.1e} {dw:.1e}", algorithm.name);
+                assert!(errors.iter().all(|&error| error < algorithm.tolerance / 4.0), "{errors:?}");
+            }
         }
     }
 }

@@ -220,10 +220,11 @@ impl WeightGradient {
 }
 
 /// Adds the gradients of parts, in order.
-struct AddParts {
-    values: Region<f32>,
-    parts: usize,
-    sum: Region<f32>,
+pub(super) struct AddParts {
+    /// `[part][value]`.
+    pub values: Region<f32>,
+    pub parts: usize,
+    pub sum: Region<f32>,
 }
 
 impl Pass for AddParts {

@@ -9,8 +9,12 @@ use enmasse_tensor::RandomStream;
 
 /// A program of the cpu with random parameters, functions of their names.
 pub fn cpu_program(plans: &Plans, threads: usize, isa: Isa, group: Option<Group>) -> Box<dyn Program> {
-    let cpu = Cpu::new(CpuOptions { threads, isa: Some(isa) }).unwrap();
-    let mut program = cpu.compile(plans.clone(), group).unwrap();
+    program_with(plans, CpuOptions { threads, isa: Some(isa), exact: false }, group)
+}
+
+/// The same, for any options.
+pub fn program_with(plans: &Plans, options: CpuOptions, group: Option<Group>) -> Box<dyn Program> {
+    let mut program = Cpu::new(options).unwrap().compile(plans.clone(), group).unwrap();
     fill(&mut *program);
     program
 }

@@ -1,0 +1,318 @@
+//! The convolution, and the gradient of its input.
+
+use std::ops::Range;
+
+use super::tiles::{Layout, Planes, Tiling, TransformPatches, TransformResult};
+use super::weights::{DEPTHS, Filters, TransformWeights, WeightLayout};
+use super::{PLANES, even_pieces, odd_lines, row_values};
+use crate::conv::{ConvShape, Start};
+use crate::gemm::{Product, multiply, panel_width, tile_rows};
+use crate::isa::{Isa, dispatch};
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+
+/// Channels up to which a thread works alone on its blocks: with more, the transformed weights are read too often.
+const ALONE_CHANNELS: usize = 128;
+/// Values of transformed patches and products that a thread has in work: most of a second-level cache of 1 MiB.
+const BLOCK_VALUES: usize = 130_000;
+/// Values of the transformed patches that all threads share: half of a third-level cache of 32 MiB.
+const SHARED_VALUES: usize = 1 << 22;
+/// Tiles and columns of a piece where patches are shared.
+const PIECE: [usize; 2] = [56, 64];
+/// Columns of a piece that transforms its own weights.
+const FUSED_COLUMNS: usize = 32;
+/// Depths of which it does so at a time: their transform stays in the second-level cache.
+const FUSED_DEPTHS: usize = 128;
+/// Values of transformed weights above which that is faster than to have them in memory: half of a third-level cache.
+const FUSED_VALUES: usize = 1 << 22;
+/// Tasks that a layer is cut into at least, where it can be.
+const TASKS: usize = 16;
+/// Tiles per task where patches are shared.
+const PATCH_TILES: usize = 4;
+
+/// Tiles whose patches are transformed before they are multiplied.
+struct Block {
+    tiles: Range<usize>,
+    /// Tiles, counted from the block's first, and columns that are multiplied together.
+    pieces: Vec<(Range<usize>, Range<usize>)>,
+}
+
+/// How threads share the work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Work {
+    /// Each takes blocks, from patches to results.
+    Blocks,
+    /// All take patches of a block, then pieces of its products and results.
+    Pieces,
+    /// The same, and a piece transforms its own weights, so that the transformed weights never exist as a whole.
+    FusedPieces,
+}
+
+/// A prepared convolution.
+pub(crate) struct Winograd {
+    isa: Isa,
+    source: [usize; 3],
+    result: [usize; 3],
+    offset: [isize; 2],
+    tiling: Tiling,
+    filters: Filters,
+    work: Work,
+    /// Transformed weights: all, or those of a piece.
+    weights: WeightLayout,
+    blocks: Vec<Block>,
+    /// Transformed patches of a block.
+    patches: Layout,
+    /// Products of a piece.
+    products: Layout,
+    /// Where the rows of these begin.
+    rows: Vec<usize>,
+}
+
+impl Winograd {
+    /// `(x, w) -> y`.
+    pub(crate) fn forward(shape: &ConvShape, isa: Isa) -> Self {
+        let offset = shape.conv.window.padding.map(|padding| -(padding as isize));
+        Self::new(shape, isa, false, shape.input, shape.output, offset)
+    }
+
+    /// `(dy, w) -> dx`.
+    pub(crate) fn backward_data(shape: &ConvShape, isa: Isa) -> Self {
+        let offset = shape.conv.window.padding.map(|padding| padding as isize - 2);
+        Self::new(shape, isa, true, shape.output, shape.input, offset)
+    }
+
+    fn new(
+        shape: &ConvShape,
+        isa: Isa,
+        flipped: bool,
+        source: [usize; 3],
+        result: [usize; 3],
+        offset: [isize; 2],
+    ) -> Self {
+        let tiling = Tiling::new(shape.batch, result);
+        let (inputs, outputs) = (shape.input[2], shape.output[2]);
+        let filters = Filters { inputs, outputs, flipped };
+        let (depth, columns, width) = (filters.depth(), filters.columns(), panel_width(isa));
+        let mut weights = WeightLayout::new(depth, columns, width);
+        let work = match depth.max(columns) <= ALONE_CHANNELS {
+            true => Work::Blocks,
+            // With few tiles, each weight is used by one piece alone.
+            false if weights.len() > FUSED_VALUES || tiling.count <= PIECE[0] => Work::FusedPieces,
+            false => Work::Pieces,
+        };
+        if work == Work::FusedPieces {
+            weights = WeightLayout::new(FUSED_DEPTHS.min(depth), FUSED_COLUMNS.min(columns), width);
+        }
+        let most = match work {
+            Work::Blocks => {
+                let most = BLOCK_VALUES / (PLANES * (row_values(depth) + row_values(columns)));
+                let height = tile_rows(isa);
+                // Few tiles: smaller blocks, for more threads.
+                (most.min(tiling.count.div_ceil(TASKS)) / height).max(1) * height
+            }
+            Work::Pieces | Work::FusedPieces => SHARED_VALUES / (PLANES * row_values(depth)),
+        };
+        let blocks: Vec<Block> = even_pieces(tiling.count, most)
+            .map(|tiles| Block { pieces: pieces(work, tiles.len(), columns, width), tiles })
+            .collect();
+        let block_tiles = blocks.iter().map(|block| block.tiles.len()).max().unwrap_or(0);
+        let all = || blocks.iter().flat_map(|block| &block.pieces);
+        let piece_tiles = all().map(|(tiles, _)| tiles.len()).max().unwrap_or(0);
+        let piece_columns = all().map(|(_, columns)| columns.len()).max().unwrap_or(0);
+        let (patches, products) = (Layout::rows(block_tiles, depth), Layout::rows(piece_tiles, piece_columns));
+        let rows = (0..piece_tiles).map(|tile| tile * products.row).collect();
+        Winograd { isa, source, result, offset, tiling, filters, work, weights, blocks, patches, products, rows }
+    }
+
+    /// Values of the zeros at the start of the scratch.
+    fn zeros(&self) -> usize {
+        odd_lines(self.filters.depth())
+    }
+
+    /// Scratch that [`Winograd::run`] needs.
+    pub(crate) fn scratch(&self) -> Scratch {
+        let (patches, products) = (self.patches.len(), self.products.len());
+        let (zeros, weights) = (self.zeros(), self.weights.len());
+        match self.work {
+            Work::Blocks => Scratch { shared: zeros + weights, private: patches + products },
+            Work::Pieces => Scratch { shared: zeros + weights + patches, private: products },
+            Work::FusedPieces => Scratch { shared: zeros + patches, private: products + weights },
+        }
+    }
+
+    /// Computes the convolution.
+    ///
+    /// # Safety
+    /// The regions are valid, of the shapes the convolution was prepared for, and not written by others; `result` lies
+    /// over nothing but the base.
+    pub(crate) unsafe fn run(
+        &self,
+        context: &mut Context,
+        source: Region<f32>,
+        weights: Region<f32>,
+        result: Region<f32>,
+        start: Start,
+    ) {
+        let zeros = context.shared.part(0, self.zeros());
+        // SAFETY: the scratch is this instruction's.
+        unsafe { zeros.slice_mut(0, zeros.len()) }.fill(0.0);
+        let fused = self.work == Work::FusedPieces;
+        let transformed = context.shared.part(zeros.len(), if fused { 0 } else { self.weights.len() });
+        let private = &context.private;
+        let job = Job { conv: self, source, weights, transformed, zeros, result, start };
+        if !fused {
+            let panels = self.filters.columns().div_ceil(self.weights.width);
+            context.pool.run(panels * self.filters.depth().div_ceil(DEPTHS), |task, _| {
+                let (panel, first) = (task % panels, task / panels * DEPTHS);
+                let depths = first..self.filters.depth().min(first + DEPTHS);
+                let place = panel * self.weights.panel + first * self.weights.width;
+                let out = transformed.part(place, transformed.len() - place);
+                // SAFETY: tasks write disjoint pieces of the scratch.
+                unsafe { job.transform_weights(depths, panel * self.weights.width, out) }
+            });
+        }
+        if self.work == Work::Blocks {
+            context.pool.run(self.blocks.len(), |task, thread| {
+                let block = &self.blocks[task];
+                let patches = Planes { data: private[thread].part(0, self.patches.len()), layout: self.patches };
+                // SAFETY: tasks write disjoint tiles of the result, and each thread its own scratch.
+                unsafe {
+                    job.transform(block.tiles.clone(), patches);
+                    let rest = private[thread].part(patches.data.len(), self.products.len());
+                    block.pieces.iter().for_each(|piece| job.multiply(block, piece, patches, rest));
+                }
+            });
+            return;
+        }
+        let data = context.shared.part(zeros.len() + transformed.len(), self.patches.len());
+        let patches = Planes { data, layout: self.patches };
+        for block in &self.blocks {
+            let tiles = block.tiles.len();
+            context.pool.run(tiles.div_ceil(PATCH_TILES), |task, _| {
+                let (first, end) = (task * PATCH_TILES, tiles.min((task + 1) * PATCH_TILES));
+                // SAFETY: tasks write disjoint rows of the patches.
+                unsafe { job.transform(block.tiles.start + first..block.tiles.start + end, patches.starting_at(first)) }
+            });
+            context.pool.run(block.pieces.len(), |task, thread| {
+                // SAFETY: tasks write disjoint pieces of the result, and each thread its own scratch.
+                unsafe { job.multiply(block, &block.pieces[task], patches, private[thread]) }
+            });
+        }
+    }
+}
+
+/// Cuts a block of tiles into pieces.
+fn pieces(work: Work, tiles: usize, columns: usize, width: usize) -> Vec<(Range<usize>, Range<usize>)> {
+    let [most, step] = PIECE;
+    let count = tiles.div_ceil(most);
+    let step = match work {
+        Work::Blocks => return vec![(0..tiles, 0..columns)],
+        Work::FusedPieces => FUSED_COLUMNS,
+        Work::Pieces if count * columns.div_ceil(step) < TASKS => columns.div_ceil(TASKS.div_ceil(count)),
+        Work::Pieces => step,
+    };
+    let step = step.next_multiple_of(width);
+    even_pieces(tiles, most)
+        .flat_map(|tiles| {
+            (0..columns).step_by(step).map(move |start| (tiles.clone(), start..(start + step).min(columns)))
+        })
+        .collect()
+}
+
+/// One run.
+struct Job<'a> {
+    conv: &'a Winograd,
+    source: Region<f32>,
+    weights: Region<f32>,
+    /// All transformed weights, unless pieces transform their own.
+    transformed: Region<f32>,
+    zeros: Region<f32>,
+    result: Region<f32>,
+    start: Start,
+}
+
+impl Job<'_> {
+    unsafe fn transform(&self, tiles: Range<usize>, out: Planes) {
+        let Winograd { isa, source: size, offset, ref tiling, .. } = *self.conv;
+        let patches =
+            TransformPatches::<6> { source: self.source, size, tiling, tiles, offset, zeros: self.zeros, out };
+        // SAFETY: the caller's promise.
+        unsafe { dispatch(isa, patches) }
+    }
+
+    unsafe fn transform_weights(&self, depths: Range<usize>, column: usize, out: Region<f32>) {
+        let Winograd { isa, filters, weights: layout, .. } = *self.conv;
+        // SAFETY: the caller's promise.
+        unsafe { dispatch(isa, TransformWeights { filters, weights: self.weights, depths, column, out, layout }) }
+    }
+
+    /// Some depths of some columns' transformed weights, made in the scratch if they are not there yet.
+    unsafe fn weights(&self, depths: &Range<usize>, columns: &Range<usize>, scratch: Region<f32>) -> Region<f32> {
+        let WeightLayout { width, panel, .. } = self.conv.weights;
+        if self.conv.work != Work::FusedPieces {
+            let first = columns.start / width * panel + depths.start * width;
+            return self.transformed.part(first, self.transformed.len() - first);
+        }
+        for (index, column) in columns.clone().step_by(width).enumerate() {
+            for first in depths.clone().step_by(DEPTHS) {
+                let place = index * panel + (first - depths.start) * width;
+                let out = scratch.part(place, self.conv.weights.len() - place);
+                // SAFETY: the caller's promise; the scratch is this thread's.
+                unsafe { self.transform_weights(first..depths.end.min(first + DEPTHS), column, out) }
+            }
+        }
+        scratch
+    }
+
+    /// Products of a piece, and their transform. The scratch holds the products, then weights.
+    unsafe fn multiply(
+        &self,
+        block: &Block,
+        (tiles, columns): &(Range<usize>, Range<usize>),
+        patches: Planes,
+        scratch: Region<f32>,
+    ) {
+        let Winograd { isa, ref filters, work, ref weights, products: to, ref rows, .. } = *self.conv;
+        let products = Planes { data: scratch.part(0, to.len()), layout: to };
+        let scratch = scratch.part(to.len(), scratch.len() - to.len());
+        let (from, depth) = (patches.layout, filters.depth());
+        let step = if work == Work::FusedPieces { FUSED_DEPTHS } else { depth };
+        for first in (0..depth).step_by(step) {
+            let depths = first..depth.min(first + step);
+            // SAFETY: the caller's promise.
+            let b = unsafe { self.weights(&depths, columns, scratch) };
+            for plane in 0..PLANES {
+                let place = plane * from.plane + tiles.start * from.row + first;
+                let c = products.data.at(plane * to.plane, (tiles.len() - 1) * to.row + columns.len());
+                let product = Product {
+                    rows: tiles.len(),
+                    columns: columns.len(),
+                    depth: depths.len(),
+                    a: patches.data.at(place, (tiles.len() - 1) * from.row + depths.len()),
+                    stride: from.row,
+                    transposed: false,
+                    b: b.at(plane * weights.plane, (columns.len().div_ceil(weights.width) - 1) * weights.panel),
+                    panel: weights.panel,
+                    c,
+                    c_rows: rows.as_ptr(),
+                    init: if first == 0 { std::ptr::null() } else { c.cast_const() },
+                    init_rows: rows.as_ptr(),
+                };
+                // SAFETY: addresses as computed above; the products are this thread's.
+                unsafe { multiply(isa, &product) };
+            }
+        }
+        let start = block.tiles.start;
+        let transform = TransformResult {
+            products,
+            tiling: &self.conv.tiling,
+            tiles: start + tiles.start..start + tiles.end,
+            result: self.result,
+            size: self.conv.result,
+            channels: columns.clone(),
+            start: self.start,
+        };
+        // SAFETY: this task owns its tiles and channels of the result.
+        unsafe { dispatch(isa, transform) }
+    }
+}

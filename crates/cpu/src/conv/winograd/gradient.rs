@@ -1,0 +1,249 @@
+//! The gradient of the weights.
+//!
+//! Tiles are the depth of the products here. With few channels, tiles are cut into parts, each with a gradient of its
+//! own, which are added in order; a thread works alone on a part. With many, all threads work on the same tiles, and
+//! tasks own pieces of the gradient. Either way a piece of the 36 matrices is transformed back while it is in the
+//! second-level cache, so that they never exist as a whole.
+
+use std::ops::Range;
+
+use super::tiles::{Layout, Planes, Tiling, TransformPatches};
+use super::weights::{TAPS, TransformGradient};
+use super::{PLANES, even_pieces, odd_lines, row_values};
+use crate::conv::ConvShape;
+use crate::conv::weight_gradient::AddParts;
+use crate::gemm::{Product, multiply, panel_width};
+use crate::isa::{Isa, dispatch};
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+use crate::sweep;
+
+/// Channels up to which a thread works alone on its tiles.
+const ALONE_CHANNELS: usize = 128;
+/// Tiles in work at a time, where a thread works alone: enough that the products' depth outweighs their transform.
+const BLOCK_TILES: usize = 56;
+/// Parts that tiles are cut into at most.
+const PARTS: usize = 16;
+/// The most values that gradients of parts may take together.
+const PART_VALUES: usize = 1 << 22;
+/// The fewest tiles of a part.
+const PART_TILES: usize = 16;
+/// Values of transformed patches and gradients that all threads share: most of a third-level cache of 32 MiB.
+const SHARED_VALUES: usize = 5 << 20;
+/// Inputs and outputs of a piece.
+const PIECE: [usize; 2] = [28, 128];
+/// Tiles per task where patches are shared.
+const PATCH_TILES: usize = 4;
+
+/// A prepared gradient of weights.
+pub(crate) struct WinogradGradient {
+    shape: ConvShape,
+    isa: Isa,
+    tiling: Tiling,
+    /// Whether all threads work on one block.
+    shared: bool,
+    /// Blocks of tiles of each part.
+    parts: Vec<Vec<Range<usize>>>,
+    /// Transformed patches and gradients of a block.
+    operands: [Layout; 2],
+    /// Inputs and outputs of each piece.
+    pieces: Vec<[Range<usize>; 2]>,
+    /// Products of a piece, whose rows are inputs.
+    products: Layout,
+    /// Where these rows begin.
+    rows: Vec<usize>,
+}
+
+impl WinogradGradient {
+    /// `(x, dy) -> dw`.
+    pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
+        let tiling = Tiling::new(shape.batch, shape.output);
+        let (inputs, outputs, width) = (shape.input[2], shape.output[2], panel_width(isa));
+        let shared = inputs.max(outputs) > ALONE_CHANNELS;
+        let per_tile = PLANES * (row_values(inputs) + outputs.next_multiple_of(width));
+        let (parts, most) = match shared {
+            true => (1, SHARED_VALUES / per_tile),
+            false => (PARTS.min(PART_VALUES / (TAPS * inputs * outputs)), BLOCK_TILES),
+        };
+        let parts: Vec<Vec<_>> = even_pieces(tiling.count, tiling.count.div_ceil(parts.max(1)).max(PART_TILES))
+            .map(|part| even_pieces(part.len(), most).map(|b| part.start + b.start..part.start + b.end).collect())
+            .collect();
+        let step = PIECE[1].min(outputs).next_multiple_of(width);
+        let pieces: Vec<_> = even_pieces(inputs, PIECE[0])
+            .flat_map(|rows| {
+                (0..outputs).step_by(step).map(move |start| [rows.clone(), start..(start + step).min(outputs)])
+            })
+            .collect();
+        let block_tiles = parts.iter().flatten().map(|block| block.len()).max().unwrap_or(0);
+        let piece_inputs = pieces.iter().map(|[inputs, _]| inputs.len()).max().unwrap_or(0);
+        let products = Layout::rows(piece_inputs, step.min(outputs));
+        let rows = (0..piece_inputs).map(|input| input * products.row).collect();
+        let operands = [Layout::rows(block_tiles, inputs), Layout::panels(block_tiles, outputs, width)];
+        let shape = *shape;
+        WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, products, rows }
+    }
+
+    /// Values of the gradient.
+    fn len(&self) -> usize {
+        TAPS * self.shape.input[2] * self.shape.output[2]
+    }
+
+    /// Values of the zeros at the start of the scratch.
+    fn zeros(&self) -> usize {
+        odd_lines(self.shape.input[2].max(self.shape.output[2]))
+    }
+
+    /// The operands, one after the other from `first` on.
+    fn operands(&self, scratch: Region<f32>, first: usize) -> [Planes; 2] {
+        let [patches, gradients] = self.operands;
+        [
+            Planes { data: scratch.part(first, patches.len()), layout: patches },
+            Planes { data: scratch.part(first + patches.len(), gradients.len()), layout: gradients },
+        ]
+    }
+
+    /// Scratch that [`WinogradGradient::run`] needs.
+    pub(crate) fn scratch(&self) -> Scratch {
+        let operands = self.operands.iter().map(Layout::len).sum::<usize>();
+        let products = self.products.len();
+        let gradients = if self.parts.len() > 1 { self.parts.len() * self.len() } else { 0 };
+        match self.shared {
+            true => Scratch { shared: self.zeros() + operands, private: products },
+            false => Scratch { shared: self.zeros() + gradients, private: products + operands },
+        }
+    }
+
+    /// Computes the gradient.
+    ///
+    /// # Safety
+    /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
+    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
+        let zeros = context.shared.part(0, self.zeros());
+        let rest = context.shared.part(zeros.len(), context.shared.len() - zeros.len());
+        // SAFETY: the scratch is this instruction's.
+        unsafe { zeros.slice_mut(0, zeros.len()) }.fill(0.0);
+        let private = &context.private;
+        let products =
+            |thread: usize| Planes { data: private[thread].part(0, self.products.len()), layout: self.products };
+        let job = Job { of: self, x, dy, zeros };
+        if self.shared {
+            let operands = self.operands(rest, 0);
+            for (number, block) in self.parts.iter().flatten().enumerate() {
+                let tiles = block.len();
+                context.pool.run(tiles.div_ceil(PATCH_TILES), |task, _| {
+                    let (first, end) = (task * PATCH_TILES, tiles.min((task + 1) * PATCH_TILES));
+                    let operands = operands.map(|planes| planes.starting_at(first));
+                    // SAFETY: tasks write disjoint rows of the operands.
+                    unsafe { job.transform(block.start + first..block.start + end, operands) }
+                });
+                context.pool.run(self.pieces.len(), |task, thread| {
+                    let (piece, products) = (&self.pieces[task], products(thread));
+                    // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own scratch.
+                    unsafe { job.multiply(piece, tiles, operands, products, dw, number > 0) }
+                });
+            }
+            return;
+        }
+        context.pool.run(self.parts.len(), |part, thread| {
+            let dw = if self.parts.len() > 1 { rest.part(part * self.len(), self.len()) } else { dw };
+            let operands = self.operands(private[thread], self.products.len());
+            for (number, block) in self.parts[part].iter().enumerate() {
+                // SAFETY: parts have gradients of their own, and each thread its own scratch.
+                unsafe {
+                    job.transform(block.clone(), operands);
+                    for piece in &self.pieces {
+                        job.multiply(piece, block.len(), operands, products(thread), dw, number > 0);
+                    }
+                }
+            }
+        });
+        if self.parts.len() > 1 {
+            let pass = AddParts { values: rest, parts: self.parts.len(), sum: dw };
+            // SAFETY: the parts are complete, and the gradient is this instruction's.
+            unsafe { sweep::flat(context, self.len(), &pass) }
+        }
+    }
+}
+
+/// One run.
+struct Job<'a> {
+    of: &'a WinogradGradient,
+    x: Region<f32>,
+    dy: Region<f32>,
+    zeros: Region<f32>,
+}
+
+impl Job<'_> {
+    unsafe fn transform(&self, tiles: Range<usize>, [patches, gradients]: [Planes; 2]) {
+        let WinogradGradient { isa, ref shape, ref tiling, .. } = *self.of;
+        let x = TransformPatches::<6> {
+            source: self.x,
+            size: shape.input,
+            tiling,
+            tiles: tiles.clone(),
+            offset: shape.conv.window.padding.map(|padding| -(padding as isize)),
+            zeros: self.zeros,
+            out: patches,
+        };
+        let dy = TransformPatches::<4> {
+            source: self.dy,
+            size: shape.output,
+            tiling,
+            tiles,
+            offset: [0; 2],
+            zeros: self.zeros,
+            out: gradients,
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            dispatch(isa, x);
+            dispatch(isa, dy);
+        }
+    }
+
+    /// One piece of the gradient, from the tiles of a block.
+    unsafe fn multiply(
+        &self,
+        [inputs, outputs]: &[Range<usize>; 2],
+        tiles: usize,
+        [patches, gradients]: [Planes; 2],
+        products: Planes,
+        dw: Region<f32>,
+        add: bool,
+    ) {
+        let WinogradGradient { isa, ref shape, ref rows, .. } = *self.of;
+        let width = panel_width(isa);
+        let panels = outputs.len().div_ceil(width);
+        let (a, b, c) = (patches.layout, gradients.layout, products.layout);
+        for plane in 0..PLANES {
+            let product = Product {
+                rows: inputs.len(),
+                columns: outputs.len(),
+                depth: tiles,
+                a: patches.data.at(plane * a.plane + inputs.start, (tiles - 1) * a.row + inputs.len()),
+                stride: a.row,
+                transposed: true,
+                b: gradients
+                    .data
+                    .at(plane * b.plane + outputs.start / width * b.panel, (panels - 1) * b.panel + tiles * width),
+                panel: b.panel,
+                c: products.data.at(plane * c.plane, (inputs.len() - 1) * c.row + outputs.len()),
+                c_rows: rows.as_ptr(),
+                init: std::ptr::null(),
+                init_rows: rows.as_ptr(),
+            };
+            // SAFETY: addresses as computed above; the products are this thread's.
+            unsafe { multiply(isa, &product) };
+        }
+        let transform = TransformGradient {
+            products,
+            gradient: dw,
+            size: [shape.input[2], shape.output[2]],
+            inputs: inputs.clone(),
+            outputs: outputs.clone(),
+            add,
+        };
+        // SAFETY: this task owns its piece of the gradient.
+        unsafe { dispatch(isa, transform) }
+    }
+}

@@ -1,0 +1,268 @@
+//! The transforms of tiles: patches of a tensor to 36 matrices, and 36 matrices to tiles of the result.
+
+use std::ops::Range;
+
+use super::transform;
+use super::{PLANES, odd_lines, row_values};
+use crate::conv::Start;
+use crate::isa::{Kernel, Scalar, Simd};
+use crate::region::Region;
+
+/// Pixels along each side of a tile of the result.
+pub(super) const TILE: usize = 4;
+
+/// The tiles of a tensor `[batch, height, width, channels]`, in row-major order; those at the lower and right edge may
+/// reach over it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiling {
+    rows: usize,
+    columns: usize,
+    /// Tiles of all images.
+    pub count: usize,
+}
+
+impl Tiling {
+    pub(super) fn new(batch: usize, size: [usize; 3]) -> Self {
+        let (rows, columns) = (size[0].div_ceil(TILE), size[1].div_ceil(TILE));
+        Tiling { rows, columns, count: batch * rows * columns }
+    }
+
+    /// Image, and row and column of the tile's first pixel.
+    fn place(&self, tile: usize) -> (usize, usize, usize) {
+        let (row, column) = (tile / self.columns, tile % self.columns);
+        (row / self.rows, row % self.rows * TILE, column * TILE)
+    }
+}
+
+/// Where the values of 36 matrices lie, which have a row per tile and columns in panels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Values from plane to plane: an odd number of cache lines, so that the 36 spread over the sets of the cache.
+    pub plane: usize,
+    /// Values from tile to tile.
+    pub row: usize,
+    /// Values from panel to panel.
+    pub panel: usize,
+    /// Columns of a panel are two to this power.
+    shift: u32,
+}
+
+impl Layout {
+    /// Rows of `columns` values, for up to `tiles` tiles.
+    pub(super) fn rows(tiles: usize, columns: usize) -> Self {
+        let row = row_values(columns);
+        Layout { plane: odd_lines(tiles * row), row, panel: 0, shift: usize::BITS - 1 }
+    }
+
+    /// Panels of `width` columns, a power of two, for up to `tiles` tiles.
+    pub(super) fn panels(tiles: usize, columns: usize, width: usize) -> Self {
+        debug_assert!(width.is_power_of_two());
+        let panel = tiles * width;
+        Layout { plane: odd_lines(columns.div_ceil(width) * panel), row: width, panel, shift: width.trailing_zeros() }
+    }
+
+    /// Values of all matrices.
+    pub(super) fn len(&self) -> usize {
+        PLANES * self.plane
+    }
+
+    /// Columns, with those that fill the last panel.
+    fn filled(&self, columns: usize) -> usize {
+        if self.panel == 0 { columns } else { columns.next_multiple_of(1 << self.shift) }
+    }
+
+    /// Where a column of a tile's row lies in plane 0.
+    #[inline(always)]
+    fn at(&self, tile: usize, column: usize) -> usize {
+        (column >> self.shift) * self.panel + tile * self.row + (column & ((1 << self.shift) - 1))
+    }
+}
+
+/// 36 matrices in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Planes {
+    pub data: Region<f32>,
+    pub layout: Layout,
+}
+
+impl Planes {
+    /// The matrices from another tile on.
+    pub(super) fn starting_at(&self, tile: usize) -> Self {
+        let skipped = tile * self.layout.row;
+        Planes { data: self.data.part(skipped, self.data.len() - skipped), layout: self.layout }
+    }
+
+    /// The address of `count` columns of a tile's row in plane 0, of which every plane has as many.
+    #[inline(always)]
+    pub(super) fn at(&self, tile: usize, column: usize, count: usize) -> *mut f32 {
+        self.data.at(self.layout.at(tile, column), (PLANES - 1) * self.layout.plane + count)
+    }
+}
+
+/// Transforms patches of `N x N` pixels: 6 x 6 of the source, or 4 x 4 of the result's gradient.
+pub(super) struct TransformPatches<'a, const N: usize> {
+    pub source: Region<f32>,
+    /// Height, width and channels of the source.
+    pub size: [usize; 3],
+    pub tiling: &'a Tiling,
+    pub tiles: Range<usize>,
+    /// From a tile's first pixel to its patch's.
+    pub offset: [isize; 2],
+    /// As many zeros as there are channels: what lies outside the map.
+    pub zeros: Region<f32>,
+    pub out: Planes,
+}
+
+impl<const N: usize> Kernel for TransformPatches<'_, N> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let [height, width, channels] = self.size;
+        let filled = self.out.layout.filled(channels);
+        for (row, tile) in self.tiles.clone().enumerate() {
+            let (image, top, left) = self.tiling.place(tile);
+            let (top, left) = (top as isize + self.offset[0], left as isize + self.offset[1]);
+            let mut pixels = [[self.zeros.at(0, channels).cast_const(); N]; N];
+            for (y, pixels) in (top..).zip(&mut pixels) {
+                for (x, pixel) in (left..).zip(pixels) {
+                    if (0..height as isize).contains(&y) && (0..width as isize).contains(&x) {
+                        let place = (image * height + y as usize) * width + x as usize;
+                        *pixel = self.source.at(place * channels, channels);
+                    }
+                }
+            }
+            let mut channel = 0;
+            // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last panel.
+            unsafe {
+                while channel + S::LANES <= channels {
+                    self.transform::<S>(&pixels, row, channel);
+                    channel += S::LANES;
+                }
+                while channel < channels {
+                    self.transform::<Scalar>(&pixels, row, channel);
+                    channel += 1;
+                }
+                for channel in channels..filled {
+                    let out = self.out.at(row, channel, 1);
+                    (0..PLANES).for_each(|plane| *out.add(plane * self.out.layout.plane) = 0.0);
+                }
+            }
+        }
+    }
+}
+
+impl<const N: usize> TransformPatches<'_, N> {
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+    unsafe fn transform<S: Simd>(&self, pixels: &[[*const f32; N]; N], row: usize, channel: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // By columns, then by rows.
+            let mut half = [[S::splat(0.0); 6]; 6];
+            for x in 0..N {
+                let mut column = [S::splat(0.0); 6];
+                for y in 0..N {
+                    column[y] = S::load(pixels[y][x].add(channel));
+                }
+                let column = one_dimension::<S, N>(column);
+                for i in 0..6 {
+                    half[i][x] = column[i];
+                }
+            }
+            let out = self.out.at(row, channel, S::LANES);
+            for i in 0..6 {
+                let values = one_dimension::<S, N>(half[i]);
+                for j in 0..6 {
+                    S::store(out.add((i * 6 + j) * self.out.layout.plane), values[j]);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn one_dimension<S: Simd, const N: usize>(values: [S::V; 6]) -> [S::V; 6] {
+    // SAFETY: the caller's promise.
+    unsafe { if N == 6 { transform::source::<S>(values) } else { transform::result_gradient::<S>(values) } }
+}
+
+/// Transforms products back to tiles of the result.
+pub(super) struct TransformResult<'a> {
+    pub products: Planes,
+    pub tiling: &'a Tiling,
+    pub tiles: Range<usize>,
+    pub result: Region<f32>,
+    /// Height, width and channels of the result.
+    pub size: [usize; 3],
+    /// Which channels of it the products' columns are.
+    pub channels: Range<usize>,
+    pub start: Start,
+}
+
+impl Kernel for TransformResult<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let [height, width, channels] = self.size;
+        for (row, tile) in self.tiles.clone().enumerate() {
+            let (image, top, left) = self.tiling.place(tile);
+            let rows = TILE.min(height - top);
+            let columns = TILE.min(width - left);
+            let corner = ((image * height + top) * width + left) * channels;
+            let mut channel = self.channels.start;
+            // SAFETY: rows and columns are those of the tile that lie on the map.
+            unsafe {
+                while channel + S::LANES <= self.channels.end {
+                    self.transform::<S>(row, corner, [rows, columns], channel);
+                    channel += S::LANES;
+                }
+                while channel < self.channels.end {
+                    self.transform::<Scalar>(row, corner, [rows, columns], channel);
+                    channel += 1;
+                }
+            }
+        }
+    }
+}
+
+impl TransformResult<'_> {
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+    unsafe fn transform<S: Simd>(&self, row: usize, corner: usize, [rows, columns]: [usize; 2], channel: usize) {
+        let [_, width, channels] = self.size;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let from = self.products.at(row, channel - self.channels.start, S::LANES).cast_const();
+            let mut half = [[S::splat(0.0); 6]; 4];
+            for j in 0..6 {
+                let mut column = [S::splat(0.0); 6];
+                for i in 0..6 {
+                    column[i] = S::load(from.add((i * 6 + j) * self.products.layout.plane));
+                }
+                let column = transform::result::<S>(column);
+                for y in 0..4 {
+                    half[y][j] = column[y];
+                }
+            }
+            let bias = match self.start {
+                Start::Bias(bias) => S::load(bias.at(channel, S::LANES)),
+                _ => S::splat(0.0),
+            };
+            for y in 0..4 {
+                if y == rows {
+                    break;
+                }
+                let values = transform::result::<S>(half[y]);
+                for x in 0..4 {
+                    if x == columns {
+                        break;
+                    }
+                    let at = corner + (y * width + x) * channels + channel;
+                    let start = match self.start {
+                        Start::Base(base) => S::load(base.at(at, S::LANES)),
+                        _ => bias,
+                    };
+                    S::store(self.result.at(at, S::LANES), S::add(values[x], start));
+                }
+            }
+        }
+    }
+}

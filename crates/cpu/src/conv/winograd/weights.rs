@@ -1,0 +1,206 @@
+//! The transforms of weights: stored taps to 36 planes, and the gradient of 36 planes to that of the taps.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::tiles::Planes;
+use super::transform;
+use super::{PLANES, odd_lines};
+use crate::isa::{Kernel, Scalar, Simd};
+use crate::pack::pad_copy;
+use crate::region::Region;
+
+/// The most depths that are transformed at a time: each stored line of the weights is read while it is in the first-level
+/// cache.
+pub(super) const DEPTHS: usize = 16;
+/// Columns of the widest panel.
+const WIDEST: usize = 32;
+/// Taps of the filter.
+pub(super) const TAPS: usize = 9;
+
+/// Stored weights, `[tap][inputs][outputs]`, and how they are used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filters {
+    pub inputs: usize,
+    pub outputs: usize,
+    /// For the gradient of the input: taps in reverse order, and the depth runs over outputs.
+    pub flipped: bool,
+}
+
+impl Filters {
+    pub(super) fn depth(&self) -> usize {
+        if self.flipped { self.outputs } else { self.inputs }
+    }
+
+    pub(super) fn columns(&self) -> usize {
+        if self.flipped { self.inputs } else { self.outputs }
+    }
+}
+
+/// Where the values of 36 matrices of transformed weights lie: `[plane][panel][depth][width]`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WeightLayout {
+    /// Columns of a panel.
+    pub width: usize,
+    /// Values from panel to panel.
+    pub panel: usize,
+    /// Values from plane to plane: an odd number of cache lines.
+    pub plane: usize,
+}
+
+impl WeightLayout {
+    pub(super) fn new(depth: usize, columns: usize, width: usize) -> Self {
+        let panel = depth * width;
+        WeightLayout { width, panel, plane: odd_lines(columns.div_ceil(width) * panel) }
+    }
+
+    /// Values of all matrices.
+    pub(super) fn len(&self) -> usize {
+        PLANES * self.plane
+    }
+}
+
+/// Transforms some depths of the weights, [`DEPTHS`] at most, for one panel of columns.
+pub(super) struct TransformWeights {
+    pub filters: Filters,
+    pub weights: Region<f32>,
+    pub depths: Range<usize>,
+    /// First column of the panel.
+    pub column: usize,
+    /// Where the first depth goes in plane 0.
+    pub out: Region<f32>,
+    pub layout: WeightLayout,
+}
+
+impl Kernel for TransformWeights {
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+    unsafe fn run<S: Simd>(self) {
+        let WeightLayout { width, plane, .. } = self.layout;
+        let values = self.depths.len() * width;
+        let mut taps = [MaybeUninit::<f32>::uninit(); TAPS * DEPTHS * WIDEST];
+        let taps: *mut f32 = taps.as_mut_ptr().cast();
+        // SAFETY: indices stay inside the stored weights, the rows of each plane, and the block of taps.
+        unsafe {
+            for tap in 0..TAPS {
+                self.gather::<S>(tap, taps.add(tap * values));
+            }
+            let out = self.out.at(0, (PLANES - 1) * plane + values);
+            for at in (0..values).step_by(S::LANES) {
+                let mut half = [[S::splat(0.0); 3]; 6];
+                for x in 0..3 {
+                    let mut column = [S::splat(0.0); 3];
+                    for y in 0..3 {
+                        column[y] = S::load(taps.add((y * 3 + x) * values + at));
+                    }
+                    let column = transform::filter::<S>(column);
+                    for i in 0..6 {
+                        half[i][x] = column[i];
+                    }
+                }
+                for i in 0..6 {
+                    let values = transform::filter::<S>(half[i]);
+                    for j in 0..6 {
+                        S::store(out.add((i * 6 + j) * plane + at), values[j]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl TransformWeights {
+    /// Copies a tap's weights to `[depth][width]`, with zeros in columns that there are not.
+    #[inline(always)]
+    unsafe fn gather<S: Simd>(&self, tap: usize, to: *mut f32) {
+        let Filters { inputs, outputs, flipped } = self.filters;
+        let (width, column) = (self.layout.width, self.column);
+        let columns = width.min(self.filters.columns() - column);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !flipped {
+                for (row, depth) in self.depths.clone().enumerate() {
+                    let from = self.weights.at((tap * inputs + depth) * outputs + column, columns);
+                    pad_copy::<S>(from, to.add(row * width), columns, width);
+                }
+                return;
+            }
+            for j in 0..columns {
+                let from = ((TAPS - 1 - tap) * inputs + column + j) * outputs + self.depths.start;
+                let from = self.weights.at(from, self.depths.len());
+                for row in 0..self.depths.len() {
+                    *to.add(row * width + j) = *from.add(row);
+                }
+            }
+            for row in 0..self.depths.len() {
+                for j in columns..width {
+                    *to.add(row * width + j) = 0.0;
+                }
+            }
+        }
+    }
+}
+
+/// Transforms 36 matrices of products, `[plane][input][output]`, back to the gradient of some inputs' and outputs' taps.
+pub(super) struct TransformGradient {
+    pub products: Planes,
+    /// The gradient, `[tap][inputs][outputs]`.
+    pub gradient: Region<f32>,
+    pub size: [usize; 2],
+    pub inputs: Range<usize>,
+    pub outputs: Range<usize>,
+    /// Whether to add to what is there.
+    pub add: bool,
+}
+
+impl Kernel for TransformGradient {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for input in self.inputs.clone() {
+            let mut output = self.outputs.start;
+            // SAFETY: the caller's promise, for every weight once.
+            unsafe {
+                while output + S::LANES <= self.outputs.end {
+                    self.transform::<S>(input, output);
+                    output += S::LANES;
+                }
+                while output < self.outputs.end {
+                    self.transform::<Scalar>(input, output);
+                    output += 1;
+                }
+            }
+        }
+    }
+}
+
+impl TransformGradient {
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+    unsafe fn transform<S: Simd>(&self, input: usize, output: usize) {
+        let [inputs, outputs] = self.size;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (row, column) = (input - self.inputs.start, output - self.outputs.start);
+            let from = self.products.at(row, column, S::LANES).cast_const();
+            let mut half = [[S::splat(0.0); 6]; 3];
+            for j in 0..6 {
+                let mut column = [S::splat(0.0); 6];
+                for i in 0..6 {
+                    column[i] = S::load(from.add((i * 6 + j) * self.products.layout.plane));
+                }
+                let column = transform::filter_gradient::<S>(column);
+                for y in 0..3 {
+                    half[y][j] = column[y];
+                }
+            }
+            for y in 0..3 {
+                let values = transform::filter_gradient::<S>(half[y]);
+                for x in 0..3 {
+                    let to = self.gradient.at(((y * 3 + x) * inputs + input) * outputs + output, S::LANES);
+                    let value = if self.add { S::add(S::load(to), values[x]) } else { values[x] };
+                    S::store(to, value);
+                }
+            }
+        }
+    }
+}
