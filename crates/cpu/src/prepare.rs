@@ -112,7 +112,7 @@ impl Preparation<'_> {
                     let gradient = DepthwiseGradient::new(&shape, self.isa);
                     return Ok(Instruction::DepthwiseGradient { gradient, x, dy, dw });
                 }
-                if !self.exact && winograd::pays(&shape) {
+                if !self.exact && winograd::gradient_pays(&shape) {
                     let gradient = WinogradGradient::new(&shape, self.isa);
                     return Ok(Instruction::WinogradGradient { gradient, x, dy, dw });
                 }

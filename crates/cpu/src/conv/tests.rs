@@ -223,14 +223,55 @@ fn layers_of_resnets() {
         // Pixels enough to cut the weight gradient into parts.
         Case(3, [40, 41], [5, 34], [3, 3], [1, 1], [1, 1], [1, 1], 1),
         Case(1, [11, 9], [5, 7], [3, 3], [1, 1], [2, 2], [2, 2], 1),
-        // Winograd: blocks that all threads share; several blocks of a part; a padding that only widens the map.
-        Case(3, [14, 13], [130, 70], [3, 3], [1, 1], [1, 1], [1, 1], 1),
-        Case(2, [5, 6], [40, 200], [3, 3], [1, 1], [1, 1], [1, 1], 1),
-        Case(70, [8, 16], [17, 33], [3, 3], [1, 1], [1, 1], [1, 1], 1),
-        Case(1, [9, 7], [18, 20], [3, 3], [1, 1], [5, 3], [1, 1], 1),
     ] {
         check(&shape(case).unwrap());
     }
+}
+
+/// Every way in which Winograd's work is cut.
+#[test]
+fn layers_for_winograd() {
+    for (batch, size, channels, padding) in [
+        // Blocks of tiles; parts of the weight gradient, of several blocks.
+        (3, [14, 13], [70, 50], [1, 1]),
+        (70, [14, 16], [17, 33], [1, 1]),
+        (6, [16, 14], [140, 40], [1, 1]),
+        // Patches that all threads share: pieces of tiles, columns and depths, and several blocks.
+        (3, [14, 13], [130, 70], [1, 1]),
+        (2, [5, 6], [40, 300], [1, 1]),
+        (1, [36, 36], [2000, 3], [1, 1]),
+        // More padding than taps.
+        (1, [9, 7], [18, 20], [5, 3]),
+    ] {
+        check(&shape(Case(batch, size, channels, [3; 2], [1; 2], padding, [1; 2], 1)).unwrap());
+    }
+}
+
+#[test]
+fn where_winograd_pays() {
+    let check = |case, expected| {
+        let shape = shape(case).unwrap();
+        assert_eq!([winograd::pays(&shape), winograd::gradient_pays(&shape)], expected, "{shape:?}");
+    };
+    let layer = |batch, size, channels| Case(batch, [size; 2], channels, [3; 2], [1; 2], [1; 2], [1; 2], 1);
+    check(layer(16, 56, [64, 64]), [true, true]);
+    check(layer(128, 4, [128, 128]), [true, true]);
+    check(layer(16, 7, [512, 512]), [true, true]);
+    // Most taps of a tiny map are padding.
+    for size in [1, 2, 3, 5] {
+        check(layer(128, size, [256, 256]), [false, false]);
+    }
+    check(layer(128, 6, [256, 256]), [true, true]);
+    // One image: transformed weights serve few tiles.
+    check(layer(1, 7, [512, 512]), [true, false]);
+    check(layer(1, 4, [512, 512]), [false, false]);
+    // The first layer.
+    check(layer(16, 224, [3, 64]), [false, false]);
+    // Other windows.
+    check(Case(16, [56; 2], [64; 2], [3; 2], [2; 2], [1; 2], [1; 2], 1), [false, false]);
+    check(Case(16, [56; 2], [64; 2], [3; 2], [1; 2], [2; 2], [2; 2], 1), [false, false]);
+    check(Case(16, [56; 2], [64; 2], [1; 2], [1; 2], [0; 2], [1; 2], 1), [false, false]);
+    check(Case(16, [56; 2], [64; 2], [3; 2], [1; 2], [1; 2], [1; 2], 2), [false, false]);
 }
 
 #[test]

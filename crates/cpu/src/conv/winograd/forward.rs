@@ -11,20 +11,20 @@ use crate::isa::{Isa, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// Channels up to which a thread works alone on its blocks: with more, the transformed weights are read too often.
-const ALONE_CHANNELS: usize = 128;
+/// Channels up to which threads take blocks: with more, the transformed weights outgrow the third-level cache.
+const BLOCK_CHANNELS: usize = 256;
+/// Channels up to which they do so however few tiles there are.
+const ALWAYS_BLOCKS: usize = 128;
+/// Tiles that are few: they would make too few blocks.
+const FEW_TILES: usize = 84;
 /// Values of transformed patches and products that a thread has in work: most of a second-level cache of 1 MiB.
 const BLOCK_VALUES: usize = 130_000;
-/// Values of the transformed patches that all threads share: half of a third-level cache of 32 MiB.
+/// Values of the patches that threads share: half of a third-level cache of 32 MiB.
 const SHARED_VALUES: usize = 1 << 22;
-/// Tiles and columns of a piece where patches are shared.
-const PIECE: [usize; 2] = [56, 64];
-/// Columns of a piece that transforms its own weights.
-const FUSED_COLUMNS: usize = 32;
-/// Depths of which it does so at a time: their transform stays in the second-level cache.
-const FUSED_DEPTHS: usize = 128;
-/// Values of transformed weights above which that is faster than to have them in memory: half of a third-level cache.
-const FUSED_VALUES: usize = 1 << 22;
+/// Tiles and columns of a piece. It transforms its own weights, which takes as long as the products of two or three tiles.
+const PIECE: [usize; 2] = [84, 32];
+/// Depths that a piece multiplies at a time.
+const PIECE_DEPTHS: usize = 256;
 /// Tasks that a layer is cut into at least, where it can be.
 const TASKS: usize = 16;
 /// Tiles per task where patches are shared.
@@ -40,12 +40,11 @@ struct Block {
 /// How threads share the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
-    /// Each takes blocks, from patches to results.
+    /// Each takes blocks of tiles, from patches to results; all weights are transformed before.
     Blocks,
-    /// All take patches of a block, then pieces of its products and results.
+    /// All transform patches, then take pieces of the results. A piece transforms its own weights, so that the
+    /// transformed weights never exist as a whole.
     Pieces,
-    /// The same, and a piece transforms its own weights, so that the transformed weights never exist as a whole.
-    FusedPieces,
 }
 
 /// A prepared convolution.
@@ -57,7 +56,7 @@ pub(crate) struct Winograd {
     tiling: Tiling,
     filters: Filters,
     work: Work,
-    /// Transformed weights: all, or those of a piece.
+    /// Transformed weights: all, or those that a piece has in work.
     weights: WeightLayout,
     blocks: Vec<Block>,
     /// Transformed patches of a block.
@@ -93,24 +92,21 @@ impl Winograd {
         let (inputs, outputs) = (shape.input[2], shape.output[2]);
         let filters = Filters { inputs, outputs, flipped };
         let (depth, columns, width) = (filters.depth(), filters.columns(), panel_width(isa));
-        let mut weights = WeightLayout::new(depth, columns, width);
-        let work = match depth.max(columns) <= ALONE_CHANNELS {
-            true => Work::Blocks,
-            // With few tiles, each weight is used by one piece alone.
-            false if weights.len() > FUSED_VALUES || tiling.count <= PIECE[0] => Work::FusedPieces,
-            false => Work::Pieces,
-        };
-        if work == Work::FusedPieces {
-            weights = WeightLayout::new(FUSED_DEPTHS.min(depth), FUSED_COLUMNS.min(columns), width);
-        }
-        let most = match work {
+        let channels = depth.max(columns);
+        let most = if tiling.count > FEW_TILES { BLOCK_CHANNELS } else { ALWAYS_BLOCKS };
+        let work = if channels > most { Work::Pieces } else { Work::Blocks };
+        let (weights, most) = match work {
             Work::Blocks => {
                 let most = BLOCK_VALUES / (PLANES * (row_values(depth) + row_values(columns)));
                 let height = tile_rows(isa);
                 // Few tiles: smaller blocks, for more threads.
-                (most.min(tiling.count.div_ceil(TASKS)) / height).max(1) * height
+                let most = (most.min(tiling.count.div_ceil(TASKS)) / height).max(1) * height;
+                (WeightLayout::new(depth, columns, width), most)
             }
-            Work::Pieces | Work::FusedPieces => SHARED_VALUES / (PLANES * row_values(depth)),
+            Work::Pieces => {
+                let weights = WeightLayout::new(PIECE_DEPTHS.min(depth), PIECE[1].min(columns), width);
+                (weights, SHARED_VALUES / (PLANES * row_values(depth)))
+            }
         };
         let blocks: Vec<Block> = even_pieces(tiling.count, most)
             .map(|tiles| Block { pieces: pieces(work, tiles.len(), columns, width), tiles })
@@ -135,8 +131,7 @@ impl Winograd {
         let (zeros, weights) = (self.zeros(), self.weights.len());
         match self.work {
             Work::Blocks => Scratch { shared: zeros + weights, private: patches + products },
-            Work::Pieces => Scratch { shared: zeros + weights + patches, private: products },
-            Work::FusedPieces => Scratch { shared: zeros + patches, private: products + weights },
+            Work::Pieces => Scratch { shared: zeros + patches, private: products + weights },
         }
     }
 
@@ -156,11 +151,11 @@ impl Winograd {
         let zeros = context.shared.part(0, self.zeros());
         // SAFETY: the scratch is this instruction's.
         unsafe { zeros.slice_mut(0, zeros.len()) }.fill(0.0);
-        let fused = self.work == Work::FusedPieces;
-        let transformed = context.shared.part(zeros.len(), if fused { 0 } else { self.weights.len() });
+        let alone = self.work == Work::Blocks;
+        let transformed = context.shared.part(zeros.len(), if alone { self.weights.len() } else { 0 });
         let private = &context.private;
         let job = Job { conv: self, source, weights, transformed, zeros, result, start };
-        if !fused {
+        if alone {
             let panels = self.filters.columns().div_ceil(self.weights.width);
             context.pool.run(panels * self.filters.depth().div_ceil(DEPTHS), |task, _| {
                 let (panel, first) = (task % panels, task / panels * DEPTHS);
@@ -170,8 +165,6 @@ impl Winograd {
                 // SAFETY: tasks write disjoint pieces of the scratch.
                 unsafe { job.transform_weights(depths, panel * self.weights.width, out) }
             });
-        }
-        if self.work == Work::Blocks {
             context.pool.run(self.blocks.len(), |task, thread| {
                 let block = &self.blocks[task];
                 let patches = Planes { data: private[thread].part(0, self.patches.len()), layout: self.patches };
@@ -184,7 +177,7 @@ impl Winograd {
             });
             return;
         }
-        let data = context.shared.part(zeros.len() + transformed.len(), self.patches.len());
+        let data = context.shared.part(zeros.len(), self.patches.len());
         let patches = Planes { data, layout: self.patches };
         for block in &self.blocks {
             let tiles = block.tiles.len();
@@ -203,16 +196,11 @@ impl Winograd {
 
 /// Cuts a block of tiles into pieces.
 fn pieces(work: Work, tiles: usize, columns: usize, width: usize) -> Vec<(Range<usize>, Range<usize>)> {
-    let [most, step] = PIECE;
-    let count = tiles.div_ceil(most);
-    let step = match work {
-        Work::Blocks => return vec![(0..tiles, 0..columns)],
-        Work::FusedPieces => FUSED_COLUMNS,
-        Work::Pieces if count * columns.div_ceil(step) < TASKS => columns.div_ceil(TASKS.div_ceil(count)),
-        Work::Pieces => step,
-    };
-    let step = step.next_multiple_of(width);
-    even_pieces(tiles, most)
+    if work == Work::Blocks {
+        return vec![(0..tiles, 0..columns)];
+    }
+    let step = PIECE[1].next_multiple_of(width);
+    even_pieces(tiles, PIECE[0])
         .flat_map(|tiles| {
             (0..columns).step_by(step).map(move |start| (tiles.clone(), start..(start + step).min(columns)))
         })
@@ -224,7 +212,7 @@ struct Job<'a> {
     conv: &'a Winograd,
     source: Region<f32>,
     weights: Region<f32>,
-    /// All transformed weights, unless pieces transform their own.
+    /// All transformed weights, where threads take blocks.
     transformed: Region<f32>,
     zeros: Region<f32>,
     result: Region<f32>,
@@ -249,7 +237,7 @@ impl Job<'_> {
     /// Some depths of some columns' transformed weights, made in the scratch if they are not there yet.
     unsafe fn weights(&self, depths: &Range<usize>, columns: &Range<usize>, scratch: Region<f32>) -> Region<f32> {
         let WeightLayout { width, panel, .. } = self.conv.weights;
-        if self.conv.work != Work::FusedPieces {
+        if self.conv.work == Work::Blocks {
             let first = columns.start / width * panel + depths.start * width;
             return self.transformed.part(first, self.transformed.len() - first);
         }
@@ -276,7 +264,7 @@ impl Job<'_> {
         let products = Planes { data: scratch.part(0, to.len()), layout: to };
         let scratch = scratch.part(to.len(), scratch.len() - to.len());
         let (from, depth) = (patches.layout, filters.depth());
-        let step = if work == Work::FusedPieces { FUSED_DEPTHS } else { depth };
+        let step = if work == Work::Pieces { PIECE_DEPTHS } else { depth };
         for first in (0..depth).step_by(step) {
             let depths = first..depth.min(first + step);
             // SAFETY: the caller's promise.
