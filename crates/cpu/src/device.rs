@@ -15,7 +15,7 @@ pub struct CpuOptions {
     pub threads: usize,
     /// The instruction-set level; the machine's best if none is named.
     pub isa: Option<Isa>,
-    /// Convolutions by direct sums only: no Winograd, whose rounding is about twice as large.
+    /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
     pub exact: bool,
 }
 

@@ -181,7 +181,7 @@ settings! {
     loader_threads: Option<usize> = None, "N", at_least(1), Run;
     /// Precision of the computation: f32 only, until more exists.
     precision: Precision = Precision::F32, "TYPE", ANY, Run;
-    /// Convolutions by direct sums only: no Winograd, whose rounding is about twice as large.
+    /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
     exact: bool = false, "", ANY, Run;
     /// Batch norm statistics over the global batch instead of each rank's own.
     sync_bn: bool = false, "", ANY, Run;

@@ -9,7 +9,7 @@
 //! Patches, products and results go block by block, so that they stay in the second-level cache of a thread; with many
 //! channels all threads work on one block, and transformed weights are made where they are used.
 //!
-//! Rounding is about twice that of direct sums. The largest error against f64, relative to the largest value, of one
+//! Rounding is two to four times that of direct sums. The largest error against f64, relative to the largest value, of one
 //! image of noise (AVX-512; `errors_of_layers` prints it for every level), forward, gradient of the input, of the weights:
 //!
 //! | channels, size | Winograd | direct sums |
