@@ -43,6 +43,6 @@ pub use schedule::Schedule;
 pub use tensorboard::TensorBoard;
 pub use trainer::{ModelFn, Trainer, compile_plans, initialize};
 pub use training_data::{SplitRecord, TrainingData};
-pub use weights::{load_pretrained, read_tensors, write_tensors};
+pub use weights::{is_optimizer, load_pretrained, read_tensors, write_tensors};
 
 pub use enmasse_weights::{Matching, NamedTensor, Skipped};

@@ -9,7 +9,7 @@ use enmasse_weights::{Matching, match_tensors};
 use crate::{CheckpointError, NamedTensor, TrainError};
 
 /// Whether a tensor is of the optimiser's state and no weight.
-pub(crate) fn is_optimizer(name: &str) -> bool {
+pub fn is_optimizer(name: &str) -> bool {
     name.starts_with("optimizer.")
 }
 

@@ -5,7 +5,7 @@ use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use enmasse_train::{Checkpoint, RunPaths, is_checkpoint, load_weights, write_whole};
+use enmasse_train::{Checkpoint, RunPaths, is_checkpoint, is_optimizer, load_weights, write_whole};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use serde_json::json;
 
@@ -14,9 +14,6 @@ use crate::output::{Output, counted, grouped};
 
 /// What `--to` takes, which is also how the files' names end.
 pub const FORMATS: [&str; 2] = ["pth", "safetensors"];
-
-/// How the names of the optimiser's tensors begin in a checkpoint; they are of no use to others.
-const OPTIMIZER_PREFIX: &str = "optimizer.";
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
@@ -76,7 +73,8 @@ impl Weights {
             }
             false => (load_weights(&file).map_err(Failure::error)?, 0),
         };
-        tensors.retain(|tensor| !tensor.name.starts_with(OPTIMIZER_PREFIX));
+        // The optimiser's are of no use to others.
+        tensors.retain(|tensor| !is_optimizer(&tensor.name));
         Ok(Weights { file, tensors, steps })
     }
 
