@@ -1,6 +1,6 @@
 //! What can be sent and summed: the element types, and how two values combine.
 
-use enmasse_tensor::DType;
+use enmasse_tensor::{Bf16, DType};
 
 mod sealed {
     pub trait Sealed {}
@@ -9,7 +9,7 @@ mod sealed {
 /// How values of the ranks combine into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// Their sum, added in the fixed tree of [`crate::tree_fold`]. Integers wrap around.
+    /// Their sum, added in the fixed tree of [`crate::tree_fold`]. Integers wrap around; bf16 rounds every addition.
     Sum,
     /// The greatest; not a number wins over everything.
     Max,
@@ -71,6 +71,7 @@ macro_rules! element {
     };
 }
 
+element!(Bf16, Bf16, |left, right| Bf16::from_f32(left.to_f32() + right.to_f32()));
 element!(f32, F32, |left, right| left + right);
 element!(f64, F64, |left, right| left + right);
 element!(i32, I32, i32::wrapping_add);
@@ -93,5 +94,7 @@ mod tests {
         assert_eq!((<i32 as Element>::max(-1, 2), <i32 as Element>::min(-1, 2)), (2, -1));
         assert_eq!(<i64 as Element>::sum(i64::MAX, 1), i64::MIN);
         assert_eq!(<u8 as Element>::sum(255, 2), 1);
+        let [one, little] = [1.0, 1.0 / 256.0].map(Bf16::from_f32);
+        assert_eq!((<Bf16 as Element>::sum(one, little), <Bf16 as Element>::max(little, one)), (one, one));
     }
 }

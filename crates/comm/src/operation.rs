@@ -121,7 +121,7 @@ impl Header {
     /// The operation in words; bits that mean nothing to this version are shown as they are.
     fn operation(&self) -> String {
         let [code, _, _, _, count, root] = self.0;
-        let dtype = [DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
+        let dtype = [DType::Bf16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
             .into_iter()
             .find(|&dtype| dtype_code(dtype) == code >> 8 & 0xff)
             .map_or("?", DType::name);
@@ -162,6 +162,7 @@ const fn dtype_code(dtype: DType) -> u64 {
         DType::U8 => 3,
         DType::I32 => 4,
         DType::I64 => 5,
+        DType::Bf16 => 6,
     }
 }
 

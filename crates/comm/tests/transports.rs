@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use common::{joined, run_ranks};
 use enmasse_comm::{Element, Group, Reduction, TransportChoice, tree_fold};
+use enmasse_tensor::Bf16;
 use proptest::prelude::*;
 
 const TRANSPORTS: [&str; 3] = ["threads", "shared", "tcp"];
@@ -26,6 +27,10 @@ fn value(seed: u64, rank: usize, i: usize) -> f64 {
     (bits as i64 as f64) * 2f64.powi((bits % 40) as i32 - 80)
 }
 
+fn bf16(value: f64) -> Bf16 {
+    Bf16::from_f32(value as f32)
+}
+
 /// What each rank got from an all-reduce of each type, as bits.
 fn reduce(group: &Group, seed: u64, len: usize, reduction: Reduction) -> Vec<u64> {
     fn one<T: Element>(group: &Group, mut data: Vec<T>, reduction: Reduction, bits: fn(T) -> u64) -> Vec<u64> {
@@ -34,6 +39,7 @@ fn reduce(group: &Group, seed: u64, len: usize, reduction: Reduction) -> Vec<u64
     }
     let values = || (0..len).map(|i| value(seed, group.rank(), i));
     let mut all = one(group, values().map(|x| x as f32).collect(), reduction, |x| x.to_bits().into());
+    all.extend(one(group, values().map(bf16).collect(), reduction, |x| x.to_bits().into()));
     all.extend(one(group, values().collect(), reduction, f64::to_bits));
     all.extend(one(group, values().map(|x| x.to_bits() as i64).collect(), reduction, |x| x as u64));
     all.extend(one(group, values().map(|x| x.to_bits() as i32).collect(), reduction, |x| x as u64));
@@ -52,6 +58,7 @@ fn model(ranks: usize, seed: u64, len: usize, reduction: Reduction) -> Vec<u64> 
     let get = |rank, i| value(seed, rank, i);
     let mut all: Vec<u64> =
         one(ranks, len, reduction, |r, i| get(r, i) as f32).iter().map(|x| x.to_bits().into()).collect();
+    all.extend(one(ranks, len, reduction, |r, i| bf16(get(r, i))).iter().map(|x| u64::from(x.to_bits())));
     all.extend(one(ranks, len, reduction, get).iter().map(|x| x.to_bits()));
     all.extend(one(ranks, len, reduction, |r, i| get(r, i).to_bits() as i64).iter().map(|&x| x as u64));
     all.extend(one(ranks, len, reduction, |r, i| get(r, i).to_bits() as i32).iter().map(|&x| x as u64));

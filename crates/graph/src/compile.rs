@@ -7,7 +7,7 @@ use enmasse_tensor::DType;
 use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::passes::memory::{place_activations, unshared_bytes};
-use crate::passes::{BucketSizes, Freeze, data_parallel, freeze, fuse, sync_batch_norm};
+use crate::passes::{BucketSizes, Freeze, Precision, data_parallel, freeze, fuse, precision, sync_batch_norm};
 use crate::plan::aligned_bytes;
 use crate::{
     Arena, Builder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, Phase, Plan, Plans, Role, Slot,
@@ -41,6 +41,8 @@ pub struct Options {
     pub mean: Vec<f32>,
     /// Normalisation of the pictures: as many deviations.
     pub deviation: Vec<f32>,
+    /// What the maps between layers are stored in.
+    pub precision: Precision,
     /// Bucket sizes of the gradient sums.
     pub buckets: BucketSizes,
     /// Parameters that do not reach the loss get a zero gradient instead of being an error.
@@ -48,7 +50,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// One shard, ImageNet's normalisation, PyTorch's usual SGD (momentum 0.9, no weight decay), no smoothing, nothing frozen.
+    /// One shard, ImageNet's normalisation, PyTorch's usual SGD (momentum 0.9, no weight decay), no smoothing, nothing frozen,
+    /// everything in f32.
     pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
         Options {
             model: model.into(),
@@ -63,6 +66,7 @@ impl Options {
             seed: 0,
             mean: vec![0.485, 0.456, 0.406],
             deviation: vec![0.229, 0.224, 0.225],
+            precision: Precision::default(),
             buckets: BucketSizes::default(),
             allow_unused: false,
         }
@@ -254,7 +258,7 @@ fn state_tensors(graph: &Graph, order: &[ValueId], optimizer: Option<Optimizer>)
     state
 }
 
-/// Gives every value its slot.
+/// Gives every value its element type and its slot.
 fn place(
     forward: Forward,
     options: &Options,
@@ -263,7 +267,8 @@ fn place(
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Plan {
-    let Forward { graph, images, labels, sample_indices, logits } = forward;
+    let Forward { mut graph, images, labels, sample_indices, logits } = forward;
+    precision(&mut graph, options.precision);
     let (activations, activation_bytes) = place_activations(&graph, &[logits, loss, correct]);
     let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
     let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start * 4)).collect();
@@ -299,6 +304,7 @@ fn place(
         batch: options.batch,
         classes: options.classes,
         shards: options.shards,
+        precision: options.precision,
         unshared_activations: unshared_bytes(&graph),
         values: graph.values,
         slots,

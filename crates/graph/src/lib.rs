@@ -25,5 +25,5 @@ pub use init::Init;
 pub use layer::{Conv, Linear, Pool};
 pub use layout::Layout;
 pub use op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Optimizer, Rectifier, Window};
-pub use passes::{Freeze, classifier_of};
+pub use passes::{Freeze, Precision, classifier_of};
 pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};

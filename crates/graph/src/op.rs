@@ -3,6 +3,14 @@
 //! Activations are `[batch, height, width, channels]`, convolution weights `[kernel height, kernel width, input channels /
 //! groups, output channels]`, linear weights `[inputs, outputs]`, all dense and row-major. The documentation of each operation
 //! is its contract with every device: `(inputs) -> (outputs)`, optional operands in brackets.
+//!
+//! Element types: operands are f32 where nothing else is said. In a plan of [`crate::Precision::Bf16`] every map, an activation
+//! or gradient `[N,H,W,C]`, is bf16, and no other operand is: weights, biases, statistics, sums per channel and gradients of
+//! parameters stay f32, and so do matrices `[N,K]`, on which batch norm, rectifiers, dropout, addition and
+//! [`Op::BiasBackward`] work too. So maps meet f32 in one operation: convolutions take `bf16 x, f32 w, f32 bias -> bf16 y`,
+//! their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`; [`Op::Normalize`] writes bf16,
+//! [`Op::Flatten`] reads it and [`Op::FlattenBackward`] writes it. All maps of one operation have one type. An operation computes
+//! in f32 whatever it reads, and rounds once, when it stores; weights may be rounded to bf16 where they are multiplied.
 
 use std::fmt;
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Init, Layout, Node, Optimizer, Phase, Role, Value, ValueId};
+use crate::{Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
 
 /// A region of memory that a device allocates once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,6 +93,8 @@ pub struct Plan {
     pub classes: usize,
     /// Shards of the global batch.
     pub shards: usize,
+    /// What maps are stored in; the element types of values say it one by one.
+    pub precision: Precision,
     /// Every value, in the table the instructions index.
     pub values: Vec<Value>,
     /// The place of each value; parallel to `values`.
@@ -184,8 +186,8 @@ impl fmt::Display for Plan {
         let [height, width, channels] = self.picture();
         writeln!(
             f,
-            "plan {} {mode}: batch {} x {height}x{width}x{channels}, classes {}, shards {}",
-            self.model, self.batch, self.classes, self.shards
+            "plan {} {mode}: batch {} x {height}x{width}x{channels}, classes {}, shards {}, precision {}",
+            self.model, self.batch, self.classes, self.shards, self.precision
         )?;
         for (arena, bytes) in &self.arenas {
             writeln!(f, "arena {arena} {bytes} bytes")?;

@@ -5,6 +5,8 @@ use std::fmt;
 /// An element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
+    /// The 16-bit float with f32's range, [`crate::Bf16`]: activations and their gradients, where a plan stores them so.
+    Bf16,
     /// IEEE single precision: parameters, activations, gradients.
     F32,
     /// IEEE double precision: the reference device, and sums of metrics.
@@ -22,6 +24,7 @@ impl DType {
     pub const fn size(self) -> usize {
         match self {
             DType::U8 => 1,
+            DType::Bf16 => 2,
             DType::F32 | DType::I32 => 4,
             DType::F64 | DType::I64 => 8,
         }
@@ -30,6 +33,7 @@ impl DType {
     /// The name used in plans, messages and error texts.
     pub const fn name(self) -> &'static str {
         match self {
+            DType::Bf16 => "bf16",
             DType::F32 => "f32",
             DType::F64 => "f64",
             DType::U8 => "u8",

@@ -2,11 +2,13 @@
 //!
 //! Nothing here holds state between calls; in particular the random numbers are pure functions of what they are for.
 
+mod bf16;
 mod buffer;
 mod dtype;
 pub mod random;
 mod shape;
 
+pub use bf16::Bf16;
 pub use buffer::AlignedBuffer;
 pub use dtype::DType;
 pub use random::RandomStream;

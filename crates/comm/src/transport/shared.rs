@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use enmasse_tensor::DType;
+use enmasse_tensor::{Bf16, DType};
 
 use super::region::{Region, SLOT_BYTES, SLOTS, Words};
 use super::{Members, Stop, Transport, Turn, piece};
@@ -230,6 +230,7 @@ impl Transport for SharedTransport {
             return self.agree(&turn);
         }
         match (operation.kind, operation.dtype) {
+            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(&turn),
             (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(&turn),
             (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(&turn),
             (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(&turn),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use enmasse_tensor::{AlignedBuffer, DType};
+use enmasse_tensor::{AlignedBuffer, Bf16, DType};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Members, Stop, Transport, Turn, piece};
@@ -221,6 +221,7 @@ impl Transport for TcpTransport {
         let (rank, bytes) = (self.members.rank, operation.count * operation.dtype.size());
         match (operation.kind, operation.dtype) {
             (Kind::Barrier, _) => Ok(()),
+            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(&turn),
             (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(&turn),
             (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(&turn),
             (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(&turn),

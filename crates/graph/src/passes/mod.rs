@@ -4,9 +4,11 @@ mod data_parallel;
 mod freeze;
 mod fuse;
 pub(crate) mod memory;
+mod precision;
 mod sync_batch_norm;
 
 pub use data_parallel::{BucketSizes, data_parallel};
 pub use freeze::{Freeze, classifier_of, freeze, pattern_matches};
 pub use fuse::fuse;
+pub use precision::{Precision, precision};
 pub use sync_batch_norm::sync_batch_norm;

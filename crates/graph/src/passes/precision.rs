@@ -1,0 +1,143 @@
+//! The precision of a plan: what activations are stored in.
+//!
+//! Devices read it off the element types of their operands. Whatever the storage, they compute and add in f32: bf16 halves the
+//! bytes that maps take, and lets a device multiply pairs of them.
+
+use std::fmt;
+
+use enmasse_tensor::DType;
+
+use crate::{Graph, Role};
+
+/// What the maps between layers are stored in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// IEEE single precision, like everything else.
+    #[default]
+    F32,
+    /// The 16-bit float with f32's range. Parameters, their gradients, the optimiser's state, statistics, and all that is
+    /// not a map (flattened features, logits, the loss) stay f32.
+    Bf16,
+}
+
+impl Precision {
+    /// The name in plans and settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => DType::F32.name(),
+            Precision::Bf16 => DType::Bf16.name(),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Stores the maps of a graph, `[batch, height, width, channels]`, and their gradients in `precision`. Convolution weights have
+/// four dimensions too, but are parameters, and their gradients lie in the gradient arena: neither is an activation. An
+/// operation reads or writes other types beside maps as [`crate::Op`] says.
+pub fn precision(graph: &mut Graph, precision: Precision) {
+    let dtype = match precision {
+        Precision::F32 => DType::F32,
+        Precision::Bf16 => DType::Bf16,
+    };
+    for value in &mut graph.values {
+        if value.role == Role::Activation && value.dtype == DType::F32 && value.shape.len() == 4 {
+            value.dtype = dtype;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Arena, Conv, Mode, Op, Options, Plan, Pool, Tensor, compile};
+
+    /// Every kind of operation that touches maps.
+    fn net(x: Tensor) -> Tensor {
+        let x = x.conv2d("stem", Conv::new(8, 3).padding(1).no_bias()).batch_norm("bn").relu();
+        let y = x.clone().conv2d("a", Conv::new(8, 3).padding(1)).relu6().batch_norm("bn_a");
+        let x = (y + x).relu().max_pool(Pool::new(2)).dropout("drop", 0.5).avg_pool(Pool::new(2));
+        x.adaptive_avg_pool([1, 1]).flatten().linear("fc1", 20).batch_norm("bn_1").relu().linear("fc2", 10)
+    }
+
+    fn plan(precision: Precision, mode: Mode) -> Plan {
+        let options = Options { precision, shards: 2, sync_batch_norm: true, ..Options::new("net", 4, 16, 10) };
+        compile(&net, &options).unwrap().plan(mode).unwrap().clone()
+    }
+
+    #[test]
+    fn operands_of_each_operation() {
+        let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| plan(Precision::Bf16, mode));
+        let check = |plan: &Plan, op: &str, layer: &str, expected: &str| {
+            let node = plan.instructions.iter().find(|node| node.op.name() == op && node.layer == layer);
+            let node = node.unwrap_or_else(|| panic!("no {op} of {layer}\n{plan}"));
+            let names = |ids: &[crate::ValueId]| -> String {
+                ids.iter().map(|&id| plan.value(id).dtype.name()).collect::<Vec<_>>().join(" ")
+            };
+            assert_eq!(format!("{} -> {}", names(&node.inputs), names(&node.outputs)), expected, "{op} of {layer}");
+        };
+        for plan in [&train, &evaluate] {
+            check(plan, "normalize", "input", "u8 -> bf16");
+            check(plan, "conv2d", "stem", "bf16 f32 -> bf16");
+            check(plan, "conv2d", "a", "bf16 f32 f32 -> bf16");
+            check(plan, "batch_norm_normalize", "bn", "bf16 f32 f32 f32 f32 -> bf16");
+            check(plan, "batch_norm_normalize", "bn_a", "bf16 f32 f32 f32 f32 bf16 -> bf16");
+            check(plan, "batch_norm_normalize", "bn_1", "f32 f32 f32 f32 f32 -> f32");
+            check(plan, "relu6", "a", "bf16 -> bf16");
+            check(plan, "max_pool", "bn_a", "bf16 -> bf16 u8");
+            check(plan, "adaptive_avg_pool", "drop", "bf16 -> bf16");
+            check(plan, "flatten", "drop", "bf16 -> f32");
+            check(plan, "linear", "fc1", "f32 f32 f32 -> f32");
+            check(plan, "cross_entropy", "loss", "f32 i32 -> f32 f32 f32");
+        }
+        check(&train, "flatten_backward", "drop", "f32 -> bf16");
+        check(&train, "dropout", "drop", "bf16 i64 -> bf16");
+        check(&train, "avg_pool_backward", "drop", "bf16 -> bf16");
+        check(&train, "max_pool_backward", "bn_a", "bf16 u8 -> bf16");
+        check(&train, "batch_norm_statistics", "bn", "bf16 -> f32 f32");
+        check(&train, "batch_norm_reduce", "bn", "bf16 bf16 f32 f32 bf16 -> f32 f32");
+        check(&train, "batch_norm_backward", "bn", "bf16 bf16 f32 f32 f32 f32 f32 bf16 -> bf16");
+        check(&train, "batch_norm_backward", "bn_a", "bf16 bf16 f32 f32 f32 f32 f32 bf16 -> bf16 bf16");
+        check(&train, "batch_norm_backward", "bn_1", "f32 f32 f32 f32 f32 f32 f32 f32 -> f32");
+        check(&train, "sync_statistics", "bn", "f32 f32 -> f32 f32");
+        check(&train, "conv2d_backward_data", "a", "bf16 f32 bf16 -> bf16");
+        check(&train, "conv2d_backward_weights", "a", "bf16 bf16 -> f32");
+        check(&train, "bias_backward", "a", "bf16 -> f32");
+        check(&train, "linear_backward_data", "fc1", "f32 f32 -> f32");
+    }
+
+    #[test]
+    fn nothing_but_maps_changes() {
+        for mode in [Mode::Train, Mode::Evaluate] {
+            let (single, half) = (plan(Precision::F32, mode), plan(Precision::Bf16, mode));
+            let instructions = |plan: &Plan| -> Vec<Op> { plan.instructions.iter().map(|n| n.op.clone()).collect() };
+            assert_eq!(instructions(&single), instructions(&half));
+            for (single, half) in single.values.iter().zip(&half.values) {
+                let map = single.role == Role::Activation && single.shape.len() == 4 && single.dtype == DType::F32;
+                assert_eq!(half.dtype, if map { DType::Bf16 } else { single.dtype }, "{}", half.name);
+            }
+            let activations = |plan: &Plan| (plan.arena_bytes(Arena::Activations), plan.unshared_activations);
+            let ((arena, unshared), before) = (activations(&half), activations(&single));
+            assert!(arena * 10 < before.0 * 6 && unshared * 10 < before.1 * 6, "{arena} {unshared} {before:?}");
+            let others = |plan: &Plan| -> Vec<(Arena, usize)> {
+                plan.arenas.iter().copied().filter(|&(arena, _)| arena != Arena::Activations).collect()
+            };
+            assert_eq!(others(&single), others(&half));
+        }
+    }
+
+    #[test]
+    fn the_text_says_it() {
+        let check = |precision, header: &str, normalized: &str| {
+            let text = plan(precision, Mode::Train).to_string();
+            assert!(text.lines().next().is_some_and(|line| line.ends_with(header)), "{text}");
+            assert!(text.contains(normalized), "{text}");
+        };
+        check(Precision::F32, "shards 2, precision f32", "f32[4,16,16,3] @activations");
+        check(Precision::Bf16, "shards 2, precision bf16", "bf16[4,16,16,3] @activations");
+    }
+}
