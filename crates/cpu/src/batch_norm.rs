@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use enmasse_graph::Rectifier;
 
+use crate::element::Element;
 use crate::isa::Simd;
 use crate::rectify::{Rectify, with_rectifier};
 use crate::region::Region;
@@ -32,29 +33,29 @@ pub(crate) struct Moments {
     pub variance: Region<f32>,
 }
 
-struct Sum {
-    x: Region<f32>,
+struct Sum<E> {
+    x: Region<E>,
 }
 
-impl Terms<1> for Sum {
+impl<E: Element> Terms<1> for Sum<E> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
         // SAFETY: the caller's promise.
-        unsafe { [S::load(self.x.at(index, S::LANES))] }
+        unsafe { [E::load::<S>(self.x.at(index, S::LANES))] }
     }
 }
 
-struct SquaredDeviations {
-    x: Region<f32>,
+struct SquaredDeviations<E> {
+    x: Region<E>,
     mean: Region<f32>,
 }
 
-impl Terms<1> for SquaredDeviations {
+impl<E: Element> Terms<1> for SquaredDeviations<E> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 1] {
         // SAFETY: the caller's promise.
         unsafe {
-            let deviation = S::sub(S::load(self.x.at(index, S::LANES)), S::load(self.mean.at(channel, S::LANES)));
+            let deviation = S::sub(E::load::<S>(self.x.at(index, S::LANES)), S::load(self.mean.at(channel, S::LANES)));
             [S::mul(deviation, deviation)]
         }
     }
@@ -64,7 +65,7 @@ impl Terms<1> for SquaredDeviations {
 ///
 /// # Safety
 /// Regions are valid, of `size`; `sums` is written.
-pub(crate) unsafe fn bias_backward(context: &mut Context, size: Rows, dy: Region<f32>, sums: Region<f32>) {
+pub(crate) unsafe fn bias_backward<E: Element>(context: &mut Context, size: Rows, dy: Region<E>, sums: Region<f32>) {
     // SAFETY: the caller's promise; each channel is written once.
     unsafe {
         sweep::sum(context, size.rows, size.channels, &Sum { x: dy }, |channel, [sum]| {
@@ -78,7 +79,7 @@ pub(crate) unsafe fn bias_backward(context: &mut Context, size: Rows, dy: Region
 ///
 /// # Safety
 /// Regions are valid, of `size`; `moments` is written.
-pub(crate) unsafe fn statistics(context: &mut Context, size: Rows, x: Region<f32>, moments: Moments) {
+pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x: Region<E>, moments: Moments) {
     let Rows { rows, channels } = size;
     let (isa, partial, step) = (context.isa, context.shared, sweep::block_rows(channels));
     let blocks = rows.div_ceil(step);
@@ -111,43 +112,43 @@ pub(crate) unsafe fn statistics(context: &mut Context, size: Rows, x: Region<f32
     });
 }
 
-struct Normalize<R, const RESIDUAL: bool> {
+struct Normalize<E, R, const RESIDUAL: bool> {
     rectifier: PhantomData<R>,
-    x: Region<f32>,
-    residual: Region<f32>,
-    y: Region<f32>,
+    x: Region<E>,
+    residual: Region<E>,
+    y: Region<E>,
     mean: Region<f32>,
     scale: Region<f32>,
     bias: Region<f32>,
 }
 
-impl<R: Rectify, const RESIDUAL: bool> Pass for Normalize<R, RESIDUAL> {
+impl<E: Element, R: Rectify, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let centred = S::sub(S::load(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+            let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
             let bias = S::load(self.bias.at(channel, n));
             let mut y = S::mul_add(centred, S::load(self.scale.at(channel, n)), bias);
             if RESIDUAL {
-                y = S::add(y, S::load(self.residual.at(index, n)));
+                y = S::add(y, E::load::<S>(self.residual.at(index, n)));
             }
-            S::store(self.y.at(index, n), R::apply::<S>(y));
+            E::store::<S>(self.y.at(index, n), R::apply::<S>(y));
         }
     }
 }
 
 /// Operands of [`normalize`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Forward {
+pub(crate) struct Forward<E> {
     pub size: Rows,
-    pub x: Region<f32>,
+    pub x: Region<E>,
     pub moments: Moments,
     pub weight: Region<f32>,
     pub bias: Region<f32>,
-    pub residual: Option<Region<f32>>,
-    pub y: Region<f32>,
+    pub residual: Option<Region<E>>,
+    pub y: Region<E>,
     pub epsilon: f32,
     pub rectifier: Option<Rectifier>,
 }
@@ -156,7 +157,7 @@ pub(crate) struct Forward {
 ///
 /// # Safety
 /// Regions are valid, of `size`; `y` is written, and lies over no operand or exactly over one.
-pub(crate) unsafe fn normalize(context: &mut Context, f: &Forward) {
+pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>) {
     let Rows { rows, channels } = f.size;
     let scale = context.shared.part(0, channels);
     // SAFETY: the scratch is this instruction's; operands as promised.
@@ -168,11 +169,11 @@ pub(crate) unsafe fn normalize(context: &mut Context, f: &Forward) {
         unsafe {
             match f.residual {
                 None => {
-                    let pass = Normalize::<R, false> { rectifier, x: f.x, residual: f.x, y: f.y, mean, scale, bias: f.bias };
+                    let pass = Normalize::<E, R, false> { rectifier, x: f.x, residual: f.x, y: f.y, mean, scale, bias: f.bias };
                     sweep::by_channel(context, rows, channels, &pass);
                 }
                 Some(residual) => {
-                    let pass = Normalize::<R, true> { rectifier, x: f.x, residual, y: f.y, mean, scale, bias: f.bias };
+                    let pass = Normalize::<E, R, true> { rectifier, x: f.x, residual, y: f.y, mean, scale, bias: f.bias };
                     sweep::by_channel(context, rows, channels, &pass);
                 }
             }
@@ -195,25 +196,25 @@ fn deviation_inverse(variance: f32, epsilon: f32) -> f32 {
     (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
 }
 
-struct ReduceTerms<R> {
+struct ReduceTerms<E, R> {
     rectifier: PhantomData<R>,
-    dy: Region<f32>,
-    x: Region<f32>,
-    y: Region<f32>,
+    dy: Region<E>,
+    x: Region<E>,
+    y: Region<E>,
     mean: Region<f32>,
 }
 
-impl<R: Rectify> Terms<2> for ReduceTerms<R> {
+impl<E: Element, R: Rectify> Terms<2> for ReduceTerms<E, R> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut dy = S::load(self.dy.at(index, n));
+            let mut dy = E::load::<S>(self.dy.at(index, n));
             if R::GATES {
-                dy = R::gate::<S>(dy, S::load(self.y.at(index, n)));
+                dy = R::gate::<S>(dy, E::load::<S>(self.y.at(index, n)));
             }
-            let centred = S::sub(S::load(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+            let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
             [dy, S::mul(dy, centred)]
         }
     }
@@ -221,13 +222,13 @@ impl<R: Rectify> Terms<2> for ReduceTerms<R> {
 
 /// Operands of [`reduce`] and [`backward`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gradient {
+pub(crate) struct Gradient<E> {
     pub size: Rows,
-    pub dy: Region<f32>,
-    pub x: Region<f32>,
+    pub dy: Region<E>,
+    pub x: Region<E>,
     pub moments: Moments,
     /// The forward's rectifier with its result, if it had one.
-    pub gate: Option<(Rectifier, Region<f32>)>,
+    pub gate: Option<(Rectifier, Region<E>)>,
     pub epsilon: f32,
 }
 
@@ -236,7 +237,12 @@ pub(crate) struct Gradient {
 ///
 /// # Safety
 /// Regions are valid, of `size`; the sums are written.
-pub(crate) unsafe fn reduce(context: &mut Context, g: &Gradient, dbias: Region<f32>, dweight: Region<f32>) {
+pub(crate) unsafe fn reduce<E: Element>(
+    context: &mut Context,
+    g: &Gradient<E>,
+    dbias: Region<f32>,
+    dweight: Region<f32>,
+) {
     let Rows { rows, channels } = g.size;
     let variance = g.moments.variance;
     // SAFETY: the caller's promise; each channel is written once.
@@ -254,13 +260,13 @@ pub(crate) unsafe fn reduce(context: &mut Context, g: &Gradient, dbias: Region<f
     });
 }
 
-struct Backward<R, const RESIDUAL: bool, const SUMS: bool> {
+struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool> {
     rectifier: PhantomData<R>,
-    dy: Region<f32>,
-    x: Region<f32>,
-    y: Region<f32>,
-    dx: Region<f32>,
-    dresidual: Region<f32>,
+    dy: Region<E>,
+    x: Region<E>,
+    y: Region<E>,
+    dx: Region<E>,
+    dresidual: Region<E>,
     mean: Region<f32>,
     scale: Region<f32>,
     /// Mean of dy, and the factor of `x - mean`.
@@ -268,26 +274,26 @@ struct Backward<R, const RESIDUAL: bool, const SUMS: bool> {
     slope: Region<f32>,
 }
 
-impl<R: Rectify, const RESIDUAL: bool, const SUMS: bool> Pass for Backward<R, RESIDUAL, SUMS> {
+impl<E: Element, R: Rectify, const RESIDUAL: bool, const SUMS: bool> Pass for Backward<E, R, RESIDUAL, SUMS> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut dy = S::load(self.dy.at(index, n));
+            let mut dy = E::load::<S>(self.dy.at(index, n));
             if R::GATES {
-                dy = R::gate::<S>(dy, S::load(self.y.at(index, n)));
+                dy = R::gate::<S>(dy, E::load::<S>(self.y.at(index, n)));
             }
             let mut inner = dy;
             if SUMS {
-                let centred = S::sub(S::load(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+                let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
                 inner = S::sub(inner, S::load(self.shift.at(channel, n)));
                 inner = S::sub(inner, S::mul(centred, S::load(self.slope.at(channel, n))));
             }
             if RESIDUAL {
-                S::store(self.dresidual.at(index, n), dy);
+                E::store::<S>(self.dresidual.at(index, n), dy);
             }
-            S::store(self.dx.at(index, n), S::mul(inner, S::load(self.scale.at(channel, n))));
+            E::store::<S>(self.dx.at(index, n), S::mul(inner, S::load(self.scale.at(channel, n))));
         }
     }
 }
@@ -299,13 +305,13 @@ pub(crate) type Sums = Option<(Region<f32>, Region<f32>, usize)>;
 ///
 /// # Safety
 /// Regions are valid, of `size`; `dx` and `dresidual` are written, and lie over no operand or exactly over dy.
-pub(crate) unsafe fn backward(
+pub(crate) unsafe fn backward<E: Element>(
     context: &mut Context,
-    g: &Gradient,
+    g: &Gradient<E>,
     weight: Region<f32>,
     sums: Sums,
-    dx: Region<f32>,
-    dresidual: Option<Region<f32>>,
+    dx: Region<E>,
+    dresidual: Option<Region<E>>,
 ) {
     let Rows { rows, channels } = g.size;
     let coefficients = |i: usize| context.shared.part(i * channels, channels);
@@ -329,7 +335,7 @@ pub(crate) unsafe fn backward(
             with_rectifier!(chosen, R => {
                 let (rectifier, dresidual) = (PhantomData, residual);
                 let pass =
-                    Backward::<R, $residual, $sums> { rectifier, dy, x, y, dx, dresidual, mean, scale, shift, slope };
+                    Backward::<E, R, $residual, $sums> { rectifier, dy, x, y, dx, dresidual, mean, scale, shift, slope };
                 // SAFETY: the caller's promise.
                 unsafe { sweep::by_channel(context, rows, channels, &pass) }
             })

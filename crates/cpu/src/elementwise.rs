@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use enmasse_graph::Rectifier;
 use enmasse_tensor::random::{philox, unit_f32};
 
+use crate::element::Element;
 use crate::isa::Simd;
 use crate::rectify::{Rectify, with_rectifier};
 use crate::region::Region;
@@ -39,7 +40,7 @@ impl NormalizeTable {
 ///
 /// # Safety
 /// Regions are valid, of as many pixels; `y` has the table's channels and is written.
-pub(crate) unsafe fn normalize(context: &mut Context, table: &NormalizeTable, x: Region<u8>, y: Region<f32>) {
+pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, table: &NormalizeTable, x: Region<u8>, y: Region<E>) {
     let NormalizeTable { values, channels } = table;
     let pixels = x.len() / 3;
     let step = TASK_VALUES / 3;
@@ -50,26 +51,26 @@ pub(crate) unsafe fn normalize(context: &mut Context, table: &NormalizeTable, x:
         let (from, to) = unsafe { (x.slice(3 * first, 3 * count), y.slice_mut(channels * first, channels * count)) };
         let from = from.as_chunks::<3>().0.iter();
         if *channels == 1 {
-            from.zip(to).for_each(|(from, to)| *to = values[usize::from(from[0])][0]);
+            from.zip(to).for_each(|(from, to)| *to = E::of(values[usize::from(from[0])][0]));
             return;
         }
         for (from, to) in from.zip(to.as_chunks_mut::<3>().0) {
-            *to = std::array::from_fn(|c| values[usize::from(from[c])][c]);
+            *to = std::array::from_fn(|c| E::of(values[usize::from(from[c])][c]));
         }
     });
 }
 
-struct Apply<R> {
-    x: Region<f32>,
-    y: Region<f32>,
+struct Apply<E, R> {
+    x: Region<E>,
+    y: Region<E>,
     rectifier: PhantomData<R>,
 }
 
-impl<R: Rectify> Pass for Apply<R> {
+impl<E: Element, R: Rectify> Pass for Apply<E, R> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         // SAFETY: the caller's promise.
-        unsafe { S::store(self.y.at(index, S::LANES), R::apply::<S>(S::load(self.x.at(index, S::LANES)))) }
+        unsafe { E::store::<S>(self.y.at(index, S::LANES), R::apply::<S>(E::load::<S>(self.x.at(index, S::LANES)))) }
     }
 }
 
@@ -77,7 +78,7 @@ impl<R: Rectify> Pass for Apply<R> {
 ///
 /// # Safety
 /// Regions are valid and as long as each other; `y` is written, and may lie over `x`.
-pub(crate) unsafe fn rectify(context: &mut Context, rectifier: Rectifier, x: Region<f32>, y: Region<f32>) {
+pub(crate) unsafe fn rectify<E: Element>(context: &mut Context, rectifier: Rectifier, x: Region<E>, y: Region<E>) {
     // SAFETY: the caller's promise.
     unsafe {
         with_rectifier!(Some(rectifier), R => {
@@ -86,21 +87,21 @@ pub(crate) unsafe fn rectify(context: &mut Context, rectifier: Rectifier, x: Reg
     }
 }
 
-struct Gate<R> {
-    dy: Region<f32>,
-    y: Region<f32>,
-    dx: Region<f32>,
+struct Gate<E, R> {
+    dy: Region<E>,
+    y: Region<E>,
+    dx: Region<E>,
     rectifier: PhantomData<R>,
 }
 
-impl<R: Rectify> Pass for Gate<R> {
+impl<E: Element, R: Rectify> Pass for Gate<E, R> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let dx = R::gate::<S>(S::load(self.dy.at(index, n)), S::load(self.y.at(index, n)));
-            S::store(self.dx.at(index, n), dx);
+            let dx = R::gate::<S>(E::load::<S>(self.dy.at(index, n)), E::load::<S>(self.y.at(index, n)));
+            E::store::<S>(self.dx.at(index, n), dx);
         }
     }
 }
@@ -109,12 +110,12 @@ impl<R: Rectify> Pass for Gate<R> {
 ///
 /// # Safety
 /// Regions are valid and as long as each other; `dx` is written, and may lie over `dy`.
-pub(crate) unsafe fn rectify_backward(
+pub(crate) unsafe fn rectify_backward<E: Element>(
     context: &mut Context,
     rectifier: Rectifier,
-    dy: Region<f32>,
-    y: Region<f32>,
-    dx: Region<f32>,
+    dy: Region<E>,
+    y: Region<E>,
+    dx: Region<E>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -124,18 +125,23 @@ pub(crate) unsafe fn rectify_backward(
     }
 }
 
-struct Add {
-    a: Region<f32>,
-    b: Region<f32>,
-    c: Region<f32>,
+struct Add<E> {
+    a: Region<E>,
+    b: Region<E>,
+    c: Region<E>,
 }
 
-impl Pass for Add {
+impl<E: Element> Pass for Add<E> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;
         // SAFETY: the caller's promise.
-        unsafe { S::store(self.c.at(index, n), S::add(S::load(self.a.at(index, n)), S::load(self.b.at(index, n)))) }
+        unsafe {
+            E::store::<S>(
+                self.c.at(index, n),
+                S::add(E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n))),
+            )
+        }
     }
 }
 
@@ -143,7 +149,7 @@ impl Pass for Add {
 ///
 /// # Safety
 /// Regions are valid and as long as each other; `c` is written, and may lie over either.
-pub(crate) unsafe fn add(context: &mut Context, a: Region<f32>, b: Region<f32>, c: Region<f32>) {
+pub(crate) unsafe fn add<E: Element>(context: &mut Context, a: Region<E>, b: Region<E>, c: Region<E>) {
     // SAFETY: the caller's promise.
     unsafe { sweep::flat(context, c.len(), &Add { a, b, c }) }
 }
@@ -160,13 +166,13 @@ pub(crate) struct Dropout {
 /// # Safety
 /// Regions are valid, `x` and `y` as long as each other and a multiple of the samples; `y` is written, and may lie over
 /// `x`.
-pub(crate) unsafe fn dropout(
+pub(crate) unsafe fn dropout<E: Element>(
     context: &mut Context,
     dropout: Dropout,
     epoch: u64,
     samples: Region<i64>,
-    x: Region<f32>,
-    y: Region<f32>,
+    x: Region<E>,
+    y: Region<E>,
 ) {
     let elements = x.len() / samples.len().max(1);
     let factor = 1.0 / (1.0 - dropout.probability);
@@ -179,8 +185,8 @@ pub(crate) unsafe fn dropout(
                 let at = sample * elements + element;
                 // SAFETY: as above; the value is read before it is written.
                 unsafe {
-                    let value = *x.at(at, 1);
-                    *y.at(at, 1) = if unit_f32(word) >= dropout.probability { value * factor } else { 0.0 };
+                    let value = (*x.at(at, 1)).get();
+                    *y.at(at, 1) = if unit_f32(word) >= dropout.probability { E::of(value * factor) } else { E::ZERO };
                 }
             }
         }
@@ -191,21 +197,21 @@ pub(crate) unsafe fn dropout(
 ///
 /// # Safety
 /// Regions are valid, of `samples * pixels * channels` values; `y` is written and lies over nothing.
-pub(crate) unsafe fn transpose(
+pub(crate) unsafe fn transpose<X: Element, Y: Element>(
     context: &mut Context,
     [samples, pixels, channels]: [usize; 3],
-    x: Region<f32>,
-    y: Region<f32>,
+    x: Region<X>,
+    y: Region<Y>,
 ) {
     let size = pixels * channels;
     context.pool.run(samples, |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample.
         let (x, y) = unsafe { (x.slice(sample * size, size), y.slice_mut(sample * size, size)) };
         if pixels == 1 || channels == 1 {
-            return y.copy_from_slice(x);
+            return y.iter_mut().zip(x).for_each(|(y, x)| *y = Y::of(x.get()));
         }
         for (channel, y) in y.chunks_exact_mut(pixels).enumerate() {
-            y.iter_mut().zip(x[channel..].iter().step_by(channels)).for_each(|(y, x)| *y = *x);
+            y.iter_mut().zip(x[channel..].iter().step_by(channels)).for_each(|(y, x)| *y = Y::of(x.get()));
         }
     });
 }

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use enmasse_tensor::Bf16;
+
 /// An instruction-set level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
@@ -15,11 +17,13 @@ pub enum Isa {
     Avx2,
     /// AVX-512 (F, BW, DQ, VL).
     Avx512,
+    /// AVX-512 with the dot product of bf16 pairs. In f32 it gives the bits of [`Isa::Avx512`].
+    Avx512Bf16,
 }
 
 impl Isa {
     /// Every level, weakest first.
-    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
 
     /// The best level of this machine.
     pub fn detect() -> Isa {
@@ -40,6 +44,8 @@ impl Isa {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Isa::Avx512.available() && is_x86_feature_detected!("avx512bf16"),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -51,6 +57,7 @@ impl Isa {
             Isa::Portable => "portable",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512_bf16",
         }
     }
 }
@@ -84,6 +91,16 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
     /// `a` where `gate > 0`, else 0.
     unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V;
+    /// `LANES` values of bf16.
+    unsafe fn load_bf16(p: *const u16) -> Self::V;
+    /// The same to memory, rounded to the nearest, ties to even; NaN stays. A level may take denormal numbers for 0.
+    unsafe fn store_bf16(p: *mut u16, v: Self::V);
+    /// Lanes of two values in bf16, `low` in the lower half, rounded as [`Simd::store_bf16`] does.
+    unsafe fn pair(low: Self::V, high: Self::V) -> Self::V;
+    /// Lanes of two values of bf16 in memory.
+    unsafe fn interleave(low: *const u16, high: *const u16) -> Self::V;
+    /// `c` plus the products of both halves of the lanes of `a` and `b`, which are pairs of bf16, each exact in f32.
+    unsafe fn dot(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
 }
 
 /// A loop nest over vectors of any level. Implementations of `run` are `#[inline(always)]`, or they miss the level's
@@ -103,6 +120,8 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     // SAFETY: the caller's promise.
     unsafe {
         match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => x86::run_avx512_bf16(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => x86::run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
@@ -172,6 +191,34 @@ macro_rules! array_simd {
             unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V {
                 std::array::from_fn(|i| if gate[i] > 0.0 { a[i] } else { 0.0 })
             }
+            #[inline(always)]
+            unsafe fn load_bf16(p: *const u16) -> Self::V {
+                // SAFETY: as in `load`.
+                let bits = unsafe { p.cast::<[u16; $lanes]>().read_unaligned() };
+                bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+            }
+            #[inline(always)]
+            unsafe fn store_bf16(p: *mut u16, v: Self::V) {
+                // SAFETY: as in `load`.
+                unsafe { p.cast::<[u16; $lanes]>().write_unaligned(v.map(|v| Bf16::from_f32(v).to_bits())) }
+            }
+            #[inline(always)]
+            unsafe fn pair(low: Self::V, high: Self::V) -> Self::V {
+                let bits = |v: f32| u32::from(Bf16::from_f32(v).to_bits());
+                std::array::from_fn(|i| f32::from_bits(bits(low[i]) | bits(high[i]) << 16))
+            }
+            #[inline(always)]
+            unsafe fn interleave(low: *const u16, high: *const u16) -> Self::V {
+                // SAFETY: as in `load`.
+                let [low, high] = unsafe { [low, high].map(|p| p.cast::<[u16; $lanes]>().read_unaligned()) };
+                std::array::from_fn(|i| f32::from_bits(u32::from(low[i]) | u32::from(high[i]) << 16))
+            }
+            #[inline(always)]
+            unsafe fn dot(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+                let low = |v: f32| f32::from_bits(v.to_bits() << 16);
+                let high = |v: f32| f32::from_bits(v.to_bits() & 0xffff_0000);
+                std::array::from_fn(|i| c[i] + low(a[i]) * low(b[i]) + high(a[i]) * high(b[i]))
+            }
         }
     };
 }
@@ -188,151 +235,9 @@ array_simd!(
 );
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::*;
-
-    use super::{Kernel, Simd};
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
-        // SAFETY: the features of this function are those of the level.
-        unsafe { kernel.run::<Avx512>() }
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
-        // SAFETY: as above.
-        unsafe { kernel.run::<Avx2>() }
-    }
-
-    macro_rules! x86_simd {
-        ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident,
-         $mul:ident, $div:ident, $sqrt:ident, $fma:ident, $max:ident, $min:ident, $gate:expr) => {
-            /// The vectors of one x86 level.
-            #[derive(Clone, Copy)]
-            pub(crate) struct $name;
-
-            // SAFETY (all blocks below): kernels run only inside `dispatch`, on machines with the level; pointers are
-            // the caller's.
-            impl Simd for $name {
-                const LANES: usize = $lanes;
-                type V = $v;
-                #[inline(always)]
-                unsafe fn splat(x: f32) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $splat(x) }
-                }
-                #[inline(always)]
-                unsafe fn load(p: *const f32) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $load(p) }
-                }
-                #[inline(always)]
-                unsafe fn store(p: *mut f32, v: $v) {
-                    // SAFETY: see above.
-                    unsafe { $store(p, v) }
-                }
-                #[inline(always)]
-                unsafe fn add(a: $v, b: $v) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $add(a, b) }
-                }
-                #[inline(always)]
-                unsafe fn sub(a: $v, b: $v) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $sub(a, b) }
-                }
-                #[inline(always)]
-                unsafe fn mul(a: $v, b: $v) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $mul(a, b) }
-                }
-                #[inline(always)]
-                unsafe fn div(a: $v, b: $v) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $div(a, b) }
-                }
-                #[inline(always)]
-                unsafe fn sqrt(a: $v) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $sqrt(a) }
-                }
-                #[inline(always)]
-                unsafe fn mul_add(a: $v, b: $v, c: $v) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $fma(a, b, c) }
-                }
-                #[inline(always)]
-                unsafe fn relu(a: $v) -> $v {
-                    // The second operand wins where either is NaN.
-                    // SAFETY: see above.
-                    unsafe { $max($splat(0.0), a) }
-                }
-                #[inline(always)]
-                unsafe fn at_most(a: $v, limit: $v) -> $v {
-                    // As above.
-                    // SAFETY: see above.
-                    unsafe { $min(limit, a) }
-                }
-                #[inline(always)]
-                unsafe fn where_positive(a: $v, gate: $v) -> $v {
-                    // SAFETY: see above.
-                    unsafe { $gate(a, gate) }
-                }
-            }
-        };
-    }
-
-    #[inline(always)]
-    unsafe fn gate_512(a: __m512, gate: __m512) -> __m512 {
-        // SAFETY: called by the level's methods only.
-        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_ps()), a) }
-    }
-
-    #[inline(always)]
-    unsafe fn gate_256(a: __m256, gate: __m256) -> __m256 {
-        // SAFETY: called by the level's methods only.
-        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps()), a) }
-    }
-
-    x86_simd!(
-        Avx512,
-        16,
-        __m512,
-        _mm512_set1_ps,
-        _mm512_loadu_ps,
-        _mm512_storeu_ps,
-        _mm512_add_ps,
-        _mm512_sub_ps,
-        _mm512_mul_ps,
-        _mm512_div_ps,
-        _mm512_sqrt_ps,
-        _mm512_fmadd_ps,
-        _mm512_max_ps,
-        _mm512_min_ps,
-        gate_512
-    );
-    x86_simd!(
-        Avx2,
-        8,
-        __m256,
-        _mm256_set1_ps,
-        _mm256_loadu_ps,
-        _mm256_storeu_ps,
-        _mm256_add_ps,
-        _mm256_sub_ps,
-        _mm256_mul_ps,
-        _mm256_div_ps,
-        _mm256_sqrt_ps,
-        _mm256_fmadd_ps,
-        _mm256_max_ps,
-        _mm256_min_ps,
-        gate_256
-    );
-}
-
+mod x86;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512};
+pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 
 #[cfg(test)]
 mod tests {

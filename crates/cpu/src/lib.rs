@@ -28,8 +28,10 @@
 //! allocates nothing: arenas and scratch are sized when the plans are compiled.
 
 mod batch_norm;
+mod collectives;
 mod conv;
 mod device;
+mod element;
 mod elementwise;
 mod gemm;
 mod instruction;

@@ -109,6 +109,20 @@ pub(crate) unsafe fn backward(
     });
 }
 
+/// Puts a shard's loss and hits where the sum over shards expects them: each loss at its shard's place, hits at the end.
+///
+/// # Safety
+/// Regions are valid; `metrics` has a place more than there are shards, and is written.
+pub(crate) unsafe fn share(shard: usize, loss: Region<f32>, correct: Region<f32>, metrics: Region<f32>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let shared = metrics.slice_mut(0, metrics.len());
+        shared.fill(0.0);
+        shared[shard] = *loss.at(0, 1);
+        shared[metrics.len() - 1] = *correct.at(0, 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

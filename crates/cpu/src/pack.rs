@@ -1,14 +1,16 @@
 //! Copies into the orders that the matrix product reads: rows of gathered pixels, and panels of weights or gradients.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
+use crate::element::{Element, copy};
 use crate::isa::{Kernel, Simd};
 use crate::region::Region;
 
 /// A tensor `[batch, height, width, channels]`, of which the channels from `first` on are used (a group).
 #[derive(Clone, Copy)]
-pub(crate) struct Map {
-    pub data: Region<f32>,
+pub(crate) struct Map<E> {
+    pub data: Region<E>,
     pub height: usize,
     pub width: usize,
     pub channels: usize,
@@ -91,103 +93,168 @@ pub(crate) struct Run {
 }
 
 /// Packs one row per lattice point: the runs one after another, zeros where they leave the map.
-pub(crate) struct PackRows<'a> {
-    pub source: Map,
+pub(crate) struct PackRows<'a, E, P> {
+    pub source: Map<E>,
     pub lattice: &'a Lattice,
     pub points: Range<usize>,
     /// Pixels of the source between lattice points.
     pub step: [usize; 2],
     pub runs: &'a [Run],
-    pub out: Region<f32>,
+    /// Rows of words, the last of which is filled up with zeros.
+    pub out: Region<P>,
     /// Values between packed rows.
     pub stride: usize,
 }
 
-impl Kernel for PackRows<'_> {
+impl<E: Element, P: Element> Kernel for PackRows<'_, E, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Map { data, height, width, channels, first } = self.source;
         let mut point = self.lattice.point(self.points.start);
         for row in 0..self.points.len() {
-            let mut at = row * self.stride;
-            for run in self.runs {
-                let y = (point.y * self.step[0]) as isize + run.dy;
-                let x = (point.x * self.step[1]) as isize + run.dx;
-                let out = self.out.at(at, run.len);
-                at += run.len;
-                // Values left of the map and values up to its right edge, by whole pixels.
-                let limit = |pixels: isize| (pixels.max(0) as usize * channels).saturating_sub(run.skip).min(run.len);
-                let outside = y < 0 || y >= height as isize;
-                let (low, high) = if outside { (0, 0) } else { (limit(-x), limit(width as isize - x)) };
-                // SAFETY: values low..high of the run lie inside the map, and `out` holds the run.
-                unsafe {
-                    if low > 0 || high < run.len {
-                        std::ptr::write_bytes(out, 0, low);
-                        let high = high.max(low);
-                        std::ptr::write_bytes(out.add(high), 0, run.len - high);
-                    }
-                    if high > low {
-                        let pixel = (point.image * height + y as usize) * width;
-                        let from = (pixel as isize + x) * channels as isize + (first + run.skip + low) as isize;
-                        copy::<S>(data.at(from as usize, high - low), out.add(low), high - low);
-                    }
-                }
+            let values: usize = self.runs.iter().map(|run| run.len).sum();
+            let words = values.next_multiple_of(P::PER_WORD);
+            let out = self.out.at(row * self.stride, words);
+            // SAFETY: the caller's promise; rows are whole words.
+            unsafe {
+                self.row::<S>(point, out);
+                (values..words).for_each(|i| *out.add(i) = P::ZERO);
             }
             self.lattice.advance(&mut point);
         }
     }
 }
 
-/// Copies `len` values by vectors.
-#[inline(always)]
-unsafe fn copy<S: Simd>(from: *const f32, to: *mut f32, len: usize) {
-    // SAFETY: both are valid for `len` values, which the last, overlapping vector does not leave.
-    unsafe {
-        if len < S::LANES {
-            for i in 0..len {
-                *to.add(i) = *from.add(i);
+impl<E: Element, P: Element> PackRows<'_, E, P> {
+    /// Packs the row of a point.
+    #[inline(always)]
+    unsafe fn row<S: Simd>(&self, point: Point, mut out: *mut P) {
+        let Map { data, height, width, channels, first } = self.source;
+        for run in self.runs {
+            let y = (point.y * self.step[0]) as isize + run.dy;
+            let x = (point.x * self.step[1]) as isize + run.dx;
+            // Values left of the map and values up to its right edge, by whole pixels.
+            let limit = |pixels: isize| (pixels.max(0) as usize * channels).saturating_sub(run.skip).min(run.len);
+            let outside = y < 0 || y >= height as isize;
+            let (low, high) = if outside { (0, 0) } else { (limit(-x), limit(width as isize - x)) };
+            // SAFETY: values low..high of the run lie inside the map, and `out` holds the run.
+            unsafe {
+                if low > 0 || high < run.len {
+                    std::ptr::write_bytes(out, 0, low);
+                    let high = high.max(low);
+                    std::ptr::write_bytes(out.add(high), 0, run.len - high);
+                }
+                if high > low {
+                    let pixel = (point.image * height + y as usize) * width;
+                    let from = (pixel as isize + x) * channels as isize + (first + run.skip + low) as isize;
+                    copy::<S, E, P>(data.at(from as usize, high - low), out.add(low), high - low);
+                }
+                out = out.add(run.len);
             }
-            return;
-        }
-        let mut i = 0;
-        while i + S::LANES <= len {
-            S::store(to.add(i), S::load(from.add(i)));
-            i += S::LANES;
-        }
-        if i < len {
-            S::store(to.add(len - S::LANES), S::load(from.add(len - S::LANES)));
         }
     }
 }
 
-/// Packs the pixels of lattice points, as the rows of a matrix, into panels of columns (`[panel][point][width]`).
-pub(crate) struct PackPixelPanels<'a> {
-    pub source: Map,
+/// Packs the rows of lattice points into words along the points: a row of words per point in f32, per two in bf16, the
+/// last of which may be filled up with zeros.
+pub(crate) struct PackRowWords<'a, E> {
+    /// What a point's row is. The output, of two rows, is where they are gathered.
+    pub rows: PackRows<'a, E, E>,
+    pub out: Region<f32>,
+    /// Words between rows of words.
+    pub stride: usize,
+    /// Values of a point's row.
+    pub columns: usize,
+}
+
+impl<E: Element> Kernel for PackRowWords<'_, E> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let rows = &self.rows;
+        let mut point = rows.lattice.point(rows.points.start);
+        if E::PER_WORD == 1 {
+            for row in 0..rows.points.len() {
+                // SAFETY: the output is the caller's; words are values here.
+                unsafe { rows.row::<S>(point, self.out.at(row * self.stride, self.columns).cast()) };
+                rows.lattice.advance(&mut point);
+            }
+            return;
+        }
+        let gathered = [0, rows.stride].map(|start| rows.out.at(start, self.columns));
+        for (word, first) in (0..rows.points.len()).step_by(E::PER_WORD).enumerate() {
+            for (half, at) in (first..first + E::PER_WORD).enumerate() {
+                // SAFETY: the gathered rows and the output are the caller's, of as many columns.
+                unsafe {
+                    if at < rows.points.len() {
+                        rows.row::<S>(point, gathered[half]);
+                        rows.lattice.advance(&mut point);
+                    } else {
+                        std::ptr::write_bytes(gathered[half], 0, self.columns);
+                    }
+                }
+            }
+            let out = self.out.at(word * self.stride, self.columns);
+            // SAFETY: as above.
+            unsafe { E::words::<S>(gathered.map(|row| row.cast_const()), self.columns, out) }
+        }
+    }
+}
+
+/// Packs the pixels of lattice points, as the rows of a matrix, into panels of columns `[panel][words of points][width]`.
+pub(crate) struct PackPixelPanels<'a, E> {
+    pub source: Map<E>,
     pub lattice: &'a Lattice,
     pub points: Range<usize>,
     /// Columns, counted from the source's first channel.
     pub columns: Range<usize>,
     pub width: usize,
     pub out: Region<f32>,
-    /// Values between panels.
+    /// Words between panels.
     pub panel: usize,
 }
 
-impl Kernel for PackPixelPanels<'_> {
+/// The widest panel.
+const WIDEST: usize = 32;
+
+impl<E: Element> Kernel for PackPixelPanels<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Map { data, height, width, channels, first } = self.source;
+        let zeros = [E::ZERO; WIDEST];
         let mut point = self.lattice.point(self.points.start);
-        for row in 0..self.points.len() {
-            let pixel = ((point.image * height + point.y) * width + point.x) * channels + first;
+        let mut left = self.points.len();
+        for row in 0..left.div_ceil(E::PER_WORD) {
+            let pixels: [Option<usize>; 2] = std::array::from_fn(|half| {
+                if half == E::PER_WORD || left == 0 {
+                    return None;
+                }
+                let pixel = ((point.image * height + point.y) * width + point.x) * channels + first;
+                self.lattice.advance(&mut point);
+                left -= 1;
+                Some(pixel)
+            });
             for (panel, column) in self.columns.clone().step_by(self.width).enumerate() {
                 let n = (self.columns.end - column).min(self.width);
                 let out = self.out.at(panel * self.panel + row * self.width, self.width);
-                // SAFETY: `n` values of the pixel, and a row of the panel.
-                unsafe { pad_copy::<S>(data.at(pixel + column, n), out, n, self.width) }
+                let values = |pixel: Option<usize>| match pixel {
+                    Some(pixel) => data.at(pixel + column, n).cast_const(),
+                    None => zeros.as_ptr(),
+                };
+                // SAFETY: `n` values of the pixels, and a row of the panel.
+                unsafe {
+                    E::words::<S>(pixels.map(values), n, out);
+                    fill(out, n, self.width);
+                }
             }
-            self.lattice.advance(&mut point);
         }
+    }
+}
+
+/// Zeros from value `n` on up to `width`.
+#[inline(always)]
+unsafe fn fill(to: *mut f32, n: usize, width: usize) {
+    for i in n..width {
+        // SAFETY: the caller's promise: `to` is valid for `width` values.
+        unsafe { *to.add(i) = 0.0 };
     }
 }
 
@@ -196,14 +263,12 @@ impl Kernel for PackPixelPanels<'_> {
 pub(crate) unsafe fn pad_copy<S: Simd>(from: *const f32, to: *mut f32, n: usize, width: usize) {
     // SAFETY: `from` is valid for `n` values, `to` for `width`.
     unsafe {
-        copy::<S>(from, to, n);
-        for i in n..width {
-            *to.add(i) = 0.0;
-        }
+        copy::<S, f32, f32>(from, to, n);
+        fill(to, n, width);
     }
 }
 
-/// How stored weights `[tap][inputs][outputs]` become panels `[panel][depth][width]` of one group's B.
+/// How stored weights `[tap][inputs][outputs]` become panels `[panel][words of the depth][width]` of one group's B.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightPanels {
     /// Which stored tap is at each packed position.
@@ -218,7 +283,13 @@ pub(crate) struct WeightPanels {
     pub transposed: bool,
     /// Columns of a panel.
     pub width: usize,
+    /// Values of the depth in a word.
+    pub per_word: usize,
 }
+
+/// Words of a panel's depth that are packed at a time: each stored line that a transposition reads stays in the
+/// first-level cache meanwhile.
+const PACK_WORDS: usize = 16;
 
 impl WeightPanels {
     fn group_outputs(&self) -> usize {
@@ -230,14 +301,24 @@ impl WeightPanels {
         if self.transposed { self.group_outputs() } else { self.inputs }
     }
 
+    /// Depth values of all taps.
+    fn depth(&self) -> usize {
+        self.order.len() * self.depth_per_tap()
+    }
+
+    /// Words of the depth, the last of which may be filled up with zeros.
+    fn words(&self) -> usize {
+        self.depth().div_ceil(self.per_word)
+    }
+
     /// Columns of a group's B.
     pub(crate) fn columns(&self) -> usize {
         if self.transposed { self.inputs } else { self.group_outputs() }
     }
 
-    /// Values between panels.
+    /// Words between panels.
     pub(crate) fn panel(&self) -> usize {
-        self.order.len() * self.depth_per_tap() * self.width
+        self.words() * self.width
     }
 
     /// Panels per group.
@@ -245,56 +326,98 @@ impl WeightPanels {
         self.columns().div_ceil(self.width)
     }
 
-    /// Values of all panels of all groups.
+    /// Words of all panels of all groups.
     pub(crate) fn len(&self) -> usize {
         self.groups * self.panels() * self.panel()
     }
 
-    /// Pieces that can be packed independently.
+    /// Pieces of a panel that can be packed independently.
+    fn pieces(&self) -> usize {
+        self.words().div_ceil(PIECE_WORDS)
+    }
+
+    /// Pieces of all panels.
     pub(crate) fn tasks(&self) -> usize {
-        self.groups * self.panels() * self.order.len()
+        self.groups * self.panels() * self.pieces()
+    }
+
+    /// Where the weights of a depth begin, of a group's first column.
+    #[inline(always)]
+    fn place(&self, depth: usize, group: usize) -> usize {
+        let (tap, k) = (self.order[depth / self.depth_per_tap()], depth % self.depth_per_tap());
+        let row = tap * self.inputs * self.outputs + group * self.group_outputs();
+        if self.transposed { row + k } else { row + k * self.outputs }
     }
 }
 
-/// Packs one piece of [`WeightPanels`]: one tap of one panel.
-pub(crate) struct PackWeights<'a> {
+/// Words of a panel's depth in a piece.
+const PIECE_WORDS: usize = 256;
+
+/// Packs one piece of [`WeightPanels`].
+pub(crate) struct PackWeights<'a, P> {
     pub panels: &'a WeightPanels,
     pub weights: Region<f32>,
     pub out: Region<f32>,
     pub task: usize,
+    pub element: PhantomData<P>,
 }
 
-impl Kernel for PackWeights<'_> {
+impl<P: Element> Kernel for PackWeights<'_, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let p = self.panels;
-        let (position, rest) = (self.task % p.order.len(), self.task / p.order.len());
+        let (piece, rest) = (self.task % p.pieces(), self.task / p.pieces());
         let (group, panel) = (rest / p.panels(), rest % p.panels());
-        let (depth, width) = (p.depth_per_tap(), p.width);
-        let column = panel * width;
-        let n = (p.columns() - column).min(width);
-        let tap = p.order[position] * p.inputs * p.outputs + group * p.group_outputs();
-        let out = self.out.at(rest * p.panel() + position * depth * width, depth * width);
-        // SAFETY: indices stay inside the stored weights and the piece of the panel.
-        unsafe {
-            if !p.transposed {
-                for k in 0..depth {
-                    pad_copy::<S>(self.weights.at(tap + k * p.outputs + column, n), out.add(k * width), n, width);
+        let column = panel * p.width;
+        let columns = (p.columns() - column).min(p.width);
+        let words = piece * PIECE_WORDS..p.words().min((piece + 1) * PIECE_WORDS);
+        let zeros = [0.0; WIDEST];
+        // The transposed weights of some depths, `[depth][width]`.
+        let mut block = [0.0f32; 2 * PACK_WORDS * WIDEST];
+        for first in words.clone().step_by(PACK_WORDS) {
+            let end = words.end.min(first + PACK_WORDS);
+            if p.transposed {
+                // SAFETY: columns and depths of the weights.
+                unsafe {
+                    self.transpose(
+                        first * P::PER_WORD..p.depth().min(end * P::PER_WORD),
+                        group,
+                        column,
+                        columns,
+                        &mut block,
+                    )
                 }
-                return;
             }
-            // A transposition, in blocks of 16 depths so that each stored line is read while it is in the first-level
-            // cache.
-            let from = self.weights.at(tap + column * p.outputs, 0).cast_const();
-            for block in (0..depth).step_by(16) {
-                for k in block..(block + 16).min(depth) {
-                    for j in 0..n {
-                        *out.add(k * width + j) = *from.add(j * p.outputs + k);
+            for word in first..end {
+                let row = |half: usize| {
+                    let depth = word * P::PER_WORD + half;
+                    match () {
+                        () if depth >= p.depth() => zeros.as_ptr(),
+                        () if p.transposed => block[(depth - first * P::PER_WORD) * WIDEST..].as_ptr(),
+                        () => self.weights.at(p.place(depth, group) + column, columns).cast_const(),
                     }
-                    for j in n..width {
-                        *out.add(k * width + j) = 0.0;
-                    }
+                };
+                let out = self.out.at(rest * p.panel() + word * p.width, p.width);
+                // SAFETY: rows have as many values as there are columns, and the output is this task's.
+                unsafe {
+                    P::rounded_words::<S>([row(0), row(P::PER_WORD - 1)], columns, out);
+                    fill(out, columns, p.width);
                 }
+            }
+        }
+    }
+}
+
+impl<P: Element> PackWeights<'_, P> {
+    /// Copies the weights of some depths, which lie along the stored lines, to rows of `WIDEST` columns.
+    #[inline(always)]
+    unsafe fn transpose(&self, depths: Range<usize>, group: usize, column: usize, columns: usize, block: &mut [f32]) {
+        let p = self.panels;
+        for (row, depth) in block.chunks_exact_mut(WIDEST).zip(depths) {
+            let start = p.place(depth, group);
+            for (j, to) in row[..columns].iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *to = unsafe { *self.weights.at(start + (column + j) * p.outputs, 1) };
             }
         }
     }

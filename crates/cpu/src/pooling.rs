@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use enmasse_graph::Window;
 
+use crate::element::Element;
 use crate::isa::{Kernel, Simd, dispatch};
 use crate::region::Region;
 use crate::scratch::Context;
@@ -21,17 +22,17 @@ pub(crate) struct PoolShape {
 /// Channels that go through a window together.
 const STRIP: usize = 16;
 
-struct MaxRow<'a> {
+struct MaxRow<'a, E> {
     shape: &'a PoolShape,
     window: &'a Window,
-    x: Region<f32>,
-    y: Region<f32>,
+    x: Region<E>,
+    y: Region<E>,
     position: Region<u8>,
     /// `image * output height + output row`.
     row: usize,
 }
 
-impl Kernel for MaxRow<'_> {
+impl<E: Element> Kernel for MaxRow<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.shape.input[2];
@@ -52,7 +53,7 @@ impl Kernel for MaxRow<'_> {
     }
 }
 
-impl MaxRow<'_> {
+impl<E: Element> MaxRow<'_, E> {
     #[inline(always)]
     unsafe fn strip<const N: usize>(&self, column: usize, channel: usize) {
         let [height, width, channels] = self.shape.input;
@@ -72,8 +73,9 @@ impl MaxRow<'_> {
                 // SAFETY: the pixel is inside the map.
                 let values = unsafe { self.x.slice(((image * height + y) * width + x) * channels + channel, N) };
                 for i in 0..N {
-                    let wins = values[i] > best[i] || values[i].is_nan() || winner[i] == u32::MAX;
-                    best[i] = if wins { values[i] } else { best[i] };
+                    let value = values[i].get();
+                    let wins = value > best[i] || value.is_nan() || winner[i] == u32::MAX;
+                    best[i] = if wins { value } else { best[i] };
                     winner[i] = if wins { position } else { winner[i] };
                 }
             }
@@ -82,7 +84,7 @@ impl MaxRow<'_> {
         // SAFETY: this task's row of the output.
         let (y, position) = unsafe { (self.y.slice_mut(at, N), self.position.slice_mut(at, N)) };
         for i in 0..N {
-            y[i] = best[i];
+            y[i] = E::of(best[i]);
             position[i] = winner[i] as u8;
         }
     }
@@ -92,12 +94,12 @@ impl MaxRow<'_> {
 ///
 /// # Safety
 /// Regions are valid, of the shape's sizes; `y` and `position` are written.
-pub(crate) unsafe fn max_pool(
+pub(crate) unsafe fn max_pool<E: Element>(
     context: &mut Context,
     shape: &PoolShape,
     window: &Window,
-    x: Region<f32>,
-    y: Region<f32>,
+    x: Region<E>,
+    y: Region<E>,
     position: Region<u8>,
 ) {
     let isa = context.isa;
@@ -107,43 +109,62 @@ pub(crate) unsafe fn max_pool(
     });
 }
 
-struct MaxBackwardRow<'a> {
+struct MaxBackwardRow<'a, E> {
     shape: &'a PoolShape,
     window: &'a Window,
-    dy: Region<f32>,
+    dy: Region<E>,
     position: Region<u8>,
-    dx: Region<f32>,
+    dx: Region<E>,
     /// `image * input height + input row`.
     row: usize,
 }
 
-impl Kernel for MaxBackwardRow<'_> {
+impl<E: Element> Kernel for MaxBackwardRow<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let [height, width, channels] = self.shape.input;
-        let (image, y) = (self.row / height, self.row % height);
-        // SAFETY: this task's row.
-        let row = unsafe { self.dx.slice_mut(self.row * width * channels, width * channels) };
-        for (x, dx) in row.chunks_exact_mut(channels).enumerate() {
-            dx.fill(0.0);
-            for ky in 0..self.window.kernel[0] {
-                let Some(out_y) = self.output(0, y, ky) else { continue };
-                for kx in 0..self.window.kernel[1] {
-                    let Some(out_x) = self.output(1, x, kx) else { continue };
-                    let here = (ky * self.window.kernel[1] + kx) as u8;
-                    let at = ((image * self.shape.output[0] + out_y) * self.shape.output[1] + out_x) * channels;
-                    // SAFETY: a pixel of the output.
-                    let (dy, position) = unsafe { (self.dy.slice(at, channels), self.position.slice(at, channels)) };
-                    for ((dx, dy), position) in dx.iter_mut().zip(dy).zip(position) {
-                        *dx += if *position == here { *dy } else { 0.0 };
-                    }
+        let channels = self.shape.input[2];
+        for x in 0..self.shape.input[1] {
+            let mut channel = 0;
+            // SAFETY: strips stay inside the pixel.
+            unsafe {
+                while channel + STRIP <= channels {
+                    self.strip::<STRIP>(x, channel);
+                    channel += STRIP;
+                }
+                while channel < channels {
+                    self.strip::<1>(x, channel);
+                    channel += 1;
                 }
             }
         }
     }
 }
 
-impl MaxBackwardRow<'_> {
+impl<E: Element> MaxBackwardRow<'_, E> {
+    #[inline(always)]
+    unsafe fn strip<const N: usize>(&self, x: usize, channel: usize) {
+        let [height, width, channels] = self.shape.input;
+        let (image, y) = (self.row / height, self.row % height);
+        let mut sums = [0.0; N];
+        for ky in 0..self.window.kernel[0] {
+            let Some(out_y) = self.output(0, y, ky) else { continue };
+            for kx in 0..self.window.kernel[1] {
+                let Some(out_x) = self.output(1, x, kx) else { continue };
+                let here = (ky * self.window.kernel[1] + kx) as u8;
+                let pixel = (image * self.shape.output[0] + out_y) * self.shape.output[1] + out_x;
+                let at = pixel * channels + channel;
+                // SAFETY: a pixel of the output.
+                let (dy, position) = unsafe { (self.dy.slice(at, N), self.position.slice(at, N)) };
+                for i in 0..N {
+                    sums[i] += if position[i] == here { dy[i].get() } else { 0.0 };
+                }
+            }
+        }
+        // SAFETY: this task's row.
+        let dx = unsafe { self.dx.slice_mut((self.row * width + x) * channels + channel, N) };
+        dx.iter_mut().zip(sums).for_each(|(dx, sum)| *dx = E::of(sum));
+    }
+
     /// The output whose window has `pixel` as its element `k`.
     #[inline(always)]
     fn output(&self, axis: usize, pixel: usize, k: usize) -> Option<usize> {
@@ -157,13 +178,13 @@ impl MaxBackwardRow<'_> {
 ///
 /// # Safety
 /// Regions are valid, of the shape's sizes; `dx` is written.
-pub(crate) unsafe fn max_pool_backward(
+pub(crate) unsafe fn max_pool_backward<E: Element>(
     context: &mut Context,
     shape: &PoolShape,
     window: &Window,
-    dy: Region<f32>,
+    dy: Region<E>,
     position: Region<u8>,
-    dx: Region<f32>,
+    dx: Region<E>,
 ) {
     let isa = context.isa;
     context.pool.run(shape.batch * shape.input[0], |row, _| {
@@ -210,7 +231,7 @@ impl Average {
     ///
     /// # Safety
     /// Regions are valid, of the shape's sizes; `y` is written.
-    pub(crate) unsafe fn forward(&self, context: &mut Context, x: Region<f32>, y: Region<f32>) {
+    pub(crate) unsafe fn forward<E: Element>(&self, context: &mut Context, x: Region<E>, y: Region<E>) {
         let isa = context.isa;
         context.pool.run(self.shape.batch * self.shape.output[0], |row, _| {
             // SAFETY: the caller's promise; each task writes its own row.
@@ -222,7 +243,7 @@ impl Average {
     ///
     /// # Safety
     /// Regions are valid, of the shape's sizes; `dx` is written.
-    pub(crate) unsafe fn backward(&self, context: &mut Context, dy: Region<f32>, dx: Region<f32>) {
+    pub(crate) unsafe fn backward<E: Element>(&self, context: &mut Context, dy: Region<E>, dx: Region<E>) {
         let isa = context.isa;
         context.pool.run(self.shape.batch * self.shape.input[0], |row, _| {
             // SAFETY: the caller's promise; each task writes its own row.
@@ -231,48 +252,69 @@ impl Average {
     }
 }
 
-struct AverageRow<'a> {
+struct AverageRow<'a, E> {
     average: &'a Average,
-    from: Region<f32>,
-    to: Region<f32>,
+    from: Region<E>,
+    to: Region<E>,
     /// `image * height + row`, of the output forward and of the input backward.
     row: usize,
     backward: bool,
 }
 
-impl Kernel for AverageRow<'_> {
+impl<E: Element> Kernel for AverageRow<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Average { shape, axes: [rows, columns] } = self.average;
-        let [height, width, channels] = shape.input;
-        let [out_height, out_width] = shape.output;
-        let (to_height, to_width, from_height, from_width) =
-            if self.backward { (height, width, out_height, out_width) } else { (out_height, out_width, height, width) };
-        let (image, y) = (self.row / to_height, self.row % to_height);
-        // SAFETY: this task's row.
-        let to = unsafe { self.to.slice_mut(self.row * to_width * channels, to_width * channels) };
-        to.fill(0.0);
-        let mut add = |from_y: usize, from_x: usize, to_x: usize, factor: f32| {
-            let at = ((image * from_height + from_y) * from_width + from_x) * channels;
-            // SAFETY: a pixel of the operand.
-            let from = unsafe { self.from.slice(at, channels) };
-            to[to_x * channels..][..channels].iter_mut().zip(from).for_each(|(to, from)| *to += *from * factor);
-        };
-        for (out_y, (in_y, divisor_y)) in rows.iter().enumerate() {
-            if !(if self.backward { in_y.contains(&y) } else { out_y == y }) {
-                continue;
-            }
-            for (out_x, (in_x, divisor_x)) in columns.iter().enumerate() {
-                let factor = 1.0 / (divisor_y * divisor_x) as f32;
-                for x in in_x.clone() {
-                    if self.backward {
-                        add(out_y, out_x, x, factor);
-                    } else {
-                        in_y.clone().for_each(|from_y| add(from_y, x, out_x, factor));
-                    }
+        let [_, width, channels] = self.average.shape.input;
+        let width = if self.backward { width } else { self.average.shape.output[1] };
+        for column in 0..width {
+            let mut channel = 0;
+            // SAFETY: strips stay inside the pixel.
+            unsafe {
+                while channel + STRIP <= channels {
+                    self.strip::<STRIP>(column, channel);
+                    channel += STRIP;
+                }
+                while channel < channels {
+                    self.strip::<1>(column, channel);
+                    channel += 1;
                 }
             }
         }
+    }
+}
+
+impl<E: Element> AverageRow<'_, E> {
+    #[inline(always)]
+    unsafe fn strip<const N: usize>(&self, column: usize, channel: usize) {
+        let Average { shape, axes: [rows, columns] } = self.average;
+        let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
+        let mut sums = [0.0; N];
+        let mut add = |pixel: usize, factor: f32| {
+            // SAFETY: a pixel of the operand.
+            let from = unsafe { self.from.slice(pixel * channels + channel, N) };
+            sums.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.get() * factor);
+        };
+        let to_width = if self.backward {
+            let (image, y) = (self.row / height, self.row % height);
+            for (out_y, (_, divisor_y)) in rows.iter().enumerate().filter(|(_, (in_y, _))| in_y.contains(&y)) {
+                let meets = |(_, (in_x, _)): &(usize, &(Range<usize>, usize))| in_x.contains(&column);
+                for (out_x, (_, divisor_x)) in columns.iter().enumerate().filter(meets) {
+                    add((image * out_height + out_y) * out_width + out_x, 1.0 / (divisor_y * divisor_x) as f32);
+                }
+            }
+            width
+        } else {
+            let image = self.row / out_height;
+            let ((in_y, divisor_y), (in_x, divisor_x)) = (&rows[self.row % out_height], &columns[column]);
+            let factor = 1.0 / (divisor_y * divisor_x) as f32;
+            for x in in_x.clone() {
+                in_y.clone().for_each(|y| add((image * height + y) * width + x, factor));
+            }
+            out_width
+        };
+        // SAFETY: this task's row.
+        let to = unsafe { self.to.slice_mut((self.row * to_width + column) * channels + channel, N) };
+        to.iter_mut().zip(sums).for_each(|(to, sum)| *to = E::of(sum));
     }
 }
 

@@ -82,6 +82,12 @@ impl<T> Region<T> {
         unsafe { std::slice::from_raw_parts_mut(self.at(index, count), count) }
     }
 
+    /// The same memory as values of another type, as many whole ones as there are. The types must ask for no more alignment
+    /// than the memory has.
+    pub(crate) fn cast<U>(&self) -> Region<U> {
+        Region::new(self.start.cast(), self.len * std::mem::size_of::<T>() / std::mem::size_of::<U>())
+    }
+
     /// The part of `count` values from `index` on.
     pub(crate) fn part(&self, index: usize, count: usize) -> Self {
         Region::new(self.at(index, count), count)

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::gather::Start;
 use super::geometry::{self, ConvShape, Stretch, met};
+use crate::element::Element;
 use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -35,17 +36,8 @@ pub(crate) struct Depthwise {
 }
 
 impl Depthwise {
-    /// `(x, w) -> y`.
-    pub(crate) fn forward(shape: &ConvShape, isa: Isa) -> Self {
-        Self::new(shape, isa, false)
-    }
-
-    /// `(dy, w) -> dx`.
-    pub(crate) fn backward_data(shape: &ConvShape, isa: Isa) -> Self {
-        Self::new(shape, isa, true)
-    }
-
-    fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
+    /// `(x, w) -> y`, or `(dy, w) -> dx`.
+    pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
         let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
         let axis = |axis| match backward {
             false => geometry::forward(shape, axis, true),
@@ -70,18 +62,23 @@ impl Depthwise {
         }
     }
 
+    /// Scratch that [`Depthwise::run`] needs.
+    pub(crate) fn scratch(&self) -> Scratch {
+        Scratch::default()
+    }
+
     /// Computes the convolution.
     ///
     /// # Safety
     /// The regions are valid, of the shapes the convolution was prepared for, and not written by others; `result` lies over
     /// nothing but the base.
-    pub(crate) unsafe fn run(
+    pub(crate) unsafe fn run<E: Element>(
         &self,
         context: &mut Context,
-        source: Region<f32>,
+        source: Region<E>,
         weights: Region<f32>,
-        result: Region<f32>,
-        start: Start,
+        result: Region<E>,
+        start: Start<E>,
     ) {
         context.pool.run(self.batch * self.result[0], |row, _| {
             let task = RowTask { conv: self, source, weights, result, start, row };
@@ -91,17 +88,17 @@ impl Depthwise {
     }
 }
 
-struct RowTask<'a> {
+struct RowTask<'a, E> {
     conv: &'a Depthwise,
-    source: Region<f32>,
+    source: Region<E>,
     weights: Region<f32>,
-    result: Region<f32>,
-    start: Start,
+    result: Region<E>,
+    start: Start<E>,
     /// `image * height + row`, of the result.
     row: usize,
 }
 
-impl Kernel for RowTask<'_> {
+impl<E: Element> Kernel for RowTask<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.conv.channels;
@@ -120,7 +117,7 @@ impl Kernel for RowTask<'_> {
     }
 }
 
-impl RowTask<'_> {
+impl<E: Element> RowTask<'_, E> {
     #[inline(always)]
     unsafe fn channels<S: Simd>(&self, channel: usize) {
         for stretch in &self.conv.columns {
@@ -155,7 +152,7 @@ impl RowTask<'_> {
             match self.start {
                 Start::Zero => {}
                 Start::Bias(bias) => sums = [S::load(bias.at(channel, S::LANES)); N],
-                Start::Base(base) => sums = std::array::from_fn(|i| S::load(base.at(target(i), S::LANES))),
+                Start::Base(base) => sums = std::array::from_fn(|i| E::load::<S>(base.at(target(i), S::LANES))),
             }
             for &(ky, y) in &self.conv.rows[self.row % height].taps {
                 let row = (image * source_height + y) * source_width;
@@ -165,12 +162,12 @@ impl RowTask<'_> {
                     let x = ((point * stretch.source_step) as isize + d) as usize;
                     let from = (row + x) * channels + channel;
                     for (i, sum) in sums.iter_mut().enumerate() {
-                        *sum = S::mul_add(S::load(self.source.at(from + i * from_step, S::LANES)), weight, *sum);
+                        *sum = S::mul_add(E::load::<S>(self.source.at(from + i * from_step, S::LANES)), weight, *sum);
                     }
                 }
             }
             for (i, sum) in sums.into_iter().enumerate() {
-                S::store(self.result.at(target(i), S::LANES), sum);
+                E::store::<S>(self.result.at(target(i), S::LANES), sum);
             }
         }
     }
@@ -228,7 +225,7 @@ impl DepthwiseGradient {
     ///
     /// # Safety
     /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
-    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
+    pub(crate) unsafe fn run<E: Element>(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let (partial, len, blocks) = (context.shared, self.len(), self.blocks());
         let pieces = self.shape.input[2].div_ceil(TASK_CHANNELS);
         context.pool.run(blocks * pieces, |task, _| {
@@ -256,17 +253,17 @@ impl DepthwiseGradient {
     }
 }
 
-struct BlockTask<'a> {
+struct BlockTask<'a, E> {
     gradient: &'a DepthwiseGradient,
-    x: Region<f32>,
-    dy: Region<f32>,
+    x: Region<E>,
+    dy: Region<E>,
     sums: Region<f32>,
     /// `image * height + row`, of dy.
     rows: Range<usize>,
     channels: Range<usize>,
 }
 
-impl Kernel for BlockTask<'_> {
+impl<E: Element> Kernel for BlockTask<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let mut channel = self.channels.start;
@@ -284,7 +281,7 @@ impl Kernel for BlockTask<'_> {
     }
 }
 
-impl BlockTask<'_> {
+impl<E: Element> BlockTask<'_, E> {
     #[inline(always)]
     unsafe fn channels<S: Simd>(&self, channel: usize) {
         let [kernel_height, kernel_width] = self.gradient.shape.conv.window.kernel;
@@ -332,10 +329,10 @@ impl BlockTask<'_> {
                     (pixels + x) * channels + channel
                 };
                 for point in (first..low).chain(high..end) {
-                    let gradient = S::load(self.dy.at(gradients + point * channels, S::LANES));
+                    let gradient = E::load::<S>(self.dy.at(gradients + point * channels, S::LANES));
                     for (tap, sums) in sums.iter_mut().enumerate() {
                         if taps[tap].1.contains(&point) {
-                            sums[0] = S::mul_add(S::load(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
+                            sums[0] = S::mul_add(E::load::<S>(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
                         }
                     }
                 }
@@ -343,18 +340,18 @@ impl BlockTask<'_> {
                 while point + PIXELS <= high {
                     let from: [usize; N] = std::array::from_fn(|tap| at(tap, point));
                     for pixel in 0..PIXELS {
-                        let gradient = S::load(self.dy.at(gradients + (point + pixel) * channels, S::LANES));
+                        let gradient = E::load::<S>(self.dy.at(gradients + (point + pixel) * channels, S::LANES));
                         for tap in 0..N {
-                            let x = S::load(self.x.at(from[tap] + pixel * step, S::LANES));
+                            let x = E::load::<S>(self.x.at(from[tap] + pixel * step, S::LANES));
                             sums[tap][pixel] = S::mul_add(x, gradient, sums[tap][pixel]);
                         }
                     }
                     point += PIXELS;
                 }
                 while point < high {
-                    let gradient = S::load(self.dy.at(gradients + point * channels, S::LANES));
+                    let gradient = E::load::<S>(self.dy.at(gradients + point * channels, S::LANES));
                     for (tap, sums) in sums.iter_mut().enumerate() {
-                        sums[0] = S::mul_add(S::load(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
+                        sums[0] = S::mul_add(E::load::<S>(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
                     }
                     point += 1;
                 }

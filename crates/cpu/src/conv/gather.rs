@@ -4,19 +4,21 @@
 //! cut into chunks; a task gathers a block of pixels for a chunk, which stays in the second-level cache, and multiplies
 //! it with every panel of packed weights it is responsible for.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::geometry::{self, ConvShape, PlacedTap, Stretch};
+use crate::element::{Element, copy};
 use crate::gemm::{Product, multiply, panel_width, tile_rows};
-use crate::isa::{Isa, dispatch};
+use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::pack::{Lattice, Map, PackRows, PackWeights, Run, WeightPanels};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// The largest depth of a chunk: 14 rows and a panel of 32 columns of it stream through the first-level cache.
-const CHUNK_DEPTH: usize = 576;
-/// Values of a gathered block: most of the second-level cache of 1 MiB less what panels and results need.
-const BLOCK_VALUES: usize = 100_000;
+/// The largest depth of a chunk in words: 14 rows and a panel of 32 columns of it stream through the first-level cache.
+const CHUNK_WORDS: usize = 576;
+/// Words of a gathered block, and of sums beside it: most of the second-level cache of 1 MiB less what panels and results need.
+const BLOCK_WORDS: usize = 100_000;
 /// The most rows of a block, where the depth is small; with groups enough for all threads, long blocks are as good.
 const BLOCK_ROWS: usize = 336;
 /// The most columns of a task, so that its piece of the result stays in cache from chunk to chunk.
@@ -26,13 +28,13 @@ const TASKS: usize = 16;
 
 /// What a product is added to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Start {
+pub(crate) enum Start<E> {
     /// Nothing.
     Zero,
     /// A value per channel.
     Bias(Region<f32>),
     /// A tensor of the result's shape; may be the result itself.
-    Base(Region<f32>),
+    Base(Region<E>),
 }
 
 /// Pixels of the result that meet the same taps.
@@ -48,8 +50,9 @@ struct Part {
 
 /// A piece of the depth.
 struct Chunk {
-    /// First row of B.
+    /// First row of B, in words.
     start: usize,
+    /// Words.
     depth: usize,
     runs: Vec<Run>,
     /// Rows lie evenly in the source: the channel from which they are read there, without gathering.
@@ -63,8 +66,8 @@ struct Task {
     columns: Range<usize>,
 }
 
-/// A prepared product.
-pub(crate) struct Gather {
+/// A prepared product of maps stored as `E`, which are multiplied as `P`.
+pub(crate) struct Gather<E, P> {
     source: [usize; 3],
     result: [usize; 3],
     isa: Isa,
@@ -72,22 +75,22 @@ pub(crate) struct Gather {
     parts: Vec<Part>,
     tasks: Vec<Task>,
     scratch: Scratch,
-    /// Of a thread's scratch: two tables of row offsets, in f32 values.
+    /// Of a thread's scratch, in f32 values: two tables of row offsets, then the sums.
     tables: usize,
+    sums: usize,
+    elements: PhantomData<(E, P)>,
 }
 
-impl Gather {
-    /// `(x, w) -> y`.
-    pub(crate) fn forward(shape: &ConvShape, isa: Isa) -> Self {
-        Self::new(shape, isa, false)
-    }
+/// Whether values along the depth come in whole pairs for every part: where channels are even, or where there is one part,
+/// whose depth runs on from tap to tap.
+pub(crate) fn pairs(shape: &ConvShape, backward: bool) -> bool {
+    let channels = if backward { shape.output[2] } else { shape.input[2] } / shape.conv.groups;
+    channels.is_multiple_of(2) || (!backward && shape.conv.groups == 1 && !shape.cut_at_borders())
+}
 
-    /// `(dy, w) -> dx`.
-    pub(crate) fn backward_data(shape: &ConvShape, isa: Isa) -> Self {
-        Self::new(shape, isa, true)
-    }
-
-    fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
+impl<E: Element, P: Element> Gather<E, P> {
+    /// `(x, w) -> y`, or `(dy, w) -> dx`.
+    pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
         let cut = shape.cut_at_borders();
         let axis = |axis| match backward {
             false => geometry::forward(shape, axis, cut),
@@ -103,6 +106,7 @@ impl Gather {
             groups,
             transposed: backward,
             width: panel_width(isa),
+            per_word: P::PER_WORD,
         };
         let pairs: Vec<_> = rows.iter().flat_map(|y| columns.iter().map(move |x| (y, x))).collect();
         for (y, x) in &pairs {
@@ -121,6 +125,8 @@ impl Gather {
             tasks: Vec::new(),
             scratch: Scratch::default(),
             tables: 0,
+            sums: 0,
+            elements: PhantomData,
         };
         gather.parts = pairs.into_iter().map(|(y, x)| gather.part(y, x, shape)).collect();
         gather.cut_tasks(shape.batch);
@@ -139,19 +145,21 @@ impl Gather {
         let even = source_step == [1; 2]
             && (lattice.y.clone(), lattice.x.clone()) == (0..self.source[0], 0..self.source[1])
             && matches!(taps[..], [PlacedTap { dy: 0, dx: 0, .. }])
+            && E::DTYPE == P::DTYPE
+            && self.source[2].is_multiple_of(P::PER_WORD)
             // Rows 4 KiB apart fall on one set of the first-level cache: gathering them is faster.
-            && !self.source[2].is_multiple_of(1024);
+            && !self.source[2].is_multiple_of(1024 * P::PER_WORD);
         let mut chunks = Vec::new();
         // Taps at consecutive positions are consecutive rows of B.
         for taps in taps.chunk_by(|a, b| a.position + 1 == b.position) {
             let depth = taps.len() * channels;
-            let count = depth.div_ceil(CHUNK_DEPTH);
-            let size = depth.div_ceil(count).next_multiple_of(16);
+            let count = depth.div_ceil(P::PER_WORD * CHUNK_WORDS);
+            let size = depth.div_ceil(count).next_multiple_of(16 * P::PER_WORD);
             for start in (0..depth).step_by(size) {
                 let columns = start..(start + size).min(depth);
                 chunks.push(Chunk {
-                    start: taps[0].position * channels + start,
-                    depth: columns.len(),
+                    start: (taps[0].position * channels + start) / P::PER_WORD,
+                    depth: columns.len().div_ceil(P::PER_WORD),
                     in_place: even.then_some(start),
                     runs: geometry::runs(taps, channels, self.weights.groups == 1, columns),
                 });
@@ -164,11 +172,11 @@ impl Gather {
         let columns = self.weights.columns();
         let mut groups = columns.div_ceil(TASK_COLUMNS);
         let total: usize = self.parts.iter().map(|part| batch * part.lattice.len()).sum();
+        let tile = tile_rows::<P>(self.isa);
         let block = |part: &Part| {
             let depth = part.chunks.iter().map(|chunk| chunk.depth).max().unwrap_or(1);
-            let (tile, most) =
-                (tile_rows(self.isa), if self.weights.groups < TASKS { BLOCK_ROWS } else { BLOCK_VALUES });
-            (BLOCK_VALUES / row_stride(depth)).clamp(tile, most) / tile * tile
+            let most = if self.weights.groups < TASKS { BLOCK_ROWS } else { BLOCK_WORDS };
+            (BLOCK_WORDS / row_stride(depth)).clamp(tile, most) / tile * tile
         };
         let blocks: usize = self.parts.iter().map(|part| (batch * part.lattice.len()).div_ceil(block(part))).sum();
         let width = self.weights.width;
@@ -178,10 +186,9 @@ impl Gather {
         let column_step = columns.div_ceil(groups).next_multiple_of(width);
         // Few blocks although columns are cut: make the blocks smaller.
         let few = self.weights.groups * groups * blocks < TASKS;
-        let most =
-            if few { total.div_ceil(TASKS.div_ceil(groups)).next_multiple_of(tile_rows(self.isa)) } else { total };
+        let most = if few { total.div_ceil(TASKS.div_ceil(groups)).next_multiple_of(tile) } else { total };
         let mut tasks = Vec::new();
-        let (mut private, mut tables) = (0, 0);
+        let (mut private, mut tables, mut sums) = (0, 0, 0);
         for group in 0..self.weights.groups {
             for start in (0..columns).step_by(column_step) {
                 for (index, part) in self.parts.iter().enumerate() {
@@ -191,6 +198,9 @@ impl Gather {
                     for i in 0..count {
                         let points = rows * i / count..rows * (i + 1) / count;
                         tables = tables.max(points.len());
+                        if E::PER_WORD > 1 {
+                            sums = sums.max(points.len() * row_stride(column_step.min(columns)));
+                        }
                         for chunk in part.chunks.iter().filter(|chunk| chunk.in_place.is_none()) {
                             private = private.max(points.len() * row_stride(chunk.depth));
                         }
@@ -201,8 +211,8 @@ impl Gather {
             }
         }
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
-        self.tables = tables * words;
-        self.scratch = Scratch { shared: self.weights.len(), private: 2 * self.tables + private };
+        (self.tables, self.sums) = (tables * words, sums);
+        self.scratch = Scratch { shared: self.weights.len(), private: 3 * self.tables + sums + private };
         self.tasks = tasks;
     }
 
@@ -219,15 +229,18 @@ impl Gather {
     pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
-        source: Region<f32>,
+        source: Region<E>,
         weights: Region<f32>,
-        result: Region<f32>,
-        start: Start,
+        result: Region<E>,
+        start: Start<E>,
     ) {
         let (packed, isa) = (context.shared, self.isa);
         context.pool.run(self.weights.tasks(), |task, _| {
             // SAFETY: tasks write disjoint pieces of the scratch.
-            unsafe { dispatch(isa, PackWeights { panels: &self.weights, weights, out: packed, task }) }
+            unsafe {
+                let (panels, element) = (&self.weights, PhantomData::<P>);
+                dispatch(isa, PackWeights { panels, weights, out: packed, task, element });
+            }
         });
         let private = &context.private;
         context.pool.run(self.tasks.len(), |task, thread| {
@@ -240,38 +253,56 @@ impl Gather {
         &self,
         task: &Task,
         scratch: Region<f32>,
-        source: Region<f32>,
+        source: Region<E>,
         packed: Region<f32>,
-        result: Region<f32>,
-        start: Start,
+        result: Region<E>,
+        start: Start<E>,
     ) {
         let part = &self.parts[task.part];
         let rows = task.points.len();
         let table = |index: usize| {
             let words: *mut usize = scratch.at(index * self.tables, self.tables).cast();
-            // SAFETY: this thread's scratch begins with two tables of `tables` words; they do not overlap.
+            // SAFETY: this thread's scratch begins with three tables of `tables` words; they do not overlap.
             unsafe { std::slice::from_raw_parts_mut(words, rows) }
         };
-        let (targets, starts) = (table(0), table(1));
+        let (targets, starts, sum_rows) = (table(0), table(1), table(2));
         part.lattice.locate(task.points.clone(), part.step, part.offset, self.result, targets);
         let column = task.group * self.weights.columns() + task.columns.start;
         let columns = task.columns.len();
         let end = targets.iter().max().copied().unwrap_or(0) + column + columns;
+        let c = result.at(column, end - column);
+        // Sums of chunks: in the result itself if that is f32.
+        let sums = scratch.part(3 * self.tables, self.sums);
+        let sums: (*mut f32, *const usize) = if E::PER_WORD == 1 {
+            (c.cast(), targets.as_ptr())
+        } else {
+            let stride = row_stride(columns);
+            sum_rows.iter_mut().enumerate().for_each(|(i, row)| *row = i * stride);
+            (sums.at(0, sums.len()), sum_rows.as_ptr())
+        };
         let (init, init_rows) = match start {
             Start::Zero => (std::ptr::null(), targets.as_ptr()),
-            Start::Base(base) => (base.at(column, end - column).cast_const(), targets.as_ptr()),
+            Start::Base(base) => {
+                let base = base.at(column, end - column).cast_const();
+                if E::PER_WORD == 1 {
+                    (base.cast(), targets.as_ptr())
+                } else {
+                    // SAFETY: rows of the base and of the sums.
+                    unsafe { dispatch(self.isa, Widen { columns, from: base, from_rows: targets, to: sums }) };
+                    (sums.0.cast_const(), sums.1)
+                }
+            }
             Start::Bias(bias) => {
                 starts.fill(0);
                 (bias.at(column, columns).cast_const(), starts.as_ptr())
             }
         };
-        let c = result.at(column, end - column);
         if part.chunks.is_empty() {
             // SAFETY: rows of the result, which this task owns, and of what they start from.
             unsafe { fill(columns, c, targets, init, init_rows) };
             return;
         }
-        let blocks = scratch.part(2 * self.tables, scratch.len() - 2 * self.tables);
+        let blocks = scratch.part(3 * self.tables + self.sums, scratch.len() - 3 * self.tables - self.sums);
         let channels = self.weights.depth_per_tap();
         let [height, width, all_channels] = self.source;
         let map = Map { data: source, height, width, channels: all_channels, first: task.group * channels };
@@ -280,8 +311,10 @@ impl Gather {
         for (index, chunk) in part.chunks.iter().enumerate() {
             let (a, stride) = match chunk.in_place {
                 Some(channel) => {
-                    let at = task.points.start * all_channels + map.first + channel;
-                    (source.at(at, (rows - 1) * all_channels + chunk.depth).cast_const(), all_channels)
+                    let (at, values) =
+                        (task.points.start * all_channels + map.first + channel, chunk.depth * P::PER_WORD);
+                    let a = source.at(at, (rows - 1) * all_channels + values);
+                    (a.cast_const().cast(), all_channels / P::PER_WORD)
                 }
                 None => {
                     let stride = row_stride(chunk.depth);
@@ -295,31 +328,47 @@ impl Gather {
                                 points: task.points.clone(),
                                 step: part.source_step,
                                 runs: &chunk.runs,
-                                out: blocks,
-                                stride,
+                                out: Region::<P>::new(blocks.at(0, rows * stride).cast(), rows * stride * P::PER_WORD),
+                                stride: stride * P::PER_WORD,
                             },
                         );
                     }
                     (blocks.at(0, rows * stride).cast_const(), stride)
                 }
             };
-            let first = index == 0;
-            let product = Product {
-                rows,
-                columns,
-                depth: chunk.depth,
-                a,
-                stride,
-                transposed: false,
-                b: packed.at(panels + chunk.start * self.weights.width, 0),
-                panel: self.weights.panel(),
-                c,
-                c_rows: targets.as_ptr(),
-                init: if first { init } else { c.cast_const() },
-                init_rows: if first { init_rows } else { targets.as_ptr() },
-            };
+            let (init, init_rows) = if index == 0 { (init, init_rows) } else { (sums.0.cast_const(), sums.1) };
+            let b = packed.at(panels + chunk.start * self.weights.width, 0);
+            let (depth, panel) = (chunk.depth, self.weights.panel());
             // SAFETY: addresses as computed above; this task owns its rows and columns of the result.
-            unsafe { multiply(self.isa, &product) };
+            unsafe {
+                if index + 1 == part.chunks.len() {
+                    let c_rows = targets.as_ptr();
+                    let product = Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows };
+                    multiply::<P, E, false>(self.isa, &product);
+                } else {
+                    let (c, c_rows) = sums;
+                    let product = Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows };
+                    multiply::<P, f32, false>(self.isa, &product);
+                }
+            }
+        }
+    }
+}
+
+/// Copies rows to f32, by offsets on either side.
+struct Widen<'a, E> {
+    columns: usize,
+    from: *const E,
+    from_rows: &'a [usize],
+    to: (*mut f32, *const usize),
+}
+
+impl<E: Element> Kernel for Widen<'_, E> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (i, &row) in self.from_rows.iter().enumerate() {
+            // SAFETY: the caller's promise: offsets lead to valid rows of as many columns.
+            unsafe { copy::<S, E, f32>(self.from.add(row), self.to.0.add(*self.to.1.add(i)), self.columns) };
         }
     }
 }
@@ -329,7 +378,7 @@ fn taps<'a>(y: &'a Stretch, x: &'a Stretch, kernel: usize) -> impl Iterator<Item
     y.taps.iter().flat_map(move |&(ky, dy)| x.taps.iter().map(move |&(kx, dx)| (ky * kernel + kx, dy, dx)))
 }
 
-/// Values between gathered rows: an odd number of cache lines, so that the rows of a tile spread over the sets of the
+/// Words between gathered rows: an odd number of cache lines, so that the rows of a tile spread over the sets of the
 /// cache.
 pub(super) fn row_stride(depth: usize) -> usize {
     (depth.div_ceil(16) | 1) * 16
@@ -339,14 +388,13 @@ pub(super) fn row_stride(depth: usize) -> usize {
 ///
 /// # Safety
 /// Row offsets lead to valid rows of `columns` values; the result may lie over what it starts from.
-unsafe fn fill(columns: usize, c: *mut f32, c_rows: &[usize], init: *const f32, init_rows: *const usize) {
+unsafe fn fill<E: Element>(columns: usize, c: *mut E, c_rows: &[usize], init: *const f32, init_rows: *const usize) {
     for (i, &row) in c_rows.iter().enumerate() {
-        // SAFETY: the caller's promise; `copy` allows both rows to be one.
+        // SAFETY: the caller's promise; a value is read before it is written, so that both rows may be one.
         unsafe {
-            if init.is_null() {
-                std::ptr::write_bytes(c.add(row), 0, columns);
-            } else {
-                std::ptr::copy(init.add(*init_rows.add(i)), c.add(row), columns);
+            for column in 0..columns {
+                let value = if init.is_null() { 0.0 } else { *init.add(*init_rows.add(i) + column) };
+                *c.add(row + column) = E::of(value);
             }
         }
     }

@@ -16,7 +16,7 @@ pub(crate) mod winograd;
 mod tests;
 
 pub(crate) use depthwise::{Depthwise, DepthwiseGradient};
-pub(crate) use gather::{Gather, Start};
+pub(crate) use gather::{Gather, Start, pairs};
 pub(crate) use geometry::ConvShape;
 pub(crate) use weight_gradient::WeightGradient;
 pub(crate) use winograd::{Winograd, WinogradGradient};

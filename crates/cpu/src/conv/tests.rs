@@ -1,9 +1,11 @@
 //! Convolutions against plain loops in f64, over odd sizes and on every level of this machine.
 
 use enmasse_graph::{Conv2d, Window};
+use enmasse_tensor::Bf16;
 use proptest::prelude::*;
 
 use super::*;
+use crate::element::Element;
 use crate::isa::Isa;
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -45,148 +47,179 @@ fn context(threads: usize, isa: Isa, scratch: Scratch) -> Context {
 }
 
 /// A buffer between margins, which hold NaN: a read there spoils results, and a write there is seen.
-struct Guarded(Vec<f32>);
+struct Guarded<E>(Vec<E>);
 
-impl Guarded {
-    const MARGIN: usize = 64;
+const MARGIN: usize = 64;
 
+impl<E: Element> Guarded<E> {
     fn new(values: &[f32]) -> Self {
-        let margin = [f32::NAN; Self::MARGIN];
-        Guarded([&margin[..], values, &margin].concat())
+        let margin = [f32::NAN; MARGIN];
+        Guarded([&margin[..], values, &margin].concat().into_iter().map(E::of).collect())
     }
 
     fn empty(len: usize) -> Self {
         Guarded::new(&vec![f32::NAN; len])
     }
 
-    fn region(&mut self) -> Region<f32> {
-        let len = self.0.len() - 2 * Self::MARGIN;
-        Region::of_mut(&mut self.0[Self::MARGIN..][..len])
+    fn region(&mut self) -> Region<E> {
+        let len = self.0.len() - 2 * MARGIN;
+        Region::of_mut(&mut self.0[MARGIN..][..len])
     }
 
     fn values(&self) -> Vec<f32> {
-        let (front, rest) = self.0.split_at(Self::MARGIN);
-        let (values, back) = rest.split_at(rest.len() - Self::MARGIN);
-        assert!(front.iter().chain(back).all(|value| value.is_nan()), "wrote outside");
-        values.to_vec()
+        let (front, rest) = self.0.split_at(MARGIN);
+        let (values, back) = rest.split_at(rest.len() - MARGIN);
+        assert!(front.iter().chain(back).all(|value| value.get().is_nan()), "wrote outside");
+        values.iter().map(|value| value.get()).collect()
     }
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|&v| f64::from(v)).collect()
-}
-
-type Directed = Box<dyn Fn(&mut Context, [Region<f32>; 3], Start)>;
-type Gradient = Box<dyn Fn(&mut Context, [Region<f32>; 3])>;
+/// A convolution in one direction: source, weights, result.
+type Directed<E> = Box<dyn Fn(&mut Context, Region<E>, Region<f32>, Region<E>, Start<E>)>;
+/// x, dy, dw.
+type Gradient<E> = Box<dyn Fn(&mut Context, Region<E>, Region<E>, Region<f32>)>;
 
 /// The directions of a layer by one algorithm.
-struct Algorithm {
+struct Algorithm<E> {
     name: &'static str,
-    /// Of the largest value.
+    /// Of the largest value in f32, of the root mean square in bf16.
     tolerance: f64,
     scratch: Scratch,
-    /// `[x, w, y]`.
-    forward: Directed,
-    /// `[dy, w, dx]`.
-    backward: Directed,
-    /// `[x, dy, dw]`.
-    gradient: Gradient,
+    forward: Directed<E>,
+    backward: Directed<E>,
+    gradient: Gradient<E>,
 }
 
-fn products(shape: &ConvShape, isa: Isa) -> Algorithm {
-    let (forward, backward) = (Gather::forward(shape, isa), Gather::backward_data(shape, isa));
-    let gradient = WeightGradient::new(shape, isa);
-    Algorithm {
-        name: "products",
-        tolerance: 1e-5,
-        scratch: forward.scratch().max(backward.scratch()).max(gradient.scratch()),
-        // SAFETY: here and below, every region is a live buffer of the shape's size.
-        forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
-        // SAFETY: as above.
-        backward: Box::new(move |c, [dy, w, dx], start| unsafe { backward.run(c, dy, w, dx, start) }),
-        // SAFETY: as above.
-        gradient: Box::new(move |c, [x, dy, dw]| unsafe { gradient.run(c, x, dy, dw) }),
+macro_rules! algorithm {
+    ($name:literal, $shape:expr, $isa:expr, $limits:expr, $conv:ty, $back:ty, $gradient:ty) => {{
+        let (forward, backward) = (<$conv>::new($shape, $isa, false), <$back>::new($shape, $isa, true));
+        let gradient = <$gradient>::new($shape, $isa);
+        Algorithm {
+            name: $name,
+            tolerance: $limits[E::PER_WORD - 1],
+            scratch: forward.scratch().max(backward.scratch()).max(gradient.scratch()),
+            // SAFETY: here and below, every region is a live buffer of the shape's size.
+            forward: Box::new(move |c, x, w, y, start| unsafe { forward.run(c, x, w, y, start) }),
+            // SAFETY: as above.
+            backward: Box::new(move |c, dy, w, dx, start| unsafe { backward.run(c, dy, w, dx, start) }),
+            // SAFETY: as above.
+            gradient: Box::new(move |c, x, dy, dw| unsafe { gradient.run(c, x, dy, dw) }),
+        }
+    }};
+}
+
+fn products<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
+    const LIMITS: [f64; 2] = [1e-5, 5e-3];
+    match (pairs(shape, false), pairs(shape, true)) {
+        (true, true) => algorithm!("products", shape, isa, LIMITS, Gather<E, E>, Gather<E, E>, WeightGradient<E>),
+        (true, _) => algorithm!("products", shape, isa, LIMITS, Gather<E, E>, Gather<E, f32>, WeightGradient<E>),
+        (_, true) => algorithm!("products", shape, isa, LIMITS, Gather<E, f32>, Gather<E, E>, WeightGradient<E>),
+        _ => algorithm!("products", shape, isa, LIMITS, Gather<E, f32>, Gather<E, f32>, WeightGradient<E>),
     }
 }
 
-fn depthwise(shape: &ConvShape, isa: Isa) -> Algorithm {
-    let (forward, backward) = (Depthwise::forward(shape, isa), Depthwise::backward_data(shape, isa));
-    let gradient = DepthwiseGradient::new(shape, isa);
-    Algorithm {
-        name: "depthwise",
-        tolerance: 1e-5,
-        scratch: gradient.scratch(),
-        // SAFETY: as above.
-        forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
-        // SAFETY: as above.
-        backward: Box::new(move |c, [dy, w, dx], start| unsafe { backward.run(c, dy, w, dx, start) }),
-        // SAFETY: as above.
-        gradient: Box::new(move |c, [x, dy, dw]| unsafe { gradient.run(c, x, dy, dw) }),
+fn depthwise<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
+    algorithm!("depthwise", shape, isa, [1e-5, 5e-3], Depthwise, Depthwise, DepthwiseGradient)
+}
+
+fn winograd<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
+    algorithm!("winograd", shape, isa, [2e-5, 1.5e-2], Winograd<E, E>, Winograd<E, E>, WinogradGradient<E, E>)
+}
+
+/// What a result should be, and how large the terms are that it is a sum of.
+#[derive(Clone)]
+struct Expected {
+    values: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+impl Expected {
+    fn new(start: impl Iterator<Item = f64>) -> Self {
+        let values: Vec<f64> = start.collect();
+        Expected { squares: values.iter().map(|v| v * v).collect(), values }
+    }
+
+    fn add(&mut self, at: usize, term: f64) {
+        self.values[at] += term;
+        self.squares[at] += term * term;
+    }
+
+    /// Root mean square of what sums of such terms are: where they cancel each other, their rounding stays.
+    fn scale(&self) -> f64 {
+        let squares = self.squares.iter().zip(&self.values).map(|(s, v)| s.max(v * v)).sum::<f64>();
+        (squares / self.values.len() as f64).sqrt().max(1e-30)
+    }
+
+    /// In f32 the largest error, in bf16 the root mean square. `rounded`: how many values the smallest operand has.
+    #[track_caller]
+    fn check<E: Element>(&self, what: &str, found: &[f32], tolerance: f64, rounded: usize) {
+        if E::PER_WORD == 1 {
+            // Rounding is by the largest term, not by what is left of the terms.
+            let largest = self.values.iter().fold(1e-30f64, |m, v| m.max(v.abs())).max(self.scale());
+            let rescaled = tolerance * largest / self.values.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
+            return assert_near(what, found, &self.values, rescaled);
+        }
+        let error = root_mean_square(found, &self.values) / self.scale();
+        // Few rounded values scatter more widely than many.
+        let few = 1.0 + 6.0 / (rounded as f64).sqrt();
+        assert!(error <= tolerance * few, "{what}: error {error:.1e}");
     }
 }
 
-fn winograd(shape: &ConvShape, isa: Isa) -> Algorithm {
-    let (forward, backward) = (Winograd::forward(shape, isa), Winograd::backward_data(shape, isa));
-    let gradient = WinogradGradient::new(shape, isa);
-    Algorithm {
-        name: "winograd",
-        tolerance: 2e-5,
-        scratch: forward.scratch().max(backward.scratch()).max(gradient.scratch()),
-        // SAFETY: as above.
-        forward: Box::new(move |c, [x, w, y], start| unsafe { forward.run(c, x, w, y, start) }),
-        // SAFETY: as above.
-        backward: Box::new(move |c, [dy, w, dx], start| unsafe { backward.run(c, dy, w, dx, start) }),
-        // SAFETY: as above.
-        gradient: Box::new(move |c, [x, dy, dw]| unsafe { gradient.run(c, x, dy, dw) }),
-    }
+fn root_mean_square(found: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let squares: f64 = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+    (squares / found.len().max(1) as f64).sqrt()
 }
 
 fn check(shape: &ConvShape) {
+    check_stored::<f32>(shape);
+    check_stored::<Bf16>(shape);
+}
+
+fn check_stored<E: Element>(shape: &ConvShape) {
     let window = &shape.conv.window;
     let weights = window.kernel[0] * window.kernel[1] * shape.input[2] / shape.conv.groups * shape.output[2];
-    let (x, w) = (noise(1, elements(shape.batch, shape.input)), noise(2, weights));
-    let (dy, bias) = (noise(3, elements(shape.batch, shape.output)), noise(4, shape.output[2]));
-    let base = noise(5, x.len());
-    let mut y64: Vec<f64> = (0..dy.len()).map(|i| f64::from(bias[i % shape.output[2]])).collect();
-    let (mut dx64, mut dw64) = (wide(&base), vec![0.0; w.len()]);
+    let stored = |key, n| noise(key, n).into_iter().map(|value| E::of(value).get()).collect::<Vec<f32>>();
+    let (x, w) = (stored(1, elements(shape.batch, shape.input)), noise(2, weights));
+    let (dy, bias) = (stored(3, elements(shape.batch, shape.output)), noise(4, shape.output[2]));
+    let base = stored(5, x.len());
+    let mut y64 = Expected::new((0..dy.len()).map(|i| f64::from(bias[i % shape.output[2]])));
+    let (mut dx64, mut dw64) = (Expected::new(x.iter().map(|_| 0.0)), Expected::new(w.iter().map(|_| 0.0)));
     for_each_product(shape, |i, k, o| {
-        y64[o] += f64::from(x[i]) * f64::from(w[k]);
-        dx64[i] += f64::from(dy[o]) * f64::from(w[k]);
-        dw64[k] += f64::from(dy[o]) * f64::from(x[i]);
+        y64.add(o, f64::from(x[i]) * f64::from(w[k]));
+        dx64.add(i, f64::from(dy[o]) * f64::from(w[k]));
+        dw64.add(k, f64::from(dy[o]) * f64::from(x[i]));
     });
+    let rounded = x.len().min(w.len()).min(dy.len());
+    let mut based = dx64.clone();
+    base.iter().enumerate().for_each(|(i, &base)| based.add(i, base.into()));
     let algorithms = |isa| {
-        let depthwise = shape.is_depthwise().then(|| depthwise(shape, isa));
-        let winograd = winograd::applies(shape).then(|| winograd(shape, isa));
-        [Some(products(shape, isa)), depthwise, winograd]
+        let depthwise = shape.is_depthwise().then(|| depthwise::<E>(shape, isa));
+        let winograd = winograd::applies(shape).then(|| winograd::<E>(shape, isa));
+        [Some(products::<E>(shape, isa)), depthwise, winograd]
     };
     for (isa, algorithm) in available().flat_map(|isa| algorithms(isa).into_iter().flatten().map(move |a| (isa, a))) {
         let Algorithm { name, tolerance, scratch, forward, backward, gradient } = algorithm;
-        let isa_name = format!("{isa} {name}");
+        let name = |what: &str| format!("{isa} {} {name} {what} {shape:?}", E::DTYPE);
         let run = |threads| {
             let context = &mut context(threads, isa, scratch);
-            let [mut x, mut w, mut from, mut bias] = [&x, &w, &dy, &bias].map(|values| Guarded::new(values));
-            let [mut y, mut dw, mut unbased] = [dy.len(), weights, base.len()].map(Guarded::empty);
-            let mut dx = Guarded::new(&base);
+            let [mut x, mut from] = [&x, &dy].map(|values| Guarded::<E>::new(values));
+            let [mut w, mut bias] = [&w, &bias].map(|values| Guarded::<f32>::new(values));
+            let [mut y, mut unbased] = [dy.len(), base.len()].map(Guarded::<E>::empty);
+            let (mut dx, mut dw) = (Guarded::<E>::new(&base), Guarded::<f32>::empty(weights));
             let (x, w, from, over) = (x.region(), w.region(), from.region(), dx.region());
-            forward(context, [x, w, y.region()], Start::Bias(bias.region()));
-            backward(context, [from, w, over], Start::Base(over));
-            backward(context, [from, w, unbased.region()], Start::Zero);
-            gradient(context, [x, from, dw.region()]);
+            forward(context, x, w, y.region(), Start::Bias(bias.region()));
+            backward(context, from, w, over, Start::Base(over));
+            backward(context, from, w, unbased.region(), Start::Zero);
+            gradient(context, x, from, dw.region());
             (y.values(), dx.values(), dw.values(), unbased.values())
         };
         let (y, dx, dw, unbased) = run(1);
-        assert_near(&format!("{isa_name} forward {shape:?}"), &y, &y64, tolerance);
-        assert_near(&format!("{isa_name} backward data {shape:?}"), &dx, &dx64, tolerance);
-        assert_near(&format!("{isa_name} backward weights {shape:?}"), &dw, &dw64, tolerance);
-        let without: Vec<f64> = dx64.iter().zip(&base).map(|(d, b)| d - f64::from(*b)).collect();
-        let scale = dx64.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        let expected = without.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
-        assert_near(
-            &format!("{isa_name} without base {shape:?}"),
-            &unbased,
-            &without,
-            tolerance * (scale / expected).max(1.0),
-        );
+        y64.check::<E>(&name("forward"), &y, tolerance, rounded);
+        based.check::<E>(&name("backward data"), &dx, tolerance, rounded);
+        dw64.check::<E>(&name("backward weights"), &dw, tolerance, rounded);
+        dx64.check::<E>(&name("without base"), &unbased, tolerance, rounded);
         for threads in [2, 3] {
             assert!(
                 run(threads) == (y.clone(), dx.clone(), dw.clone(), unbased.clone()),
@@ -341,41 +374,54 @@ proptest! {
     }
 }
 
-/// Largest errors of forward, backward data and backward weights, relative to the largest value.
-fn errors(shape: &ConvShape, algorithm: &Algorithm, isa: Isa) -> [f64; 3] {
-    let (x, dy) = (noise(1, elements(shape.batch, shape.input)), noise(3, elements(shape.batch, shape.output)));
-    let weights = noise(2, 9 * shape.input[2] * shape.output[2]);
-    let (mut y64, mut dx64, mut dw64) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; weights.len()]);
-    for_each_product(shape, |i, k, o| {
-        y64[o] += f64::from(x[i]) * f64::from(weights[k]);
-        dx64[i] += f64::from(dy[o]) * f64::from(weights[k]);
-        dw64[k] += f64::from(dy[o]) * f64::from(x[i]);
-    });
-    let [mut y, mut dx, mut dw] = [dy.len(), x.len(), weights.len()].map(|len| vec![0.0; len]);
-    let context = &mut context(2, isa, algorithm.scratch);
-    let w = Region::of(&weights);
-    (algorithm.forward)(context, [Region::of(&x), w, Region::of_mut(&mut y)], Start::Zero);
-    (algorithm.backward)(context, [Region::of(&dy), w, Region::of_mut(&mut dx)], Start::Zero);
-    (algorithm.gradient)(context, [Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw)]);
-    let error = |found: &[f32], expected: &[f64]| {
-        let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        found.iter().zip(expected).fold(0.0f64, |m, (a, b)| m.max((f64::from(*a) - b).abs())) / scale
-    };
-    [error(&y, &y64), error(&dx, &dx64), error(&dw, &dw64)]
+/// The error of a result: in f32 the largest, relative to the largest value, in bf16 the root mean square, relative to that
+/// of the values.
+fn error<E: Element>(found: &[f32], expected: &[f64]) -> f64 {
+    if E::PER_WORD > 1 {
+        return root_mean_square(found, expected) / root_mean_square(&vec![0.0; found.len()], expected);
+    }
+    let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    found.iter().zip(expected).fold(0.0f64, |m, (a, b)| m.max((f64::from(*a) - b).abs())) / scale
 }
 
-/// The figures in the documentation of `winograd`; shown with `--nocapture`.
-#[test]
-fn errors_of_layers() {
+/// The figures in the documentation of `winograd` and `conv`; shown with `--nocapture`.
+fn errors_of_layers<E: Element>(share: f64) {
     for [channels, size] in [[64, 56], [128, 28], [256, 14], [512, 7]] {
         let shape = shape(Case(1, [size; 2], [channels; 2], [3; 2], [1; 2], [1; 2], [1; 2], 1)).unwrap();
+        let stored = |key, n| noise(key, n).into_iter().map(E::of).collect::<Vec<E>>();
+        let (x, dy) = (stored(1, elements(1, shape.input)), stored(3, elements(1, shape.output)));
+        let weights = noise(2, 9 * channels * channels);
+        let (mut y64, mut dx64, mut dw64) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; weights.len()]);
+        let value = |element: E| f64::from(element.get());
+        for_each_product(&shape, |i, k, o| {
+            y64[o] += value(x[i]) * f64::from(weights[k]);
+            dx64[i] += value(dy[o]) * f64::from(weights[k]);
+            dw64[k] += value(dy[o]) * value(x[i]);
+        });
         for isa in available() {
-            for algorithm in [products(&shape, isa), winograd(&shape, isa)] {
-                let errors = errors(&shape, &algorithm, isa);
-                let [y, dx, dw] = errors;
-                println!("{channels}@{size} {isa} {}: {y:.1e} {dx:.1e} {dw:.1e}", algorithm.name);
-                assert!(errors.iter().all(|&error| error < algorithm.tolerance / 4.0), "{errors:?}");
+            for algorithm in [products::<E>(&shape, isa), winograd(&shape, isa)] {
+                let [mut y, mut dx] = [dy.len(), x.len()].map(|len| vec![E::ZERO; len]);
+                let mut dw = vec![0.0; weights.len()];
+                let (context, w) = (&mut context(2, isa, algorithm.scratch), Region::of(&weights));
+                (algorithm.forward)(context, Region::of(&x), w, Region::of_mut(&mut y), Start::Zero);
+                (algorithm.backward)(context, Region::of(&dy), w, Region::of_mut(&mut dx), Start::Zero);
+                (algorithm.gradient)(context, Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw));
+                let [y, dx] = [y, dx].map(|values| values.into_iter().map(E::get).collect::<Vec<f32>>());
+                let errors = [error::<E>(&y, &y64), error::<E>(&dx, &dx64), error::<E>(&dw, &dw64)];
+                let (dtype, name, [y, dx, dw]) = (E::DTYPE, algorithm.name, errors);
+                println!("{channels}@{size} {isa} {dtype} {name}: {y:.1e} {dx:.1e} {dw:.1e}");
+                assert!(errors.iter().all(|&error| error < algorithm.tolerance * share), "{errors:?}");
             }
         }
     }
+}
+
+#[test]
+fn errors_of_layers_in_f32() {
+    errors_of_layers::<f32>(0.25);
+}
+
+#[test]
+fn errors_of_layers_in_bf16() {
+    errors_of_layers::<Bf16>(1.0);
 }

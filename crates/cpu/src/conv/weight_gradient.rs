@@ -3,29 +3,32 @@
 //! Each task owns some rows (tap, channel) and columns (output channels) and goes through its pixels in chunks: it
 //! gathers the pixels of x for its rows, and copies those of dy into panels; both copies are small beside the product
 //! as long as a task has many rows and columns. Where that leaves few tasks, pixels are cut into parts with a gradient
-//! of their own each, which are added in order. How many parts depends on the layer alone.
+//! of their own each, which are added in order. How many parts depends on the layer alone. Pairs of bf16 are two pixels of
+//! one channel.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::gather::row_stride;
 use super::geometry::{self, ConvShape, PlacedTap};
+use crate::element::Element;
 use crate::gemm::{Product, multiply, panel_width};
 use crate::isa::{Isa, Simd, dispatch};
-use crate::pack::{Lattice, Map, PackPixelPanels, PackRows, Run};
+use crate::pack::{Lattice, Map, PackPixelPanels, PackRowWords, PackRows, Run};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass};
 
-/// Pixels per chunk: a panel of 32 columns of it is as large as the first-level cache.
-const CHUNK_PIXELS: usize = 256;
-/// Values of x, dy and the gradient that a task works on at a time: most of a second-level cache of 1 MiB.
-const CACHE_VALUES: usize = 220_000;
+/// Words of pixels per chunk: a panel of 32 columns of it is as large as the first-level cache.
+const CHUNK_WORDS: usize = 256;
+/// Words of x, dy and the gradient that a task works on at a time: most of a second-level cache of 1 MiB.
+const CACHE_WORDS: usize = 220_000;
 /// The most columns of a task.
 const TASK_COLUMNS: usize = 256;
 /// Tasks that a layer is cut into at least, where it can be.
 const TASKS: usize = 16;
 /// The fewest pixels of a part.
-const PART_PIXELS: usize = 4 * CHUNK_PIXELS;
+const PART_PIXELS: usize = 4 * CHUNK_WORDS;
 /// The most values that gradients of parts may take together.
 const PART_VALUES: usize = 1 << 22;
 
@@ -44,8 +47,8 @@ struct Task {
     part: usize,
 }
 
-/// A prepared gradient of weights.
-pub(crate) struct WeightGradient {
+/// A prepared gradient of weights, of maps stored as `E`.
+pub(crate) struct WeightGradient<E> {
     shape: ConvShape,
     isa: Isa,
     tasks: Vec<Task>,
@@ -54,13 +57,16 @@ pub(crate) struct WeightGradient {
     parts: usize,
     /// Values of the gradient.
     len: usize,
-    /// Of a thread's scratch: the gathered block of x, then panels of dy, then the table of rows.
+    /// Of a thread's scratch, in words: the gathered block of x, then panels of dy, then the table of rows.
     block: usize,
     panels: usize,
+    /// Values of a gathered row; two of them end the scratch.
+    row: usize,
     scratch: Scratch,
+    element: PhantomData<E>,
 }
 
-impl WeightGradient {
+impl<E: Element> WeightGradient<E> {
     /// `(x, dy) -> dw`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
         let groups = shape.conv.groups;
@@ -81,7 +87,7 @@ impl WeightGradient {
         let width = panel_width(isa);
         let column_step = outputs.div_ceil(outputs.div_ceil(TASK_COLUMNS)).next_multiple_of(width);
         let column_tasks = outputs.div_ceil(column_step);
-        let most = (CACHE_VALUES - CHUNK_PIXELS * column_step) / (CHUNK_PIXELS + column_step);
+        let most = (CACHE_WORDS - CHUNK_WORDS * column_step) / (CHUNK_WORDS + column_step);
         let depth = bands[0].len() * inputs;
         let row_tasks = depth.div_ceil(most);
         let whole = groups * bands.len() * column_tasks * row_tasks;
@@ -113,15 +119,18 @@ impl WeightGradient {
                 }
             }
         }
-        let chunk = tasks.iter().map(|task| task.points.len()).max().unwrap_or(0).min(CHUNK_PIXELS);
+        let chunk = tasks.iter().map(|task| task.points.len()).max().unwrap_or(0).min(E::PER_WORD * CHUNK_WORDS);
         let rows = tasks.iter().map(|task| task.rows).max().unwrap_or(0);
-        let block = chunk * row_stride(rows);
-        let panels = chunk * column_step.min(outputs.next_multiple_of(width));
+        let depth = chunk.div_ceil(E::PER_WORD);
+        let block = depth * row_stride(rows);
+        let panels = depth * column_step.min(outputs.next_multiple_of(width));
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
         let panels = panels.next_multiple_of(2);
         let shared = if parts > 1 { parts * len } else { 0 };
-        let scratch = Scratch { shared, private: block + panels + rows * words };
-        WeightGradient { shape: *shape, isa, tasks, chunk, parts, len, block, panels, scratch }
+        let row = row_stride(rows);
+        let scratch = Scratch { shared, private: block + panels + (rows * words).next_multiple_of(16) + 2 * row };
+        let shape = *shape;
+        WeightGradient { shape, isa, tasks, chunk, parts, len, block, panels, row, scratch, element: PhantomData }
     }
 
     /// Scratch that [`WeightGradient::run`] needs.
@@ -133,7 +142,7 @@ impl WeightGradient {
     ///
     /// # Safety
     /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
-    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
+    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let (private, shared) = (&context.private, context.shared);
         context.pool.run(self.tasks.len(), |task, thread| {
             let task = &self.tasks[task];
@@ -148,9 +157,9 @@ impl WeightGradient {
         }
     }
 
-    unsafe fn task(&self, task: &Task, scratch: Region<f32>, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
+    unsafe fn task(&self, task: &Task, scratch: Region<f32>, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let (groups, isa) = (self.shape.conv.groups, self.isa);
-        let map = |data, [height, width, channels]: [usize; 3]| {
+        let map = |data: Region<E>, [height, width, channels]: [usize; 3]| {
             let first = task.group * (channels / groups);
             Map { data, height, width, channels, first }
         };
@@ -174,18 +183,21 @@ impl WeightGradient {
         let width = panel_width(isa);
         let stride = row_stride(task.rows);
         let panels = scratch.part(self.block, self.panels);
+        let rows = scratch.at(self.scratch.private - 2 * self.row, 2 * self.row);
+        let rows = Region::<E>::new(rows.cast(), 2 * self.row);
         for start in task.points.clone().step_by(self.chunk.max(1)) {
             let points = start..(start + self.chunk).min(task.points.end);
-            let (depth, panel) = (points.len(), self.chunk * width);
+            let (depth, panel) = (points.len().div_ceil(E::PER_WORD), self.chunk.div_ceil(E::PER_WORD) * width);
             let gathered = PackRows {
                 source,
                 lattice: &task.lattice,
                 points: points.clone(),
                 step: self.shape.conv.window.stride,
                 runs: &task.runs,
-                out: scratch,
-                stride,
+                out: rows,
+                stride: self.row,
             };
+            let gathered = PackRowWords { rows: gathered, out: scratch, stride, columns: task.rows };
             let gradients = PackPixelPanels {
                 source: gradient,
                 lattice: &task.lattice,
@@ -201,7 +213,6 @@ impl WeightGradient {
                 depth,
                 a: scratch.at(0, depth * stride),
                 stride,
-                transposed: true,
                 b: panels.at(0, columns.div_ceil(width) * panel),
                 panel,
                 c,
@@ -213,7 +224,7 @@ impl WeightGradient {
             unsafe {
                 dispatch(isa, gathered);
                 dispatch(isa, gradients);
-                multiply(isa, &product);
+                multiply::<E, f32, true>(isa, &product);
             }
         }
     }

@@ -1,18 +1,19 @@
-//! The register tile, generic over the vector, the tile's height and its width in vectors.
+//! The register tile, generic over the elements, the vector, the tile's height and its width in vectors.
 
 use std::mem::MaybeUninit;
 
 use super::MAX_TILE_ROWS;
+use crate::element::Element;
 use crate::isa::Simd;
 
 /// One tile of a [`super::Product`], by the same names.
-pub(super) struct Tile {
+pub(super) struct Tile<C> {
     pub depth: usize,
     pub a: *const f32,
     pub stride: usize,
     pub b: *const f32,
     pub columns: usize,
-    pub c: *mut f32,
+    pub c: *mut C,
     pub c_rows: *const usize,
     pub init: *const f32,
     pub init_rows: *const usize,
@@ -30,7 +31,12 @@ const WIDEST: usize = 32;
 /// As [`super::multiply`]; `M <= MAX_TILE_ROWS`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
-pub(super) unsafe fn compute<S: Simd, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile) {
+pub(super) unsafe fn compute<S, E, C, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile<C>)
+where
+    S: Simd,
+    E: Element,
+    C: Element,
+{
     let mut sums = [MaybeUninit::<f32>::uninit(); MAX_TILE_ROWS * WIDEST];
     let (row, column) = if TRANSPOSED { (1, tile.stride) } else { (tile.stride, 1) };
     let sums: *mut f32 = sums.as_mut_ptr().cast();
@@ -46,7 +52,7 @@ pub(super) unsafe fn compute<S: Simd, const M: usize, const W: usize, const TRAN
             for i in 0..M {
                 let value = S::splat(*a.add(i * row));
                 for j in 0..W {
-                    acc[i][j] = S::mul_add(value, weights[j], acc[i][j]);
+                    acc[i][j] = E::multiply_add::<S>(value, weights[j], acc[i][j]);
                 }
             }
             b = b.add(2 * S::LANES);
@@ -71,34 +77,48 @@ pub(super) unsafe fn compute<S: Simd, const M: usize, const W: usize, const TRAN
                     if !init.is_null() {
                         v = S::add(v, S::load(init.add(j * S::LANES)));
                     }
-                    S::store(to.add(j * S::LANES), v);
+                    C::store::<S>(to.add(j * S::LANES), v);
                 }
             } else {
                 for j in 0..tile.columns {
-                    *to.add(j) = *from.add(j) + if init.is_null() { 0.0 } else { *init.add(j) };
+                    *to.add(j) = C::of(*from.add(j) + if init.is_null() { 0.0 } else { *init.add(j) });
                 }
             }
         }
     }
 }
 
-/// The table of tiles of one level: `tiles!(Vector, height..., function attributes)`.
+/// The tables of tiles of one level: `tiles!(Vector, heights in f32, heights in bf16, function attributes)`.
 macro_rules! tiles {
-    ($simd:ty, [$($m:literal),*] $(, $feature:literal)?) => {
+    ($simd:ty, [$($m:literal),*], [$($n:literal),*] $(, $feature:literal)?) => {
+        use std::marker::PhantomData;
+
+        use super::Tiles;
+        use super::tile::{Tile, compute};
+        use crate::element::Element;
+        use crate::isa::Simd;
+
         // Never inlined: a function per tile keeps the register allocator's work separate.
         #[inline(never)]
         $(#[target_feature(enable = $feature)])?
-        unsafe fn tile<const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &super::tile::Tile) {
+        unsafe fn tile<E: Element, C: Element, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile<C>) {
             // SAFETY: the caller's promise; the level is available.
-            unsafe { super::tile::compute::<$simd, M, W, TRANSPOSED>(tile) }
+            unsafe { compute::<$simd, E, C, M, W, TRANSPOSED>(tile) }
         }
 
         /// The tiles of this level.
-        pub(super) static LEVEL: super::Level = super::Level {
-            lanes: <$simd as crate::isa::Simd>::LANES,
-            plain: [&[$(tile::<$m, 1, false>),*], &[$(tile::<$m, 2, false>),*]],
-            transposed: [&[$(tile::<$m, 1, true>),*], &[$(tile::<$m, 2, true>),*]],
-        };
+        pub(super) struct Level<E, C, const TRANSPOSED: bool>(PhantomData<(E, C)>);
+
+        impl<E: Element, C: Element, const TRANSPOSED: bool> Level<E, C, TRANSPOSED> {
+            /// Tiles of one vector, then of two.
+            pub(super) const TILES: [Tiles<C>; 2] = match E::PER_WORD {
+                1 => [&[$(tile::<E, C, $m, 1, TRANSPOSED>),*], &[$(tile::<E, C, $m, 2, TRANSPOSED>),*]],
+                _ => [&[$(tile::<E, C, $n, 1, TRANSPOSED>),*], &[$(tile::<E, C, $n, 2, TRANSPOSED>),*]],
+            };
+        }
+
+        /// Values of a vector.
+        pub(super) const LANES: usize = <$simd>::LANES;
     };
 }
 pub(super) use tiles;

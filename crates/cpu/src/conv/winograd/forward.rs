@@ -1,11 +1,13 @@
 //! The convolution, and the gradient of its input.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::tiles::{Layout, Planes, Tiling, TransformPatches, TransformResult};
+use super::tiles::{Layout, Patches, Planes, Tiling, TransformPatches, TransformResult};
 use super::weights::{DEPTHS, Filters, TransformWeights, WeightLayout};
 use super::{PLANES, even_pieces, odd_lines, row_values};
 use crate::conv::{ConvShape, Start};
+use crate::element::Element;
 use crate::gemm::{Product, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
 use crate::region::Region;
@@ -17,10 +19,10 @@ const BLOCK_CHANNELS: usize = 256;
 const ALWAYS_BLOCKS: usize = 128;
 /// Tiles that are few: they would make too few blocks.
 const FEW_TILES: usize = 84;
-/// Values of transformed patches and products that a thread has in work: most of a second-level cache of 1 MiB.
-const BLOCK_VALUES: usize = 130_000;
-/// Values of the patches that threads share: half of a third-level cache of 32 MiB.
-const SHARED_VALUES: usize = 1 << 22;
+/// Words of transformed patches and products that a thread has in work: most of a second-level cache of 1 MiB.
+const BLOCK_WORDS: usize = 130_000;
+/// Words of the patches that threads share: half of a third-level cache of 32 MiB.
+const SHARED_WORDS: usize = 1 << 22;
 /// Tiles and columns of a piece. It transforms its own weights, which takes as long as the products of two or three tiles.
 const PIECE: [usize; 2] = [84, 32];
 /// Depths that a piece multiplies at a time.
@@ -47,8 +49,8 @@ enum Work {
     Pieces,
 }
 
-/// A prepared convolution.
-pub(crate) struct Winograd {
+/// A prepared convolution of maps stored as `E`, whose transforms are multiplied as `P`.
+pub(crate) struct Winograd<E, P> {
     isa: Isa,
     source: [usize; 3],
     result: [usize; 3],
@@ -65,47 +67,37 @@ pub(crate) struct Winograd {
     products: Layout,
     /// Where the rows of these begin.
     rows: Vec<usize>,
+    elements: PhantomData<(E, P)>,
 }
 
-impl Winograd {
-    /// `(x, w) -> y`.
-    pub(crate) fn forward(shape: &ConvShape, isa: Isa) -> Self {
-        let offset = shape.conv.window.padding.map(|padding| -(padding as isize));
-        Self::new(shape, isa, false, shape.input, shape.output, offset)
-    }
-
-    /// `(dy, w) -> dx`.
-    pub(crate) fn backward_data(shape: &ConvShape, isa: Isa) -> Self {
-        let offset = shape.conv.window.padding.map(|padding| padding as isize - 2);
-        Self::new(shape, isa, true, shape.output, shape.input, offset)
-    }
-
-    fn new(
-        shape: &ConvShape,
-        isa: Isa,
-        flipped: bool,
-        source: [usize; 3],
-        result: [usize; 3],
-        offset: [isize; 2],
-    ) -> Self {
+impl<E: Element, P: Element> Winograd<E, P> {
+    /// `(x, w) -> y`, or `(dy, w) -> dx`.
+    pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
+        let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
+        let offset = shape.conv.window.padding.map(|padding| match backward {
+            false => -(padding as isize),
+            true => padding as isize - 2,
+        });
         let tiling = Tiling::new(shape.batch, result);
         let (inputs, outputs) = (shape.input[2], shape.output[2]);
-        let filters = Filters { inputs, outputs, flipped };
-        let (depth, columns, width) = (filters.depth(), filters.columns(), panel_width(isa));
-        let channels = depth.max(columns);
+        let filters = Filters { inputs, outputs, flipped: backward };
+        let (columns, width) = (filters.columns(), panel_width(isa));
+        // In words.
+        let (depth, piece_depth) = (filters.depth().div_ceil(P::PER_WORD), PIECE_DEPTHS / P::PER_WORD);
+        let channels = filters.depth().max(columns);
         let most = if tiling.count > FEW_TILES { BLOCK_CHANNELS } else { ALWAYS_BLOCKS };
         let work = if channels > most { Work::Pieces } else { Work::Blocks };
         let (weights, most) = match work {
             Work::Blocks => {
-                let most = BLOCK_VALUES / (PLANES * (row_values(depth) + row_values(columns)));
-                let height = tile_rows(isa);
+                let most = BLOCK_WORDS / (PLANES * (row_values(depth) + row_values(columns)));
+                let height = tile_rows::<P>(isa);
                 // Few tiles: smaller blocks, for more threads.
                 let most = (most.min(tiling.count.div_ceil(TASKS)) / height).max(1) * height;
                 (WeightLayout::new(depth, columns, width), most)
             }
             Work::Pieces => {
-                let weights = WeightLayout::new(PIECE_DEPTHS.min(depth), PIECE[1].min(columns), width);
-                (weights, SHARED_VALUES / (PLANES * row_values(depth)))
+                let weights = WeightLayout::new(piece_depth.min(depth), PIECE[1].min(columns), width);
+                (weights, SHARED_WORDS / (PLANES * row_values(depth)))
             }
         };
         let blocks: Vec<Block> = even_pieces(tiling.count, most)
@@ -117,10 +109,25 @@ impl Winograd {
         let piece_columns = all().map(|(_, columns)| columns.len()).max().unwrap_or(0);
         let (patches, products) = (Layout::rows(block_tiles, depth), Layout::rows(piece_tiles, piece_columns));
         let rows = (0..piece_tiles).map(|tile| tile * products.row).collect();
-        Winograd { isa, source, result, offset, tiling, filters, work, weights, blocks, patches, products, rows }
+        let elements = PhantomData;
+        Winograd {
+            isa,
+            source,
+            result,
+            offset,
+            tiling,
+            filters,
+            work,
+            weights,
+            blocks,
+            patches,
+            products,
+            rows,
+            elements,
+        }
     }
 
-    /// Values of the zeros at the start of the scratch.
+    /// Words of the zeros at the start of the scratch.
     fn zeros(&self) -> usize {
         odd_lines(self.filters.depth())
     }
@@ -143,10 +150,10 @@ impl Winograd {
     pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
-        source: Region<f32>,
+        source: Region<E>,
         weights: Region<f32>,
-        result: Region<f32>,
-        start: Start,
+        result: Region<E>,
+        start: Start<E>,
     ) {
         let zeros = context.shared.part(0, self.zeros());
         // SAFETY: the scratch is this instruction's.
@@ -154,13 +161,13 @@ impl Winograd {
         let alone = self.work == Work::Blocks;
         let transformed = context.shared.part(zeros.len(), if alone { self.weights.len() } else { 0 });
         let private = &context.private;
-        let job = Job { conv: self, source, weights, transformed, zeros, result, start };
+        let job = Job { conv: self, source, weights, transformed, zeros: zeros.cast(), result, start };
         if alone {
             let panels = self.filters.columns().div_ceil(self.weights.width);
             context.pool.run(panels * self.filters.depth().div_ceil(DEPTHS), |task, _| {
                 let (panel, first) = (task % panels, task / panels * DEPTHS);
                 let depths = first..self.filters.depth().min(first + DEPTHS);
-                let place = panel * self.weights.panel + first * self.weights.width;
+                let place = panel * self.weights.panel + first / P::PER_WORD * self.weights.width;
                 let out = transformed.part(place, transformed.len() - place);
                 // SAFETY: tasks write disjoint pieces of the scratch.
                 unsafe { job.transform_weights(depths, panel * self.weights.width, out) }
@@ -208,42 +215,42 @@ fn pieces(work: Work, tiles: usize, columns: usize, width: usize) -> Vec<(Range<
 }
 
 /// One run.
-struct Job<'a> {
-    conv: &'a Winograd,
-    source: Region<f32>,
+struct Job<'a, E, P> {
+    conv: &'a Winograd<E, P>,
+    source: Region<E>,
     weights: Region<f32>,
     /// All transformed weights, where threads take blocks.
     transformed: Region<f32>,
-    zeros: Region<f32>,
-    result: Region<f32>,
-    start: Start,
+    zeros: Region<E>,
+    result: Region<E>,
+    start: Start<E>,
 }
 
-impl Job<'_> {
+impl<E: Element, P: Element> Job<'_, E, P> {
     unsafe fn transform(&self, tiles: Range<usize>, out: Planes) {
         let Winograd { isa, source: size, offset, ref tiling, .. } = *self.conv;
-        let patches =
-            TransformPatches::<6> { source: self.source, size, tiling, tiles, offset, zeros: self.zeros, out };
+        let patches = Patches::<E, 6> { source: self.source, size, tiling, offset, zeros: self.zeros };
         // SAFETY: the caller's promise.
-        unsafe { dispatch(isa, patches) }
+        unsafe { dispatch(isa, TransformPatches { patches, tiles, out, element: PhantomData::<P> }) }
     }
 
     unsafe fn transform_weights(&self, depths: Range<usize>, column: usize, out: Region<f32>) {
         let Winograd { isa, filters, weights: layout, .. } = *self.conv;
+        let (weights, element) = (self.weights, PhantomData::<P>);
         // SAFETY: the caller's promise.
-        unsafe { dispatch(isa, TransformWeights { filters, weights: self.weights, depths, column, out, layout }) }
+        unsafe { dispatch(isa, TransformWeights { filters, weights, depths, column, out, layout, element }) }
     }
 
     /// Some depths of some columns' transformed weights, made in the scratch if they are not there yet.
     unsafe fn weights(&self, depths: &Range<usize>, columns: &Range<usize>, scratch: Region<f32>) -> Region<f32> {
         let WeightLayout { width, panel, .. } = self.conv.weights;
         if self.conv.work == Work::Blocks {
-            let first = columns.start / width * panel + depths.start * width;
+            let first = columns.start / width * panel + depths.start / P::PER_WORD * width;
             return self.transformed.part(first, self.transformed.len() - first);
         }
         for (index, column) in columns.clone().step_by(width).enumerate() {
             for first in depths.clone().step_by(DEPTHS) {
-                let place = index * panel + (first - depths.start) * width;
+                let place = index * panel + (first - depths.start) / P::PER_WORD * width;
                 let out = scratch.part(place, self.conv.weights.len() - place);
                 // SAFETY: the caller's promise; the scratch is this thread's.
                 unsafe { self.transform_weights(first..depths.end.min(first + DEPTHS), column, out) }
@@ -270,15 +277,15 @@ impl Job<'_> {
             // SAFETY: the caller's promise.
             let b = unsafe { self.weights(&depths, columns, scratch) };
             for plane in 0..PLANES {
-                let place = plane * from.plane + tiles.start * from.row + first;
+                let words = depths.len().div_ceil(P::PER_WORD);
+                let place = plane * from.plane + tiles.start * from.row + first / P::PER_WORD;
                 let c = products.data.at(plane * to.plane, (tiles.len() - 1) * to.row + columns.len());
                 let product = Product {
                     rows: tiles.len(),
                     columns: columns.len(),
-                    depth: depths.len(),
-                    a: patches.data.at(place, (tiles.len() - 1) * from.row + depths.len()),
+                    depth: words,
+                    a: patches.data.at(place, (tiles.len() - 1) * from.row + words),
                     stride: from.row,
-                    transposed: false,
                     b: b.at(plane * weights.plane, (columns.len().div_ceil(weights.width) - 1) * weights.panel),
                     panel: weights.panel,
                     c,
@@ -287,7 +294,7 @@ impl Job<'_> {
                     init_rows: rows.as_ptr(),
                 };
                 // SAFETY: addresses as computed above; the products are this thread's.
-                unsafe { multiply(isa, &product) };
+                unsafe { multiply::<P, f32, false>(isa, &product) };
             }
         }
         let start = block.tiles.start;

@@ -5,13 +5,15 @@
 //! tasks own pieces of the gradient. Either way a piece of the 36 matrices is transformed back while it is in the
 //! second-level cache, so that they never exist as a whole.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::tiles::{Layout, Planes, Tiling, TransformPatches};
+use super::tiles::{Layout, Patches, Planes, Tiling, TransformTiles};
 use super::weights::{TAPS, TransformGradient};
 use super::{PLANES, even_pieces, odd_lines, row_values};
 use crate::conv::ConvShape;
 use crate::conv::weight_gradient::AddParts;
+use crate::element::Element;
 use crate::gemm::{Product, multiply, panel_width};
 use crate::isa::{Isa, dispatch};
 use crate::region::Region;
@@ -28,15 +30,15 @@ const PARTS: usize = 16;
 const PART_VALUES: usize = 1 << 22;
 /// The fewest tiles of a part.
 const PART_TILES: usize = 16;
-/// Values of transformed patches and gradients that all threads share: most of a third-level cache of 32 MiB.
-const SHARED_VALUES: usize = 5 << 20;
+/// Words of transformed patches and gradients that all threads share: most of a third-level cache of 32 MiB.
+const SHARED_WORDS: usize = 5 << 20;
 /// Inputs and outputs of a piece.
 const PIECE: [usize; 2] = [28, 128];
 /// Tiles per task where patches are shared.
 const PATCH_TILES: usize = 4;
 
-/// A prepared gradient of weights.
-pub(crate) struct WinogradGradient {
+/// A prepared gradient of weights, of maps stored as `E`, whose transforms are multiplied as `P`.
+pub(crate) struct WinogradGradient<E, P> {
     shape: ConvShape,
     isa: Isa,
     tiling: Tiling,
@@ -52,9 +54,10 @@ pub(crate) struct WinogradGradient {
     products: Layout,
     /// Where these rows begin.
     rows: Vec<usize>,
+    elements: PhantomData<(E, P)>,
 }
 
-impl WinogradGradient {
+impl<E: Element, P: Element> WinogradGradient<E, P> {
     /// `(x, dy) -> dw`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
         let tiling = Tiling::new(shape.batch, shape.output);
@@ -62,8 +65,8 @@ impl WinogradGradient {
         let shared = inputs.max(outputs) > ALONE_CHANNELS;
         let per_tile = PLANES * (row_values(inputs) + outputs.next_multiple_of(width));
         let (parts, most) = match shared {
-            true => (1, SHARED_VALUES / per_tile),
-            false => (PARTS.min(PART_VALUES / (TAPS * inputs * outputs)), BLOCK_TILES),
+            true => (1, P::PER_WORD * SHARED_WORDS / per_tile),
+            false => (PARTS.min(PART_VALUES / (TAPS * inputs * outputs)), P::PER_WORD * BLOCK_TILES),
         };
         let parts: Vec<Vec<_>> = even_pieces(tiling.count, tiling.count.div_ceil(parts.max(1)).max(PART_TILES))
             .map(|part| even_pieces(part.len(), most).map(|b| part.start + b.start..part.start + b.end).collect())
@@ -78,9 +81,10 @@ impl WinogradGradient {
         let piece_inputs = pieces.iter().map(|[inputs, _]| inputs.len()).max().unwrap_or(0);
         let products = Layout::rows(piece_inputs, step.min(outputs));
         let rows = (0..piece_inputs).map(|input| input * products.row).collect();
-        let operands = [Layout::rows(block_tiles, inputs), Layout::panels(block_tiles, outputs, width)];
+        let words = block_tiles.div_ceil(P::PER_WORD);
+        let operands = [Layout::rows(words, inputs), Layout::panels(words, outputs, width)];
         let shape = *shape;
-        WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, products, rows }
+        WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, products, rows, elements: PhantomData }
     }
 
     /// Values of the gradient.
@@ -117,7 +121,7 @@ impl WinogradGradient {
     ///
     /// # Safety
     /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
-    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<f32>, dy: Region<f32>, dw: Region<f32>) {
+    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let zeros = context.shared.part(0, self.zeros());
         let rest = context.shared.part(zeros.len(), context.shared.len() - zeros.len());
         // SAFETY: the scratch is this instruction's.
@@ -125,14 +129,14 @@ impl WinogradGradient {
         let private = &context.private;
         let products =
             |thread: usize| Planes { data: private[thread].part(0, self.products.len()), layout: self.products };
-        let job = Job { of: self, x, dy, zeros };
+        let job = Job { of: self, x, dy, zeros: zeros.cast() };
         if self.shared {
             let operands = self.operands(rest, 0);
             for (number, block) in self.parts.iter().flatten().enumerate() {
                 let tiles = block.len();
                 context.pool.run(tiles.div_ceil(PATCH_TILES), |task, _| {
                     let (first, end) = (task * PATCH_TILES, tiles.min((task + 1) * PATCH_TILES));
-                    let operands = operands.map(|planes| planes.starting_at(first));
+                    let operands = operands.map(|planes| planes.starting_at(first / P::PER_WORD));
                     // SAFETY: tasks write disjoint rows of the operands.
                     unsafe { job.transform(block.start + first..block.start + end, operands) }
                 });
@@ -166,34 +170,22 @@ impl WinogradGradient {
 }
 
 /// One run.
-struct Job<'a> {
-    of: &'a WinogradGradient,
-    x: Region<f32>,
-    dy: Region<f32>,
-    zeros: Region<f32>,
+struct Job<'a, E, P> {
+    of: &'a WinogradGradient<E, P>,
+    x: Region<E>,
+    dy: Region<E>,
+    zeros: Region<E>,
 }
 
-impl Job<'_> {
+impl<E: Element, P: Element> Job<'_, E, P> {
     unsafe fn transform(&self, tiles: Range<usize>, [patches, gradients]: [Planes; 2]) {
         let WinogradGradient { isa, ref shape, ref tiling, .. } = *self.of;
-        let x = TransformPatches::<6> {
-            source: self.x,
-            size: shape.input,
-            tiling,
-            tiles: tiles.clone(),
-            offset: shape.conv.window.padding.map(|padding| -(padding as isize)),
-            zeros: self.zeros,
-            out: patches,
-        };
-        let dy = TransformPatches::<4> {
-            source: self.dy,
-            size: shape.output,
-            tiling,
-            tiles,
-            offset: [0; 2],
-            zeros: self.zeros,
-            out: gradients,
-        };
+        let (zeros, element) = (self.zeros, PhantomData::<P>);
+        let offset = shape.conv.window.padding.map(|padding| -(padding as isize));
+        let x = Patches::<E, 6> { source: self.x, size: shape.input, tiling, offset, zeros };
+        let dy = Patches::<E, 4> { source: self.dy, size: shape.output, tiling, offset: [0; 2], zeros };
+        let x = TransformTiles { patches: x, tiles: tiles.clone(), out: patches, element };
+        let dy = TransformTiles { patches: dy, tiles, out: gradients, element };
         // SAFETY: the caller's promise.
         unsafe {
             dispatch(isa, x);
@@ -213,19 +205,18 @@ impl Job<'_> {
     ) {
         let WinogradGradient { isa, ref shape, ref rows, .. } = *self.of;
         let width = panel_width(isa);
-        let panels = outputs.len().div_ceil(width);
+        let (panels, depth) = (outputs.len().div_ceil(width), tiles.div_ceil(P::PER_WORD));
         let (a, b, c) = (patches.layout, gradients.layout, products.layout);
         for plane in 0..PLANES {
             let product = Product {
                 rows: inputs.len(),
                 columns: outputs.len(),
-                depth: tiles,
-                a: patches.data.at(plane * a.plane + inputs.start, (tiles - 1) * a.row + inputs.len()),
+                depth,
+                a: patches.data.at(plane * a.plane + inputs.start, (depth - 1) * a.row + inputs.len()),
                 stride: a.row,
-                transposed: true,
                 b: gradients
                     .data
-                    .at(plane * b.plane + outputs.start / width * b.panel, (panels - 1) * b.panel + tiles * width),
+                    .at(plane * b.plane + outputs.start / width * b.panel, (panels - 1) * b.panel + depth * width),
                 panel: b.panel,
                 c: products.data.at(plane * c.plane, (inputs.len() - 1) * c.row + outputs.len()),
                 c_rows: rows.as_ptr(),
@@ -233,7 +224,7 @@ impl Job<'_> {
                 init_rows: rows.as_ptr(),
             };
             // SAFETY: addresses as computed above; the products are this thread's.
-            unsafe { multiply(isa, &product) };
+            unsafe { multiply::<P, f32, true>(isa, &product) };
         }
         let transform = TransformGradient {
             products,

@@ -1,10 +1,12 @@
 //! The transforms of tiles: patches of a tensor to 36 matrices, and 36 matrices to tiles of the result.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::transform;
 use super::{PLANES, odd_lines, row_values};
 use crate::conv::Start;
+use crate::element::Element;
 use crate::isa::{Kernel, Scalar, Simd};
 use crate::region::Region;
 
@@ -34,34 +36,34 @@ impl Tiling {
     }
 }
 
-/// Where the values of 36 matrices lie, which have a row per tile and columns in panels.
+/// Where the words of 36 matrices lie, which have a row per tile (or per two) and columns in panels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Values from plane to plane: an odd number of cache lines, so that the 36 spread over the sets of the cache.
+    /// Words from plane to plane: an odd number of cache lines, so that the 36 spread over the sets of the cache.
     pub plane: usize,
-    /// Values from tile to tile.
+    /// Words from row to row.
     pub row: usize,
-    /// Values from panel to panel.
+    /// Words from panel to panel.
     pub panel: usize,
     /// Columns of a panel are two to this power.
     shift: u32,
 }
 
 impl Layout {
-    /// Rows of `columns` values, for up to `tiles` tiles.
-    pub(super) fn rows(tiles: usize, columns: usize) -> Self {
+    /// Up to `rows` rows of `columns` words.
+    pub(super) fn rows(rows: usize, columns: usize) -> Self {
         let row = row_values(columns);
-        Layout { plane: odd_lines(tiles * row), row, panel: 0, shift: usize::BITS - 1 }
+        Layout { plane: odd_lines(rows * row), row, panel: 0, shift: usize::BITS - 1 }
     }
 
-    /// Panels of `width` columns, a power of two, for up to `tiles` tiles.
-    pub(super) fn panels(tiles: usize, columns: usize, width: usize) -> Self {
+    /// Up to `rows` rows of panels of `width` columns, a power of two.
+    pub(super) fn panels(rows: usize, columns: usize, width: usize) -> Self {
         debug_assert!(width.is_power_of_two());
-        let panel = tiles * width;
+        let panel = rows * width;
         Layout { plane: odd_lines(columns.div_ceil(width) * panel), row: width, panel, shift: width.trailing_zeros() }
     }
 
-    /// Values of all matrices.
+    /// Words of all matrices.
     pub(super) fn len(&self) -> usize {
         PLANES * self.plane
     }
@@ -71,10 +73,10 @@ impl Layout {
         if self.panel == 0 { columns } else { columns.next_multiple_of(1 << self.shift) }
     }
 
-    /// Where a column of a tile's row lies in plane 0.
+    /// Where a column of a row lies in plane 0.
     #[inline(always)]
-    fn at(&self, tile: usize, column: usize) -> usize {
-        (column >> self.shift) * self.panel + tile * self.row + (column & ((1 << self.shift) - 1))
+    fn at(&self, row: usize, column: usize) -> usize {
+        (column >> self.shift) * self.panel + row * self.row + (column & ((1 << self.shift) - 1))
     }
 }
 
@@ -86,50 +88,152 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    /// The matrices from another tile on.
-    pub(super) fn starting_at(&self, tile: usize) -> Self {
-        let skipped = tile * self.layout.row;
+    /// The matrices from another row on.
+    pub(super) fn starting_at(&self, row: usize) -> Self {
+        let skipped = row * self.layout.row;
         Planes { data: self.data.part(skipped, self.data.len() - skipped), layout: self.layout }
     }
 
-    /// The address of `count` columns of a tile's row in plane 0, of which every plane has as many.
+    /// The address of `count` columns of a row in plane 0, of which every plane has as many.
     #[inline(always)]
-    pub(super) fn at(&self, tile: usize, column: usize, count: usize) -> *mut f32 {
-        self.data.at(self.layout.at(tile, column), (PLANES - 1) * self.layout.plane + count)
+    pub(super) fn at(&self, row: usize, column: usize, count: usize) -> *mut f32 {
+        self.data.at(self.layout.at(row, column), (PLANES - 1) * self.layout.plane + count)
     }
 }
 
-/// Transforms patches of `N x N` pixels: 6 x 6 of the source, or 4 x 4 of the result's gradient.
-pub(super) struct TransformPatches<'a, const N: usize> {
-    pub source: Region<f32>,
+/// What a transform reads: patches of `N x N` pixels, 6 x 6 of the source or 4 x 4 of the result's gradient.
+#[derive(Clone, Copy)]
+pub(super) struct Patches<'a, E, const N: usize> {
+    pub source: Region<E>,
     /// Height, width and channels of the source.
     pub size: [usize; 3],
     pub tiling: &'a Tiling,
-    pub tiles: Range<usize>,
     /// From a tile's first pixel to its patch's.
     pub offset: [isize; 2],
     /// As many zeros as there are channels: what lies outside the map.
-    pub zeros: Region<f32>,
-    pub out: Planes,
+    pub zeros: Region<E>,
 }
 
-impl<const N: usize> Kernel for TransformPatches<'_, N> {
+impl<E: Element, const N: usize> Patches<'_, E, N> {
+    /// Where the pixels of a tile's patch are; zeros where there is no tile.
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    fn pixels(&self, tile: Option<usize>) -> [[*const E; N]; N] {
         let [height, width, channels] = self.size;
-        let filled = self.out.layout.filled(channels);
-        for (row, tile) in self.tiles.clone().enumerate() {
-            let (image, top, left) = self.tiling.place(tile);
-            let (top, left) = (top as isize + self.offset[0], left as isize + self.offset[1]);
-            let mut pixels = [[self.zeros.at(0, channels).cast_const(); N]; N];
-            for (y, pixels) in (top..).zip(&mut pixels) {
-                for (x, pixel) in (left..).zip(pixels) {
-                    if (0..height as isize).contains(&y) && (0..width as isize).contains(&x) {
-                        let place = (image * height + y as usize) * width + x as usize;
-                        *pixel = self.source.at(place * channels, channels);
-                    }
+        let mut pixels = [[self.zeros.at(0, channels).cast_const(); N]; N];
+        let Some(tile) = tile else { return pixels };
+        let (image, top, left) = self.tiling.place(tile);
+        let (top, left) = (top as isize + self.offset[0], left as isize + self.offset[1]);
+        for (y, pixels) in (top..).zip(&mut pixels) {
+            for (x, pixel) in (left..).zip(pixels) {
+                if (0..height as isize).contains(&y) && (0..width as isize).contains(&x) {
+                    let place = (image * height + y as usize) * width + x as usize;
+                    *pixel = self.source.at(place * channels, channels);
                 }
             }
+        }
+        pixels
+    }
+}
+
+/// The transform of a patch's columns; that of the rows is still to come.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+unsafe fn columns<S: Simd, E: Element, const N: usize>(pixels: &[[*const E; N]; N], channel: usize) -> [[S::V; 6]; 6] {
+    // SAFETY: the caller's promise: pixels have a vector of values from the channel on.
+    unsafe {
+        let mut half = [[S::splat(0.0); 6]; 6];
+        for x in 0..N {
+            let mut column = [S::splat(0.0); 6];
+            for y in 0..N {
+                column[y] = E::load::<S>(pixels[y][x].add(channel));
+            }
+            let column = one_dimension::<S, N>(column);
+            for i in 0..6 {
+                half[i][x] = column[i];
+            }
+        }
+        half
+    }
+}
+
+#[inline(always)]
+unsafe fn one_dimension<S: Simd, const N: usize>(values: [S::V; 6]) -> [S::V; 6] {
+    // SAFETY: the caller's promise.
+    unsafe { if N == 6 { transform::source::<S>(values) } else { transform::result_gradient::<S>(values) } }
+}
+
+/// Transforms patches to matrices whose rows are tiles and whose words lie along the channels.
+pub(super) struct TransformPatches<'a, E, P, const N: usize> {
+    pub patches: Patches<'a, E, N>,
+    pub tiles: Range<usize>,
+    pub out: Planes,
+    pub element: PhantomData<P>,
+}
+
+impl<E: Element, P: Element, const N: usize> Kernel for TransformPatches<'_, E, P, N> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let channels = self.patches.size[2];
+        for (row, tile) in self.tiles.clone().enumerate() {
+            let pixels = self.patches.pixels(Some(tile));
+            let words = channels.div_ceil(P::PER_WORD);
+            let (out, plane): (*mut P, usize) =
+                (self.out.at(row, 0, words).cast(), self.out.layout.plane * P::PER_WORD);
+            let mut channel = 0;
+            // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last word.
+            unsafe {
+                while channel + S::LANES <= channels {
+                    Self::transform::<S>(&pixels, channel, out, plane);
+                    channel += S::LANES;
+                }
+                while channel < channels {
+                    Self::transform::<Scalar>(&pixels, channel, out, plane);
+                    channel += 1;
+                }
+                for channel in channels..words * P::PER_WORD {
+                    (0..PLANES).for_each(|i| *out.add(channel + i * plane) = P::ZERO);
+                }
+            }
+        }
+    }
+}
+
+impl<E: Element, P: Element, const N: usize> TransformPatches<'_, E, P, N> {
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+    unsafe fn transform<S: Simd>(pixels: &[[*const E; N]; N], channel: usize, out: *mut P, plane: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let half = columns::<S, E, N>(pixels, channel);
+            for i in 0..6 {
+                let values = one_dimension::<S, N>(half[i]);
+                for j in 0..6 {
+                    P::store::<S>(out.add((i * 6 + j) * plane + channel), values[j]);
+                }
+            }
+        }
+    }
+}
+
+/// Transforms patches to matrices whose words lie along the tiles: a row is a tile in f32, two in bf16, the last of which
+/// may be filled up with zeros. Columns are channels.
+pub(super) struct TransformTiles<'a, E, P, const N: usize> {
+    pub patches: Patches<'a, E, N>,
+    pub tiles: Range<usize>,
+    pub out: Planes,
+    pub element: PhantomData<P>,
+}
+
+impl<E: Element, P: Element, const N: usize> Kernel for TransformTiles<'_, E, P, N> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let channels = self.patches.size[2];
+        let filled = self.out.layout.filled(channels);
+        for (row, tile) in self.tiles.clone().step_by(P::PER_WORD).enumerate() {
+            let pixels = [
+                self.patches.pixels(Some(tile)),
+                self.patches.pixels(Some(tile + 1).filter(|next| P::PER_WORD > 1 && self.tiles.contains(next))),
+            ];
             let mut channel = 0;
             // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last panel.
             unsafe {
@@ -150,55 +254,40 @@ impl<const N: usize> Kernel for TransformPatches<'_, N> {
     }
 }
 
-impl<const N: usize> TransformPatches<'_, N> {
+impl<E: Element, P: Element, const N: usize> TransformTiles<'_, E, P, N> {
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
-    unsafe fn transform<S: Simd>(&self, pixels: &[[*const f32; N]; N], row: usize, channel: usize) {
+    unsafe fn transform<S: Simd>(&self, pixels: &[[[*const E; N]; N]; 2], row: usize, channel: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            // By columns, then by rows.
-            let mut half = [[S::splat(0.0); 6]; 6];
-            for x in 0..N {
-                let mut column = [S::splat(0.0); 6];
-                for y in 0..N {
-                    column[y] = S::load(pixels[y][x].add(channel));
-                }
-                let column = one_dimension::<S, N>(column);
-                for i in 0..6 {
-                    half[i][x] = column[i];
-                }
-            }
+            let first = columns::<S, E, N>(&pixels[0], channel);
+            let second = if P::PER_WORD > 1 { columns::<S, E, N>(&pixels[1], channel) } else { first };
             let out = self.out.at(row, channel, S::LANES);
             for i in 0..6 {
-                let values = one_dimension::<S, N>(half[i]);
+                let values = one_dimension::<S, N>(first[i]);
+                let others = if P::PER_WORD > 1 { one_dimension::<S, N>(second[i]) } else { values };
                 for j in 0..6 {
-                    S::store(out.add((i * 6 + j) * self.out.layout.plane), values[j]);
+                    S::store(out.add((i * 6 + j) * self.out.layout.plane), P::word::<S>(values[j], others[j]));
                 }
             }
         }
     }
 }
 
-#[inline(always)]
-unsafe fn one_dimension<S: Simd, const N: usize>(values: [S::V; 6]) -> [S::V; 6] {
-    // SAFETY: the caller's promise.
-    unsafe { if N == 6 { transform::source::<S>(values) } else { transform::result_gradient::<S>(values) } }
-}
-
 /// Transforms products back to tiles of the result.
-pub(super) struct TransformResult<'a> {
+pub(super) struct TransformResult<'a, E> {
     pub products: Planes,
     pub tiling: &'a Tiling,
     pub tiles: Range<usize>,
-    pub result: Region<f32>,
+    pub result: Region<E>,
     /// Height, width and channels of the result.
     pub size: [usize; 3],
     /// Which channels of it the products' columns are.
     pub channels: Range<usize>,
-    pub start: Start,
+    pub start: Start<E>,
 }
 
-impl Kernel for TransformResult<'_> {
+impl<E: Element> Kernel for TransformResult<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let [height, width, channels] = self.size;
@@ -223,7 +312,7 @@ impl Kernel for TransformResult<'_> {
     }
 }
 
-impl TransformResult<'_> {
+impl<E: Element> TransformResult<'_, E> {
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
     unsafe fn transform<S: Simd>(&self, row: usize, corner: usize, [rows, columns]: [usize; 2], channel: usize) {
@@ -257,10 +346,10 @@ impl TransformResult<'_> {
                     }
                     let at = corner + (y * width + x) * channels + channel;
                     let start = match self.start {
-                        Start::Base(base) => S::load(base.at(at, S::LANES)),
+                        Start::Base(base) => E::load::<S>(base.at(at, S::LANES)),
                         _ => bias,
                     };
-                    S::store(self.result.at(at, S::LANES), S::add(values[x], start));
+                    E::store::<S>(self.result.at(at, S::LANES), S::add(values[x], start));
                 }
             }
         }

@@ -1,11 +1,13 @@
 //! The transforms of weights: stored taps to 36 planes, and the gradient of 36 planes to that of the taps.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::tiles::Planes;
 use super::transform;
 use super::{PLANES, odd_lines};
+use crate::element::Element;
 use crate::isa::{Kernel, Scalar, Simd};
 use crate::pack::pad_copy;
 use crate::region::Region;
@@ -37,71 +39,72 @@ impl Filters {
     }
 }
 
-/// Where the values of 36 matrices of transformed weights lie: `[plane][panel][depth][width]`.
+/// Where the words of 36 matrices of transformed weights lie: `[plane][panel][words of the depth][width]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WeightLayout {
     /// Columns of a panel.
     pub width: usize,
-    /// Values from panel to panel.
+    /// Words from panel to panel.
     pub panel: usize,
-    /// Values from plane to plane: an odd number of cache lines.
+    /// Words from plane to plane: an odd number of cache lines.
     pub plane: usize,
 }
 
 impl WeightLayout {
+    /// For a depth of so many words.
     pub(super) fn new(depth: usize, columns: usize, width: usize) -> Self {
         let panel = depth * width;
         WeightLayout { width, panel, plane: odd_lines(columns.div_ceil(width) * panel) }
     }
 
-    /// Values of all matrices.
+    /// Words of all matrices.
     pub(super) fn len(&self) -> usize {
         PLANES * self.plane
     }
 }
 
 /// Transforms some depths of the weights, [`DEPTHS`] at most, for one panel of columns.
-pub(super) struct TransformWeights {
+pub(super) struct TransformWeights<P> {
     pub filters: Filters,
     pub weights: Region<f32>,
+    /// From a whole word on.
     pub depths: Range<usize>,
     /// First column of the panel.
     pub column: usize,
     /// Where the first depth goes in plane 0.
     pub out: Region<f32>,
     pub layout: WeightLayout,
+    pub element: PhantomData<P>,
 }
 
-impl Kernel for TransformWeights {
+impl<P: Element> Kernel for TransformWeights<P> {
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
     unsafe fn run<S: Simd>(self) {
         let WeightLayout { width, plane, .. } = self.layout;
-        let values = self.depths.len() * width;
+        let words = self.depths.len().div_ceil(P::PER_WORD);
+        let values = words * P::PER_WORD * width;
         let mut taps = [MaybeUninit::<f32>::uninit(); TAPS * DEPTHS * WIDEST];
         let taps: *mut f32 = taps.as_mut_ptr().cast();
         // SAFETY: indices stay inside the stored weights, the rows of each plane, and the block of taps.
         unsafe {
             for tap in 0..TAPS {
-                self.gather::<S>(tap, taps.add(tap * values));
+                let to = taps.add(tap * values);
+                self.gather::<S>(tap, to);
+                let gathered = self.depths.len() * width;
+                std::ptr::write_bytes(to.add(gathered), 0, values - gathered);
             }
-            let out = self.out.at(0, (PLANES - 1) * plane + values);
-            for at in (0..values).step_by(S::LANES) {
-                let mut half = [[S::splat(0.0); 3]; 6];
-                for x in 0..3 {
-                    let mut column = [S::splat(0.0); 3];
-                    for y in 0..3 {
-                        column[y] = S::load(taps.add((y * 3 + x) * values + at));
-                    }
-                    let column = transform::filter::<S>(column);
-                    for i in 0..6 {
-                        half[i][x] = column[i];
-                    }
-                }
+            let out = self.out.at(0, (PLANES - 1) * plane + words * width);
+            for at in (0..words * width).step_by(S::LANES) {
+                // The first depth of the word, and the next.
+                let first = at / width * P::PER_WORD * width + at % width;
+                let second = first + (P::PER_WORD - 1) * width;
+                let [first, second] = [first, second].map(|place| columns::<S>(taps.add(place), values));
                 for i in 0..6 {
-                    let values = transform::filter::<S>(half[i]);
+                    let values = transform::filter::<S>(first[i]);
+                    let others = if P::PER_WORD > 1 { transform::filter::<S>(second[i]) } else { values };
                     for j in 0..6 {
-                        S::store(out.add((i * 6 + j) * plane + at), values[j]);
+                        S::store(out.add((i * 6 + j) * plane + at), P::word::<S>(values[j], others[j]));
                     }
                 }
             }
@@ -109,7 +112,28 @@ impl Kernel for TransformWeights {
     }
 }
 
-impl TransformWeights {
+/// The transform of a filter's columns, of a vector of filters whose taps are `tap` values apart.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
+unsafe fn columns<S: Simd>(taps: *const f32, tap: usize) -> [[S::V; 3]; 6] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut half = [[S::splat(0.0); 3]; 6];
+        for x in 0..3 {
+            let mut column = [S::splat(0.0); 3];
+            for y in 0..3 {
+                column[y] = S::load(taps.add((y * 3 + x) * tap));
+            }
+            let column = transform::filter::<S>(column);
+            for i in 0..6 {
+                half[i][x] = column[i];
+            }
+        }
+        half
+    }
+}
+
+impl<P: Element> TransformWeights<P> {
     /// Copies a tap's weights to `[depth][width]`, with zeros in columns that there are not.
     #[inline(always)]
     unsafe fn gather<S: Simd>(&self, tap: usize, to: *mut f32) {

@@ -1,0 +1,190 @@
+//! How maps are stored: in f32, or in bf16, which is f32 while it is worked on.
+//!
+//! Kernels are generic over the element: they load f32 vectors, compute in f32 and store rounded to the nearest (ties to
+//! even). Matrix products of bf16 maps multiply the stored values themselves, two neighbours along the depth at a time.
+
+use enmasse_tensor::{Bf16, DType};
+
+use crate::isa::{Scalar, Simd};
+
+/// A type of values in arenas.
+pub(crate) trait Stored: Copy + Send + Sync + 'static {
+    /// Its name in plans.
+    const DTYPE: DType;
+}
+
+impl Stored for f32 {
+    const DTYPE: DType = DType::F32;
+}
+impl Stored for Bf16 {
+    const DTYPE: DType = DType::Bf16;
+}
+impl Stored for u8 {
+    const DTYPE: DType = DType::U8;
+}
+impl Stored for i32 {
+    const DTYPE: DType = DType::I32;
+}
+impl Stored for i64 {
+    const DTYPE: DType = DType::I64;
+}
+
+/// An element of a map.
+pub(crate) trait Element: Stored {
+    /// Elements in a word of 32 bits, which is what matrix products take of the depth at a time.
+    const PER_WORD: usize;
+    /// Zero.
+    const ZERO: Self;
+    /// `LANES` values. Safety as that of [`Simd::load`].
+    unsafe fn load<S: Simd>(p: *const Self) -> S::V;
+    /// `LANES` values, rounded. Safety as that of [`Simd::store`].
+    unsafe fn store<S: Simd>(p: *mut Self, v: S::V);
+    /// `c` plus the products of the words in the lanes of `a` and `b`.
+    unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V;
+    /// Words of rounded values: of `f32` the first, of `bf16` both.
+    unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V;
+    /// Words of `count` columns: of `f32` the values of the first row, of `bf16` those of both, the first in the lower halves.
+    ///
+    /// # Safety
+    /// The rows that are used are valid for `count` values, and so is `to`.
+    unsafe fn words<S: Simd>(rows: [*const Self; 2], count: usize, to: *mut f32);
+    /// Words of rounded f32 values, by the same rule.
+    ///
+    /// # Safety
+    /// As that of [`Element::words`].
+    unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32);
+    /// The value.
+    fn get(self) -> f32;
+    /// The nearest element.
+    fn of(value: f32) -> Self;
+}
+
+impl Element for f32 {
+    const PER_WORD: usize = 1;
+    const ZERO: f32 = 0.0;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut f32, v: S::V) {
+        // SAFETY: the caller's promise.
+        unsafe { S::store(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::mul_add(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn word<S: Simd>(first: S::V, _: S::V) -> S::V {
+        first
+    }
+    #[inline(always)]
+    unsafe fn words<S: Simd>([row, _]: [*const f32; 2], count: usize, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { copy::<S, f32, f32>(row, to, count) }
+    }
+    #[inline(always)]
+    unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::words::<S>(rows, count, to) }
+    }
+    #[inline(always)]
+    fn get(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn of(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Element for Bf16 {
+    const PER_WORD: usize = 2;
+    const ZERO: Bf16 = Bf16::from_bits(0);
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const Bf16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_bf16(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut Bf16, v: S::V) {
+        // SAFETY: the caller's promise.
+        unsafe { S::store_bf16(p.cast(), v) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::dot(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { S::pair(first, second) }
+    }
+    #[inline(always)]
+    unsafe fn words<S: Simd>([low, high]: [*const Bf16; 2], count: usize, to: *mut f32) {
+        let mut i = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while i + S::LANES <= count {
+                S::store(to.add(i), S::interleave(low.add(i).cast(), high.add(i).cast()));
+                i += S::LANES;
+            }
+            while i < count {
+                Scalar::store(to.add(i), Scalar::interleave(low.add(i).cast(), high.add(i).cast()));
+                i += 1;
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn rounded_words<S: Simd>([low, high]: [*const f32; 2], count: usize, to: *mut f32) {
+        let mut i = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while i + S::LANES <= count {
+                S::store(to.add(i), S::pair(S::load(low.add(i)), S::load(high.add(i))));
+                i += S::LANES;
+            }
+            while i < count {
+                Scalar::store(to.add(i), Scalar::pair(Scalar::load(low.add(i)), Scalar::load(high.add(i))));
+                i += 1;
+            }
+        }
+    }
+    #[inline(always)]
+    fn get(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline(always)]
+    fn of(value: f32) -> Bf16 {
+        Bf16::from_f32(value)
+    }
+}
+
+/// Copies `len` values, rounding or widening them where the types differ.
+///
+/// # Safety
+/// Both are valid for `len` values and do not overlap; the level of `S` is available.
+#[inline(always)]
+pub(crate) unsafe fn copy<S: Simd, X: Element, Y: Element>(from: *const X, to: *mut Y, len: usize) {
+    // SAFETY: the caller's promise; the last vector overlaps the one before, and leaves neither.
+    unsafe {
+        if len < S::LANES {
+            for i in 0..len {
+                *to.add(i) = Y::of((*from.add(i)).get());
+            }
+            return;
+        }
+        let mut i = 0;
+        while i + S::LANES <= len {
+            Y::store::<S>(to.add(i), X::load::<S>(from.add(i)));
+            i += S::LANES;
+        }
+        if i < len {
+            Y::store::<S>(to.add(len - S::LANES), X::load::<S>(from.add(len - S::LANES)));
+        }
+    }
+}

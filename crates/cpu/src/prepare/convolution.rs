@@ -1,0 +1,102 @@
+//! Which algorithm a convolution gets: a function of shape, precision and instruction-set level, and of nothing else.
+
+use enmasse_device::DeviceError;
+
+use super::operand::{Operand, Side};
+use crate::conv::{
+    self, ConvShape, Depthwise, DepthwiseGradient, Gather, Start, WeightGradient, Winograd, WinogradGradient, winograd,
+};
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+
+/// How a convolution is computed.
+#[derive(Clone, Copy)]
+enum Algorithm {
+    /// Products over gathered pixels.
+    Direct,
+    /// Loops over pixels, for layers where every channel has a kernel of its own.
+    Depthwise,
+    /// Products between transforms of tiles.
+    Winograd,
+}
+
+impl Algorithm {
+    fn name(self) -> &'static str {
+        match self {
+            Algorithm::Direct => "direct",
+            Algorithm::Depthwise => "depthwise",
+            Algorithm::Winograd => "winograd",
+        }
+    }
+}
+
+impl Operand<'_> {
+    fn algorithm(&self, shape: &ConvShape, pays: fn(&ConvShape) -> bool) -> Algorithm {
+        match () {
+            () if shape.is_depthwise() => Algorithm::Depthwise,
+            () if !self.preparation.exact && pays(shape) => Algorithm::Winograd,
+            () => Algorithm::Direct,
+        }
+    }
+
+    /// `(x, w, [bias]) -> (y)`.
+    pub(super) fn forward<E: Element>(&self) -> Result<Instruction, DeviceError> {
+        let shape = self.conv(Side::Input(0), Side::Output(0))?;
+        let start = self.optional(2)?.map_or(Start::Zero, Start::Bias);
+        self.product::<E>(&shape, start, false)
+    }
+
+    /// `(dy, w, [base]) -> (dx)`.
+    pub(super) fn backward_data<E: Element>(&self) -> Result<Instruction, DeviceError> {
+        let shape = self.conv(Side::Output(0), Side::Input(0))?;
+        let start = self.optional(2)?.map_or(Start::Zero, Start::Base);
+        self.product::<E>(&shape, start, true)
+    }
+
+    /// Either direction: the source, the weights and the result are the same operands in both.
+    fn product<E: Element>(
+        &self,
+        shape: &ConvShape,
+        start: Start<E>,
+        backward: bool,
+    ) -> Result<Instruction, DeviceError> {
+        let (source, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
+        let (algorithm, isa) = (self.algorithm(shape, winograd::pays), self.preparation.isa);
+        let pairs = conv::pairs(shape, backward);
+        macro_rules! convolve {
+            ($conv:ty) => {{
+                let conv = <$conv>::new(shape, isa, backward);
+                kernel!(conv.scratch(), c => conv.run(c, source, weights, result, start))
+            }};
+        }
+        let instruction = match algorithm {
+            Algorithm::Depthwise => convolve!(Depthwise),
+            Algorithm::Winograd => convolve!(Winograd<E, E>),
+            Algorithm::Direct if pairs => convolve!(Gather<E, E>),
+            Algorithm::Direct => convolve!(Gather<E, f32>),
+        };
+        Ok(instruction.by(algorithm.name()))
+    }
+
+    /// `(x, dy) -> (dw)`.
+    pub(super) fn backward_weights<E: Element>(&self) -> Result<Instruction, DeviceError> {
+        let shape = self.conv(Side::Input(0), Side::Input(1))?;
+        let (x, dy, dw) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
+        let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays), self.preparation.isa);
+        let instruction = match algorithm {
+            Algorithm::Depthwise => {
+                let gradient = DepthwiseGradient::new(&shape, isa);
+                kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
+            }
+            Algorithm::Winograd => {
+                let gradient = WinogradGradient::<E, E>::new(&shape, isa);
+                kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
+            }
+            Algorithm::Direct => {
+                let gradient = WeightGradient::<E>::new(&shape, isa);
+                kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
+            }
+        };
+        Ok(instruction.by(algorithm.name()))
+    }
+}

@@ -1,0 +1,139 @@
+//! The operands of one node: checked shapes and element types, and addresses.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::{Node, Op, Rectifier, ValueId};
+use enmasse_tensor::DType;
+
+use super::Preparation;
+use crate::batch_norm::{Gradient, Moments, Rows};
+use crate::conv::ConvShape;
+use crate::element::{Element, Stored};
+use crate::loss::CrossEntropy;
+use crate::pooling::PoolShape;
+use crate::region::Region;
+
+/// An operand or a result.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Input(usize),
+    Output(usize),
+}
+
+/// A node with the plan it belongs to.
+pub(super) struct Operand<'a> {
+    pub preparation: &'a Preparation<'a>,
+    pub node: &'a Node,
+}
+
+impl Operand<'_> {
+    /// The error for a node that no kernel takes.
+    pub(super) fn unsupported(&self) -> DeviceError {
+        let Node { op, layer, inputs, outputs, .. } = self.node;
+        let describe = |&id: &ValueId| {
+            let value = self.preparation.plan.value(id);
+            format!("{}{}", value.dtype, value.shape)
+        };
+        let list = |ids: &[ValueId]| ids.iter().map(describe).collect::<Vec<_>>().join(", ");
+        let (inputs, outputs) = (list(inputs), list(outputs));
+        DeviceError::Unsupported(format!("layer {layer}: the cpu cannot run {op} ({inputs}) -> ({outputs})"))
+    }
+
+    /// Whether some operand is stored so.
+    pub(super) fn stores(&self, dtype: DType) -> bool {
+        let plan = self.preparation.plan;
+        self.node.inputs.iter().chain(&self.node.outputs).any(|&id| plan.value(id).dtype == dtype)
+    }
+
+    fn id(&self, side: Side) -> Result<ValueId, DeviceError> {
+        let id = match side {
+            Side::Input(index) => self.node.inputs.get(index),
+            Side::Output(index) => self.node.outputs.get(index),
+        };
+        id.copied().ok_or_else(|| self.unsupported())
+    }
+
+    /// The memory of an operand, which must be stored as `T`.
+    fn region<T: Stored>(&self, side: Side) -> Result<Region<T>, DeviceError> {
+        let (id, plan) = (self.id(side)?, self.preparation.plan);
+        if plan.value(id).dtype != T::DTYPE {
+            return Err(self.unsupported());
+        }
+        let slot = plan.slot(id);
+        let start = (self.preparation.arena)(slot.arena).wrapping_add(slot.offset);
+        Ok(Region::new(start.cast(), plan.shape(id).elements()))
+    }
+
+    pub(super) fn input<T: Stored>(&self, index: usize) -> Result<Region<T>, DeviceError> {
+        self.region(Side::Input(index))
+    }
+
+    pub(super) fn output<T: Stored>(&self, index: usize) -> Result<Region<T>, DeviceError> {
+        self.region(Side::Output(index))
+    }
+
+    /// An operand that need not be there.
+    pub(super) fn optional<T: Stored>(&self, index: usize) -> Result<Option<Region<T>>, DeviceError> {
+        if index < self.node.inputs.len() { self.input(index).map(Some) } else { Ok(None) }
+    }
+
+    /// Height, width and channels; a matrix is a map of one pixel.
+    fn size(&self, side: Side) -> Result<[usize; 3], DeviceError> {
+        let plan = self.preparation.plan;
+        match plan.shape(self.id(side)?)[..] {
+            [batch, height, width, channels] if batch == plan.batch => Ok([height, width, channels]),
+            [batch, channels] if batch == plan.batch => Ok([1, 1, channels]),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    pub(super) fn input_size(&self, index: usize) -> Result<[usize; 3], DeviceError> {
+        self.size(Side::Input(index))
+    }
+
+    pub(super) fn output_size(&self, index: usize) -> Result<[usize; 3], DeviceError> {
+        self.size(Side::Output(index))
+    }
+
+    pub(super) fn pool(&self, input: [usize; 3], [height, width, _]: [usize; 3]) -> PoolShape {
+        PoolShape { batch: self.preparation.plan.batch, input, output: [height, width] }
+    }
+
+    /// The convolution, or the linear layer, between two tensors.
+    pub(super) fn conv(&self, x: Side, y: Side) -> Result<ConvShape, DeviceError> {
+        let batch = self.preparation.plan.batch;
+        let (input, output) = (self.size(x)?, self.size(y)?);
+        match self.node.op {
+            Op::Conv2d(conv) | Op::Conv2dBackwardData(conv) | Op::Conv2dBackwardWeights(conv) => {
+                Ok(ConvShape { batch, input, output, conv })
+            }
+            _ => Ok(ConvShape::linear(batch, input[2], output[2])),
+        }
+    }
+
+    /// Rows and channels of an operand of any number of dimensions.
+    pub(super) fn rows(&self, index: usize) -> Result<Rows, DeviceError> {
+        let shape = self.preparation.plan.shape(self.id(Side::Input(index))?);
+        Ok(Rows { rows: shape.elements() / shape.last().max(1), channels: shape.last() })
+    }
+
+    pub(super) fn moments(&self, index: usize) -> Result<Moments, DeviceError> {
+        Ok(Moments { mean: self.input(index)?, variance: self.input(index + 1)? })
+    }
+
+    /// What the gradient of a batch norm is made of; `y` is where the forward's result stands if it is needed.
+    pub(super) fn gradient<E: Element>(
+        &self,
+        epsilon: f32,
+        rectifier: Option<Rectifier>,
+        y: usize,
+    ) -> Result<Gradient<E>, DeviceError> {
+        let gate = rectifier.map(|rectifier| self.input(y).map(|y| (rectifier, y))).transpose()?;
+        let (size, moments) = (self.rows(0)?, self.moments(2)?);
+        Ok(Gradient { size, dy: self.input(0)?, x: self.input(1)?, moments, gate, epsilon })
+    }
+
+    pub(super) fn cross_entropy(&self, scale: f32, smoothing: f32) -> Result<CrossEntropy, DeviceError> {
+        let Rows { rows, channels } = self.rows(0)?;
+        Ok(CrossEntropy { samples: rows, classes: channels, scale, smoothing })
+    }
+}
