@@ -1,6 +1,6 @@
 //! Every model of the zoo becomes sound plans, whatever the size, the shards and the passes.
 
-use enmasse_graph::{Freeze, GraphError, Options, Plans, compile, compile_evaluation};
+use enmasse_graph::{Freeze, GraphError, Options, Plans, Precision, compile, compile_evaluation};
 use enmasse_models::{Model, find, models};
 use enmasse_reference::aliasing_is_safe;
 use proptest::prelude::*;
@@ -46,9 +46,11 @@ proptest! {
         height in 63usize..130,
         width in 63usize..130,
         classes in 2usize..30,
+        bf16: bool,
     ) {
         let model = &models()[index];
-        check(model, &Options { size: [height, width], ..Options::new(model.name(), batch, 1, classes) });
+        let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
+        check(model, &Options { size: [height, width], precision, ..Options::new(model.name(), batch, 1, classes) });
     }
 }
 

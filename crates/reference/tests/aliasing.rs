@@ -2,7 +2,9 @@
 //! plan.
 
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Arena, Bucket, Conv, Freeze, Op, Optimizer, Options, Plan, Pool, Role, Tensor, ValueId, compile};
+use enmasse_graph::{
+    Arena, Bucket, Conv, Freeze, Op, Optimizer, Options, Plan, Pool, Precision, Role, Tensor, ValueId, compile,
+};
 use enmasse_reference::{Problem, aliasing_is_safe};
 
 fn block(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor {
@@ -41,12 +43,15 @@ fn the_compilers_plans_are_safe() {
         for sync_batch_norm in [false, true] {
             for freeze in [vec![], vec!["stem".to_string(), "bn".into(), "block0".into()], vec!["*bn*".into()]] {
                 let freeze = Freeze::Patterns(freeze);
-                let options = Options { sync_batch_norm, freeze, optimizer: adamw, ..options(shards) };
-                let plans = compile(&resnet, &options).unwrap();
-                let train = plans.train.unwrap();
-                assert_eq!(aliasing_is_safe(&train).map_err(|error| format!("{error}\n{train}")), Ok(()));
-                assert_eq!(aliasing_is_safe(&plans.evaluate).map_err(|error| error.to_string()), Ok(()));
-                assert!(train.arena_bytes(Arena::Activations) * 10 < train.unshared_activations * 7);
+                for precision in [Precision::F32, Precision::Bf16] {
+                    let freeze = freeze.clone();
+                    let options = Options { sync_batch_norm, freeze, optimizer: adamw, precision, ..options(shards) };
+                    let plans = compile(&resnet, &options).unwrap();
+                    let train = plans.train.unwrap();
+                    assert_eq!(aliasing_is_safe(&train).map_err(|error| format!("{error}\n{train}")), Ok(()));
+                    assert_eq!(aliasing_is_safe(&plans.evaluate).map_err(|error| error.to_string()), Ok(()));
+                    assert!(train.arena_bytes(Arena::Activations) * 10 < train.unshared_activations * 7);
+                }
             }
         }
     }

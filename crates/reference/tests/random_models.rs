@@ -7,7 +7,7 @@ mod common;
 use common::{Batch, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Conv, Freeze, Mode, Options, Pool, Role, Tensor};
+use enmasse_graph::{Conv, Freeze, Mode, Options, Pool, Precision, Role, Tensor};
 use enmasse_tensor::RandomStream;
 
 /// Twelve layers, each on one or two of the latest values. All keep the shape, so that any two values can be added.
@@ -47,6 +47,8 @@ fn gradients_along_a_random_direction() {
             sync_batch_norm: seed % 2 == 0,
             allow_unused: true,
             buckets: BucketSizes { first: 64, other: 256 },
+            // What devices store is nothing to this one, but must find its place like anything else.
+            precision: if seed % 4 < 2 { Precision::F32 } else { Precision::Bf16 },
             freeze: Freeze::Patterns(if seed % 5 == 0 { vec!["stem".into()] } else { Vec::new() }),
             ..Options::new("random", 3, 5, 3)
         };

@@ -5,7 +5,9 @@ mod common;
 use common::{Batch, TO_GRADIENTS, program, state, submit, train};
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Program, StepInputs, Ticket};
-use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Pool, Tensor, compile, compile_evaluation};
+use enmasse_graph::{
+    Conv, Freeze, Mode, Optimizer, Options, Phase, Pool, Precision, Tensor, compile, compile_evaluation,
+};
 use enmasse_reference::{Reference, ReferenceProgram};
 
 fn net(x: Tensor) -> Tensor {
@@ -37,6 +39,24 @@ fn phases_one_by_one_give_the_bits_of_all_at_once() {
             }
         }
     }
+}
+
+/// So it is the truth for plans of any precision.
+#[test]
+fn the_precision_of_a_plan_changes_no_bit() {
+    let run = |precision| {
+        let mut program = program(&net, &Options { precision, ..options(2) });
+        let metrics: Vec<_> = (1..=3)
+            .map(|step| {
+                let batch = Batch::random(&program, step);
+                train(&mut program, &batch, step, 0.1)
+            })
+            .collect();
+        let batch = Batch::random(&program, 4);
+        submit(&mut program, Mode::Evaluate, &[Phase::Forward, Phase::Loss], &batch, 1, 0.0);
+        (metrics, state(&program), program.store("logits").unwrap())
+    };
+    assert_eq!(run(Precision::F32), run(Precision::Bf16));
 }
 
 #[test]
