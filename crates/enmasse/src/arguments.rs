@@ -147,7 +147,7 @@ fn plan() -> Command {
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings(&names))
-        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "threads"]))
+        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));
     Command::new("plan")

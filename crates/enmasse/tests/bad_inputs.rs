@@ -95,7 +95,7 @@ fn values_that_cannot_be() {
     check(&["--lr", "inf"], 2, &["--lr", "finite"]);
     check(&["--epochs", "many"], 2, &["--epochs many", "whole number"]);
     check(&["--momentum", "1"], 2, &["--momentum 1", "below 1"]);
-    check(&["--precision", "bf16"], 2, &["--precision bf16", "f32", "only"]);
+    check(&["--precision", "fp16"], 2, &["--precision fp16", "f32 or bf16"]);
     check(&["--optimizer", "sdg"], 2, &["--optimizer sdg", "sgd or adamw"]);
     check(&["--devices", "gpu:4"], 2, &["--devices gpu:4", "no GPU"]);
     check(&["--devices", "cpu:0"], 2, &["--devices cpu:0", "cpu:N"]);

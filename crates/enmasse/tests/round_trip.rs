@@ -168,6 +168,14 @@ fn bench_and_plan_give_figures() {
     ] {
         assert!(plan.contains(part), "{part} is not in the plan");
     }
+    let check = |others: &[&str], header: &str, map: &str| {
+        let fixed = ["plan", "print", "--model", "lenet", "--size", "28", "--batch", "2", "--devices", "cpu:1"];
+        let plan = enmasse(&[&fixed, others].concat()).well().stdout;
+        assert!(plan.lines().next().is_some_and(|line| line.ends_with(header)) && plan.contains(map), "{plan}");
+    };
+    check(&[], "precision f32", "f32[2,24,24,6] @activations");
+    check(&["--precision", "bf16"], "precision bf16", "bf16[2,24,24,6] @activations");
+    check(&["--precision", "bf16-mixed", "--eval"], "precision bf16", "bf16[2,24,24,6] @activations");
 }
 
 #[test]

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Arena, Mode, Options, Phase, compile_evaluation};
+use enmasse_graph::{Arena, Mode, Options, Phase, Precision, compile_evaluation};
 use serde::Serialize;
 
 use crate::evaluation::softmax;
 use crate::weights::write_tensors;
-use crate::{Checkpoint, ModelFn, NamedTensor, Preparation, RunPaths, TrainError, is_checkpoint, load_weights};
+use crate::{
+    Checkpoint, ModelFn, NamedTensor, Preparation, RunPaths, TrainConfig, TrainError, is_checkpoint, load_weights,
+};
 
 /// Weights with what is needed to use them.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct Classifier {
     pub classes: Vec<String>,
     /// How pictures are prepared.
     pub transform: EvalTransform,
+    /// What its maps are stored in: the run's own, for bare weights f32.
+    pub precision: Precision,
     normalization: Normalization,
     tensors: Vec<NamedTensor>,
     /// The file, for errors.
@@ -59,6 +63,7 @@ impl Classifier {
                 return Err(TrainError::Weights(reason));
             }
             return Ok(Classifier {
+                precision: TrainConfig::from_toml(&meta.configuration)?.precision,
                 model: meta.model,
                 classes: meta.classes,
                 transform: EvalTransform { size: meta.size, resize: meta.resize },
@@ -80,6 +85,7 @@ impl Classifier {
             model: model.to_owned(),
             classes: (0..classes).map(|class| class.to_string()).collect(),
             transform: preparation.evaluation.clone(),
+            precision: Precision::default(),
             normalization: preparation.normalization.clone(),
             tensors,
             origin,
@@ -92,6 +98,7 @@ impl Classifier {
         let options = Options {
             mean: self.normalization.mean.clone(),
             deviation: self.normalization.deviation.clone(),
+            precision: self.precision,
             ..Options::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();

@@ -21,11 +21,12 @@ mod value;
 
 use std::path::PathBuf;
 
+pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
 pub use layers::{INTERNAL_VARIABLES, LayeredConfig};
 pub use value::{
-    Augmentation, Devices, Kind, LrScaling, OptimizerKind, Precision, Range, RankKind, SamplerKind, ScheduleKind,
-    SplitRule, UnusedParameters, expand_home,
+    Augmentation, Devices, Kind, LrScaling, OptimizerKind, Range, RankKind, SamplerKind, ScheduleKind, SplitRule,
+    UnusedParameters, expand_home,
 };
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
@@ -179,7 +180,7 @@ settings! {
     threads: Option<usize> = None, "N", at_least(1), Run;
     /// Threads per rank that decode pictures. Without it, the ranks share the cores.
     loader_threads: Option<usize> = None, "N", at_least(1), Run;
-    /// Precision of the computation: f32 only, until more exists.
+    /// What activations and their gradients are stored in: bf16 takes half of the memory. Weights and sums are f32 either way.
     precision: Precision = Precision::F32, "TYPE", ANY, Run;
     /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
     exact: bool = false, "", ANY, Run;

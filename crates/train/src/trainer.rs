@@ -186,6 +186,7 @@ pub fn compile_plans(
         label_smoothing: config.label_smoothing as f32,
         optimizer,
         seed: config.seed,
+        precision: config.precision,
         mean: preparation.normalization.mean.clone(),
         deviation: preparation.normalization.deviation.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,

@@ -10,8 +10,8 @@ use enmasse_data::{
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Tensor};
 use enmasse_train::{
-    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, Preparation, Progress, Quiet, RunPaths,
-    TrainConfig, TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
+    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, Precision, Preparation, Progress, Quiet,
+    RunPaths, TrainConfig, TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -104,6 +104,16 @@ fn a_run_learns_and_leaves_its_files() {
     let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut Quiet).unwrap();
     let best = records.iter().map(|record| record.val_accuracy).fold(0.0, f64::max);
     assert_eq!((found.accuracy, found.samples), (best, 17));
+
+    // What the maps are stored in is the run's choice, which its checkpoint keeps.
+    for precision in [Precision::F32, Precision::Bf16] {
+        let mut changed = checkpoint.clone();
+        changed.meta.configuration = TrainConfig { precision, ..config(&out) }.to_toml();
+        let file = folder.path().join("changed.safetensors");
+        changed.save(&file).unwrap();
+        let preparation = Preparation::new(&config(&out), DataKind::Folder);
+        assert_eq!(Classifier::open(&file, None, &preparation).unwrap().precision, precision);
+    }
 }
 
 #[test]

@@ -49,10 +49,11 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
             "peak_rss_bytes": peak,
         })),
         false => output.text(format_args!(
-            "{} {}, {batch} x {size}x{size}, {}: {images_per_second:.1} images/s, median {median:.2} ms, least {least:.2} ms, \
+            "{} {}, {batch} x {size}x{size}, {}, {}: {images_per_second:.1} images/s, median {median:.2} ms, least {least:.2} ms, \
              peak memory {}",
             config.model,
             if evaluate { "forward" } else { "training step" },
+            config.precision,
             device.name(),
             mebibytes(peak as usize),
             size = config.picture_size(None),
@@ -69,7 +70,9 @@ fn program(
 ) -> Result<Box<dyn Program>, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let plans = if evaluate {
-        let options = Options::new(config.model.clone(), config.batch_per_rank(1), config.picture_size(None), classes);
+        let (batch, size) = (config.batch_per_rank(1), config.picture_size(None));
+        let options =
+            Options { precision: config.precision, ..Options::new(config.model.clone(), batch, size, classes) };
         compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
     } else {
         let preparation = Preparation::new(config, DataKind::Folder);

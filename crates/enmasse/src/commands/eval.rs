@@ -48,6 +48,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let weights = weights::open(matches, &layers, known.as_ref().map_or(DataKind::Folder, |known| known.kind))?;
     let mut config = settings::finish(layers)?;
     config.convert_rgb |= convert_rgb;
+    // Ranks that are processes are told what was decided here.
+    config.precision = weights.classifier.precision;
     let data = match known {
         Some(known) => test_part(&weights, known, &root)?,
         None => open_folder(&weights, part, &root, config.convert_rgb)?,

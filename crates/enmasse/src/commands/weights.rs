@@ -40,7 +40,10 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind) -> Res
         // Before the file, which may be large.
         find(name)?;
     }
-    let classifier = Classifier::open(&path, model, &Preparation::new(config, kind))?;
+    let mut classifier = Classifier::open(&path, model, &Preparation::new(config, kind))?;
+    if layers.source("precision") != Some(&Source::Default) {
+        classifier.precision = config.precision;
+    }
     let model = find(&classifier.model)?;
     Ok(Weights { path, classifier, model, is_bare })
 }

@@ -31,7 +31,9 @@ fn refused_values_say_what_is_allowed() {
     check("lrf", "1.1", "--lrf 1.1: must be a finite number, from 0 to 1");
     check("label_smoothing", "1", "--label-smoothing 1: must be a finite number, from 0 to below 1");
     check("seed", "-3", "--seed -3: must be a whole number");
-    check("precision", "bf16", "--precision bf16: must be f32, the only precision there is so far");
+    check("precision", "fp16", "--precision fp16: must be f32 or bf16");
+    // Lightning's word for weights in bf16 as well.
+    check("precision", "bf16-true", "--precision bf16-true: must be f32 or bf16");
     check("optimizer", "adam", "--optimizer adam: must be sgd or adamw");
     check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
     check("sync_bn", "no", "--sync-bn no: must be true or false");
@@ -82,6 +84,8 @@ fn accepted_values() {
     check("sync-bn", "1", "true");
     check("lr", "1e-3", "0.001");
     check("lrf", "0", "0");
+    ["f32", "fp32", "float32", "32", "32-true"].into_iter().for_each(|word| check("precision", word, "f32"));
+    ["bf16", "bfloat16", "bf16-mixed"].into_iter().for_each(|word| check("precision", word, "bf16"));
     check("momentum", "0", "0");
     check("seed", "18446744073709551615", "18446744073709551615");
     check("freeze", "layer1.*, conv1.weight,", "layer1.*,conv1.weight");
@@ -243,12 +247,13 @@ proptest! {
         lr in 1e-12..1e3f64, seed: u64, batch in proptest::option::of(1..1000usize), sync_bn: bool,
         model in "[ -~]{1,20}", out in proptest::option::of("[a-zé\"\\\\]{1,9}"),
         mean in proptest::option::of(proptest::collection::vec(0.0..1f64, 3)), flip in proptest::option::of(0.0..1f64),
-        freeze in proptest::collection::vec("[a-z*.]{1,8}", 0..3),
+        freeze in proptest::collection::vec("[a-z*.]{1,8}", 0..3), bf16: bool,
     ) {
         let devices = batch.map(Devices::Cpu);
         let out = out.map(PathBuf::from);
+        let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
         let config = TrainConfig {
-            lr, seed, batch, sync_bn, model, out, freeze, devices, mean, flip, ..TrainConfig::default()
+            lr, seed, batch, sync_bn, model, out, freeze, devices, mean, flip, precision, ..TrainConfig::default()
         };
         prop_assert_eq!(TrainConfig::from_toml(&config.to_toml()).unwrap(), config);
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use enmasse_graph::Precision;
+
 /// What kind of value a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -288,7 +290,7 @@ impl<T: SettingValue> SettingValue for Option<T> {
 
 /// Makes an enum whose variants have one word each.
 macro_rules! choices {
-    ($($(#[$meta:meta])* $type:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ } $(, $note:literal)?)+) => {$(
+    ($($(#[$meta:meta])* $type:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ })+) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $type {
@@ -316,7 +318,7 @@ macro_rules! choices {
             fn parse(text: &str) -> Result<Self, String> {
                 match text {
                     $($word => Ok($type::$variant),)+
-                    _ => Err(format!(concat!("must be {}" $(, ", ", $note)?), [$($word),+].join(" or "))),
+                    _ => Err(format!("must be {}", [$($word),+].join(" or "))),
                 }
             }
 
@@ -339,11 +341,6 @@ choices! {
         /// A thread of this process.
         Thread = "thread",
     }
-    /// Precision of the computation.
-    Precision {
-        /// IEEE single precision.
-        F32 = "f32",
-    }, "the only precision there is so far"
     /// How parameters are updated.
     OptimizerKind {
         /// Stochastic gradient descent, as PyTorch's `SGD`.
@@ -398,6 +395,27 @@ choices! {
         Error = "error",
         /// Give it zero gradient.
         Zero = "zero",
+    }
+}
+
+/// The names of PyTorch and Lightning are taken too; with bf16 both keep weights in f32, as we do.
+impl SettingValue for Precision {
+    const KIND: Kind = Kind::Choice(&[Precision::F32.name(), Precision::Bf16.name()]);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" | "fp32" | "float32" | "32" | "32-true" => Ok(Precision::F32),
+            "bf16" | "bfloat16" | "bf16-mixed" => Ok(Precision::Bf16),
+            _ => Err("must be f32 or bf16".to_owned()),
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        quoted(self.name())
     }
 }
 
