@@ -41,7 +41,9 @@ fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>;
 pub(crate) fn panel_width(isa: Isa) -> usize {
     2 * match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 | Isa::Avx512 => avx512::LANES,
+        Isa::Avx512Bf16 => avx512_bf16::LANES,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::LANES,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::LANES,
         _ => portable::LANES,
