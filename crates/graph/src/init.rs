@@ -1,7 +1,9 @@
 //! First values of parameters: pure functions of (seed, parameter name, element), by PyTorch's rules.
 
-use enmasse_tensor::RandomStream;
-use enmasse_tensor::random::key;
+use enmasse_tensor::Shape;
+use enmasse_tensor::random::{Distribution, key};
+
+use crate::Layout;
 
 /// How a parameter starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,19 +25,33 @@ pub enum Init {
 impl Init {
     /// The first values of a range of elements, in PyTorch's order, of the parameter `name`.
     pub fn values(self, seed: u64, name: &str, elements: std::ops::Range<usize>) -> Vec<f32> {
-        let key = key(seed, &format!("init {name}"));
-        let stream = |element: usize| RandomStream::with_key(key, 0, element as u64);
-        match self {
-            Init::Constant(value) => vec![value; elements.len()],
-            Init::Normal { deviation } => {
-                elements.map(|e| (stream(e).normal() * f64::from(deviation)) as f32).collect()
-            }
-            Init::Uniform { bound } => {
-                let bound = f64::from(bound);
-                elements.map(|e| stream(e).uniform(-bound, bound) as f32).collect()
-            }
-        }
+        let mut values = vec![0.0; elements.len()];
+        self.run(parameter_key(seed, name), elements.start, 1, &mut values);
+        values
     }
+
+    /// The same in the order in which devices keep a parameter of this shape and layout: `values` are its stored elements from
+    /// `first` on.
+    pub fn fill(self, seed: u64, name: &str, layout: Layout, shape: &Shape, first: usize, values: &mut [f32]) {
+        let key = parameter_key(seed, name);
+        layout.for_each_run(shape, first..first + values.len(), |stored, element, stride| {
+            self.run(key, element, stride, &mut values[stored.start - first..stored.end - first]);
+        });
+    }
+
+    /// Elements `first`, `first + stride` and so on, in PyTorch's order.
+    fn run(self, key: [u32; 2], first: usize, stride: usize, values: &mut [f32]) {
+        let distribution = match self {
+            Init::Constant(value) => return values.fill(value),
+            Init::Normal { deviation } => Distribution::Normal { deviation },
+            Init::Uniform { bound } => Distribution::Uniform { bound },
+        };
+        distribution.fill(key, first as u64, stride as u64, values);
+    }
+}
+
+fn parameter_key(seed: u64, name: &str) -> [u32; 2] {
+    key(seed, &format!("init {name}"))
 }
 
 #[cfg(test)]
@@ -51,5 +67,25 @@ mod tests {
         assert_ne!(all[42], init.values(5, "conv2.weight", 42..43)[0]);
         let uniform = Init::Uniform { bound: 0.5 }.values(0, "fc.weight", 0..1000);
         assert!(uniform.iter().all(|v| (-0.5..0.5).contains(v)));
+    }
+
+    #[test]
+    fn stored_order_is_the_same_values() {
+        let check = |layout: Layout, shape: Shape, piece: usize| {
+            let init = Init::Normal { deviation: 1.0 };
+            let values = init.values(1, "w", 0..shape.elements());
+            let mut expected = vec![0.0; shape.elements()];
+            layout.for_each(&shape, |stored, torch| expected[stored] = values[torch]);
+            let mut found = vec![0.0; shape.elements()];
+            for (number, part) in found.chunks_mut(piece).enumerate() {
+                init.fill(1, "w", layout, &shape, number * piece, part);
+            }
+            assert_eq!(found, expected, "{layout:?} {shape:?} in pieces of {piece}");
+        };
+        for piece in [1, 4, 7, 64, 1000] {
+            check(Layout::Convolution, [3, 2, 5, 7].into(), piece);
+            check(Layout::Linear, [6, 5].into(), piece);
+            check(Layout::Plain, [11].into(), piece);
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! From the order in which devices keep a parameter to the order under its PyTorch name, and back.
 
+use std::ops::Range;
+
 use enmasse_tensor::Shape;
 
 /// How a parameter's stored shape relates to PyTorch's. Every device keeps the stored order; files and `load`/`store` use PyTorch's.
@@ -26,17 +28,32 @@ impl Layout {
 
     /// Calls `visit(stored index, PyTorch index)` for every element of a tensor stored as `shape`.
     pub fn for_each(self, shape: &Shape, mut visit: impl FnMut(usize, usize)) {
+        self.for_each_run(shape, 0..shape.elements(), |stored, torch, stride| {
+            stored.enumerate().for_each(|(j, stored)| visit(stored, torch + j * stride));
+        });
+    }
+
+    /// Cuts a range of stored elements, in order, into runs whose places in PyTorch's order are at equal distances: calls
+    /// `visit(stored elements, PyTorch index of the first, distance)`.
+    pub fn for_each_run(
+        self,
+        shape: &Shape,
+        elements: Range<usize>,
+        mut visit: impl FnMut(Range<usize>, usize, usize),
+    ) {
+        let mut start = elements.start;
         let (taps, inputs, outputs) = match (self, &shape[..]) {
             (Layout::Convolution, &[h, w, i, o]) => (h * w, i, o),
             (Layout::Linear, &[i, o]) => (1, i, o),
-            _ => (1, 1, shape.elements()),
+            _ => return visit(elements, start, 1),
         };
-        for tap in 0..taps {
-            for input in 0..inputs {
-                for output in 0..outputs {
-                    visit((tap * inputs + input) * outputs + output, (output * inputs + input) * taps + tap);
-                }
-            }
+        while start < elements.end {
+            // A row holds the outputs of one tap and input.
+            let (row, output) = (start / outputs, start % outputs);
+            let end = elements.end.min((row + 1) * outputs);
+            let (tap, input) = (row / inputs, row % inputs);
+            visit(start..end, (output * inputs + input) * taps + tap, inputs * taps);
+            start = end;
         }
     }
 }

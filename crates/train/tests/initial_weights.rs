@@ -30,7 +30,11 @@ fn hash(program: &dyn Program) -> String {
 fn the_first_weights_of_a_seed_stay() {
     let check = |model: &str, seed: u64, expected: &str| {
         for threads in [1, 3] {
-            assert_eq!(hash(program(model, threads, seed).as_ref()), expected, "{model}, seed {seed}, {threads} threads");
+            assert_eq!(
+                hash(program(model, threads, seed).as_ref()),
+                expected,
+                "{model}, seed {seed}, {threads} threads"
+            );
         }
     };
     check("resnet18", 0, "6b5aa3a9bddf8937");
