@@ -1,7 +1,9 @@
 //! The program: a plan's arenas, its prepared instructions, and the loop that runs them.
 
+mod state;
+
 use enmasse_comm::Group;
-use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
+use enmasse_device::{DeviceError, Fill, Program, Read, StepInputs, StepMetrics, Ticket, Which};
 use enmasse_graph::{Arena, Init, Layout, Mode, Phase, Plan, Plans, Role, Slot, ValueId};
 use enmasse_tensor::{AlignedBuffer, Shape};
 
@@ -233,6 +235,16 @@ impl Program for CpuProgram {
             _ => None,
         };
         Ok(to_torch(self.read(plan, id), plan.shape(id), layout.unwrap_or(Layout::Plain)))
+    }
+
+    fn fill_state(&mut self, which: &Which, fill: &Fill) -> Result<(), DeviceError> {
+        self.fill_all(which, fill);
+        Ok(())
+    }
+
+    fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
+        self.read_all(which, read);
+        Ok(())
     }
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {

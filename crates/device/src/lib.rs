@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use enmasse_comm::{Cause, Group};
-use enmasse_graph::{Mode, Phase, Plans};
+use enmasse_graph::{Mode, Phase, Plans, StateTensor};
 use thiserror::Error;
 
 /// Why a device could not do what it was asked.
@@ -104,10 +104,20 @@ pub trait Device {
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError>;
 }
 
+/// Chooses state tensors.
+pub type Which<'a> = dyn Fn(&StateTensor) -> bool + 'a;
+
+/// Sets the elements of a state tensor from a stored index on.
+pub type Fill<'a> = dyn Fn(&StateTensor, usize, &mut [f32]) + Sync + 'a;
+
+/// Looks at a state tensor, whose number in [`Plans::state`] comes first.
+pub type Read<'a> = dyn Fn(usize, &StateTensor, &[f32]) + Sync + 'a;
+
 /// A plan bound to memory.
 ///
 /// Tensor names are those of [`enmasse_graph::StateTensor`], and beside them `gradient.NAME` for the gradient of a trainable
-/// parameter, and `logits`, `loss`, `correct` of the step last submitted. Elements come in PyTorch's order.
+/// parameter, and `logits`, `loss`, `correct` of the step last submitted. Elements come in PyTorch's order, but for
+/// [`Program::fill_state`] and [`Program::read_state`], which go through a whole model where it lies.
 pub trait Program: Send {
     /// The plans it runs.
     fn plans(&self) -> &Plans;
@@ -117,6 +127,32 @@ pub trait Program: Send {
 
     /// Reads a tensor; waits for steps that are still running.
     fn store(&self, name: &str) -> Result<Vec<f64>, DeviceError>;
+
+    /// Sets state tensors to f32 values in stored order ([`enmasse_graph::Layout`]). Pieces of them are given to `fill` on
+    /// several threads at once; it must set every element of each.
+    fn fill_state(&mut self, which: &Which, fill: &Fill) -> Result<(), DeviceError> {
+        let chosen: Vec<StateTensor> = self.plans().state.iter().filter(|tensor| which(tensor)).cloned().collect();
+        for tensor in chosen {
+            let mut stored = vec![0.0; tensor.shape.elements()];
+            fill(&tensor, 0, &mut stored);
+            let mut values = vec![0.0; stored.len()];
+            tensor.layout.for_each(&tensor.shape, |from, to| values[to] = f64::from(stored[from]));
+            self.load(&tensor.name, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Gives state tensors to `read` as f32 in stored order, each once and whole, several of them at once on as many
+    /// threads; waits for steps that are still running.
+    fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
+        for (number, tensor) in self.plans().state.iter().enumerate().filter(|(_, tensor)| which(tensor)) {
+            let values = self.store(&tensor.name)?;
+            let mut stored = vec![0.0; values.len()];
+            tensor.layout.for_each(&tensor.shape, |to, from| stored[to] = values[from] as f32);
+            read(number, tensor, &stored);
+        }
+        Ok(())
+    }
 
     /// Runs the given phases of a step, in order. May return before they are done: errors of the step itself come from
     /// [`Program::metrics`]. Phases after [`Phase::Forward`] go on with the batch of that forward.

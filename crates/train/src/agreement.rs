@@ -1,9 +1,12 @@
 //! What ranks must agree on, and how they come to: the same plan, configuration, data and weights before the first step, the
 //! state of rank 0 where a run is resumed, and the same parameters after every step.
 
-use enmasse_comm::{Cause, CauseKind, Group};
-use enmasse_device::Program;
+use std::collections::HashMap;
 
+use enmasse_comm::{Cause, CauseKind, Group};
+use enmasse_device::{DeviceError, Program, Which};
+
+use crate::weights::{is_optimizer, map_state};
 use crate::{TrainConfig, TrainError, TrainingData};
 
 /// Compares program version, configuration, plan, classes and files of all ranks. The error names the two ranks and the
@@ -25,28 +28,26 @@ pub fn compare_setup(
 }
 
 /// Compares the weights and buffers of all ranks before the first step: one line per tensor, so that the error names it.
-pub fn compare_weights(group: &Group, program: &dyn Program) -> Result<(), TrainError> {
+/// The optimiser's state is among them where a run is resumed; otherwise it is still all zero.
+pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) -> Result<(), TrainError> {
     let mut lines = String::new();
-    for tensor in &program.plans().state {
-        lines += &format!("{} {:016x}\n", tensor.name, fingerprint(&program.store(&tensor.name)?));
+    for (name, fingerprint) in fingerprints(program, &|tensor| resumed || !is_optimizer(&tensor.name))? {
+        lines += &format!("{name} {fingerprint:016x}\n");
     }
     group.compare(&[("initial weights", &lines)])?;
     Ok(())
 }
 
 /// Checks that all ranks hold the same bits, optimiser state and buffers included; names the first tensor that differs.
-pub fn check_ranks(group: &Group, program: &dyn Program, step: u64) -> Result<(), TrainError> {
-    let state = &program.plans().state;
-    let mut mine = Vec::with_capacity(state.len());
-    for tensor in state {
-        mine.push(fingerprint(&program.store(&tensor.name)?) as i64);
-    }
+pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Result<(), TrainError> {
+    let (names, mine): (Vec<String>, Vec<i64>) =
+        (fingerprints(program, &|_| true)?.into_iter()).map(|(name, fingerprint)| (name, fingerprint as i64)).unzip();
     let mut all = vec![0; mine.len() * group.world_size()];
     group.all_gather(&mine, &mut all)?;
-    for (index, tensor) in state.iter().enumerate() {
-        let of_rank = |rank: usize| all[rank * state.len() + index];
+    for (index, name) in names.iter().enumerate() {
+        let of_rank = |rank: usize| all[rank * names.len() + index];
         if let Some(rank) = (1..group.world_size()).find(|&rank| of_rank(rank) != of_rank(0)) {
-            let message = format!("after step {step} the tensor {} differs from rank 0's", tensor.name);
+            let message = format!("after step {step} the tensor {name} differs from rank 0's");
             let cause = Cause::new(CauseKind::Desync, message).of_rank(rank);
             group.abort(cause.clone());
             return Err(TrainError::Cause(group.cause().unwrap_or_else(|| cause.into())));
@@ -57,24 +58,33 @@ pub fn check_ranks(group: &Group, program: &dyn Program, step: u64) -> Result<()
 
 /// Copies every state tensor of rank 0 to the others.
 pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), TrainError> {
-    let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
-    for name in names {
-        let mut values = program.store(&name)?;
-        group.broadcast(&mut values, 0)?;
-        program.load(&name, &values)?;
+    let mut state = map_state(program, &|_| true, &|_, values| values.to_vec())?;
+    for values in &mut state {
+        group.broadcast(values, 0)?;
     }
+    let numbers: HashMap<String, usize> =
+        program.plans().state.iter().enumerate().map(|(number, tensor)| (tensor.name.clone(), number)).collect();
+    program.fill_state(&|_| true, &|tensor, first, values| {
+        values.copy_from_slice(&state[numbers[&tensor.name]][first..first + values.len()]);
+    })?;
     Ok(())
 }
 
-/// 64 bits of BLAKE3 over the exact values.
-fn fingerprint(values: &[f64]) -> u64 {
+/// 64 bits of BLAKE3 over the exact bits of each of some state tensors, with its name.
+fn fingerprints(program: &mut dyn Program, which: &Which) -> Result<Vec<(String, u64)>, DeviceError> {
+    map_state(program, which, &|tensor, values| (tensor.name.clone(), fingerprint(values)))
+}
+
+fn fingerprint(values: &[f32]) -> u64 {
+    // So many bytes keep the hash's vectors full.
+    const PIECE: usize = 1 << 14;
     let mut hasher = blake3::Hasher::new();
-    let mut bytes = [0; 1024];
-    for chunk in values.chunks(128) {
-        for (place, value) in bytes.chunks_exact_mut(8).zip(chunk) {
-            place.copy_from_slice(&value.to_bits().to_le_bytes());
+    let mut bytes = [0; PIECE];
+    for piece in values.chunks(PIECE / 4) {
+        for (place, value) in bytes.chunks_exact_mut(4).zip(piece) {
+            place.copy_from_slice(&value.to_le_bytes());
         }
-        hasher.update(&bytes[..chunk.len() * 8]);
+        hasher.update(&bytes[..piece.len() * 4]);
     }
     let mut first = [0; 8];
     first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);

@@ -95,7 +95,7 @@ impl RunWriter {
     }
 
     /// Writes the checkpoint to resume from, in the middle of an epoch.
-    pub fn save(&mut self, program: &dyn Program, position: &Position) -> Result<(), TrainError> {
+    pub fn save(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
         let checkpoint = self.checkpoint(read_tensors(program)?, position);
         Ok(checkpoint.save(&self.folder.paths().last_checkpoint())?)
     }
@@ -104,7 +104,7 @@ impl RunWriter {
     /// That comes last: a run killed in between goes on from before, and writes all of it again.
     pub fn save_epoch(
         &mut self,
-        program: &dyn Program,
+        program: &mut dyn Program,
         position: &Position,
         epoch: u64,
         best: bool,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use enmasse_comm::Group;
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Freeze, Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
+use enmasse_graph::{Arena, Freeze, Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
 
 use enmasse_weights::Matching;
 
@@ -195,13 +195,11 @@ pub fn compile_plans(
     Ok(compile(&|x| model(x, classes), &options)?)
 }
 
-/// Sets every parameter to its first value, a function of (seed, name, element).
+/// Sets every parameter of a new program to its first value, a function of (seed, name, element).
 pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceError> {
-    for tensor in program.plans().state.clone() {
-        let values = tensor.init.values(seed, &tensor.name, 0..tensor.shape.elements());
-        program.load(&tensor.name, &values.into_iter().map(f64::from).collect::<Vec<_>>())?;
-    }
-    Ok(())
+    program.fill_state(&|tensor| tensor.slot.arena == Arena::Parameters, &|tensor, first, values| {
+        tensor.init.fill(seed, &tensor.name, tensor.layout, &tensor.shape, first, values);
+    })
 }
 
 /// What an epoch of training measured on the clock.
@@ -285,7 +283,7 @@ impl Session {
             if position.is_resumed() || config.weights.is_some() {
                 broadcast_state(group, program.as_mut())?;
             }
-            compare_weights(group, program.as_ref())?;
+            compare_weights(group, program.as_mut(), position.is_resumed())?;
         }
         if let Some(writer) = &mut writer {
             writer.begin(config, data, &position)?;
@@ -317,7 +315,7 @@ impl Session {
         };
         let is_parameter = |name: &str| {
             let slot = plans.find(name).map(|tensor| tensor.slot.arena);
-            slot == Some(enmasse_graph::Arena::Parameters)
+            slot == Some(Arena::Parameters)
         };
         let trained = |name: &str| {
             let plan = plans.train.iter().flat_map(|plan| &plan.values);
@@ -426,7 +424,7 @@ impl Session {
     ) -> Result<(), TrainError> {
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
-            check_ranks(group, self.program.as_ref(), step)?;
+            check_ranks(group, self.program.as_mut(), step)?;
         }
         if config.save_every > 0 && step.is_multiple_of(config.save_every) {
             self.save()?;
@@ -456,7 +454,7 @@ impl Session {
             self.position.next_epoch();
         }
         match &mut self.writer {
-            Some(writer) => writer.save_epoch(self.program.as_ref(), &self.position, record.epoch, best),
+            Some(writer) => writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best),
             None => Ok(()),
         }
     }
@@ -468,7 +466,7 @@ impl Session {
 
     fn save(&mut self) -> Result<(), TrainError> {
         match &mut self.writer {
-            Some(writer) => writer.save(self.program.as_ref(), &self.position),
+            Some(writer) => writer.save(self.program.as_mut(), &self.position),
             None => Ok(()),
         }
     }

@@ -1,8 +1,10 @@
 //! Tensors between programs and files: by name and by shape, and whatever does not match is an error that names it.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::OnceLock;
 
-use enmasse_device::{DeviceError, Program};
+use enmasse_device::{DeviceError, Program, Which};
 use enmasse_graph::StateTensor;
 use enmasse_weights::{Matching, match_tensors};
 
@@ -13,16 +15,26 @@ pub fn is_optimizer(name: &str) -> bool {
     name.starts_with("optimizer.")
 }
 
+/// What `read` makes of each chosen state tensor, in the order of [`enmasse_graph::Plans::state`].
+pub fn map_state<T: Send + Sync>(
+    program: &mut dyn Program,
+    which: &Which,
+    read: &(dyn Fn(&StateTensor, &[f32]) -> T + Sync),
+) -> Result<Vec<T>, DeviceError> {
+    let results: Vec<OnceLock<T>> = program.plans().state.iter().map(|_| OnceLock::new()).collect();
+    program.read_state(which, &|number, tensor, values| {
+        results[number].get_or_init(|| read(tensor, values));
+    })?;
+    Ok(results.into_iter().filter_map(OnceLock::into_inner).collect())
+}
+
 /// Every state tensor of a program, in PyTorch's order and shapes.
-pub fn read_tensors(program: &dyn Program) -> Result<Vec<NamedTensor>, DeviceError> {
-    let state = &program.plans().state;
-    state
-        .iter()
-        .map(|tensor| {
-            let values = program.store(&tensor.name)?.into_iter().map(|value| value as f32).collect();
-            Ok(NamedTensor { name: tensor.name.clone(), shape: torch_shape(tensor), values })
-        })
-        .collect()
+pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, DeviceError> {
+    map_state(program, &|_| true, &|tensor, stored| {
+        let mut values = vec![0.0; stored.len()];
+        tensor.layout.for_each(&tensor.shape, |from, to| values[to] = stored[from]);
+        NamedTensor { name: tensor.name.clone(), shape: torch_shape(tensor), values }
+    })
 }
 
 /// Sets every state tensor of a program from `tensors`, whose order does not matter. Parameters and buffers must match one to
@@ -39,6 +51,7 @@ pub fn write_tensors(program: &mut dyn Program, tensors: &[NamedTensor], origin:
     {
         return refuse(format!("the model has no tensor {}", unexpected.name));
     }
+    let mut found = HashMap::new();
     let has_optimizer = tensors.iter().any(|given| is_optimizer(&given.name));
     for own in state.iter().filter(|own| has_optimizer || !is_optimizer(&own.name)) {
         let Some(given) = tensors.iter().find(|given| given.name == own.name) else {
@@ -47,10 +60,9 @@ pub fn write_tensors(program: &mut dyn Program, tensors: &[NamedTensor], origin:
         if given.shape != torch_shape(own) {
             return refuse(format!("{} is {:?} there and {:?} here", own.name, given.shape, torch_shape(own)));
         }
-        let values: Vec<f64> = given.values.iter().map(|&value| f64::from(value)).collect();
-        program.load(&own.name, &values)?;
+        found.insert(own.name.as_str(), given.values.as_slice());
     }
-    Ok(())
+    Ok(load_all(program, &found)?)
 }
 
 /// Sets those parameters and running statistics of a program that a file of any format has by name and shape; what it has
@@ -71,11 +83,21 @@ pub fn load_pretrained(program: &mut dyn Program, path: &Path) -> Result<Matchin
             first(model.first().map(|(name, _)| name)),
         )));
     }
-    for &(own, given) in &matching.loaded {
-        let values: Vec<f64> = file.tensors[given].values.iter().map(|&value| f64::from(value)).collect();
-        program.load(&model[own].0, &values)?;
-    }
+    let loaded = matching.loaded.iter();
+    let found = loaded.map(|&(own, given)| (model[own].0.as_str(), file.tensors[given].values.as_slice())).collect();
+    load_all(program, &found)?;
     Ok(matching)
+}
+
+/// Sets the named state tensors to values in PyTorch's order, as many as each has.
+fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<(), DeviceError> {
+    program.fill_state(&|tensor| found.contains_key(tensor.name.as_str()), &|tensor, first, values| {
+        let given = found[tensor.name.as_str()];
+        tensor.layout.for_each_run(&tensor.shape, first..first + values.len(), |stored, torch, stride| {
+            let run = &mut values[stored.start - first..stored.end - first];
+            run.iter_mut().enumerate().for_each(|(j, value)| *value = given[torch + j * stride]);
+        });
+    })
 }
 
 fn torch_shape(tensor: &StateTensor) -> Vec<usize> {

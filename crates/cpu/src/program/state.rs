@@ -1,0 +1,45 @@
+//! The state of a whole model, set and looked at where it lies, by all threads of the program.
+
+use enmasse_device::{Fill, Read, Which};
+use enmasse_graph::StateTensor;
+
+use super::CpuProgram;
+use crate::region::Region;
+
+impl CpuProgram {
+    /// See [`enmasse_device::Program::fill_state`].
+    pub(super) fn fill_all(&mut self, which: &Which, fill: &Fill) {
+        /// Elements of a task: small beside a model, and work for a tenth of a millisecond.
+        const PIECE: usize = 1 << 16;
+        let chosen = self.chosen(which);
+        let pieces: Vec<(usize, usize)> = (chosen.iter().enumerate())
+            .flat_map(|(tensor, (_, region))| (0..region.len()).step_by(PIECE).map(move |first| (tensor, first)))
+            .collect();
+        let state = &self.plans.state;
+        self.machine.context.pool.run(pieces.len(), |task, _| {
+            let (tensor, first) = pieces[task];
+            let (number, region) = chosen[tensor];
+            // SAFETY: the slot lies in its arena, pieces do not overlap, and no step runs.
+            let values = unsafe { region.slice_mut(first, PIECE.min(region.len() - first)) };
+            fill(&state[number], first, values);
+        });
+    }
+
+    /// See [`enmasse_device::Program::read_state`].
+    pub(super) fn read_all(&mut self, which: &Which, read: &Read) {
+        let chosen = self.chosen(which);
+        let state = &self.plans.state;
+        self.machine.context.pool.run(chosen.len(), |task, _| {
+            let (number, region) = chosen[task];
+            // SAFETY: the slot lies in its arena, and no step runs.
+            read(number, &state[number], unsafe { region.slice(0, region.len()) });
+        });
+    }
+
+    /// Numbers and places of state tensors.
+    fn chosen(&self, which: &Which) -> Vec<(usize, Region<f32>)> {
+        let place = |tensor: &StateTensor| self.floats(tensor.slot, &tensor.shape);
+        let state = self.plans.state.iter().enumerate();
+        state.filter(|(_, tensor)| which(tensor)).map(|(number, tensor)| (number, place(tensor))).collect()
+    }
+}
