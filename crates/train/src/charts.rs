@@ -1,9 +1,14 @@
 //! Pictures of the data in a run's folder: the tutorials' bar chart of classes and sheet of augmented pictures.
 
-use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
-use enmasse_data::{Dataset, TrainLoader};
+use std::io::Write;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
 
-use crate::{TrainError, TrainingData};
+use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
+use enmasse_data::{Batch, Dataset};
+
+use crate::file::{FileError, write_whole};
+use crate::{RunError, TrainError, TrainingData};
 
 /// Pictures on a sheet.
 const SHEET: usize = 16;
@@ -26,20 +31,67 @@ pub fn draw_classes(data: &TrainingData) -> String {
     class_distribution("class distribution", &classes)
 }
 
-/// The first pictures of the first epoch as the model sees them before normalising, as SVG.
-pub fn draw_augmented(data: &TrainingData, loader: &TrainLoader, size: usize) -> Result<String, TrainError> {
-    let mut pictures: Vec<(Vec<u8>, i32)> = Vec::with_capacity(SHEET);
-    for batch in loader.epoch(0, 0) {
-        let batch = batch?;
-        let samples = batch.images.chunks_exact(size * size * 3).zip(&batch.labels).take(batch.valid);
-        pictures.extend(samples.take(SHEET - pictures.len()).map(|(pixels, &label)| (pixels.to_vec(), label)));
-        if pictures.len() == SHEET {
-            break;
-        }
+/// The first pictures that this rank trains on, as the model sees them before normalising: gathered from the batches of
+/// training, so that nothing is decoded twice, and drawn by a thread of its own, so that no step waits.
+pub struct Sheet {
+    path: PathBuf,
+    size: usize,
+    classes: Vec<String>,
+    pictures: Vec<(Vec<u8>, i32)>,
+    thread: Option<JoinHandle<Result<(), TrainError>>>,
+}
+
+impl Sheet {
+    /// An empty sheet, to become the SVG file `path`.
+    pub fn new(path: PathBuf, size: usize, classes: &[String]) -> Self {
+        Sheet { path, size, classes: classes.to_owned(), pictures: Vec::new(), thread: None }
     }
+
+    /// Takes from a batch what it still has room for. Draws it when it is full.
+    pub fn add(&mut self, batch: &Batch) -> Result<(), TrainError> {
+        if self.thread.is_some() {
+            return Ok(());
+        }
+        let samples = batch.images.chunks_exact(self.size * self.size * 3).zip(&batch.labels).take(batch.valid);
+        let room = SHEET - self.pictures.len();
+        self.pictures.extend(samples.take(room).map(|(pixels, &label)| (pixels.to_vec(), label)));
+        if self.pictures.len() == SHEET { self.start() } else { Ok(()) }
+    }
+
+    /// Draws what it has unless that is done, and waits for the file.
+    pub fn finish(mut self) -> Result<(), TrainError> {
+        if self.thread.is_none() {
+            self.start()?;
+        }
+        let drawn = self.thread.take().map(JoinHandle::join);
+        drawn.map_or(Ok(()), |drawn| drawn.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+
+    fn start(&mut self) -> Result<(), TrainError> {
+        let (path, size, classes) = (self.path.clone(), self.size, std::mem::take(&mut self.classes));
+        let pictures = std::mem::take(&mut self.pictures);
+        let draw = move || {
+            let svg = draw_sheet(size, &classes, &pictures)?;
+            let written = write_whole(&path, |file| file.write_all(svg.as_bytes()));
+            written.map_err(|error| RunError::from(error).into())
+        };
+        let thread = std::thread::Builder::new().name("charts".to_owned()).spawn(draw);
+        self.thread = Some(thread.map_err(FileError::of("draw", &self.path)).map_err(RunError::from)?);
+        Ok(())
+    }
+}
+
+impl Drop for Sheet {
+    fn drop(&mut self) {
+        // A run that ends in an error has said so; but nobody writes to its folder any more when this returns.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn draw_sheet(size: usize, classes: &[String], pictures: &[(Vec<u8>, i32)]) -> Result<String, TrainError> {
     let labelled: Vec<_> = (pictures.iter())
         .map(|(pixels, label)| {
-            let label = usize::try_from(*label).ok().and_then(|label| data.classes.get(label));
+            let label = usize::try_from(*label).ok().and_then(|label| classes.get(label));
             LabelledPicture { width: size, height: size, pixels, label: label.map_or("?", String::as_str) }
         })
         .collect();

@@ -289,10 +289,9 @@ impl RunFolder {
         self.write_json(&self.paths.split(), split)
     }
 
-    /// Keeps the pictures of the data, as SVG.
-    pub fn write_charts(&self, class_distribution: &str, augmented: &str) -> Result<(), RunError> {
-        self.write(&self.paths.class_distribution(), class_distribution.as_bytes())?;
-        self.write(&self.paths.augmented(), augmented.as_bytes())
+    /// Keeps the chart of classes, as SVG.
+    pub fn write_class_distribution(&self, svg: &str) -> Result<(), RunError> {
+        self.write(&self.paths.class_distribution(), svg.as_bytes())
     }
 
     /// Keeps the weights that an epoch ended with. `updates` is how many steps batch norms have seen.

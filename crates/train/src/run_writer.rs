@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use enmasse_data::TrainLoader;
+use enmasse_data::Batch;
 use enmasse_device::Program;
 
-use crate::charts::{draw_augmented, draw_classes};
+use crate::charts::{Sheet, draw_classes};
 use crate::weights::{is_optimizer, read_tensors};
 use crate::{
     Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunLog, TensorBoard,
@@ -19,6 +19,8 @@ pub struct RunWriter {
     meta: CheckpointMeta,
     /// Epoch records go to both; none before the run begins.
     logs: Option<(RunLog, TensorBoard)>,
+    /// Until the end of the first epoch of a new run.
+    sheet: Option<Sheet>,
 }
 
 impl RunWriter {
@@ -59,7 +61,7 @@ impl RunWriter {
                 return Err(TrainError::Resume(reason));
             }
         }
-        Ok((RunWriter { folder, meta, logs: None }, saved))
+        Ok((RunWriter { folder, meta, logs: None, sheet: None }, saved))
     }
 
     /// Keeps what the run is, and opens the logs for the epochs from `position` on: later records of an interrupted run go.
@@ -75,9 +77,16 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Draws what the run learns from, at its start.
-    pub fn draw(&mut self, data: &TrainingData, train: &TrainLoader, size: usize) -> Result<(), TrainError> {
-        Ok(self.folder.write_charts(&draw_classes(data), &draw_augmented(data, train, size)?)?)
+    /// Begins to draw what the run learns from: pictures of `size` pixels come with its first batches.
+    pub fn begin_charts(&mut self, data: &TrainingData, size: usize) -> Result<(), TrainError> {
+        self.folder.write_class_distribution(&draw_classes(data))?;
+        self.sheet = Some(Sheet::new(self.folder.paths().augmented(), size, &data.classes));
+        Ok(())
+    }
+
+    /// Shows a batch that a step has been given.
+    pub fn see(&mut self, batch: &Batch) -> Result<(), TrainError> {
+        self.sheet.as_mut().map_or(Ok(()), |sheet| sheet.add(batch))
     }
 
     /// The run folder.
@@ -109,6 +118,9 @@ impl RunWriter {
         epoch: u64,
         best: bool,
     ) -> Result<(), TrainError> {
+        if let Some(sheet) = self.sheet.take() {
+            sheet.finish()?;
+        }
         let (weights, optimizer): (Vec<_>, Vec<_>) =
             read_tensors(program)?.into_iter().partition(|tensor| !is_optimizer(&tensor.name));
         self.folder.write_epoch_weights(epoch, &weights, position.optimizer_step)?;

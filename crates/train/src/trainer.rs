@@ -288,7 +288,7 @@ impl Session {
         if let Some(writer) = &mut writer {
             writer.begin(config, data, &position)?;
             if !position.is_resumed() {
-                writer.draw(data, &train, preparation.train.size)?;
+                writer.begin_charts(data, preparation.train.size)?;
             }
         }
         let schedule = Schedule::new(config, world_size);
@@ -386,6 +386,9 @@ impl Session {
                 optimizer_step: self.position.optimizer_step + 1,
             };
             pending = Some(self.program.submit(Mode::Train, &Phase::ALL, &inputs)?);
+            if let Some(writer) = &mut self.writer {
+                writer.see(&batch)?;
+            }
         }
         if let Some(ticket) = pending {
             let metrics = self.program.metrics(ticket);
