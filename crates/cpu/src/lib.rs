@@ -39,6 +39,7 @@ mod isa;
 mod loss;
 mod optimizer;
 mod pack;
+mod peak;
 mod pool;
 mod pooling;
 mod prepare;
@@ -52,3 +53,4 @@ mod test_support;
 
 pub use device::{Cpu, CpuOptions};
 pub use isa::Isa;
+pub use peak::{Bandwidth, Peaks, Product, Rate, measure_peaks, peak_gflops};

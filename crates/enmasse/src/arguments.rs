@@ -165,12 +165,16 @@ fn bench() -> Command {
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"));
+    let peak = Command::new("peak")
+        .about("What this machine can do at most: multiply-adds of each instruction-set level, memory bandwidth")
+        .args(settings(&["threads", "json"]));
     Command::new("bench")
         .about("Measure this machine")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(step)
+        .subcommand(peak)
 }
 
 fn launch() -> Command {

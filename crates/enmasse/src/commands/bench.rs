@@ -1,5 +1,7 @@
 //! `enmasse bench step`: the time of a training step, or of a forward pass, on synthetic pictures.
 
+mod peak;
+
 use std::time::Instant;
 
 use clap::ArgMatches;
@@ -22,6 +24,7 @@ const WARM_UP: usize = 3;
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.subcommand() {
         Some(("step", matches)) => step(matches),
+        Some(("peak", matches)) => peak::run(matches),
         _ => Ok(()),
     }
 }

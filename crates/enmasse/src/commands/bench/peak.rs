@@ -1,0 +1,65 @@
+//! `enmasse bench peak`: what this machine can do at most, in one thread and in all that are asked for.
+
+use clap::ArgMatches;
+use enmasse_cpu::{Peaks, measure_peaks};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::output::{Output, counted};
+use crate::settings::{self, cores};
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let config = settings::finish(settings::layers(matches)?)?;
+    let threads = config.threads_of_rank(cores(), 0, 1);
+    let _interrupts = Interrupts::watch()?;
+    let mut peaks = Vec::new();
+    // One column where one thread is all there is.
+    for threads in if threads == 1 { vec![1] } else { vec![1, threads] } {
+        let failed = |error| Failure::Error(format!("cannot measure {}: {error}", counted(threads, "thread")));
+        peaks.push(measure_peaks(threads).map_err(failed)?);
+    }
+    let mut output = Output::new(config.json);
+    match output.is_json() {
+        true => peaks.iter().for_each(|peaks| output.json(object(peaks))),
+        false => output.text(table(&peaks).trim_end()),
+    }
+    output.finish()
+}
+
+fn object(peaks: &Peaks) -> Value {
+    let rate = |rate: &enmasse_cpu::Rate| json!({"product": rate.product.name(), "isa": rate.isa.name(), "gflops": rate.gflops});
+    let bandwidth = |memory: &enmasse_cpu::Bandwidth| json!({"bytes": memory.bytes, "read": memory.read, "write": memory.write, "update": memory.update});
+    json!({
+        "threads": peaks.threads,
+        "gflops": peaks.rates.iter().map(rate).collect::<Vec<_>>(),
+        "gigabytes_per_second": peaks.bandwidths.iter().map(bandwidth).collect::<Vec<_>>(),
+        "section_us": peaks.section * 1e6,
+    })
+}
+
+/// A line for each figure, with a column for each number of threads.
+fn table(columns: &[Peaks]) -> String {
+    let mut text = format!("{:<34}", "");
+    for peaks in columns {
+        text += &format!("{:>12}", counted(peaks.threads, "thread"));
+    }
+    let mut line = |name: String, figure: &dyn Fn(&Peaks) -> f64, decimals: usize| {
+        text += &format!("\n{name:<34}");
+        for peaks in columns {
+            text += &format!("{:>12.decimals$}", figure(peaks));
+        }
+    };
+    let Some(first) = columns.first() else { return text };
+    for (index, rate) in first.rates.iter().enumerate() {
+        let name = format!("{} products, {}, GFLOP/s", rate.product.name(), rate.isa);
+        line(name, &|peaks| peaks.rates[index].gflops, 1);
+    }
+    for (index, set) in ["512 KiB per thread", "8 MiB", "256 MiB"].into_iter().enumerate() {
+        line(format!("read {set}, GB/s"), &|peaks| peaks.bandwidths[index].read, 1);
+        line(format!("write {set}, GB/s"), &|peaks| peaks.bandwidths[index].write, 1);
+        line(format!("a = b + s*a, {set}, GB/s"), &|peaks| peaks.bandwidths[index].update, 1);
+    }
+    line("start and end of a section, us".to_owned(), &|peaks| peaks.section * 1e6, 2);
+    text
+}
