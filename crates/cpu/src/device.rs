@@ -65,6 +65,11 @@ impl Device for Cpu {
         format!("cpu ({}, {} thread{plural})", self.isa(), self.threads)
     }
 
+    fn levels(&self) -> Vec<&'static str> {
+        let isa = self.isa();
+        Isa::ALL.into_iter().filter(|&level| level <= isa && level.available()).map(Isa::name).collect()
+    }
+
     fn memory(&self, plans: &Plans) -> Memory {
         let arenas = plans.arenas().iter().map(|(_, bytes)| bytes).sum();
         // Preparing touches no operand, so it can be done for arenas that are nowhere.

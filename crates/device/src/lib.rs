@@ -96,6 +96,12 @@ pub trait Device {
     /// The device's name with what it chose, such as `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
 
+    /// The instruction-set levels that it can compute at, weakest first; the last one is what it computes at, and has
+    /// a say in how results are rounded. Empty where there is one way only.
+    fn levels(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// What a program of these plans will hold.
     fn memory(&self, plans: &Plans) -> Memory;
 

@@ -33,6 +33,7 @@ pub const EVALUATION: &[&str] = &[
     "threads",
     "loader_threads",
     "precision",
+    "isa",
     "convert_rgb",
     "json",
 ];
@@ -117,7 +118,18 @@ fn predict() -> Command {
                 .help("JPEG or PNG files"),
         )
         .arg(count("top", "K", "Classes to tell of each picture").default_value("5"))
-        .args(settings(&["model", "size", "mean", "std", "batch", "threads", "precision", "convert_rgb", "json"]))
+        .args(settings(&[
+            "model",
+            "size",
+            "mean",
+            "std",
+            "batch",
+            "threads",
+            "precision",
+            "isa",
+            "convert_rgb",
+            "json",
+        ]))
 }
 
 fn export() -> Command {
@@ -147,7 +159,7 @@ fn plan() -> Command {
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings(&names))
-        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads"]))
+        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads", "isa"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));
     Command::new("plan")
@@ -161,7 +173,7 @@ fn plan() -> Command {
 fn bench() -> Command {
     let step = Command::new("step")
         .about("Time steps on synthetic pictures: forward, loss, backward, SGD with momentum and weight decay")
-        .args(settings(&["model", "size", "batch", "precision", "threads", "json"]))
+        .args(settings(&["model", "size", "batch", "precision", "threads", "isa", "json"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"));

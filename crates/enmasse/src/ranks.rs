@@ -14,7 +14,7 @@ use enmasse_train::{Devices, LayeredConfig, RankKind, RunFolder, RunPaths, Train
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::settings::cores;
+use crate::settings::{self, cores};
 
 /// Holds the secret of ranks that were given none, until all have joined.
 const TOKEN_FILE: &str = ".token";
@@ -46,7 +46,8 @@ impl Rank {
     /// This rank's share of the machine, to compute on.
     pub fn device(&self, config: &TrainConfig) -> Result<Cpu, Failure> {
         let threads = config.threads_of_rank(cores(), self.local_rank, self.local_ranks);
-        Cpu::new(CpuOptions { threads, exact: config.exact, ..CpuOptions::default() }).map_err(Failure::error)
+        let isa = settings::isa(config)?;
+        Cpu::new(CpuOptions { threads, isa: Some(isa), exact: config.exact }).map_err(Failure::error)
     }
 
     /// This rank's share of the machine, to decode on.

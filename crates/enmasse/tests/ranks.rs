@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use common::{
     Ended, Running, assert_whole, enmasse, exists, finish, metrics, pictures, plain_environment, program, send, until,
 };
+use enmasse_cpu::Isa;
 use enmasse_train::{Checkpoint, NamedTensor};
 use rustix::process::Signal;
 
@@ -227,11 +228,15 @@ fn resume_starts_fresh_where_there_is_nothing_and_goes_on_where_there_is() {
 }
 
 /// Ranks that somebody else starts: a place in the environment, and nothing else.
-fn by_hand(rank: usize, world_size: usize, port: u16, arguments: &[String]) -> Running {
+fn by_hand_command(rank: usize, world_size: usize, port: u16, arguments: &[String]) -> Command {
     let mut command = program();
     command.args(arguments).env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    Running::start(&mut command)
+    command
+}
+
+fn by_hand(rank: usize, world_size: usize, port: u16, arguments: &[String]) -> Running {
+    Running::start(&mut by_hand_command(rank, world_size, port, arguments))
 }
 
 #[test]
@@ -294,6 +299,40 @@ fn ranks_that_disagree_say_so_before_the_first_step() {
     check(arguments(&data, &run, &["--epochs", "1", "--model", "lenet", "--size", "28"]), &["configuration", "model"]);
     // The same command, and other pictures under the same path would differ likewise.
     check(arguments(&fewer, &run, &["--epochs", "1"]), &["configuration", "data"]);
+}
+
+#[test]
+fn ranks_compute_at_one_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let levels: Vec<&str> = Isa::ALL.into_iter().filter(|isa| isa.available()).map(Isa::name).collect();
+    let run = |name: &str, levels: [&str; 2]| {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let words = arguments(&data, &folder.path().join(name), &["--epochs", "1"]);
+        let start = |rank: usize| {
+            let mut command = by_hand_command(rank, 2, free, &words);
+            Running::start(command.env("ENMASSE_ISA", levels[rank]))
+        };
+        [start(0), start(1)].map(Running::finish)
+    };
+    for pair in levels.windows(2) {
+        for [own, other] in [[pair[0], pair[1]], [pair[1], pair[0]]] {
+            let common = pair[0];
+            let told = format!("rank 0 computes at {own} and rank 1 at {other}: start all ranks with --isa {common}");
+            for ended in run("differing", [own, other]) {
+                assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
+                assert!(ended.stderr.trim_end().ends_with(&told), "{}", ended.stderr);
+                assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+            }
+        }
+    }
+    for level in levels {
+        let [first, second] = run(level, [level, level]).map(Ended::well);
+        assert_eq!((figures(&first).len(), second.stdout.as_str()), (1, ""), "{level}");
+    }
+    let ended = enmasse(&arguments(&data, &folder.path().join("none"), &["--isa", "sse"]));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{ended:?}");
+    assert!(ended.stderr.contains("--isa sse: must be portable or avx2"), "{}", ended.stderr);
 }
 
 #[test]

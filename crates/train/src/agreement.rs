@@ -4,10 +4,36 @@
 use std::collections::HashMap;
 
 use enmasse_comm::{Cause, CauseKind, Group};
-use enmasse_device::{DeviceError, Program, Which};
+use enmasse_device::{Device, DeviceError, Program, Which};
 
 use crate::weights::{is_optimizer, map_state};
 use crate::{TrainConfig, TrainError, TrainingData};
+
+/// Compares the instruction-set levels of all ranks: different ones round differently, so that ranks would drift apart.
+/// The error names two ranks, their levels, and the option that brings all to what they have in common.
+pub fn compare_levels(group: &Group, device: &dyn Device) -> Result<(), TrainError> {
+    let texts = group.all_gather_bytes(device.levels().join(" ").as_bytes())?;
+    let texts: Vec<_> = texts.iter().map(|text| String::from_utf8_lossy(text)).collect();
+    let levels: Vec<Vec<&str>> = texts.iter().map(|text| text.split_whitespace().collect()).collect();
+    let Some((rank, message)) = different_levels(&levels) else { return Ok(()) };
+    let cause = Cause::new(CauseKind::Desync, message).of_rank(rank);
+    group.abort(cause.clone());
+    Err(TrainError::Cause(group.cause().unwrap_or_else(|| cause.into())))
+}
+
+/// The first rank that computes at another level than rank 0, and what to say.
+fn different_levels(levels: &[Vec<&str>]) -> Option<(usize, String)> {
+    let first = levels.first()?;
+    let rank = levels.iter().position(|own| own.last() != first.last())?;
+    let common =
+        (0..).take_while(|&at| levels.iter().all(|own| own.get(at).is_some_and(|level| first.get(at) == Some(level))));
+    let advice = match common.last() {
+        Some(last) => format!("start all ranks with --isa {}", first[last]),
+        None => "run all ranks on devices of one kind".to_owned(),
+    };
+    let name = |rank: usize| levels[rank].last().copied().unwrap_or("no level");
+    Some((rank, format!("rank 0 computes at {} and rank {rank} at {}: {advice}", name(0), name(rank))))
+}
 
 /// Compares program version, configuration, plan, classes and files of all ranks. The error names the two ranks and the
 /// first difference.
@@ -89,4 +115,28 @@ fn fingerprint(values: &[f32]) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
     u64::from_le_bytes(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_in_common() {
+        let check = |levels: &[&str], expected: Option<(usize, &str)>| {
+            let levels: Vec<Vec<&str>> = levels.iter().map(|text| text.split_whitespace().collect()).collect();
+            let found = different_levels(&levels);
+            assert_eq!(found.as_ref().map(|(rank, message)| (*rank, message.as_str())), expected, "{levels:?}");
+        };
+        check(&["a"], None);
+        check(&["", ""], None);
+        check(&["a b", "a b", "a b"], None);
+        check(&["a b c", "a b"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa b")));
+        check(&["a b", "a b", "a"], Some((2, "rank 0 computes at b and rank 2 at a: start all ranks with --isa a")));
+        // The one in between is named, and what serves all three is the advice.
+        check(&["a b c", "a b", "a"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa a")));
+        check(&["a n", "a x y"], Some((1, "rank 0 computes at n and rank 1 at y: start all ranks with --isa a")));
+        let apart = "rank 0 computes at b and rank 1 at no level: run all ranks on devices of one kind";
+        check(&["a b", ""], Some((1, apart)));
+    }
 }

@@ -22,6 +22,7 @@ mod trainer;
 mod training_data;
 mod weights;
 
+pub use agreement::compare_levels;
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{

@@ -11,7 +11,7 @@ use enmasse_graph::{Arena, Freeze, Mode, Optimizer, Options, Phase, Plans, Tenso
 
 use enmasse_weights::Matching;
 
-use crate::agreement::{broadcast_state, check_ranks, compare_setup, compare_weights};
+use crate::agreement::{broadcast_state, check_ranks, compare_levels, compare_setup, compare_weights};
 use crate::evaluation::{EpochPosition, Evaluation, evaluate, predict};
 use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
@@ -260,6 +260,7 @@ impl Session {
         let plans = compile_plans(config, &preparation, model, data.classes.len(), world_size)?;
         let mut program = trainer.device.compile(plans, trainer.group.clone())?;
         if let Some(group) = group {
+            compare_levels(group, trainer.device)?;
             compare_setup(group, config, data, program.as_ref())?;
         }
         initialize(program.as_mut(), config.seed)?;

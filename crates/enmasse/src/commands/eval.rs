@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::ArgMatches;
 use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
-use enmasse_train::{EpochPosition, RunPaths, Setting, Source, TrainConfig, TrainingData, evaluate};
+use enmasse_train::{EpochPosition, RunPaths, Setting, Source, TrainConfig, TrainingData, compare_levels, evaluate};
 use serde_json::json;
 
 use crate::arguments::EVALUATION;
@@ -101,6 +101,9 @@ impl Task {
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
         let device = rank.device(config)?;
+        if let Some(group) = &rank.group {
+            compare_levels(group, &device)?;
+        }
         let forward = |x, classes| weights.model.forward(x, classes);
         // Evaluation has no collectives: only the sums at its end are the group's.
         let mut program = weights.classifier.program(&forward, &device, batch)?;
