@@ -34,6 +34,8 @@ mod device;
 mod element;
 mod elementwise;
 mod gemm;
+#[cfg(test)]
+mod guard;
 mod instruction;
 mod isa;
 mod loss;

@@ -1,0 +1,129 @@
+//! Buffers between pages that nobody may touch: in tests, a kernel that reads or writes one value too many ends the
+//! process there and then, whatever the compiler's checks or the memory behind would have forgiven.
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+/// Which edge of a buffer lies exactly at a page that nobody may touch; at the other one there may be room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edge {
+    First,
+    Last,
+}
+
+impl Edge {
+    pub(crate) const BOTH: [Edge; 2] = [Edge::First, Edge::Last];
+}
+
+/// Values that begin or end at such a page. They are a slice, aligned as values must be and no better.
+pub(crate) struct Guarded<T> {
+    mapping: NonNull<u8>,
+    mapped: usize,
+    values: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its mapping; access follows the usual borrow rules.
+unsafe impl<T: Send> Send for Guarded<T> {}
+// SAFETY: as above; shared references only read.
+unsafe impl<T: Sync> Sync for Guarded<T> {}
+
+impl<T: Copy> Guarded<T> {
+    /// A copy of `values`.
+    pub(crate) fn new(edge: Edge, values: &[T]) -> Self {
+        let (page, bytes) = (rustix::param::page_size(), size_of_val(values));
+        let inside = bytes.div_ceil(page).max(1) * page;
+        let mapped = inside + 2 * page;
+        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::empty(), MapFlags::PRIVATE).expect("memory")
+        };
+        let open = base.cast::<u8>().wrapping_add(page);
+        // SAFETY: the pages between the first and the last one of the mapping.
+        unsafe { mprotect(open.cast(), inside, MprotectFlags::READ | MprotectFlags::WRITE).expect("pages") };
+        let start = match edge {
+            Edge::First => open,
+            Edge::Last => open.wrapping_add(inside - bytes),
+        };
+        assert!(page.is_multiple_of(align_of::<T>()) && size_of::<T>().is_multiple_of(align_of::<T>()));
+        let start = start.cast::<T>();
+        // SAFETY: the open pages hold the values from `start` on, and nobody else knows of them.
+        unsafe { start.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+        let pointer = "a mapping is nowhere at null";
+        Guarded {
+            mapping: NonNull::new(base.cast()).expect(pointer),
+            mapped,
+            values: NonNull::new(start).expect(pointer),
+            len: values.len(),
+        }
+    }
+
+    /// So many times `value`.
+    pub(crate) fn filled(edge: Edge, value: T, len: usize) -> Self {
+        Guarded::new(edge, &vec![value; len])
+    }
+}
+
+impl<T> Deref for Guarded<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` has put the values there.
+        unsafe { std::slice::from_raw_parts(self.values.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Guarded<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.values.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new`, and nothing borrows it any more.
+        let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel lets this process do at an address, such as `rw-p`; nothing where nothing is mapped.
+    fn permissions(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let of_line = |line: &str| {
+            let (range, rest) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let bounds = [start, end].map(|text| usize::from_str_radix(text, 16).unwrap());
+            (bounds[0]..bounds[1]).contains(&address).then(|| rest[..4].to_owned())
+        };
+        maps.lines().find_map(of_line).unwrap_or_default()
+    }
+
+    #[test]
+    fn nobody_may_touch_what_lies_beyond() {
+        for (edge, len) in Edge::BOTH.into_iter().flat_map(|edge| [0, 1, 1023, 1024, 1025].map(|len| (edge, len))) {
+            let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
+            let mut guarded = Guarded::new(edge, &values);
+            assert_eq!(*guarded, *values);
+            guarded.iter_mut().for_each(|value| *value += 1.0);
+            assert!(guarded.iter().zip(&values).all(|(found, value)| *found == value + 1.0));
+            let bounds = guarded.as_ptr_range();
+            let (before, behind) = (bounds.start as usize - 1, bounds.end as usize);
+            let (inside, outside) = ("rw-p", "---p");
+            match edge {
+                Edge::First => assert_eq!(permissions(before), outside, "{len}"),
+                Edge::Last => assert_eq!(permissions(behind), outside, "{len}"),
+            }
+            if len > 0 {
+                assert_eq!([permissions(before + 1), permissions(behind - 1)], [inside, inside], "{edge:?} {len}");
+            }
+        }
+        assert!(Guarded::filled(Edge::Last, 7u8, 5000).iter().all(|&value| value == 7));
+    }
+}
