@@ -2,10 +2,11 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Memory, Program};
-use enmasse_graph::Plans;
+use enmasse_graph::{Plan, Plans};
 
 use crate::isa::Isa;
 use crate::pool::Pool;
+use crate::prepare::Preparation;
 use crate::program::{CpuProgram, KernelOptions, prepare};
 
 /// What a [`Cpu`] is made with.
@@ -75,6 +76,12 @@ impl Device for Cpu {
         // Preparing touches no operand, so it can be done for arenas that are nowhere.
         let prepared = prepare(plans, &|_| std::ptr::null_mut(), self.kernels, 0);
         Memory { arenas, scratch: prepared.map_or(0, |(_, _, scratch)| scratch.bytes(self.threads)) }
+    }
+
+    fn algorithms(&self, plan: &Plan) -> Result<Vec<&'static str>, DeviceError> {
+        // As above.
+        let prepared = Preparation::of(plan, &|_| std::ptr::null_mut(), self.kernels, 0).run()?;
+        Ok(prepared.instructions.iter().map(|instruction| instruction.algorithm).collect())
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {

@@ -2,6 +2,8 @@
 
 mod state;
 
+use std::time::{Duration, Instant};
+
 use enmasse_comm::Group;
 use enmasse_device::{DeviceError, Fill, Program, Read, StepInputs, StepMetrics, Ticket, Which};
 use enmasse_graph::{Arena, Init, Layout, Mode, Phase, Plan, Plans, Role, Slot, ValueId};
@@ -34,6 +36,13 @@ pub(crate) struct CpuProgram {
     arenas: Vec<(Arena, AlignedBuffer)>,
     /// The step last begun, and the one before.
     steps: [Option<Step>; 2],
+    profile: Option<Profile>,
+}
+
+/// How long each instruction has run, of the plans for training and for evaluation.
+struct Profile {
+    train: Vec<Duration>,
+    evaluate: Vec<Duration>,
 }
 
 /// What decides which kernels a plan gets.
@@ -51,7 +60,7 @@ pub(crate) fn prepare(
     options: KernelOptions,
     shard: usize,
 ) -> Result<(Option<Prepared>, Prepared, Scratch), DeviceError> {
-    let run = |plan: &Plan| Preparation { plan, arena, isa: options.isa, exact: options.exact, shard }.run();
+    let run = |plan: &Plan| Preparation::of(plan, arena, options, shard).run();
     let train = plans.train.as_ref().map(run).transpose()?;
     let evaluate = run(&plans.evaluate)?;
     let scratch = train.iter().fold(evaluate.scratch, |scratch, train| scratch.max(train.scratch));
@@ -86,7 +95,7 @@ impl CpuProgram {
         let context = Context::new(threads, options.isa, scratch).map_err(memory)?;
         let buckets = plans.train.as_ref().map_or(0, |plan| plan.buckets.len());
         let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
-        let mut program = CpuProgram { plans, train, evaluate, machine, arenas, steps: [None, None] };
+        let mut program = CpuProgram { plans, train, evaluate, machine, arenas, steps: [None, None], profile: None };
         program.set_buffers();
         Ok(program)
     }
@@ -175,12 +184,24 @@ impl CpuProgram {
             Mode::Train => self.train.as_ref().ok_or_else(not_compiled)?,
             Mode::Evaluate => &self.evaluate,
         };
-        for instruction in &prepared.instructions[prepared.phases[phase].clone()] {
+        let mut times = self.profile.as_mut().map(|profile| match mode {
+            Mode::Train => &mut profile.train,
+            Mode::Evaluate => &mut profile.evaluate,
+        });
+        for index in prepared.phases[phase].clone() {
             if let Some(group) = &self.machine.group {
                 group.check()?;
             }
             // SAFETY: operands lie in the arenas of this program, which nobody else uses while it is borrowed.
-            unsafe { instruction.execute(&mut self.machine, values)? };
+            let mut run = || unsafe { prepared.instructions[index].execute(&mut self.machine, values) };
+            match &mut times {
+                None => run()?,
+                Some(times) => {
+                    let began = Instant::now();
+                    run()?;
+                    times[index] += began.elapsed();
+                }
+            }
         }
         Ok(())
     }
@@ -286,6 +307,20 @@ impl Program for CpuProgram {
         }
         let unknown = || DeviceError::Unsupported("the step has not yet run the phases that measure it".into());
         step.metrics.ok_or_else(unknown)
+    }
+
+    fn start_profile(&mut self) {
+        let zero = |prepared: &Prepared| vec![Duration::ZERO; prepared.instructions.len()];
+        let train = self.train.as_ref().map(zero).unwrap_or_default();
+        self.profile = Some(Profile { train, evaluate: zero(&self.evaluate) });
+    }
+
+    fn profile(&self, mode: Mode) -> Vec<Duration> {
+        let times = self.profile.as_ref().map(|profile| match mode {
+            Mode::Train => &profile.train,
+            Mode::Evaluate => &profile.evaluate,
+        });
+        times.cloned().unwrap_or_default()
     }
 }
 

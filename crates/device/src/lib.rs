@@ -4,9 +4,10 @@
 //! metrics of an earlier step; everything else (which kernels, which threads, what is packed how) is the device's own affair.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use enmasse_comm::{Cause, Group};
-use enmasse_graph::{Mode, Phase, Plans, StateTensor};
+use enmasse_graph::{Mode, Phase, Plan, Plans, StateTensor};
 use thiserror::Error;
 
 /// Why a device could not do what it was asked.
@@ -105,6 +106,11 @@ pub trait Device {
     /// What a program of these plans will hold.
     fn memory(&self, plans: &Plans) -> Memory;
 
+    /// By which algorithm each instruction of a plan would be carried out; "" where there is no choice.
+    fn algorithms(&self, plan: &Plan) -> Result<Vec<&'static str>, DeviceError> {
+        Ok(vec![""; plan.instructions.len()])
+    }
+
     /// Allocates everything the plans need, and sets parameters to zero and buffers to their initial values. `group` joins
     /// the ranks when the plan has more shards than this program hosts.
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError>;
@@ -166,4 +172,13 @@ pub trait Program: Send {
 
     /// The metrics of the step last submitted or the one before, waiting for it.
     fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError>;
+
+    /// Begins to measure the time of every instruction, which takes some of it.
+    fn start_profile(&mut self) {}
+
+    /// How long each instruction of the mode's plan has run since [`Program::start_profile`]. Empty where nothing was
+    /// measured.
+    fn profile(&self, _mode: Mode) -> Vec<Duration> {
+        Vec::new()
+    }
 }

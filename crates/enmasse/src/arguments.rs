@@ -176,7 +176,13 @@ fn bench() -> Command {
         .args(settings(&["model", "size", "batch", "precision", "threads", "isa", "json"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
-        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"));
+        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"))
+        .arg(
+            Arg::new("profile")
+                .long("profile")
+                .action(ArgAction::SetTrue)
+                .help("What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s"),
+        );
     let peak = Command::new("peak")
         .about("What this machine can do at most: multiply-adds of each instruction-set level, memory bandwidth")
         .args(settings(&["threads", "json"]));

@@ -16,6 +16,7 @@ mod layout;
 mod op;
 pub mod passes;
 mod plan;
+mod work;
 
 pub use builder::{Builder, Tensor};
 pub use compile::{Options, compile, compile_evaluation};
@@ -27,3 +28,4 @@ pub use layout::Layout;
 pub use op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Optimizer, Rectifier, Window};
 pub use passes::{Freeze, Precision, classifier_of};
 pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};
+pub use work::Work;

@@ -179,6 +179,29 @@ pub(crate) fn aligned_bytes(shape: &Shape, dtype: DType) -> usize {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &|_| "")
+    }
+}
+
+/// A plan's text with a word about each instruction; see [`Plan::annotated`].
+struct Annotated<'a> {
+    plan: &'a Plan,
+    words: &'a [&'static str],
+}
+
+impl fmt::Display for Annotated<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan.write(f, &|index| self.words.get(index).copied().unwrap_or_default())
+    }
+}
+
+impl Plan {
+    /// The plan's text with a word behind each instruction, such as the algorithm that a device chose for it.
+    pub fn annotated<'a>(&'a self, words: &'a [&'static str]) -> impl fmt::Display + 'a {
+        Annotated { plan: self, words }
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, word: &dyn Fn(usize) -> &'static str) -> fmt::Result {
         let mode = match self.mode {
             Mode::Train => "train",
             Mode::Evaluate => "evaluate",
@@ -196,7 +219,7 @@ impl fmt::Display for Plan {
             writeln!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.start + bucket.len)?;
         }
         let mut phase = None;
-        for node in &self.instructions {
+        for (index, node) in self.instructions.iter().enumerate() {
             if phase != Some(node.phase) {
                 phase = Some(node.phase);
                 writeln!(f, "{}:", node.phase.name())?;
@@ -214,7 +237,8 @@ impl fmt::Display for Plan {
                 }
                 self.write_operand(f, input)?;
             }
-            writeln!(f, ") # {}", node.layer)?;
+            let word = word(index);
+            writeln!(f, ") # {}{}{word}", node.layer, if word.is_empty() { "" } else { " by " })?;
         }
         Ok(())
     }

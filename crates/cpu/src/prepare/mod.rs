@@ -22,6 +22,7 @@ use crate::isa::Isa;
 use crate::loss;
 use crate::optimizer::{self, Operands};
 use crate::pooling::{self, Average};
+use crate::program::KernelOptions;
 use crate::region::Region;
 use crate::scratch::Scratch;
 use operand::Operand;
@@ -47,7 +48,17 @@ pub(crate) struct Preparation<'a> {
     pub shard: usize,
 }
 
-impl Preparation<'_> {
+impl<'a> Preparation<'a> {
+    /// The preparation of a plan whose arenas begin at given places.
+    pub(crate) fn of(
+        plan: &'a Plan,
+        arena: &'a dyn Fn(Arena) -> *mut u8,
+        options: KernelOptions,
+        shard: usize,
+    ) -> Self {
+        Preparation { plan, arena, isa: options.isa, exact: options.exact, shard }
+    }
+
     /// Prepares every instruction of the plan.
     pub(crate) fn run(&self) -> Result<Prepared, DeviceError> {
         let plan = self.plan;

@@ -1,15 +1,17 @@
 //! `enmasse bench step`: the time of a training step, or of a forward pass, on synthetic pictures.
 
 mod peak;
+mod profile;
 
 use std::time::Instant;
 
 use clap::ArgMatches;
+use enmasse_cpu::{Cpu, Product, peak_gflops};
 use enmasse_data::DataKind;
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Mode, Options, Phase, compile_evaluation};
 use enmasse_tensor::RandomStream;
-use enmasse_train::{Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes};
+use enmasse_train::{Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes};
 use serde_json::json;
 
 use crate::commands::without_data;
@@ -17,6 +19,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, mebibytes};
 use crate::ranks::Rank;
+use profile::Profile;
 
 /// Steps before the clock counts: pages are touched, threads and caches warm.
 const WARM_UP: usize = 3;
@@ -37,12 +40,21 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let device = Rank::alone().device(&config)?;
     let mut program = program(&config, classes, evaluate, &device)?;
     let batch = config.batch_per_rank(1);
-    let mut milliseconds = time_steps(program.as_mut(), &config, batch, classes, steps)?;
+    let mode = if evaluate { Mode::Evaluate } else { Mode::Train };
+    let profiled = matches.get_flag("profile");
+    let mut milliseconds = time_steps(program.as_mut(), &config, batch, classes, steps, profiled)?;
     milliseconds.sort_unstable_by(f64::total_cmp);
 
     let (median, least) = (median(&milliseconds), milliseconds.first().copied().unwrap_or(0.0));
     let images_per_second = batch as f64 / median * 1e3;
     let peak = peak_rss_bytes();
+    let flops = program.plans().plan(mode).map_or(0, |plan| plan.total_work().flops);
+    let gflops = flops as f64 / median / 1e6;
+    let share = share_of_peak(&device, config.precision, gflops)?;
+    let profile = match profiled {
+        true => Some(Profile::new(program.as_ref(), &device, mode, steps).map_err(Failure::error)?),
+        false => None,
+    };
     let mut output = Output::new(config.json);
     match output.is_json() {
         true => output.json(json!({
@@ -50,19 +62,39 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
             "median_ms": median,
             "min_ms": least,
             "peak_rss_bytes": peak,
+            "gflops": gflops,
+            "share_of_peak": share,
+            "profile": profile.as_ref().map(Profile::json),
         })),
         false => output.text(format_args!(
             "{} {}, {batch} x {size}x{size}, {}, {}: {images_per_second:.1} images/s, median {median:.2} ms, least {least:.2} ms, \
-             peak memory {}",
+             {gflops:.0} GFLOP/s ({:.0} % of the peak of direct products), peak memory {}",
             config.model,
             if evaluate { "forward" } else { "training step" },
             config.precision,
             device.name(),
+            100.0 * share,
             mebibytes(peak as usize),
             size = config.picture_size(None),
         )),
     }
+    if let Some(profile) = profile.filter(|_| !output.is_json()) {
+        output.text(profile.table().trim_end());
+    }
     output.finish()
+}
+
+/// What part of this machine's measured peak a rate is. Winograd multiplies less than a direct convolution, so that it can
+/// exceed 1.
+fn share_of_peak(device: &Cpu, precision: Precision, gflops: f64) -> Result<f64, Failure> {
+    let failed = |error| Failure::Error(format!("cannot measure the peak: {error}"));
+    let peak = |product| peak_gflops(device.isa(), product, device.threads()).map_err(failed);
+    let narrow = if precision == Precision::Bf16 { peak(Product::Bf16)? } else { None };
+    let peak = match narrow {
+        Some(peak) => peak,
+        None => peak(Product::F32)?.unwrap_or(f64::INFINITY),
+    };
+    Ok(gflops / peak)
 }
 
 fn program(
@@ -93,6 +125,7 @@ fn time_steps(
     batch: usize,
     classes: usize,
     steps: usize,
+    profiled: bool,
 ) -> Result<Vec<f64>, Failure> {
     let mut random = RandomStream::new(config.seed, "bench", 0, 0);
     let size = config.picture_size(None);
@@ -114,6 +147,9 @@ fn time_steps(
             learning_rate: 1e-3,
             optimizer_step: step as u64 + 1,
         };
+        if step == WARM_UP && profiled {
+            program.start_profile();
+        }
         let began = Instant::now();
         let ticket = program.submit(mode, phases, &inputs).map_err(Failure::error)?;
         program.metrics(ticket).map_err(Failure::error)?;

@@ -33,8 +33,10 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let device = Rank::alone().device(&config)?;
     let memory = device.memory(&plans);
+    let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let mut output = Output::new(false);
-    output.text(format_args!("{plan}\n{}\n{}", memory_table(plan, &plans, memory.scratch), bucket_table(plan)));
+    let text = plan.annotated(&algorithms);
+    output.text(format_args!("{text}\n{}\n{}", memory_table(plan, &plans, memory.scratch), bucket_table(plan)));
     output.finish()
 }
 

@@ -1,0 +1,144 @@
+//! The profile of a step: what each instruction takes, and what it gets out of the machine in that time.
+
+use std::fmt::Write;
+
+use enmasse_device::{Device, DeviceError, Program};
+use enmasse_graph::{Mode, Plan, Work};
+use serde_json::{Value, json};
+
+/// Instructions that are listed; the rest is in the sums.
+const LISTED: usize = 40;
+
+/// One instruction, or several of a kind.
+struct Entry {
+    name: String,
+    count: usize,
+    seconds: f64,
+    work: Work,
+}
+
+/// What the instructions of a step take, on average.
+pub struct Profile {
+    entries: Vec<Entry>,
+    kinds: Vec<Entry>,
+}
+
+impl Profile {
+    /// The profile of `steps` steps that a program has run.
+    pub fn new(program: &dyn Program, device: &dyn Device, mode: Mode, steps: usize) -> Result<Self, DeviceError> {
+        let Some(plan) = program.plans().plan(mode) else {
+            return Ok(Profile { entries: Vec::new(), kinds: Vec::new() });
+        };
+        let algorithms = device.algorithms(plan)?;
+        let times = program.profile(mode);
+        let (mut entries, mut kinds): (Vec<Entry>, Vec<Entry>) = (Vec::new(), Vec::new());
+        for ((node, algorithm), time) in plan.instructions.iter().zip(&algorithms).zip(times) {
+            let kind = format!("{} {algorithm}", node.op.name());
+            let (seconds, work) = (time.as_secs_f64() / steps.max(1) as f64, plan.work(node));
+            let name = format!("{kind:<36} {:<14} {}", shape(plan, node), node.layer);
+            entries.push(Entry { name, count: 1, seconds, work });
+            match kinds.iter_mut().find(|entry| entry.name == kind) {
+                Some(entry) => {
+                    entry.count += 1;
+                    entry.seconds += seconds;
+                    entry.work.flops += work.flops;
+                    entry.work.bytes += work.bytes;
+                }
+                None => kinds.push(Entry { name: kind, count: 1, seconds, work }),
+            }
+        }
+        [&mut entries, &mut kinds].into_iter().for_each(|list| list.sort_by(|a, b| b.seconds.total_cmp(&a.seconds)));
+        Ok(Profile { entries, kinds })
+    }
+
+    fn total(&self) -> f64 {
+        self.kinds.iter().map(|entry| entry.seconds).sum()
+    }
+
+    /// One object for each instruction, the longest first.
+    pub fn json(&self) -> Value {
+        let total = self.total();
+        let object = |entry: &Entry| {
+            json!({
+                "instruction": entry.name.split_whitespace().collect::<Vec<_>>().join(" "),
+                "ms": entry.seconds * 1e3,
+                "percent": 100.0 * entry.seconds / total,
+                "gflops": rate(entry.work.flops, entry.seconds),
+                "gigabytes_per_second": rate(entry.work.bytes, entry.seconds),
+            })
+        };
+        self.entries.iter().map(object).collect()
+    }
+
+    /// Two tables: by kind, and the longest instructions. GFLOP/s count direct convolutions, also where another algorithm
+    /// multiplies less; GB/s count each operand once.
+    pub fn table(&self) -> String {
+        let total = self.total();
+        let mut text = format!("{:>9} {:>6} {:>9} {:>7}\n", "ms", "%", "GFLOP/s", "GB/s");
+        let mut line = |entry: &Entry, count: &str| {
+            let seconds = entry.seconds;
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "{:>9.3} {:>6.1} {:>9} {:>7.1}  {}{count}",
+                seconds * 1e3,
+                100.0 * seconds / total,
+                if entry.work.flops > 0 { format!("{:.0}", rate(entry.work.flops, seconds)) } else { String::new() },
+                rate(entry.work.bytes, seconds),
+                entry.name,
+            );
+        };
+        self.kinds.iter().for_each(|entry| line(entry, &format!(" x {}", entry.count)));
+        let sum = Entry { name: "all instructions\n".into(), count: 1, seconds: total, work: self.work() };
+        line(&sum, "");
+        self.entries.iter().take(LISTED).for_each(|entry| line(entry, ""));
+        text
+    }
+
+    fn work(&self) -> Work {
+        self.kinds.iter().fold(Work::default(), |sum, entry| Work {
+            flops: sum.flops + entry.work.flops,
+            bytes: sum.bytes + entry.work.bytes,
+        })
+    }
+}
+
+/// Billions per second; 0 where no time was measured.
+fn rate(amount: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { amount as f64 / seconds / 1e9 } else { 0.0 }
+}
+
+/// The shape of the first operand, without the batch.
+fn shape(plan: &Plan, node: &enmasse_graph::Node) -> String {
+    let sizes = node.inputs.first().map(|&id| plan.shape(id).iter().skip(1).map(ToString::to_string).collect());
+    sizes.map(|sizes: Vec<String>| sizes.join("x")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_and_objects() {
+        let entry = |name: &str, count, seconds, flops| {
+            let work = Work { flops, bytes: 4_000_000 };
+            Entry { name: name.into(), count, seconds, work }
+        };
+        let profile = Profile {
+            entries: vec![entry("conv2d direct  3x3 a", 1, 0.003, 6_000_000_000), entry("relu 8 b", 1, 0.001, 0)],
+            kinds: vec![entry("conv2d direct", 1, 0.003, 6_000_000_000), entry("relu", 1, 0.001, 0)],
+        };
+        let table = profile.table();
+        for line in [
+            "    3.000   75.0      2000     1.3  conv2d direct x 1",
+            "    1.000   25.0               4.0  relu x 1",
+            "    4.000  100.0      1500     2.0  all instructions",
+        ] {
+            assert!(table.lines().any(|found| found == line), "{line}\n{table}");
+        }
+        let object = &profile.json()[0];
+        assert_eq!(object["instruction"], "conv2d direct 3x3 a");
+        assert_eq!((&object["percent"], &object["gflops"]), (&json!(75.0), &json!(2000.0)));
+        assert_eq!(rate(5, 0.0), 0.0);
+    }
+}

@@ -1,0 +1,80 @@
+//! How much there is to do: the arithmetic and the memory traffic of an instruction, for profiles.
+
+use crate::{Node, Op, Plan, ValueId};
+
+/// What an instruction amounts to, whatever algorithm carries it out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Floating-point operations of the matrix products: two for each product of a direct convolution, those with padding
+    /// included. Zero for passes over memory.
+    pub flops: u64,
+    /// Bytes of the operands, each counted once.
+    pub bytes: u64,
+}
+
+impl Plan {
+    /// What an instruction of this plan amounts to.
+    pub fn work(&self, node: &Node) -> Work {
+        let bytes = |index: usize, ids: &[ValueId]| {
+            let value = self.value(ids[index]);
+            (value.shape.elements() * value.dtype.size()) as u64
+        };
+        let operands: u64 = [&node.inputs, &node.outputs]
+            .into_iter()
+            .flat_map(|ids| (0..ids.len()).map(move |index| bytes(index, ids)))
+            .sum();
+        let elements = |ids: &[ValueId], index: usize| self.shape(ids[index]).elements() as u64;
+        // Every element of the forward's result is a sum of as many products as there are weights per output channel.
+        let products =
+            |result: u64, weights: &[usize]| result * weights[..weights.len() - 1].iter().product::<usize>() as u64;
+        let flops = match node.op {
+            Op::Conv2d(_) | Op::Linear => 2 * products(elements(&node.outputs, 0), self.shape(node.inputs[1])),
+            Op::Conv2dBackwardData(_) | Op::LinearBackwardData => {
+                2 * products(elements(&node.inputs, 0), self.shape(node.inputs[1]))
+            }
+            Op::Conv2dBackwardWeights(_) | Op::LinearBackwardWeights => {
+                2 * products(elements(&node.inputs, 1), self.shape(node.outputs[0]))
+            }
+            _ => 0,
+        };
+        let bytes = match node.op {
+            // Weights, gradients and momentum are read, weights and momentum written.
+            Op::Update(_) => (self.trainable * 4 * 5) as u64,
+            _ => operands,
+        };
+        Work { flops, bytes }
+    }
+
+    /// What a step amounts to.
+    pub fn total_work(&self) -> Work {
+        self.instructions.iter().map(|node| self.work(node)).fold(Work::default(), |total, work| Work {
+            flops: total.flops + work.flops,
+            bytes: total.bytes + work.bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Conv, Options, Tensor, compile};
+
+    #[test]
+    fn products_and_bytes_of_a_small_net() {
+        let model = |x: Tensor| x.conv2d("c", Conv::new(8, 3).padding(1).no_bias()).relu().flatten().linear("fc", 10);
+        let plan = compile(&model, &Options::new("net", 2, 4, 10)).unwrap().train.unwrap();
+        let check = |name: &str, expected: (u64, u64)| {
+            let node = plan.instructions.iter().find(|node| node.op.name() == name).unwrap();
+            let Work { flops, bytes } = plan.work(node);
+            assert_eq!((flops, bytes), expected, "{name}");
+        };
+        // 2 x 4 x 4 pixels, 27 products for each of 8 channels.
+        let flops = 2 * 32 * 8 * 27;
+        check("conv2d", (flops, 4 * (32 * 3 + 27 * 8 + 32 * 8)));
+        check("conv2d_backward_weights", (flops, 4 * (32 * 3 + 27 * 8 + 32 * 8)));
+        check("linear", (2 * 2 * 128 * 10, 4 * (256 + 1280 + 10 + 20)));
+        check("linear_backward_data", (2 * 2 * 128 * 10, 4 * (20 + 1280 + 256)));
+        check("relu", (0, 4 * 2 * 256));
+        assert_eq!(plan.total_work().flops, 2 * flops + 3 * 2 * 2 * 128 * 10);
+    }
+}
