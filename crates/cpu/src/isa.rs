@@ -91,6 +91,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
     /// `a` where `gate > 0`, else 0.
     unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V;
+    /// `a` where the bytes from `p` on are `byte`, else 0.
+    unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V;
     /// `LANES` values of bf16.
     unsafe fn load_bf16(p: *const u16) -> Self::V;
     /// The same to memory, rounded to the nearest, ties to even; NaN stays. A level may take denormal numbers for 0.
@@ -190,6 +192,12 @@ macro_rules! array_simd {
             #[inline(always)]
             unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V {
                 std::array::from_fn(|i| if gate[i] > 0.0 { a[i] } else { 0.0 })
+            }
+            #[inline(always)]
+            unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V {
+                // SAFETY: as in `load`.
+                let bytes = unsafe { p.cast::<[u8; $lanes]>().read() };
+                std::array::from_fn(|i| if bytes[i] == byte { a[i] } else { 0.0 })
             }
             #[inline(always)]
             unsafe fn load_bf16(p: *const u16) -> Self::V {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use enmasse_graph::Window;
 
 use crate::element::Element;
-use crate::isa::{Kernel, Simd, dispatch};
+use crate::isa::{Kernel, Scalar, Simd, dispatch};
 use crate::region::Region;
 use crate::scratch::Context;
 
@@ -22,9 +22,86 @@ pub(crate) struct PoolShape {
 /// Channels that go through a window together.
 const STRIP: usize = 16;
 
-struct MaxRow<'a, E> {
-    shape: &'a PoolShape,
-    window: &'a Window,
+/// A max pooling: which elements of the window meet the map for each output, and which outputs' windows have each input,
+/// axis by axis. An element comes with its place in the window.
+#[derive(Clone, Debug)]
+pub(crate) struct Maximum {
+    shape: PoolShape,
+    /// Elements in a row of the window.
+    kernel_width: usize,
+    /// For each output, the inputs of its window.
+    inputs: [Vec<Vec<(usize, usize)>>; 2],
+    /// For each input, the outputs whose window has it.
+    outputs: [Vec<Vec<(usize, usize)>>; 2],
+}
+
+impl Maximum {
+    /// The window has at most 255 elements.
+    pub(crate) fn new(shape: PoolShape, window: &Window) -> Self {
+        let axis = |axis: usize| {
+            let mut inputs = vec![Vec::new(); shape.output[axis]];
+            let mut outputs = vec![Vec::new(); shape.input[axis]];
+            for (output, met) in inputs.iter_mut().enumerate() {
+                for k in 0..window.kernel[axis] {
+                    let at = output * window.stride[axis] + k * window.dilation[axis];
+                    if let Some(input) = at.checked_sub(window.padding[axis]).filter(|&at| at < shape.input[axis]) {
+                        met.push((k, input));
+                        outputs[input].push((k, output));
+                    }
+                }
+            }
+            // In the order of the window, whatever the order of the outputs was.
+            outputs.iter_mut().for_each(|met| met.sort_unstable());
+            (inputs, outputs)
+        };
+        let ((input_rows, output_rows), (input_columns, output_columns)) = (axis(0), axis(1));
+        Maximum {
+            shape,
+            kernel_width: window.kernel[1],
+            inputs: [input_rows, input_columns],
+            outputs: [output_rows, output_columns],
+        }
+    }
+
+    /// The maximum of each window and where in the window it was.
+    ///
+    /// # Safety
+    /// Regions are valid, of the shape's sizes; `y` and `position` are written.
+    pub(crate) unsafe fn forward<E: Element>(
+        &self,
+        context: &mut Context,
+        x: Region<E>,
+        y: Region<E>,
+        position: Region<u8>,
+    ) {
+        let isa = context.isa;
+        context.pool.run(self.shape.batch * self.shape.output[0], |row, _| {
+            // SAFETY: the caller's promise; each task writes its own row.
+            unsafe { dispatch(isa, MaximumRow { maximum: self, x, y, position, row }) }
+        });
+    }
+
+    /// Sends each gradient to where its maximum was.
+    ///
+    /// # Safety
+    /// Regions are valid, of the shape's sizes; `dx` is written.
+    pub(crate) unsafe fn backward<E: Element>(
+        &self,
+        context: &mut Context,
+        dy: Region<E>,
+        position: Region<u8>,
+        dx: Region<E>,
+    ) {
+        let isa = context.isa;
+        context.pool.run(self.shape.batch * self.shape.input[0], |row, _| {
+            // SAFETY: the caller's promise; each task writes its own row.
+            unsafe { dispatch(isa, MaximumBackwardRow { maximum: self, dy, position, dx, row }) }
+        });
+    }
+}
+
+struct MaximumRow<'a, E> {
+    maximum: &'a Maximum,
     x: Region<E>,
     y: Region<E>,
     position: Region<u8>,
@@ -32,11 +109,11 @@ struct MaxRow<'a, E> {
     row: usize,
 }
 
-impl<E: Element> Kernel for MaxRow<'_, E> {
+impl<E: Element> Kernel for MaximumRow<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let channels = self.shape.input[2];
-        for column in 0..self.shape.output[1] {
+        let channels = self.maximum.shape.input[2];
+        for column in 0..self.maximum.shape.output[1] {
             let mut channel = 0;
             // SAFETY: strips stay inside the pixel.
             unsafe {
@@ -53,23 +130,18 @@ impl<E: Element> Kernel for MaxRow<'_, E> {
     }
 }
 
-impl<E: Element> MaxRow<'_, E> {
+impl<E: Element> MaximumRow<'_, E> {
     #[inline(always)]
     unsafe fn strip<const N: usize>(&self, column: usize, channel: usize) {
-        let [height, width, channels] = self.shape.input;
-        let (image, row) = (self.row / self.shape.output[0], self.row % self.shape.output[0]);
+        let Maximum { shape, kernel_width, inputs: [rows, columns], .. } = self.maximum;
+        let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
+        let image = self.row / out_height;
         let mut best = [f32::NEG_INFINITY; N];
         // The first element inside the map stands until something beats it, as when all are minus infinity.
         let mut winner = [u32::MAX; N];
-        for ky in 0..self.window.kernel[0] {
-            let y = (row * self.window.stride[0] + ky * self.window.dilation[0]).wrapping_sub(self.window.padding[0]);
-            for kx in 0..self.window.kernel[1] {
-                let x = (column * self.window.stride[1] + kx * self.window.dilation[1])
-                    .wrapping_sub(self.window.padding[1]);
-                if y >= height || x >= width {
-                    continue;
-                }
-                let position = (ky * self.window.kernel[1] + kx) as u32;
+        for &(ky, y) in &rows[self.row % out_height] {
+            for &(kx, x) in &columns[column] {
+                let position = (ky * kernel_width + kx) as u32;
                 // SAFETY: the pixel is inside the map.
                 let values = unsafe { self.x.slice(((image * height + y) * width + x) * channels + channel, N) };
                 for i in 0..N {
@@ -80,7 +152,7 @@ impl<E: Element> MaxRow<'_, E> {
                 }
             }
         }
-        let at = (self.row * self.shape.output[1] + column) * channels + channel;
+        let at = (self.row * out_width + column) * channels + channel;
         // SAFETY: this task's row of the output.
         let (y, position) = unsafe { (self.y.slice_mut(at, N), self.position.slice_mut(at, N)) };
         for i in 0..N {
@@ -90,28 +162,8 @@ impl<E: Element> MaxRow<'_, E> {
     }
 }
 
-/// The maximum of each window and where in the window it was.
-///
-/// # Safety
-/// Regions are valid, of the shape's sizes; `y` and `position` are written.
-pub(crate) unsafe fn max_pool<E: Element>(
-    context: &mut Context,
-    shape: &PoolShape,
-    window: &Window,
-    x: Region<E>,
-    y: Region<E>,
-    position: Region<u8>,
-) {
-    let isa = context.isa;
-    context.pool.run(shape.batch * shape.output[0], |row, _| {
-        // SAFETY: the caller's promise; each task writes its own row.
-        unsafe { dispatch(isa, MaxRow { shape, window, x, y, position, row }) }
-    });
-}
-
-struct MaxBackwardRow<'a, E> {
-    shape: &'a PoolShape,
-    window: &'a Window,
+struct MaximumBackwardRow<'a, E> {
+    maximum: &'a Maximum,
     dy: Region<E>,
     position: Region<u8>,
     dx: Region<E>,
@@ -119,20 +171,27 @@ struct MaxBackwardRow<'a, E> {
     row: usize,
 }
 
-impl<E: Element> Kernel for MaxBackwardRow<'_, E> {
+/// Vectors of channels that share the search for outputs.
+const VECTORS: usize = 4;
+
+impl<E: Element> Kernel for MaximumBackwardRow<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let channels = self.shape.input[2];
-        for x in 0..self.shape.input[1] {
+        let channels = self.maximum.shape.input[2];
+        for x in 0..self.maximum.shape.input[1] {
             let mut channel = 0;
-            // SAFETY: strips stay inside the pixel.
+            // SAFETY: vectors stay inside the pixel.
             unsafe {
-                while channel + STRIP <= channels {
-                    self.strip::<STRIP>(x, channel);
-                    channel += STRIP;
+                while channel + VECTORS * S::LANES <= channels {
+                    self.vectors::<S, VECTORS>(x, channel);
+                    channel += VECTORS * S::LANES;
+                }
+                while channel + S::LANES <= channels {
+                    self.vectors::<S, 1>(x, channel);
+                    channel += S::LANES;
                 }
                 while channel < channels {
-                    self.strip::<1>(x, channel);
+                    self.vectors::<Scalar, 1>(x, channel);
                     channel += 1;
                 }
             }
@@ -140,57 +199,32 @@ impl<E: Element> Kernel for MaxBackwardRow<'_, E> {
     }
 }
 
-impl<E: Element> MaxBackwardRow<'_, E> {
+impl<E: Element> MaximumBackwardRow<'_, E> {
     #[inline(always)]
-    unsafe fn strip<const N: usize>(&self, x: usize, channel: usize) {
-        let [height, width, channels] = self.shape.input;
-        let (image, y) = (self.row / height, self.row % height);
-        let mut sums = [0.0; N];
-        for ky in 0..self.window.kernel[0] {
-            let Some(out_y) = self.output(0, y, ky) else { continue };
-            for kx in 0..self.window.kernel[1] {
-                let Some(out_x) = self.output(1, x, kx) else { continue };
-                let here = (ky * self.window.kernel[1] + kx) as u8;
-                let pixel = (image * self.shape.output[0] + out_y) * self.shape.output[1] + out_x;
-                let at = pixel * channels + channel;
-                // SAFETY: a pixel of the output.
-                let (dy, position) = unsafe { (self.dy.slice(at, N), self.position.slice(at, N)) };
-                for i in 0..N {
-                    sums[i] += if position[i] == here { dy[i].get() } else { 0.0 };
+    unsafe fn vectors<S: Simd, const N: usize>(&self, x: usize, channel: usize) {
+        let Maximum { shape, kernel_width, outputs: [rows, columns], .. } = self.maximum;
+        let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
+        let (image, y, values) = (self.row / height, self.row % height, N * S::LANES);
+        // SAFETY: pixels of the output, and this task's row.
+        unsafe {
+            let mut sums = [S::splat(0.0); N];
+            for &(ky, out_y) in &rows[y] {
+                for &(kx, out_x) in &columns[x] {
+                    let here = (ky * kernel_width + kx) as u8;
+                    let at = ((image * out_height + out_y) * out_width + out_x) * channels + channel;
+                    let (dy, position) = (self.dy.at(at, values), self.position.at(at, values));
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        let dy = E::load::<S>(dy.add(i * S::LANES));
+                        *sum = S::add(*sum, S::where_byte(dy, position.add(i * S::LANES), here));
+                    }
                 }
             }
+            let dx = self.dx.at((self.row * width + x) * channels + channel, values);
+            for (i, sum) in sums.into_iter().enumerate() {
+                E::store::<S>(dx.add(i * S::LANES), sum);
+            }
         }
-        // SAFETY: this task's row.
-        let dx = unsafe { self.dx.slice_mut((self.row * width + x) * channels + channel, N) };
-        dx.iter_mut().zip(sums).for_each(|(dx, sum)| *dx = E::of(sum));
     }
-
-    /// The output whose window has `pixel` as its element `k`.
-    #[inline(always)]
-    fn output(&self, axis: usize, pixel: usize, k: usize) -> Option<usize> {
-        let from = (pixel + self.window.padding[axis]).checked_sub(k * self.window.dilation[axis])?;
-        let stride = self.window.stride[axis];
-        (from % stride == 0 && from / stride < self.shape.output[axis]).then_some(from / stride)
-    }
-}
-
-/// Sends each gradient to where its maximum was.
-///
-/// # Safety
-/// Regions are valid, of the shape's sizes; `dx` is written.
-pub(crate) unsafe fn max_pool_backward<E: Element>(
-    context: &mut Context,
-    shape: &PoolShape,
-    window: &Window,
-    dy: Region<E>,
-    position: Region<u8>,
-    dx: Region<E>,
-) {
-    let isa = context.isa;
-    context.pool.run(shape.batch * shape.input[0], |row, _| {
-        // SAFETY: the caller's promise; each task writes its own row.
-        unsafe { dispatch(isa, MaxBackwardRow { shape, window, dy, position, dx, row }) }
-    });
 }
 
 /// An average pooling: which inputs each output averages along an axis, and by what they are divided there.

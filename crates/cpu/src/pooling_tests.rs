@@ -60,11 +60,12 @@ fn check(batch: usize, size: [usize; 2], channels: usize, window: &Window) {
         let context = &mut context(isa);
         let (mut y, mut position) = (vec![f32::NAN; dy.len()], vec![255; dy.len()]);
         let mut dx = vec![f32::NAN; x.len()];
+        let maximum = Maximum::new(shape, window);
         // SAFETY: live buffers of the shape's sizes.
         unsafe {
             let position = Region::of_mut(&mut position);
-            max_pool(context, &shape, window, Region::of(&x), Region::of_mut(&mut y), position);
-            max_pool_backward(context, &shape, window, Region::of(&dy), position, Region::of_mut(&mut dx));
+            maximum.forward(context, Region::of(&x), Region::of_mut(&mut y), position);
+            maximum.backward(context, Region::of(&dy), position, Region::of_mut(&mut dx));
         }
         assert_eq!(position, positions, "{window}");
         assert!(y.iter().zip(&max64).all(|(a, b)| f64::from(*a) == *b), "{window}");
@@ -114,7 +115,7 @@ fn nan_wins() {
         // SAFETY: live buffers of the shape's sizes.
         unsafe {
             let (y, position) = (Region::of_mut(&mut y), Region::of_mut(&mut position));
-            max_pool(&mut context(Isa::detect()), &shape, &window, Region::of(&x), y, position);
+            Maximum::new(shape, &window).forward(&mut context(Isa::detect()), Region::of(&x), y, position);
         }
         assert!(y[0] == expected || (y[0].is_nan() && expected.is_nan()));
         assert_eq!(position[0], at);

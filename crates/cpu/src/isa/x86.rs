@@ -25,7 +25,7 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
 macro_rules! x86_simd {
     ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident,
      $mul:ident, $div:ident, $sqrt:ident, $fma:ident, $max:ident, $min:ident, $gate:ident,
-     $load_bf16:ident, $store_bf16:ident, $pair:ident, $interleave:ident, $dot:ident) => {
+     $where_byte:ident, $load_bf16:ident, $store_bf16:ident, $pair:ident, $interleave:ident, $dot:ident) => {
         /// The vectors of one x86 level.
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
@@ -98,6 +98,11 @@ macro_rules! x86_simd {
                 unsafe { $gate(a, gate) }
             }
             #[inline(always)]
+            unsafe fn where_byte(a: $v, p: *const u8, byte: u8) -> $v {
+                // SAFETY: see above.
+                unsafe { $where_byte(a, p, byte) }
+            }
+            #[inline(always)]
             unsafe fn load_bf16(p: *const u16) -> $v {
                 // SAFETY: see above.
                 unsafe { $load_bf16(p) }
@@ -136,6 +141,25 @@ unsafe fn gate_512(a: __m512, gate: __m512) -> __m512 {
 unsafe fn gate_256(a: __m256, gate: __m256) -> __m256 {
     // SAFETY: called by the level's methods only.
     unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps()), a) }
+}
+
+#[inline(always)]
+unsafe fn where_byte_512(a: __m512, p: *const u8, byte: u8) -> __m512 {
+    // SAFETY: called by the level's methods only.
+    unsafe {
+        let equal = _mm_cmpeq_epi8_mask(_mm_loadu_si128(p.cast()), _mm_set1_epi8(byte.cast_signed()));
+        _mm512_maskz_mov_ps(equal, a)
+    }
+}
+
+#[inline(always)]
+unsafe fn where_byte_256(a: __m256, p: *const u8, byte: u8) -> __m256 {
+    // SAFETY: called by the level's methods only.
+    unsafe {
+        let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+        let equal = _mm256_cmpeq_epi32(bytes, _mm256_set1_epi32(byte.into()));
+        _mm256_and_ps(a, _mm256_castsi256_ps(equal))
+    }
 }
 
 #[inline(always)]
@@ -291,6 +315,7 @@ x86_simd!(
     _mm512_max_ps,
     _mm512_min_ps,
     gate_512,
+    where_byte_512,
     load_bf16_512,
     store_bf16_512,
     pair_512,
@@ -313,6 +338,7 @@ x86_simd!(
     _mm512_max_ps,
     _mm512_min_ps,
     gate_512,
+    where_byte_512,
     load_bf16_512,
     store_bf16_native,
     pair_native,
@@ -335,6 +361,7 @@ x86_simd!(
     _mm256_max_ps,
     _mm256_min_ps,
     gate_256,
+    where_byte_256,
     load_bf16_256,
     store_bf16_256,
     pair_256,

@@ -21,7 +21,7 @@ use crate::instruction::{Instruction, kernel};
 use crate::isa::Isa;
 use crate::loss;
 use crate::optimizer::{self, Operands};
-use crate::pooling::{self, Average};
+use crate::pooling::{Average, Maximum};
 use crate::program::KernelOptions;
 use crate::region::Region;
 use crate::scratch::Scratch;
@@ -151,18 +151,19 @@ impl<'a> Preparation<'a> {
                 let (dy, y, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
                 kernel!(none, c => elementwise::rectify_backward(c, rectifier, dy, y, dx))
             }
-            &Op::MaxPool(window) => {
+            Op::MaxPool(window) => {
                 let shape = o.pool(o.input_size(0)?, o.output_size(0)?);
                 if window.kernel[0] * window.kernel[1] > usize::from(u8::MAX) {
                     return Err(o.unsupported());
                 }
                 let (x, y, position) = (o.input::<E>(0)?, o.output(0)?, o.output(1)?);
-                kernel!(none, c => pooling::max_pool(c, &shape, &window, x, y, position))
+                let maximum = Maximum::new(shape, window);
+                kernel!(none, c => maximum.forward(c, x, y, position))
             }
-            &Op::MaxPoolBackward(window) => {
-                let shape = o.pool(o.output_size(0)?, o.input_size(0)?);
+            Op::MaxPoolBackward(window) => {
+                let maximum = Maximum::new(o.pool(o.output_size(0)?, o.input_size(0)?), window);
                 let (dy, position, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
-                kernel!(none, c => pooling::max_pool_backward(c, &shape, &window, dy, position, dx))
+                kernel!(none, c => maximum.backward(c, dy, position, dx))
             }
             Op::AvgPool(window) => {
                 let average = Average::window(o.pool(o.input_size(0)?, o.output_size(0)?), window);
