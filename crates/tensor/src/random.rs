@@ -10,7 +10,8 @@ mod fill;
 pub use fill::Distribution;
 
 /// One block of Philox4x32-10: four random words from a 128-bit counter and a 64-bit key.
-#[inline]
+// Always, because only a loop without calls becomes one of vectors.
+#[inline(always)]
 pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     const MULTIPLIER: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
     const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];

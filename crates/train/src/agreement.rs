@@ -118,25 +118,4 @@ fn fingerprint(values: &[f32]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_in_common() {
-        let check = |levels: &[&str], expected: Option<(usize, &str)>| {
-            let levels: Vec<Vec<&str>> = levels.iter().map(|text| text.split_whitespace().collect()).collect();
-            let found = different_levels(&levels);
-            assert_eq!(found.as_ref().map(|(rank, message)| (*rank, message.as_str())), expected, "{levels:?}");
-        };
-        check(&["a"], None);
-        check(&["", ""], None);
-        check(&["a b", "a b", "a b"], None);
-        check(&["a b c", "a b"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa b")));
-        check(&["a b", "a b", "a"], Some((2, "rank 0 computes at b and rank 2 at a: start all ranks with --isa a")));
-        // The one in between is named, and what serves all three is the advice.
-        check(&["a b c", "a b", "a"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa a")));
-        check(&["a n", "a x y"], Some((1, "rank 0 computes at n and rank 1 at y: start all ranks with --isa a")));
-        let apart = "rank 0 computes at b and rank 1 at no level: run all ranks on devices of one kind";
-        check(&["a b", ""], Some((1, apart)));
-    }
-}
+mod tests;

@@ -92,6 +92,9 @@ fn a_run_learns_and_leaves_its_files() {
     {
         assert!(out.join(file).is_file(), "{file}");
     }
+    // The first batches of 8 fill the sheet.
+    let sheet = std::fs::read_to_string(out.join("charts/augmented.svg")).unwrap();
+    assert_eq!(sheet.matches("<image").count(), 16);
     assert_eq!(std::fs::read_to_string(out.join("metrics.jsonl")).unwrap().lines().count(), 3);
     let checkpoint = last(&out);
     assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));

@@ -77,7 +77,9 @@ fn fill(distribution: Distribution, Elements { key, first, stride }: Elements, v
     /// eight units of 2^-53; this leaves a wide margin.
     const MARGIN: f64 = 1.0 / (1u64 << 44) as f64;
     for (number, block) in values.chunks_mut(BLOCK).enumerate() {
-        let element = |j: usize| first.wrapping_add(stride.wrapping_mul((number * BLOCK + j) as u64));
+        // Wrapping, here and below, also because a check for overflow would be a branch.
+        let first = first.wrapping_add(stride.wrapping_mul((number * BLOCK) as u64));
+        let element = |j: usize| first.wrapping_add(stride.wrapping_mul(j as u64));
         match distribution {
             Distribution::Uniform { bound } => {
                 let bound = f64::from(bound);
@@ -134,7 +136,7 @@ fn logarithm(x: f64) -> f64 {
         [6.666_666_666_666_735e-1, 2.857_142_874_366_239e-1, 1.818_357_216_161_805e-1, 1.479_819_860_511_658_6e-1];
     const EVEN: [f64; 3] = [3.999_999_999_940_942e-1, 2.222_219_843_214_978_4e-1, 1.531_383_769_920_937_3e-1];
     // x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2).
-    let carried = x.to_bits() + CARRY;
+    let carried = x.to_bits().wrapping_add(CARRY);
     let k = f64::from_bits(carried >> 52 | 0x4330_0000_0000_0000) - ((1u64 << 52) as f64 + 1023.0);
     let f = f64::from_bits((carried & 0x000F_FFFF_FFFF_FFFF) + 0x3FE6_A09E_0000_0000) - 1.0;
     let half_square = 0.5 * f * f;
@@ -179,7 +181,7 @@ fn cosine(x: f64) -> f64 {
     let cosine = whole + (((1.0 - whole) - half) + z * z * polynomial(COSINE));
     let magnitude = if quarter & 1 == 0 { cosine } else { sine };
     // The second and third quarter turn the sign.
-    f64::from_bits(magnitude.to_bits() ^ ((quarter + 1) & 2) << 62)
+    f64::from_bits(magnitude.to_bits() ^ (quarter.wrapping_add(1) & 2) << 62)
 }
 
 #[cfg(test)]

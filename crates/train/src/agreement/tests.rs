@@ -1,0 +1,94 @@
+//! Two ranks that hold the same, and one that does not; levels that ranks have in common.
+
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_device::Device;
+use enmasse_graph::{Conv, Options, Tensor, compile};
+
+use super::*;
+use crate::initialize;
+
+/// Runs `job` on two ranks of different seeds whose state was made alike, and gives their errors.
+fn on_two_ranks(job: impl Fn(&Group, &mut dyn Program) -> Result<(), TrainError> + Sync) -> [Option<String>; 2] {
+    let net = |x: Tensor| x.conv2d("conv", Conv::new(4, 3)).batch_norm("bn").relu().flatten().linear("fc", 3);
+    let plans = compile(&net, &Options { shards: 2, ..Options::new("net", 2, 8, 3) }).unwrap();
+    let groups = Group::threads(2).unwrap();
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (groups.into_iter())
+            .map(|group| {
+                let (job, plans) = (&job, plans.clone());
+                scope.spawn(move || {
+                    let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
+                    let mut program = cpu.compile(plans, Some(group.clone())).unwrap();
+                    initialize(program.as_mut(), group.rank() as u64).unwrap();
+                    let other = program.store("fc.weight").unwrap();
+                    broadcast_state(&group, program.as_mut()).unwrap();
+                    assert_eq!(program.store("fc.weight").unwrap() == other, group.rank() == 0, "rank 0's weights");
+                    job(&group, program.as_mut()).err().map(|error| error.to_string())
+                })
+            })
+            .collect();
+        let mut errors = ranks.into_iter().map(|rank| rank.join().unwrap());
+        [errors.next().unwrap(), errors.next().unwrap()]
+    })
+}
+
+/// Adds the least there is to the last element of a tensor on rank 1.
+fn change(group: &Group, program: &mut dyn Program, name: &str) {
+    let mut values = program.store(name).unwrap();
+    if let Some(last) = values.last_mut().filter(|_| group.rank() == 1) {
+        *last = f64::from((*last as f32).next_up());
+    }
+    program.load(name, &values).unwrap();
+}
+
+#[test]
+fn the_first_tensor_that_differs_is_named() {
+    let check = |changed: Option<&str>, resumed: bool, expected: [Option<&str>; 2]| {
+        let changes = |group: &Group, program: &mut dyn Program| {
+            changed.into_iter().for_each(|name| change(group, program, name));
+        };
+        let before = on_two_ranks(|group, program| {
+            changes(group, program);
+            compare_weights(group, program, resumed)
+        });
+        let between = on_two_ranks(|group, program| {
+            changes(group, program);
+            check_ranks(group, program, 7)
+        });
+        for (errors, expected) in [before, between].iter().zip(expected) {
+            for error in errors {
+                let found = error.as_deref();
+                let named = expected.is_none_or(|name| found.is_some_and(|error| error.contains(name)));
+                assert!(found.is_some() == expected.is_some() && named, "{changed:?}, {expected:?}: {found:?}");
+            }
+        }
+    };
+    let momentum = "optimizer.momentum_buffer.conv.weight";
+    check(None, false, [None; 2]);
+    check(None, true, [None; 2]);
+    check(Some("conv.weight"), false, [Some("conv.weight"); 2]);
+    check(Some("fc.bias"), true, [Some("fc.bias"); 2]);
+    check(Some("bn.running_var"), false, [Some("bn.running_var"); 2]);
+    check(Some(momentum), true, [Some(momentum); 2]);
+    // Of a new run the optimiser's state is zero; only what steps do to it can differ.
+    check(Some(momentum), false, [None, Some(momentum)]);
+}
+
+#[test]
+fn levels_in_common() {
+    let check = |levels: &[&str], expected: Option<(usize, &str)>| {
+        let levels: Vec<Vec<&str>> = levels.iter().map(|text| text.split_whitespace().collect()).collect();
+        let found = different_levels(&levels);
+        assert_eq!(found.as_ref().map(|(rank, message)| (*rank, message.as_str())), expected, "{levels:?}");
+    };
+    check(&["a"], None);
+    check(&["", ""], None);
+    check(&["a b", "a b", "a b"], None);
+    check(&["a b c", "a b"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa b")));
+    check(&["a b", "a b", "a"], Some((2, "rank 0 computes at b and rank 2 at a: start all ranks with --isa a")));
+    // The one in between is named, and what serves all three is the advice.
+    check(&["a b c", "a b", "a"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa a")));
+    check(&["a n", "a x y"], Some((1, "rank 0 computes at n and rank 1 at y: start all ranks with --isa a")));
+    let apart = "rank 0 computes at b and rank 1 at no level: run all ranks on devices of one kind";
+    check(&["a b", ""], Some((1, apart)));
+}
