@@ -4,8 +4,9 @@ use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Memory, Program};
 use enmasse_graph::{Plan, Plans};
 
+use crate::affinity::Cores;
 use crate::isa::Isa;
-use crate::pool::Pool;
+use crate::pool::{Pool, Threads};
 use crate::prepare::Preparation;
 use crate::program::{CpuProgram, KernelOptions, prepare};
 
@@ -18,19 +19,23 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
     pub exact: bool,
+    /// A core for each thread, if they are to stay there: the one that submits steps does so while a step runs. Without
+    /// cores, with another number of them than of threads, or with one thread, threads run where the kernel puts them.
+    pub cores: Option<Cores>,
 }
 
 impl Default for CpuOptions {
     /// As many threads as the process may use, at the machine's best level.
     fn default() -> Self {
-        CpuOptions { threads: std::thread::available_parallelism().map_or(1, usize::from), isa: None, exact: false }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        CpuOptions { threads, isa: None, exact: false, cores: None }
     }
 }
 
 /// Makes programs that run on this machine's cores in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
-    threads: usize,
+    threads: Threads,
     kernels: KernelOptions,
 }
 
@@ -46,7 +51,8 @@ impl Cpu {
             let (threads, most) = (options.threads, Pool::MAX_THREADS);
             return Err(DeviceError::Unsupported(format!("{threads} threads make no sense: use 1 to {most}")));
         }
-        Ok(Cpu { threads: options.threads, kernels: KernelOptions { isa, exact: options.exact } })
+        let threads = Threads { count: options.threads, cores: options.cores };
+        Ok(Cpu { threads, kernels: KernelOptions { isa, exact: options.exact } })
     }
 
     /// The instruction-set level in use.
@@ -56,14 +62,14 @@ impl Cpu {
 
     /// Threads of each program.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.threads.count
     }
 }
 
 impl Device for Cpu {
     fn name(&self) -> String {
-        let plural = if self.threads == 1 { "" } else { "s" };
-        format!("cpu ({}, {} thread{plural})", self.isa(), self.threads)
+        let (threads, plural) = (self.threads(), if self.threads() == 1 { "" } else { "s" });
+        format!("cpu ({}, {threads} thread{plural})", self.isa())
     }
 
     fn levels(&self) -> Vec<&'static str> {
@@ -75,7 +81,7 @@ impl Device for Cpu {
         let arenas = plans.arenas().iter().map(|(_, bytes)| bytes).sum();
         // Preparing touches no operand, so it can be done for arenas that are nowhere.
         let prepared = prepare(plans, &|_| std::ptr::null_mut(), self.kernels, 0);
-        Memory { arenas, scratch: prepared.map_or(0, |(_, _, scratch)| scratch.bytes(self.threads)) }
+        Memory { arenas, scratch: prepared.map_or(0, |(_, _, scratch)| scratch.bytes(self.threads())) }
     }
 
     fn algorithms(&self, plan: &Plan) -> Result<Vec<&'static str>, DeviceError> {

@@ -27,6 +27,7 @@
 //! problem's size alone, and every sum has one order, so **bits do not depend on the number of threads**. A step
 //! allocates nothing: arenas and scratch are sized when the plans are compiled.
 
+mod affinity;
 mod batch_norm;
 mod collectives;
 mod conv;
@@ -53,6 +54,7 @@ mod sweep;
 #[cfg(test)]
 mod test_support;
 
+pub use affinity::Cores;
 pub use device::{Cpu, CpuOptions};
 pub use isa::Isa;
 pub use peak::{Bandwidth, Peaks, Product, Rate, measure_peaks, peak_gflops};

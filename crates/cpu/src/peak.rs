@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use enmasse_tensor::AlignedBuffer;
 
+use crate::affinity::Cores;
 use crate::isa::{Isa, Kernel, Simd, dispatch};
-use crate::pool::Pool;
+use crate::pool::{Pool, Threads};
 use crate::region::Region;
 
 /// What is multiplied and added up in f32.
@@ -99,8 +100,8 @@ const ROUND_BYTES: usize = 8 << 20;
 /// Measures everything for a number of threads. Takes about three seconds. The error is the kernel's, which gave no
 /// memory or no threads.
 pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
-    let mut pool = Pool::new(threads)?;
-    let threads = pool.threads();
+    let mut pool = pool(threads)?;
+    let (threads, _pinned) = (pool.threads(), pool.pin_caller());
     let mut rates = Vec::new();
     for isa in Isa::ALL {
         for product in [Product::F32, Product::Bf16].into_iter().filter(|product| product.available(isa)) {
@@ -119,7 +120,15 @@ pub fn peak_gflops(isa: Isa, product: Product, threads: usize) -> std::io::Resul
     if !product.available(isa) {
         return Ok(None);
     }
-    Ok(Some(rate(&mut Pool::new(threads)?, isa, product, QUICK)))
+    let mut pool = pool(threads)?;
+    let _pinned = pool.pin_caller();
+    Ok(Some(rate(&mut pool, isa, product, QUICK)))
+}
+
+/// Each of several threads on its core, while there are cores: two on one would pass for one that is half as fast.
+fn pool(threads: usize) -> std::io::Result<Pool> {
+    let cores = Cores::available().filter(|_| threads > 1).and_then(|cores| cores.part(0, threads));
+    Pool::new(Threads { count: threads, cores })
 }
 
 /// The shortest time of `work`, in seconds, among as many runs as fit into `span`; at least three.

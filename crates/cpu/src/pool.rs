@@ -1,12 +1,13 @@
 //! A fixed pool of threads for sections of numbered tasks.
 //!
 //! A training step holds hundreds of short sections, so a waiting thread spins for some ten microseconds; then it
-//! sleeps in the kernel, because ranks may share cores. Threads claim tasks one by one: a thread that is slow, or wakes
-//! late, delays nobody for more than a task. Which thread runs a task must not matter to its result. A section
-//! allocates nothing.
+//! sleeps in the kernel, because ranks may share cores. Threads that were given cores stay on them. Threads claim tasks
+//! one by one: a thread that is slow, or wakes late, delays nobody for more than a task. Which thread runs a task must
+//! not matter to its result. A section allocates nothing.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,27 +15,58 @@ use std::thread::JoinHandle;
 
 use rustix::thread::futex;
 
+use crate::affinity::{Cores, Pinned};
+
 /// `(task, thread)`.
 type Job<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// Rounds of `spin_loop` before a waiting thread sleeps: about 10 to 50 microseconds.
+/// Rounds of `spin_loop` before a waiting thread sleeps: about 10 to 50 microseconds, in which another rank's thread may
+/// wait for the core.
 const SPINS: u32 = 1000;
+/// The same on cores that the pool has to itself: longer than waking up takes.
+const OWN_CORE_SPINS: u32 = 6000;
 
 /// The state word: threads inside the section in the low bits, then whether it is open, then its number.
 const OPEN: u32 = 1 << 12;
 const MEMBERS: u32 = OPEN - 1;
 const SECTION: u32 = OPEN << 1;
 
+/// On cache lines of its own: whoever writes it disturbs nobody who waits for, or works on, something else. Processors
+/// fetch lines in pairs.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// What waiting threads look at, what working threads write, and what they only read lie apart.
 struct State {
+    signal: Apart<Signal>,
+    /// The next task to claim.
+    next: Apart<AtomicUsize>,
+    section: Apart<Section>,
+    spins: u32,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// Written at the start and the end of sections.
+struct Signal {
     word: AtomicU32,
     sleepers: AtomicU32,
     stop: AtomicU32,
-    next: AtomicUsize,
+}
+
+/// Written between sections.
+struct Section {
     tasks: AtomicUsize,
     /// Written by the caller while the section is closed and empty; read by members while it is open or they are
     /// inside.
     job: UnsafeCell<Option<Job<'static>>>,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 // SAFETY: `job` is guarded by the protocol of `word` described at the field.
@@ -47,31 +79,31 @@ impl State {
     fn wait(&self, ready: impl Fn(u32) -> bool) -> u32 {
         let mut spins = 0;
         loop {
-            let word = self.word.load(Ordering::SeqCst);
+            let word = self.signal.word.load(Ordering::SeqCst);
             if ready(word) {
                 return word;
             }
-            if spins < SPINS {
+            if spins < self.spins {
                 spins += 1;
                 std::hint::spin_loop();
                 continue;
             }
             // The kernel compares the word again after `sleepers` is visible, so no wake-up is lost.
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
-            let _ = futex::wait(&self.word, futex::Flags::PRIVATE, word, None);
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.signal.sleepers.fetch_add(1, Ordering::SeqCst);
+            let _ = futex::wait(&self.signal.word, futex::Flags::PRIVATE, word, None);
+            self.signal.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     fn wake(&self) {
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            let _ = futex::wake(&self.word, futex::Flags::PRIVATE, i32::MAX as u32);
+        if self.signal.sleepers.load(Ordering::SeqCst) > 0 {
+            let _ = futex::wake(&self.signal.word, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
 
     /// Claims and runs tasks until none is left. A panic ends the section's remaining tasks and is kept for the caller.
     fn work(&self, job: Job<'_>, thread: usize) {
-        let tasks = self.tasks.load(Ordering::Relaxed);
+        let tasks = self.section.tasks.load(Ordering::Relaxed);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let task = self.next.fetch_add(1, Ordering::Relaxed);
@@ -90,21 +122,22 @@ impl State {
     fn serve(&self, thread: usize) {
         let mut last = 0;
         loop {
-            let word =
-                self.wait(|word| self.stop.load(Ordering::SeqCst) != 0 || (word & OPEN != 0 && word / SECTION != last));
-            if self.stop.load(Ordering::SeqCst) != 0 {
+            let word = self.wait(|word| {
+                self.signal.stop.load(Ordering::SeqCst) != 0 || (word & OPEN != 0 && word / SECTION != last)
+            });
+            if self.signal.stop.load(Ordering::SeqCst) != 0 {
                 return;
             }
             // Join only if the section is still open; the caller waits for members before it forgets the job.
-            if self.word.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            if self.signal.word.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                 continue;
             }
             last = word / SECTION;
             // SAFETY: as a member of an open section, the job is set and outlives the membership.
-            if let Some(job) = unsafe { *self.job.get() } {
+            if let Some(job) = unsafe { *self.section.job.get() } {
                 self.work(job, thread);
             }
-            let left = self.word.fetch_sub(1, Ordering::SeqCst) - 1;
+            let left = self.signal.word.fetch_sub(1, Ordering::SeqCst) - 1;
             if left & (MEMBERS | OPEN) == 0 {
                 self.wake();
             }
@@ -112,9 +145,24 @@ impl State {
     }
 }
 
+/// How many threads compute, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Threads {
+    pub count: usize,
+    /// A core for each thread; without them, or with another number of cores, threads run where the kernel puts them.
+    pub cores: Option<Cores>,
+}
+
+impl From<usize> for Threads {
+    fn from(count: usize) -> Self {
+        Threads { count, cores: None }
+    }
+}
+
 /// The threads of one program; the thread that calls [`Pool::run`] is one of them.
 pub(crate) struct Pool {
     threads: usize,
+    cores: Option<Cores>,
     state: Arc<State>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -123,23 +171,29 @@ impl Pool {
     /// The most threads a pool can have.
     pub(crate) const MAX_THREADS: usize = 1024;
 
-    /// A pool of `threads` (at least 1), one of which will be the caller.
-    pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
-        let threads = threads.clamp(1, Self::MAX_THREADS);
+    /// A pool of threads (at least 1), one of which will be the caller.
+    pub(crate) fn new(threads: impl Into<Threads>) -> std::io::Result<Self> {
+        let Threads { count, cores } = threads.into();
+        let threads = count.clamp(1, Self::MAX_THREADS);
+        // A thread alone has nobody to meet, and does better where no loader is at work just then.
+        let cores = cores.filter(|cores| threads > 1 && cores.count() == threads);
         let state = Arc::new(State {
-            word: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            stop: AtomicU32::new(0),
-            next: AtomicUsize::new(0),
-            tasks: AtomicUsize::new(0),
-            job: UnsafeCell::new(None),
+            signal: Apart(Signal { word: AtomicU32::new(0), sleepers: AtomicU32::new(0), stop: AtomicU32::new(0) }),
+            next: Apart(AtomicUsize::new(0)),
+            section: Apart(Section { tasks: AtomicUsize::new(0), job: UnsafeCell::new(None) }),
+            spins: if cores.is_some() { OWN_CORE_SPINS } else { SPINS },
             panic: Mutex::new(None),
         });
-        let mut pool = Pool { threads, state, workers: Vec::with_capacity(threads - 1) };
+        let mut pool = Pool { threads, cores, state, workers: Vec::with_capacity(threads - 1) };
         for thread in 1..threads {
             let state = pool.state.clone();
             let worker = std::thread::Builder::new().name(format!("enmasse-cpu-{thread}"));
-            pool.workers.push(worker.spawn(move || state.serve(thread))?);
+            let core = cores.and_then(|cores| cores.single(thread));
+            let serve = move || {
+                core.inspect(Cores::pin);
+                state.serve(thread);
+            };
+            pool.workers.push(worker.spawn(serve)?);
         }
         Ok(pool)
     }
@@ -147,6 +201,11 @@ impl Pool {
     /// Number of threads, the caller included.
     pub(crate) fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// Keeps the calling thread on its core of the pool's, if they have any, until what is returned is dropped.
+    pub(crate) fn pin_caller(&self) -> Option<Pinned> {
+        Pinned::to(self.cores.and_then(|cores| cores.single(0)))
     }
 
     /// Runs `job(task, thread)` for every task below `tasks`, each once, on any threads (numbered below
@@ -161,14 +220,14 @@ impl Pool {
         // SAFETY: only the lifetime changes, and below the section is closed and empty before `job` goes.
         let long: Job<'static> = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(short) };
         // SAFETY: the section is closed and empty, so nobody reads.
-        unsafe { *state.job.get() = Some(long) };
+        unsafe { *state.section.job.get() = Some(long) };
         state.next.store(0, Ordering::Relaxed);
-        state.tasks.store(tasks, Ordering::Relaxed);
-        let section = (state.word.load(Ordering::Relaxed) / SECTION).wrapping_add(1);
-        state.word.store(section.wrapping_mul(SECTION) | OPEN, Ordering::SeqCst);
+        state.section.tasks.store(tasks, Ordering::Relaxed);
+        let section = (state.signal.word.load(Ordering::Relaxed) / SECTION).wrapping_add(1);
+        state.signal.word.store(section.wrapping_mul(SECTION) | OPEN, Ordering::SeqCst);
         state.wake();
         state.work(short, 0);
-        state.word.fetch_and(!OPEN, Ordering::SeqCst);
+        state.signal.word.fetch_and(!OPEN, Ordering::SeqCst);
         state.wait(|word| word & MEMBERS == 0);
         let panic = state.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(payload) = panic {
@@ -179,8 +238,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.state.stop.store(1, Ordering::SeqCst);
-        self.state.word.fetch_add(SECTION, Ordering::SeqCst);
+        self.state.signal.stop.store(1, Ordering::SeqCst);
+        self.state.signal.word.fetch_add(SECTION, Ordering::SeqCst);
         self.state.wake();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
@@ -206,6 +265,30 @@ mod tests {
                 });
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{threads} threads, {tasks} tasks");
             }
+        }
+    }
+
+    #[test]
+    fn each_thread_has_its_core() {
+        let available = Cores::available().unwrap();
+        for count in 2..=available.count() {
+            let mut pool = Pool::new(Threads { count, cores: available.part(0, count) }).unwrap();
+            let seen = Mutex::new(vec![None; count]);
+            let pinned = pool.pin_caller();
+            // Every thread has a task, because each waits until all have begun.
+            let begun = std::sync::Barrier::new(count);
+            pool.run(count, |_, thread| {
+                seen.lock().unwrap()[thread] = Cores::available();
+                begun.wait();
+            });
+            drop(pinned);
+            let expected: Vec<_> = (0..count).map(|thread| available.single(thread)).collect();
+            assert_eq!(seen.into_inner().unwrap(), expected);
+            assert_eq!(Cores::available(), Some(available));
+        }
+        // A number of cores that is not the threads' says nothing about where each should be.
+        for count in [1, 3] {
+            assert!(Pool::new(Threads { count, cores: available.part(0, 1) }).unwrap().pin_caller().is_none());
         }
     }
 

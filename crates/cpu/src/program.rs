@@ -11,6 +11,7 @@ use enmasse_tensor::{AlignedBuffer, Shape};
 
 use crate::instruction::{Machine, StepValues};
 use crate::isa::Isa;
+use crate::pool::Threads;
 use crate::prepare::{Preparation, Prepared};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -71,7 +72,7 @@ impl CpuProgram {
     pub(crate) fn new(
         plans: Plans,
         group: Option<Group>,
-        threads: usize,
+        threads: Threads,
         options: KernelOptions,
     ) -> Result<Self, DeviceError> {
         let world_size = group.as_ref().map_or(1, Group::world_size);
@@ -91,7 +92,8 @@ impl CpuProgram {
             |arena: Arena| arenas.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, b)| b.as_ptr());
         let shard = group.as_ref().map_or(0, Group::rank);
         let (train, evaluate, scratch) = prepare(&plans, &place, options, shard)?;
-        let memory = |_| DeviceError::Memory { arena: "threads and scratch".into(), bytes: scratch.bytes(threads) };
+        let memory =
+            |_| DeviceError::Memory { arena: "threads and scratch".into(), bytes: scratch.bytes(threads.count) };
         let context = Context::new(threads, options.isa, scratch).map_err(memory)?;
         let buckets = plans.train.as_ref().map_or(0, |plan| plan.buckets.len());
         let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
@@ -269,6 +271,7 @@ impl Program for CpuProgram {
     }
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {
+        let _pinned = self.machine.context.pool.pin_caller();
         for &phase in phases {
             if phase == Phase::Forward {
                 self.begin(mode, inputs)?;

@@ -4,7 +4,7 @@
 use enmasse_tensor::AlignedBuffer;
 
 use crate::isa::Isa;
-use crate::pool::Pool;
+use crate::pool::{Pool, Threads};
 use crate::region::Region;
 
 /// Scratch that a kernel needs, in f32 values.
@@ -44,7 +44,7 @@ unsafe impl Send for Context {}
 
 impl Context {
     /// Threads and scratch for kernels that need at most `scratch`.
-    pub(crate) fn new(threads: usize, isa: Isa, scratch: Scratch) -> std::io::Result<Context> {
+    pub(crate) fn new(threads: impl Into<Threads>, isa: Isa, scratch: Scratch) -> std::io::Result<Context> {
         let pool = Pool::new(threads)?;
         let mut buffers = vec![AlignedBuffer::zeroed(4 * scratch.shared)?];
         for _ in 0..pool.threads() {

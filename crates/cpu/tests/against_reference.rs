@@ -18,7 +18,7 @@ fn run(program: &mut dyn Program, mode: Mode, batch: &Batch, step: u64) -> StepM
 const WINOGRAD: f64 = 3.0;
 
 fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
-    let options = CpuOptions { threads: 2, isa: Some(isa), exact: true };
+    let options = CpuOptions { threads: 2, isa: Some(isa), exact: true, ..CpuOptions::default() };
     check_with(&format!("{name} on {isa}, exact"), plans, options, steps, tolerance);
     let options = CpuOptions { exact: false, ..options };
     check_with(&format!("{name} on {isa}"), plans, options, steps, WINOGRAD * tolerance);

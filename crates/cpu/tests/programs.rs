@@ -41,7 +41,7 @@ fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
     let plans = compile(&model, &options(1, false)).unwrap();
     for isa in common::levels() {
         let with = |threads, exact| {
-            let options = CpuOptions { threads, isa: Some(isa), exact };
+            let options = CpuOptions { threads, isa: Some(isa), exact, ..CpuOptions::default() };
             bits(&mut *program_with(&plans, options, None), at_once)
         };
         let (expected, direct) = (with(1, false), with(1, true));

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_comm::{CauseKind, Group, Rendezvous};
-use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_cpu::{Cores, Cpu, CpuOptions};
 use enmasse_launch::{
     Job, LaunchedRank, MASTER_ADDR, MASTER_PORT, Outcome, Output, Status, Store, report_cause, run_threads,
 };
@@ -47,7 +47,18 @@ impl Rank {
     pub fn device(&self, config: &TrainConfig) -> Result<Cpu, Failure> {
         let threads = config.threads_of_rank(cores(), self.local_rank, self.local_ranks);
         let isa = settings::isa(config)?;
-        Cpu::new(CpuOptions { threads, isa: Some(isa), exact: config.exact }).map_err(Failure::error)
+        let cores = self.cores(config);
+        Cpu::new(CpuOptions { threads, isa: Some(isa), exact: config.exact, cores }).map_err(Failure::error)
+    }
+
+    /// A core for each thread of this rank, where the ranks of this machine use all that they may run on. With fewer
+    /// threads others may have the same idea of which cores to take, and with more some would wait for each other.
+    fn cores(&self, config: &TrainConfig) -> Option<Cores> {
+        let available = Cores::available()?;
+        let threads = |rank| config.threads_of_rank(cores(), rank, self.local_ranks);
+        let all: usize = (0..self.local_ranks).map(threads).fold(0, usize::saturating_add);
+        let skipped = (0..self.local_rank).map(threads).sum();
+        available.part(skipped, threads(self.local_rank)).filter(|_| all == available.count())
     }
 
     /// This rank's share of the machine, to decode on.

@@ -9,7 +9,7 @@ use enmasse_tensor::RandomStream;
 
 /// A program of the cpu with random parameters, functions of their names.
 pub fn cpu_program(plans: &Plans, threads: usize, isa: Isa, group: Option<Group>) -> Box<dyn Program> {
-    program_with(plans, CpuOptions { threads, isa: Some(isa), exact: false }, group)
+    program_with(plans, CpuOptions { threads, isa: Some(isa), ..CpuOptions::default() }, group)
 }
 
 /// The same, for any options.

@@ -58,7 +58,7 @@ fn cpu_at_every_level() {
         }
         // Direct sums, and Winograd, whose rounding is about twice as large.
         for (exact, floor) in [(true, 1e-4), (false, 2e-4)] {
-            let cpu = Cpu::new(CpuOptions { threads: 2, isa: Some(isa), exact }).unwrap();
+            let cpu = Cpu::new(CpuOptions { threads: 2, isa: Some(isa), exact, ..CpuOptions::default() }).unwrap();
             CASES.iter().for_each(|case| check(&cpu, case, 1, floor, true));
         }
     }
