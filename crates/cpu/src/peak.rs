@@ -32,15 +32,9 @@ impl Product {
         }
     }
 
-    /// Whether `isa` has an instruction for it, on this machine.
+    /// Whether `isa` has an instruction for it, on this machine. Without one, products of bf16 values take those of f32.
     pub fn available(self, isa: Isa) -> bool {
-        match self {
-            Product::F32 => isa.available(),
-            #[cfg(target_arch = "x86_64")]
-            Product::Bf16 => isa == Isa::Avx512 && isa.available() && is_x86_feature_detected!("avx512bf16"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Product::Bf16 => false,
-        }
+        isa.available() && (self == Product::F32 || isa == Isa::Avx512Bf16)
     }
 }
 
@@ -150,7 +144,7 @@ fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
     let mut run = |rounds: usize| {
         pool.run(threads, |_, _| {
             // SAFETY: the product is available, so the level is.
-            unsafe { flood(isa, product, rounds) };
+            unsafe { dispatch(isa, Flood { product, rounds }) };
         });
     };
     // How many rounds take long enough that the clock and the section's end do not count.
@@ -169,21 +163,6 @@ fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
 const ACCUMULATORS: usize = 12;
 const MANY_ACCUMULATORS: usize = 24;
 
-/// Runs `rounds` rounds of independent products.
-///
-/// # Safety
-/// The product is available.
-unsafe fn flood(isa: Isa, product: Product, rounds: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match product {
-            #[cfg(target_arch = "x86_64")]
-            Product::Bf16 => flood_bf16(rounds),
-            _ => dispatch(isa, Flood { rounds }),
-        }
-    }
-}
-
 fn operations_per_round(isa: Isa, product: Product) -> usize {
     struct Lanes<'a>(&'a mut usize);
     impl Kernel for Lanes<'_> {
@@ -195,10 +174,8 @@ fn operations_per_round(isa: Isa, product: Product) -> usize {
     let mut lanes = 0;
     // SAFETY: whoever measures a level has asked whether it is there; nothing is touched but the number.
     unsafe { dispatch(isa, Lanes(&mut lanes)) };
-    match product {
-        Product::F32 => 2 * lanes * accumulators(lanes),
-        Product::Bf16 => 4 * lanes * MANY_ACCUMULATORS,
-    }
+    let pairs = if product == Product::Bf16 { 2 } else { 1 };
+    2 * pairs * lanes * accumulators(lanes)
 }
 
 /// Only the widest level has registers for many.
@@ -206,7 +183,9 @@ const fn accumulators(lanes: usize) -> usize {
     if lanes >= 16 { MANY_ACCUMULATORS } else { ACCUMULATORS }
 }
 
+/// Rounds of independent products.
 struct Flood {
+    product: Product,
     rounds: usize,
 }
 
@@ -215,9 +194,11 @@ impl Kernel for Flood {
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            match accumulators(S::LANES) {
-                MANY_ACCUMULATORS => flood_f32::<S, MANY_ACCUMULATORS>(self.rounds),
-                _ => flood_f32::<S, ACCUMULATORS>(self.rounds),
+            match (accumulators(S::LANES), self.product) {
+                (MANY_ACCUMULATORS, Product::F32) => flood_f32::<S, MANY_ACCUMULATORS>(self.rounds),
+                (MANY_ACCUMULATORS, Product::Bf16) => flood_bf16::<S, MANY_ACCUMULATORS>(self.rounds),
+                (_, Product::F32) => flood_f32::<S, ACCUMULATORS>(self.rounds),
+                (_, Product::Bf16) => flood_bf16::<S, ACCUMULATORS>(self.rounds),
             }
         }
     }
@@ -237,8 +218,34 @@ unsafe fn flood_f32<S: Simd, const N: usize>(rounds: usize) {
                 *sum = S::mul_add(*sum, half, one);
             }
         }
-        // Their total, since passing the array on would keep it in memory all along.
-        let mut total = half;
+        keep::<S, N>(sums);
+    }
+}
+
+/// Adds products of ones to each accumulator.
+#[inline(always)]
+unsafe fn flood_bf16<S: Simd, const N: usize>(rounds: usize) {
+    // Two bf16 ones per word.
+    let ones = black_box([f32::from_bits(0x3f80_3f80); 16]);
+    // SAFETY: as above.
+    unsafe {
+        let ones = S::load(ones.as_ptr());
+        let mut sums = [ones; N];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = S::dot(ones, ones, *sum);
+            }
+        }
+        keep::<S, N>(sums);
+    }
+}
+
+/// Makes use of accumulators by their total: passing the array on would keep it in memory all along.
+#[inline(always)]
+unsafe fn keep<S: Simd, const N: usize>(sums: [S::V; N]) {
+    // SAFETY: no vector is longer than the array; the level is the caller's promise.
+    unsafe {
+        let mut total = S::splat(0.0);
         for sum in sums {
             total = S::add(total, sum);
         }
@@ -246,28 +253,6 @@ unsafe fn flood_f32<S: Simd, const N: usize>(rounds: usize) {
         S::store(out.as_mut_ptr(), total);
         black_box(out);
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn flood_bf16(rounds: usize) {
-    use std::arch::x86_64::*;
-
-    // Two bf16 ones per word.
-    let ones = _mm512_set1_epi32(black_box(0x3f80_3f80));
-    // SAFETY: both are 512 bits of plain numbers.
-    let ones: __m512bh = unsafe { std::mem::transmute(ones) };
-    let mut sums = [_mm512_setzero_ps(); MANY_ACCUMULATORS];
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            *sum = _mm512_dpbf16_ps(*sum, ones, ones);
-        }
-    }
-    let mut total = _mm512_setzero_ps();
-    for sum in sums {
-        total = _mm512_add_ps(total, sum);
-    }
-    black_box(_mm512_reduce_add_ps(total));
 }
 
 fn bandwidths(pool: &mut Pool) -> std::io::Result<Vec<Bandwidth>> {
@@ -348,13 +333,7 @@ impl Kernel for Stream {
                             *sum = S::add(*sum, S::load(self.region.at(start + i * S::LANES, S::LANES)));
                         }
                     }
-                    let mut total = factor;
-                    for sum in sums {
-                        total = S::add(total, sum);
-                    }
-                    let mut out = [0.0; 16];
-                    S::store(out.as_mut_ptr(), total);
-                    black_box(out);
+                    keep::<S, 8>(sums);
                 }
                 Way::Write => {
                     for start in (0..len).step_by(8 * S::LANES) {
