@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
 use crate::rectify::plain;
 use crate::test_support::{assert_near, available, noise};
@@ -40,40 +41,45 @@ const EPSILON: f32 = 1e-3;
 
 fn run(input: &Input, isa: Isa, threads: usize) -> Results {
     let size = input.size;
-    let context = &mut Context::new(threads, isa, size.scratch()).unwrap();
-    let channel = || vec![f32::NAN; size.channels];
-    let all = || vec![f32::NAN; input.x.len()];
-    let mut r = Results {
-        mean: channel(),
-        variance: channel(),
-        y: all(),
-        dbias: channel(),
-        dweight: channel(),
-        dx: all(),
-        constant_dx: all(),
-        dresidual: input.dy.clone(),
-        sums: channel(),
-    };
-    let moments = Moments { mean: Region::of_mut(&mut r.mean), variance: Region::of_mut(&mut r.variance) };
-    let (x, weight, y) = (Region::of(&input.x), Region::of(&input.weight), Region::of_mut(&mut r.y));
-    let residual = input.with_residual.then(|| Region::of(&input.residual));
+    let edge = Edge::BOTH[threads % 2];
+    let context = &mut GuardedContext::new(edge, threads, isa, size.scratch());
+    let [x, residual, dy, weight, bias] =
+        [&input.x, &input.residual, &input.dy, &input.weight, &input.bias].map(|values| Guarded::new(edge, values));
+    let [mut mean, mut variance, mut dbias, mut dweight, mut channel_sums] =
+        [(); 5].map(|()| Guarded::filled(edge, f32::NAN, size.channels));
+    let [mut y, mut dx, mut constant_dx] = [(); 3].map(|()| Guarded::filled(edge, f32::NAN, x.len()));
+    let mut dresidual = Guarded::new(edge, &dy);
+    let moments = Moments { mean: Region::of_mut(&mut mean), variance: Region::of_mut(&mut variance) };
+    let residual = input.with_residual.then(|| Region::of(&residual));
     let rectifier = input.rectifier;
     // SAFETY: every region is a live buffer of the right size.
     unsafe {
+        let (x, weight, y_over) = (Region::of(&x), Region::of(&weight), Region::of_mut(&mut y));
         statistics(context, size, x, moments);
-        let bias = Region::of(&input.bias);
-        normalize(context, &Forward { size, x, moments, weight, bias, residual, y, epsilon: EPSILON, rectifier });
-        bias_backward(context, size, Region::of(&input.dy), Region::of_mut(&mut r.sums));
-        let over = Region::of_mut(&mut r.dresidual);
-        let g = Gradient { size, dy: over, x, moments, gate: rectifier.map(|r| (r, y)), epsilon: EPSILON };
-        let sums = (Region::of_mut(&mut r.dbias), Region::of_mut(&mut r.dweight));
+        let bias = Region::of(&bias);
+        let forward = Forward { size, x, moments, weight, bias, residual, y: y_over, epsilon: EPSILON, rectifier };
+        normalize(context, &forward);
+        bias_backward(context, size, Region::of(&dy), Region::of_mut(&mut channel_sums));
+        let over = Region::of_mut(&mut dresidual);
+        let g = Gradient { size, dy: over, x, moments, gate: rectifier.map(|r| (r, y_over)), epsilon: EPSILON };
+        let sums = (Region::of_mut(&mut dbias), Region::of_mut(&mut dweight));
         reduce(context, &g, sums.0, sums.1);
         let dresidual = input.with_residual.then_some(over);
-        backward(context, &g, weight, None, Region::of_mut(&mut r.constant_dx), None);
+        backward(context, &g, weight, None, Region::of_mut(&mut constant_dx), None);
         let sums = Some((sums.0, sums.1, size.rows));
-        backward(context, &g, weight, sums, Region::of_mut(&mut r.dx), dresidual);
+        backward(context, &g, weight, sums, Region::of_mut(&mut dx), dresidual);
     }
-    r
+    Results {
+        mean: mean.to_vec(),
+        variance: variance.to_vec(),
+        y: y.to_vec(),
+        dbias: dbias.to_vec(),
+        dweight: dweight.to_vec(),
+        dx: dx.to_vec(),
+        constant_dx: constant_dx.to_vec(),
+        dresidual: dresidual.to_vec(),
+        sums: channel_sums.to_vec(),
+    }
 }
 
 fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residual: bool, offset: f32) {

@@ -4,6 +4,7 @@ use enmasse_tensor::RandomStream;
 use enmasse_tensor::random::{key, unit_f32};
 
 use super::*;
+use crate::guard::{Edge, Guarded};
 use crate::scratch::Scratch;
 use crate::test_support::{assert_near, available, noise};
 
@@ -11,8 +12,9 @@ use crate::test_support::{assert_near, available, noise};
 fn normalize_is_a_table() {
     let (mean, deviation) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
     let bytes: Vec<u8> = (0..3 * 30_001).map(|i| (i * 31 % 256) as u8).collect();
-    for (isa, channels) in available().flat_map(|isa| [(isa, 1), (isa, 3)]) {
-        let mut y = vec![0.0; bytes.len() / 3 * channels];
+    for (isa, channels, edge) in available().flat_map(|isa| [(isa, 1, Edge::First), (isa, 3, Edge::Last)]) {
+        let bytes = Guarded::new(edge, &bytes);
+        let mut y = Guarded::filled(edge, 0.0, bytes.len() / 3 * channels);
         let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
         let table = NormalizeTable::new(&mean[..channels], &deviation[..channels]).unwrap();
         // SAFETY: live buffers of as many pixels.
@@ -29,16 +31,20 @@ fn normalize_is_a_table() {
 
 #[test]
 fn passes_over_their_operands() {
-    for (isa, n) in available().flat_map(|isa| [1, 17, 40_003].map(|n| (isa, n))) {
-        let (a, b): (Vec<f32>, Vec<f32>) = noise(1, n).iter().zip(noise(2, n)).map(|(a, b)| (8.0 * a, 8.0 * b)).unzip();
+    for (isa, edge, n) in
+        available().flat_map(|isa| Edge::BOTH.map(|edge| [1, 17, 40_003].map(|n| (isa, edge, n)))).flatten()
+    {
+        let [a, b] = [1, 2].map(|key| noise(key, n).iter().map(|value| 8.0 * value).collect::<Vec<f32>>());
+        let [a, b] = [a, b].map(|values| Guarded::new(edge, &values));
+        let copy = || Guarded::new(edge, &a);
         let context = &mut Context::new(3, isa, Scratch::default()).unwrap();
         let check = |over: &[f32], expected: &dyn Fn(f32, f32) -> f32| {
-            let expected: Vec<f64> = a.iter().zip(&b).map(|(&a, &b)| f64::from(expected(a, b))).collect();
+            let expected: Vec<f64> = a.iter().zip(&*b).map(|(&a, &b)| f64::from(expected(a, b))).collect();
             assert_near(&format!("{isa} {n}"), over, &expected, 0.0);
         };
-        let (mut first, mut second, mut third) = (a.clone(), a.clone(), a.clone());
+        let (mut first, mut second, mut third) = (copy(), copy(), copy());
         let (x, y, z) = (Region::of_mut(&mut first), Region::of_mut(&mut second), Region::of_mut(&mut third));
-        let (mut fourth, mut fifth) = (a.clone(), a.clone());
+        let (mut fourth, mut fifth) = (copy(), copy());
         let (u, v) = (Region::of_mut(&mut fourth), Region::of_mut(&mut fifth));
         // SAFETY: live buffers of one length.
         unsafe {
@@ -62,7 +68,7 @@ fn dropout_reads_the_samples_stream() {
     let samples = [4i64, 7_000_000_000, 1];
     for elements in [1, 7, 1024] {
         let x = noise(1, 3 * elements);
-        let mut y = x.clone();
+        let mut y = Guarded::new(Edge::Last, &x);
         let layer = Dropout { key: key(seed, "dropout fc.1"), probability };
         for isa in available() {
             y.copy_from_slice(&x);
@@ -86,15 +92,15 @@ fn dropout_reads_the_samples_stream() {
 #[test]
 fn transpose_there_and_back() {
     for [samples, pixels, channels] in [[2, 6, 5], [3, 1, 4], [1, 4, 1]] {
-        let x = noise(1, samples * pixels * channels);
-        let (mut y, mut back) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+        let x = Guarded::new(Edge::Last, &noise(1, samples * pixels * channels));
+        let [mut y, mut back] = [0, 1].map(|_| Guarded::filled(Edge::Last, 0.0, x.len()));
         let context = &mut Context::new(2, available().next().unwrap(), Scratch::default()).unwrap();
         // SAFETY: live buffers of one length.
         unsafe {
             transpose(context, [samples, pixels, channels], Region::of(&x), Region::of_mut(&mut y));
             transpose(context, [samples, channels, pixels], Region::of(&y), Region::of_mut(&mut back));
         }
-        assert_eq!(x, back);
+        assert_eq!(*x, *back);
         assert_eq!(y[pixels * channels - 1], x[pixels * channels - 1]);
         for (p, c) in (0..pixels).flat_map(|p| (0..channels).map(move |c| (p, c))) {
             assert_eq!(y[c * pixels + p], x[p * channels + c]);

@@ -6,7 +6,12 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-/// Which edge of a buffer lies exactly at a page that nobody may touch; at the other one there may be room.
+use crate::isa::Isa;
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+
+/// Which edge of a buffer lies exactly at a page that nobody may touch. At the other one there may be room up to such a
+/// page: it is all ones, which read as f32 or bf16 is NaN, and whoever writes there is found out in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edge {
     First,
@@ -17,8 +22,12 @@ impl Edge {
     pub(crate) const BOTH: [Edge; 2] = [Edge::First, Edge::Last];
 }
 
+/// The bytes of the room beside the values.
+const ROOM: u8 = 0xff;
+
 /// Values that begin or end at such a page. They are a slice, aligned as values must be and no better.
 pub(crate) struct Guarded<T> {
+    /// Three parts: a page, as many as the values need, a page.
     mapping: NonNull<u8>,
     mapped: usize,
     values: NonNull<T>,
@@ -48,6 +57,8 @@ impl<T: Copy> Guarded<T> {
             Edge::Last => open.wrapping_add(inside - bytes),
         };
         assert!(page.is_multiple_of(align_of::<T>()) && size_of::<T>().is_multiple_of(align_of::<T>()));
+        // SAFETY: the open pages, which nobody else knows of.
+        unsafe { open.write_bytes(ROOM, inside) };
         let start = start.cast::<T>();
         // SAFETY: the open pages hold the values from `start` on, and nobody else knows of them.
         unsafe { start.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
@@ -63,6 +74,18 @@ impl<T: Copy> Guarded<T> {
     /// So many times `value`.
     pub(crate) fn filled(edge: Edge, value: T, len: usize) -> Self {
         Guarded::new(edge, &vec![value; len])
+    }
+}
+
+impl<T> Guarded<T> {
+    /// Whether nobody has written beside the values.
+    fn is_whole(&self) -> bool {
+        let (page, values) = (rustix::param::page_size(), self.values.as_ptr().cast::<u8>());
+        // SAFETY: the pages between the first and the last one of the mapping are open and were written by `new`.
+        let open = unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(page), self.mapped - 2 * page) };
+        let first = values.addr() - open.as_ptr().addr();
+        let last = first + self.len * size_of::<T>();
+        open[..first].iter().chain(&open[last..]).all(|&byte| byte == ROOM)
     }
 }
 
@@ -84,8 +107,42 @@ impl<T> DerefMut for Guarded<T> {
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
+        let is_whole = self.is_whole();
         // SAFETY: the mapping was made by `new`, and nothing borrows it any more.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
+        assert!(is_whole || std::thread::panicking(), "somebody wrote beside the values");
+    }
+}
+
+/// A context whose scratch is such buffers, all NaN, as what an instruction before may have left: whoever reads a value
+/// before writing it is found out too.
+pub(crate) struct GuardedContext {
+    context: Context,
+    _scratch: Vec<Guarded<f32>>,
+}
+
+impl GuardedContext {
+    pub(crate) fn new(edge: Edge, threads: usize, isa: Isa, scratch: Scratch) -> Self {
+        let mut context = Context::new(threads, isa, Scratch::default()).expect("threads");
+        let mut buffers: Vec<_> = (0..threads).map(|_| Guarded::filled(edge, f32::NAN, scratch.private)).collect();
+        context.private = buffers.iter_mut().map(|buffer| Region::of_mut(buffer)).collect();
+        buffers.push(Guarded::filled(edge, f32::NAN, scratch.shared));
+        context.shared = Region::of_mut(&mut buffers[threads]);
+        GuardedContext { context, _scratch: buffers }
+    }
+}
+
+impl Deref for GuardedContext {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl DerefMut for GuardedContext {
+    fn deref_mut(&mut self) -> &mut Context {
+        &mut self.context
     }
 }
 
@@ -123,6 +180,16 @@ mod tests {
             if len > 0 {
                 assert_eq!([permissions(before + 1), permissions(behind - 1)], [inside, inside], "{edge:?} {len}");
             }
+        }
+        for (edge, beside) in [(Edge::Last, -1), (Edge::First, 3)] {
+            let mut guarded = Guarded::filled(edge, 0.0f32, 3);
+            assert!(guarded.is_whole());
+            let place = guarded.as_mut_ptr().wrapping_offset(beside);
+            // SAFETY: beside the values there is room on the page.
+            unsafe { assert!(place.replace(0.0).is_nan()) };
+            assert!(!guarded.is_whole());
+            // SAFETY: as above.
+            unsafe { place.cast::<u32>().write(u32::MAX) };
         }
         assert!(Guarded::filled(Edge::Last, 7u8, 5000).iter().all(|&value| value == 7));
     }

@@ -126,6 +126,7 @@ pub(crate) unsafe fn share(shard: usize, loss: Region<f32>, correct: Region<f32>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::{Edge, Guarded, GuardedContext};
     use crate::isa::Isa;
     use crate::test_support::{assert_near, noise};
 
@@ -151,9 +152,10 @@ mod tests {
                     gradient.push(if label < 0 { 0.0 } else { 0.25 * (e / sum - target) });
                 }
             }
-            for threads in [1, 3] {
-                let context = &mut Context::new(threads, Isa::Portable, c.scratch()).unwrap();
-                let (mut p, mut loss, mut correct) = (vec![0.0; logits.len()], [0.0], [0.0]);
+            for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
+                let context = &mut GuardedContext::new(edge, threads, Isa::Portable, c.scratch());
+                let (logits, labels) = (Guarded::new(edge, &logits), Guarded::new(edge, &labels));
+                let (mut p, mut loss, mut correct) = (Guarded::filled(edge, 0.0, logits.len()), [0.0], [0.0]);
                 // SAFETY: live buffers of the right sizes.
                 unsafe {
                     let (x, y) = (Region::of(&logits), Region::of(&labels));

@@ -133,6 +133,7 @@ pub(crate) unsafe fn update(context: &mut Context, optimizer: &Optimizer, o: &Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::{Edge, Guarded};
     use crate::scratch::Scratch;
     use crate::test_support::{assert_near, available, noise};
 
@@ -170,13 +171,15 @@ mod tests {
         for optimizer in [sgd(0.0, 0.0, false), sgd(0.9, 5e-4, false), sgd(0.9, 0.0, true), adamw] {
             for isa in available() {
                 let n = 16_421;
-                let mut w = noise(1, n);
-                let mut state = vec![vec![0f32; n]; optimizer.state_names().len()];
+                let edge = Edge::Last;
+                let mut w = Guarded::new(edge, &noise(1, n));
+                let mut state: Vec<_> =
+                    optimizer.state_names().iter().map(|_| Guarded::filled(edge, 0f32, n)).collect();
                 let mut w64: Vec<f64> = w.iter().map(|&v| f64::from(v)).collect();
                 let mut state64 = vec![vec![0.0; n]; state.len()];
                 let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
                 for step in 1..=3 {
-                    let g = noise(step, n);
+                    let g = Guarded::new(edge, &noise(step, n));
                     let g64: Vec<f64> = g.iter().map(|&v| f64::from(v)).collect();
                     plain(&optimizer, 0.1, step as i32, &mut w64, &g64, &mut state64);
                     let operands = Operands {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::element::Element;
+use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -36,42 +37,13 @@ fn elements(batch: usize, size: [usize; 3]) -> usize {
     batch * size.iter().product::<usize>()
 }
 
-/// Scratch holds NaN, as what an instruction before may have left: whoever reads it before writing it is found out.
-fn context(threads: usize, isa: Isa, scratch: Scratch) -> Context {
-    let context = Context::new(threads, isa, scratch).unwrap();
-    for region in context.private.iter().chain([&context.shared]) {
-        // SAFETY: the context is new.
-        unsafe { region.slice_mut(0, region.len()) }.fill(f32::NAN);
-    }
-    context
+/// A copy of values as elements.
+fn operand<E: Element>(edge: Edge, values: &[f32]) -> Guarded<E> {
+    Guarded::new(edge, &values.iter().map(|&value| E::of(value)).collect::<Vec<E>>())
 }
 
-/// A buffer between margins, which hold NaN: a read there spoils results, and a write there is seen.
-struct Guarded<E>(Vec<E>);
-
-const MARGIN: usize = 64;
-
-impl<E: Element> Guarded<E> {
-    fn new(values: &[f32]) -> Self {
-        let margin = [f32::NAN; MARGIN];
-        Guarded([&margin[..], values, &margin].concat().into_iter().map(E::of).collect())
-    }
-
-    fn empty(len: usize) -> Self {
-        Guarded::new(&vec![f32::NAN; len])
-    }
-
-    fn region(&mut self) -> Region<E> {
-        let len = self.0.len() - 2 * MARGIN;
-        Region::of_mut(&mut self.0[MARGIN..][..len])
-    }
-
-    fn values(&self) -> Vec<f32> {
-        let (front, rest) = self.0.split_at(MARGIN);
-        let (values, back) = rest.split_at(rest.len() - MARGIN);
-        assert!(front.iter().chain(back).all(|value| value.get().is_nan()), "wrote outside");
-        values.iter().map(|value| value.get()).collect()
-    }
+fn values<E: Element>(elements: &[E]) -> Vec<f32> {
+    elements.iter().map(|element| element.get()).collect()
 }
 
 /// A convolution in one direction: source, weights, result.
@@ -203,17 +175,18 @@ fn check_stored<E: Element>(shape: &ConvShape) {
         let Algorithm { name, tolerance, scratch, forward, backward, gradient } = algorithm;
         let name = |what: &str| format!("{isa} {} {name} {what} {shape:?}", E::DTYPE);
         let run = |threads| {
-            let context = &mut context(threads, isa, scratch);
-            let [mut x, mut from] = [&x, &dy].map(|values| Guarded::<E>::new(values));
-            let [mut w, mut bias] = [&w, &bias].map(|values| Guarded::<f32>::new(values));
-            let [mut y, mut unbased] = [dy.len(), base.len()].map(Guarded::<E>::empty);
-            let (mut dx, mut dw) = (Guarded::<E>::new(&base), Guarded::<f32>::empty(weights));
-            let (x, w, from, over) = (x.region(), w.region(), from.region(), dx.region());
-            forward(context, x, w, y.region(), Start::Bias(bias.region()));
+            let edge = Edge::BOTH[threads % 2];
+            let context = &mut GuardedContext::new(edge, threads, isa, scratch);
+            let [x, from] = [&x, &dy].map(|values| operand::<E>(edge, values));
+            let [w, bias] = [&w, &bias].map(|values| operand::<f32>(edge, values));
+            let [mut y, mut unbased] = [dy.len(), base.len()].map(|len| Guarded::filled(edge, E::of(f32::NAN), len));
+            let (mut dx, mut dw) = (operand::<E>(edge, &base), Guarded::filled(edge, f32::NAN, weights));
+            let (x, w, from, over) = (Region::of(&x), Region::of(&w), Region::of(&from), Region::of_mut(&mut dx));
+            forward(context, x, w, Region::of_mut(&mut y), Start::Bias(Region::of(&bias)));
             backward(context, from, w, over, Start::Base(over));
-            backward(context, from, w, unbased.region(), Start::Zero);
-            gradient(context, x, from, dw.region());
-            (y.values(), dx.values(), dw.values(), unbased.values())
+            backward(context, from, w, Region::of_mut(&mut unbased), Start::Zero);
+            gradient(context, x, from, Region::of_mut(&mut dw));
+            (values(&y), values(&dx), values(&dw), values(&unbased))
         };
         let (y, dx, dw, unbased) = run(1);
         y64.check::<E>(&name("forward"), &y, tolerance, rounded);
@@ -402,7 +375,8 @@ fn errors_of_layers<E: Element>(share: f64) {
             for algorithm in [products::<E>(&shape, isa), winograd(&shape, isa)] {
                 let [mut y, mut dx] = [dy.len(), x.len()].map(|len| vec![E::ZERO; len]);
                 let mut dw = vec![0.0; weights.len()];
-                let (context, w) = (&mut context(2, isa, algorithm.scratch), Region::of(&weights));
+                let context = &mut GuardedContext::new(Edge::Last, 2, isa, algorithm.scratch);
+                let w = Region::of(&weights);
                 (algorithm.forward)(context, Region::of(&x), w, Region::of_mut(&mut y), Start::Zero);
                 (algorithm.backward)(context, Region::of(&dy), w, Region::of_mut(&mut dx), Start::Zero);
                 (algorithm.gradient)(context, Region::of(&x), Region::of(&dy), Region::of_mut(&mut dw));

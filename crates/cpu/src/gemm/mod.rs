@@ -121,6 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::guard::{Edge, Guarded};
     use crate::test_support::{available, noise};
 
     /// Words as f32 values, and what a product of two of them is in f64.
@@ -156,15 +157,22 @@ mod tests {
     }
 
     fn check<E: Words, C: Element, const T: bool>(isa: Isa, rows: usize, columns: usize, depth: usize, init: bool) {
+        Edge::BOTH.into_iter().for_each(|edge| check_at::<E, C, T>(edge, isa, [rows, columns, depth], init));
+    }
+
+    fn check_at<E: Words, C: Element, const T: bool>(edge: Edge, isa: Isa, size: [usize; 3], init: bool) {
+        let [rows, columns, depth] = size;
         let width = panel_width(isa);
         let stride = if T { rows + 3 } else { depth + 5 };
-        let a = words::<E>(1, if T { depth * stride } else { rows * stride });
+        // Behind the last row nothing follows.
+        let (lines, used) = if T { (depth, rows) } else { (rows, depth) };
+        let a = Guarded::new(edge, &words::<E>(1, (lines - 1) * stride + used));
         let panels = columns.div_ceil(width);
-        let b = words::<E>(2, panels * depth * width);
+        let b = Guarded::new(edge, &words::<E>(2, panels * depth * width));
         let ldc = columns + 2;
-        let base = noise(3, rows * ldc);
+        let base = Guarded::new(edge, &noise(3, (rows - 1) * ldc + columns));
         let before: Vec<C> = base.iter().map(|&v| C::of(v)).collect();
-        let mut c = before.clone();
+        let mut c = Guarded::new(edge, &before);
         let c_rows: Vec<usize> = (0..rows).map(|i| (rows - 1 - i) * ldc).collect();
         let product = Product {
             rows,
@@ -186,7 +194,7 @@ mod tests {
         for i in 0..rows {
             for j in 0..ldc {
                 let at = c_rows[i] + j;
-                let found = c[at].get();
+                let Some(found) = c.get(at).map(|value| value.get()) else { continue };
                 if j >= columns {
                     assert_eq!(found.to_bits(), before[at].get().to_bits(), "wrote beyond the columns");
                     continue;
