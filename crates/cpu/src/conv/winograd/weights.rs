@@ -99,7 +99,8 @@ impl<P: Element> Kernel for TransformWeights<P> {
                 // The first depth of the word, and the next.
                 let first = at / width * P::PER_WORD * width + at % width;
                 let second = first + (P::PER_WORD - 1) * width;
-                let [first, second] = [first, second].map(|place| columns::<S>(taps.add(place), values));
+                let first = columns::<S>(taps.add(first), values);
+                let second = if P::PER_WORD > 1 { columns::<S>(taps.add(second), values) } else { first };
                 for i in 0..6 {
                     let values = transform::filter::<S>(first[i]);
                     let others = if P::PER_WORD > 1 { transform::filter::<S>(second[i]) } else { values };
