@@ -22,6 +22,9 @@ impl Edge {
     pub(crate) const BOTH: [Edge; 2] = [Edge::First, Edge::Last];
 }
 
+/// A multiple of the kernel's pages on every machine.
+const PAGE: usize = 1 << 16;
+
 /// The bytes of the room beside the values.
 const ROOM: u8 = 0xff;
 
@@ -42,21 +45,21 @@ unsafe impl<T: Sync> Sync for Guarded<T> {}
 impl<T: Copy> Guarded<T> {
     /// A copy of `values`.
     pub(crate) fn new(edge: Edge, values: &[T]) -> Self {
-        let (page, bytes) = (rustix::param::page_size(), size_of_val(values));
-        let inside = bytes.div_ceil(page).max(1) * page;
-        let mapped = inside + 2 * page;
+        let bytes = size_of_val(values);
+        let inside = bytes.div_ceil(PAGE).max(1) * PAGE;
+        let mapped = inside + 2 * PAGE;
         // SAFETY: a fresh private anonymous mapping aliases nothing.
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::empty(), MapFlags::PRIVATE).expect("memory")
         };
-        let open = base.cast::<u8>().wrapping_add(page);
+        let open = base.cast::<u8>().wrapping_add(PAGE);
         // SAFETY: the pages between the first and the last one of the mapping.
         unsafe { mprotect(open.cast(), inside, MprotectFlags::READ | MprotectFlags::WRITE).expect("pages") };
         let start = match edge {
             Edge::First => open,
             Edge::Last => open.wrapping_add(inside - bytes),
         };
-        assert!(page.is_multiple_of(align_of::<T>()) && size_of::<T>().is_multiple_of(align_of::<T>()));
+        assert!(PAGE.is_multiple_of(align_of::<T>()) && size_of::<T>().is_multiple_of(align_of::<T>()));
         // SAFETY: the open pages, which nobody else knows of.
         unsafe { open.write_bytes(ROOM, inside) };
         let start = start.cast::<T>();
@@ -80,9 +83,9 @@ impl<T: Copy> Guarded<T> {
 impl<T> Guarded<T> {
     /// Whether nobody has written beside the values.
     fn is_whole(&self) -> bool {
-        let (page, values) = (rustix::param::page_size(), self.values.as_ptr().cast::<u8>());
+        let values = self.values.as_ptr().cast::<u8>();
         // SAFETY: the pages between the first and the last one of the mapping are open and were written by `new`.
-        let open = unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(page), self.mapped - 2 * page) };
+        let open = unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(PAGE), self.mapped - 2 * PAGE) };
         let first = values.addr() - open.as_ptr().addr();
         let last = first + self.len * size_of::<T>();
         open[..first].iter().chain(&open[last..]).all(|&byte| byte == ROOM)
@@ -164,7 +167,9 @@ mod tests {
 
     #[test]
     fn nobody_may_touch_what_lies_beyond() {
-        for (edge, len) in Edge::BOTH.into_iter().flat_map(|edge| [0, 1, 1023, 1024, 1025].map(|len| (edge, len))) {
+        for (edge, len) in
+            Edge::BOTH.into_iter().flat_map(|edge| [0, 1, 1023, PAGE / 4, PAGE / 4 + 1].map(|len| (edge, len)))
+        {
             let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
             let mut guarded = Guarded::new(edge, &values);
             assert_eq!(*guarded, *values);
@@ -191,6 +196,6 @@ mod tests {
             // SAFETY: as above.
             unsafe { place.cast::<u32>().write(u32::MAX) };
         }
-        assert!(Guarded::filled(Edge::Last, 7u8, 5000).iter().all(|&value| value == 7));
+        assert!(Guarded::filled(Edge::Last, 7u8, 70_000).iter().all(|&value| value == 7));
     }
 }
