@@ -51,14 +51,10 @@ impl Rank {
         Cpu::new(CpuOptions { threads, isa: Some(isa), exact: config.exact, cores }).map_err(Failure::error)
     }
 
-    /// A core for each thread of this rank, where the ranks of this machine use all that they may run on. With fewer
-    /// threads others may have the same idea of which cores to take, and with more some would wait for each other.
+    /// The cores that this rank's threads stay on.
     fn cores(&self, config: &TrainConfig) -> Option<Cores> {
-        let available = Cores::available()?;
         let threads = |rank| config.threads_of_rank(cores(), rank, self.local_ranks);
-        let all: usize = (0..self.local_ranks).map(threads).fold(0, usize::saturating_add);
-        let skipped = (0..self.local_rank).map(threads).sum();
-        available.part(skipped, threads(self.local_rank)).filter(|_| all == available.count())
+        own_cores(Cores::available()?, &(0..self.local_ranks).map(threads).collect::<Vec<_>>(), self.local_rank)
     }
 
     /// This rank's share of the machine, to decode on.
@@ -87,6 +83,15 @@ impl Rank {
         let all = self.gather(own.clone())?;
         Ok(if self.is_first() { all } else { vec![own] })
     }
+}
+
+/// A core for each thread of a rank, where the ranks of this machine, which have so many `threads` each, use all that they may
+/// run on. With fewer threads another program may have the same idea of which cores to take, and with more some would wait for
+/// each other.
+fn own_cores(available: Cores, threads: &[usize], rank: usize) -> Option<Cores> {
+    let sum = |threads: &[usize]| threads.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
+    let (before, rest) = threads.split_at_checked(rank)?;
+    available.part(sum(before), *rest.first()?).filter(|_| sum(threads) == available.count())
 }
 
 /// The place that a launcher gave this process, if one did.
@@ -225,5 +230,30 @@ fn clear(folder: &Path) {
     if folder.is_dir() {
         // The failure that led here is the one to tell.
         let _ = RunFolder::open(RunPaths::new(folder), true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_use_all_cores_have_their_own() {
+        let all = Cores::available().unwrap();
+        let cores = all.count();
+        let check = |threads: &[usize], expected: &[Option<Cores>]| {
+            let found: Vec<_> = (0..threads.len()).map(|rank| own_cores(all, threads, rank)).collect();
+            assert_eq!(found, expected, "{threads:?} of {cores}");
+        };
+        check(&[cores], &[Some(all)]);
+        check(&vec![1; cores], &(0..cores).map(|core| all.part(core, 1)).collect::<Vec<_>>());
+        check(&[1, cores], &[None, None]);
+        check(&[cores + 1], &[None]);
+        check(&[usize::MAX, 1], &[None, None]);
+        if cores > 1 {
+            check(&[cores - 1], &[None]);
+            check(&[1, cores - 1], &[all.part(0, 1), all.part(1, cores - 1)]);
+        }
+        assert_eq!(own_cores(all, &[cores], 1), None);
     }
 }
