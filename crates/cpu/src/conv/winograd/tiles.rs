@@ -137,7 +137,6 @@ impl<E: Element, const N: usize> Patches<'_, E, N> {
 
 /// The transform of a patch's columns; that of the rows is still to come.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
 unsafe fn columns<S: Simd, E: Element, const N: usize>(pixels: &[[*const E; N]; N], channel: usize) -> [[S::V; 6]; 6] {
     // SAFETY: the caller's promise: pixels have a vector of values from the channel on.
     unsafe {
@@ -256,7 +255,6 @@ impl<E: Element, P: Element, const N: usize> Kernel for TransformTiles<'_, E, P,
 
 impl<E: Element, P: Element, const N: usize> TransformTiles<'_, E, P, N> {
     #[inline(always)]
-    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
     unsafe fn transform<S: Simd>(&self, pixels: &[[[*const E; N]; N]; 2], row: usize, channel: usize) {
         // SAFETY: the caller's promise.
         unsafe {

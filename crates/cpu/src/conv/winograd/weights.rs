@@ -79,7 +79,6 @@ pub(super) struct TransformWeights<P> {
 
 impl<P: Element> Kernel for TransformWeights<P> {
     #[inline(always)]
-    #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
     unsafe fn run<S: Simd>(self) {
         let WeightLayout { width, plane, .. } = self.layout;
         let words = self.depths.len().div_ceil(P::PER_WORD);
