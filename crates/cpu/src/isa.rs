@@ -95,7 +95,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V;
     /// `LANES` values of bf16.
     unsafe fn load_bf16(p: *const u16) -> Self::V;
-    /// The same to memory, rounded to the nearest, ties to even; NaN stays. A level may take denormal numbers for 0.
+    /// The same to memory, rounded to the nearest, ties to even; NaN stays. Denormal numbers become 0 of their sign, as the
+    /// instruction for it has them: casts give the same bits at every level.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
     /// Lanes of two values in bf16, `low` in the lower half, rounded as [`Simd::store_bf16`] does.
     unsafe fn pair(low: Self::V, high: Self::V) -> Self::V;
@@ -131,6 +132,13 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
             _ => kernel.run::<Portable>(),
         }
     }
+}
+
+/// The nearest bf16; denormal numbers become 0.
+#[inline(always)]
+fn round(value: f32) -> u16 {
+    let bits = Bf16::from_f32(value).to_bits();
+    if value.abs() < f32::MIN_POSITIVE { bits & 0x8000 } else { bits }
 }
 
 macro_rules! array_simd {
@@ -208,11 +216,11 @@ macro_rules! array_simd {
             #[inline(always)]
             unsafe fn store_bf16(p: *mut u16, v: Self::V) {
                 // SAFETY: as in `load`.
-                unsafe { p.cast::<[u16; $lanes]>().write_unaligned(v.map(|v| Bf16::from_f32(v).to_bits())) }
+                unsafe { p.cast::<[u16; $lanes]>().write_unaligned(v.map(round)) }
             }
             #[inline(always)]
             unsafe fn pair(low: Self::V, high: Self::V) -> Self::V {
-                let bits = |v: f32| u32::from(Bf16::from_f32(v).to_bits());
+                let bits = |v: f32| u32::from(round(v));
                 std::array::from_fn(|i| f32::from_bits(bits(low[i]) | bits(high[i]) << 16))
             }
             #[inline(always)]
@@ -284,6 +292,46 @@ mod tests {
             for (a, b) in run(isa).iter().zip(&portable) {
                 assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{isa}: {a} {b}");
             }
+        }
+    }
+
+    /// Rounds values to bf16 in both ways that there are.
+    struct Cast<'a>(&'a [f32], &'a mut Vec<u16>);
+
+    impl Kernel for Cast<'_> {
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            let (mut stored, mut words) = (vec![0u16; S::LANES], vec![0u32; S::LANES]);
+            for chunk in self.0.chunks_exact(S::LANES) {
+                // SAFETY: the chunk and both buffers hold LANES values.
+                unsafe {
+                    let values = S::load(chunk.as_ptr());
+                    S::store_bf16(stored.as_mut_ptr(), values);
+                    S::store(words.as_mut_ptr().cast(), S::pair(values, values));
+                }
+                let halves = words.iter().map(|&word| [word as u16, (word >> 16) as u16]);
+                assert!(halves.eq(stored.iter().map(|&bits| [bits, bits])));
+                self.1.extend(&stored);
+            }
+        }
+    }
+
+    #[test]
+    fn casts_give_the_same_bits_at_every_level() {
+        let special =
+            [0.0, -0.0, 1.0, -1.5, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-39, -1e-40, 1.2e-38];
+        let signalling = f32::from_bits(0x7f80_0001);
+        // Around the middle between two neighbours, below an even and an odd one.
+        let middles = (0x3f80_7ff0..0x3f80_8010).chain(0x3f81_7ff0..0x3f81_8010).map(f32::from_bits);
+        let mut values: Vec<f32> = special.into_iter().chain([signalling]).chain(middles).collect();
+        values.resize(values.len().next_multiple_of(16), 2.0);
+        let expected: Vec<u16> = values.iter().map(|&value| round(value)).collect();
+        assert_eq!(expected[8..11], [0, 0x8000, 0x0083], "denormal numbers are 0");
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let mut found = Vec::new();
+            // SAFETY: the level is available.
+            unsafe { dispatch(isa, Cast(&values, &mut found)) };
+            assert_eq!(found, expected, "{isa}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! SGD and AdamW by PyTorch's formulas, over the whole trainable range at once.
+//! SGD and AdamW by PyTorch's formulas, over the whole trainable range at once, with the same bits at every level.
 
 use enmasse_graph::Optimizer;
 
@@ -6,6 +6,13 @@ use crate::isa::Simd;
 use crate::region::Region;
 use crate::scratch::Context;
 use crate::sweep::{self, Pass};
+
+/// `a * b + c` rounded twice at every level, so that all give the same bits; memory is what takes the time here.
+#[inline(always)]
+unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe { S::add(S::mul(a, b), c) }
+}
 
 struct Sgd<const MOMENTUM: bool, const NESTEROV: bool> {
     weights: Region<f32>,
@@ -23,12 +30,12 @@ impl<const MOMENTUM: bool, const NESTEROV: bool> Pass for Sgd<MOMENTUM, NESTEROV
         // SAFETY: the caller's promise.
         unsafe {
             let w = S::load(self.weights.at(index, n));
-            let mut step = S::mul_add(S::splat(self.weight_decay), w, S::load(self.gradients.at(index, n)));
+            let mut step = multiply_add::<S>(S::splat(self.weight_decay), w, S::load(self.gradients.at(index, n)));
             if MOMENTUM {
                 let momentum = S::splat(self.momentum);
-                let buffer = S::mul_add(momentum, S::load(self.buffer.at(index, n)), step);
+                let buffer = multiply_add::<S>(momentum, S::load(self.buffer.at(index, n)), step);
                 S::store(self.buffer.at(index, n), buffer);
-                step = if NESTEROV { S::mul_add(momentum, buffer, step) } else { buffer };
+                step = if NESTEROV { multiply_add::<S>(momentum, buffer, step) } else { buffer };
             }
             S::store(self.weights.at(index, n), S::sub(w, S::mul(S::splat(self.learning_rate), step)));
         }
@@ -60,9 +67,9 @@ impl Pass for AdamW {
             let g = S::load(self.gradients.at(index, n));
             let first = S::load(self.first.at(index, n));
             // m + (1 - beta1) * (g - m), as PyTorch's `lerp_`.
-            let first = S::mul_add(S::splat(1.0 - beta1), S::sub(g, first), first);
+            let first = multiply_add::<S>(S::splat(1.0 - beta1), S::sub(g, first), first);
             let second = S::mul(S::splat(beta2), S::load(self.second.at(index, n)));
-            let second = S::mul_add(S::mul(S::splat(1.0 - beta2), g), g, second);
+            let second = multiply_add::<S>(S::mul(S::splat(1.0 - beta2), g), g, second);
             S::store(self.first.at(index, n), first);
             S::store(self.second.at(index, n), second);
             let root = S::mul(S::sqrt(second), S::splat(self.root_correction));

@@ -154,7 +154,8 @@ fn bench_and_plan_give_figures() {
     for part in [&[][..], &["--eval"]] {
         let step = ["bench", "step", "--model", "mlp", "--size", "8", "--batch", "4", "--steps", "3", "--json"];
         let [found] = &enmasse(&[&step, part].concat()).well().json()[..] else { panic!("one line") };
-        assert_eq!(keys(found), ["images_per_second", "median_ms", "min_ms", "peak_rss_bytes"]);
+        let times = ["images_per_second", "median_ms", "min_ms", "start_ms", "first_step_ms"];
+        assert_eq!(keys(found), [&times[..], &["peak_rss_bytes", "gflops", "share_of_peak", "profile"]].concat());
         let number = |key: &str| found[key].as_f64().unwrap();
         assert!(number("min_ms") > 0.0 && number("min_ms") <= number("median_ms"));
         assert!((number("images_per_second") * number("median_ms") / 4e3 - 1.0).abs() < 1e-12);

@@ -37,7 +37,7 @@ pub use events::{Observer, Progress, Quiet, Started};
 pub use file::{FileError, write_whole};
 pub use position::Position;
 pub use preparation::Preparation;
-pub use process::peak_rss_bytes;
+pub use process::{peak_rss_bytes, process_age};
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, utc_time};
 pub use run_log::{DoneRecord, EpochRecord, Event, RunLog};
 pub use schedule::Schedule;

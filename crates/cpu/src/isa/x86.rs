@@ -168,7 +168,7 @@ unsafe fn load_bf16_512(p: *const u16) -> __m512 {
     unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
 }
 
-/// The nearest bf16 in the lower half of each lane.
+/// The nearest bf16 in the lower half of each lane; denormal numbers become 0.
 #[inline(always)]
 unsafe fn round_512(v: __m512) -> __m512i {
     // SAFETY: called by the level's methods only.
@@ -179,6 +179,9 @@ unsafe fn round_512(v: __m512) -> __m512i {
         // A NaN must not be carried into infinity: it is made quiet instead.
         let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(1 << 22));
         let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+        let denormal = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f80_0000));
+        let sign = _mm512_and_si512(bits, _mm512_set1_epi32(i32::MIN));
+        let rounded = _mm512_mask_mov_epi32(rounded, denormal, sign);
         _mm512_srli_epi32::<16>(_mm512_mask_mov_epi32(rounded, nan, quiet))
     }
 }
@@ -247,7 +250,7 @@ unsafe fn load_bf16_256(p: *const u16) -> __m256 {
     unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
 }
 
-/// The nearest bf16 in the lower half of each lane.
+/// The nearest bf16 in the lower half of each lane; denormal numbers become 0.
 #[inline(always)]
 unsafe fn round_256(v: __m256) -> __m256i {
     // SAFETY: called by the level's methods only.
@@ -257,6 +260,10 @@ unsafe fn round_256(v: __m256) -> __m256i {
         let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
         let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(1 << 22));
         let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+        let exponent = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f80_0000));
+        let denormal = _mm256_cmpeq_epi32(exponent, _mm256_setzero_si256());
+        let sign = _mm256_and_si256(bits, _mm256_set1_epi32(i32::MIN));
+        let rounded = _mm256_blendv_epi8(rounded, sign, denormal);
         _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan))
     }
 }
