@@ -18,6 +18,10 @@
 //! | 128, 28x28 | 2.1e-6, 1.9e-6, 6.1e-7 | 7.0e-7, 7.4e-7, 4.0e-7 |
 //! | 256, 14x14 | 1.7e-6, 2.0e-6, 1.0e-6 | 7.3e-7, 6.0e-7, 5.1e-7 |
 //! | 512, 7x7 | 1.8e-6, 1.6e-6, 7.1e-7 | 4.6e-7, 5.1e-7, 2.5e-7 |
+//!
+//! Of maps in bf16 the transformed patches and filters are rounded to bf16 too, and multiplied as pairs. Transforms magnify that
+//! rounding: the root mean square of the error, relative to that of the values, is 1.2e-2 in each direction, where direct sums
+//! of bf16 products have 2.2e-3, nearly all of it from storing the result.
 
 mod forward;
 mod gradient;
