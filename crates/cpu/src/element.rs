@@ -188,3 +188,7 @@ pub(crate) unsafe fn copy<S: Simd, X: Element, Y: Element>(from: *const X, to: *
         }
     }
 }
+
+#[cfg(test)]
+#[path = "element_tests.rs"]
+mod tests;

@@ -1,0 +1,172 @@
+//! Maps in bf16 give what maps in f32 give, rounded: every kernel that works on elements loads f32, computes in f32 and rounds
+//! once. (Matrix products are another matter, and compared with f64.)
+
+use enmasse_graph::{Conv2d, Rectifier, Window};
+use proptest::prelude::*;
+
+use super::*;
+use crate::batch_norm::{self, Forward, Gradient, Moments, Rows};
+use crate::conv::{ConvShape, Depthwise, DepthwiseGradient, Start};
+use crate::elementwise::{self, Dropout, NormalizeTable};
+use crate::guard::{Edge, Guarded, GuardedContext};
+use crate::isa::Isa;
+use crate::pooling::{Average, Maximum, PoolShape};
+use crate::region::Region;
+use crate::scratch::Scratch;
+use crate::test_support::{available, noise};
+
+/// What kernels made: maps, which are rounded to how they are stored, and values that are always f32.
+#[derive(Default)]
+struct Results {
+    maps: Vec<(&'static str, Vec<f32>)>,
+    values: Vec<(&'static str, Vec<f32>)>,
+}
+
+impl Results {
+    fn map<E: Element>(&mut self, name: &'static str, map: &Guarded<E>) {
+        self.maps.push((name, map.iter().map(|value| value.get()).collect()));
+    }
+
+    fn value(&mut self, name: &'static str, values: &Guarded<f32>) {
+        self.values.push((name, values.to_vec()));
+    }
+}
+
+/// Batch, height, width and channels.
+#[derive(Clone, Copy, Debug)]
+struct Sizes(usize, usize, usize, usize);
+
+/// A map of noise that bf16 can hold.
+fn map<E: Element>(edge: Edge, key: u64, n: usize) -> Guarded<E> {
+    let values: Vec<E> = noise(key, n).into_iter().map(|value| E::of(Bf16::from_f32(4.0 * value).to_f32())).collect();
+    Guarded::new(edge, &values)
+}
+
+fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifier>) -> Results {
+    let Sizes(batch, height, width, channels) = sizes;
+    let (rows, n) = (batch * height * width, batch * height * width * channels);
+    let size = Rows { rows, channels };
+    let window = Window { kernel: [2; 2], stride: [1; 2], padding: [1; 2], dilation: [1; 2] };
+    let conv = ConvShape {
+        batch,
+        input: [height, width, channels],
+        output: [height + 1, width + 1, channels],
+        conv: Conv2d { window, groups: channels },
+    };
+    let pooled = PoolShape { batch, input: [height, width, channels], output: [height + 1, width + 1] };
+    let small = batch * (height + 1) * (width + 1) * channels;
+    let (maximum, average) = (Maximum::new(pooled, &window), Average::window(pooled, &window));
+    let table = NormalizeTable::new(&[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4]).unwrap();
+    let bytes: Vec<u8> = (0..3 * rows).map(|i| (i * 37 % 256) as u8).collect();
+    let samples: Vec<i64> = (0..batch as i64).collect();
+    let layer = Dropout { key: [1, 2], probability: 0.3 };
+    let depthwise = [false, true].map(|backward| Depthwise::new(&conv, isa, backward));
+    let gradient = DepthwiseGradient::new(&conv, isa);
+    let scratch = size.scratch().max(gradient.scratch()).max(Scratch { shared: 64, private: 0 });
+    let context = &mut GuardedContext::new(edge, 2, isa, scratch);
+
+    let [a, b, residual] = [1, 2, 3].map(|key| map::<E>(edge, key, n));
+    let dy = map::<E>(edge, 4, small);
+    let [mean, weight, bias] = [5, 6, 7].map(|key| Guarded::new(edge, &noise(key, channels)));
+    let variance = Guarded::new(edge, &noise(8, channels).iter().map(|v| v * v + 0.1).collect::<Vec<f32>>());
+    let weights = Guarded::new(edge, &noise(9, 4 * channels));
+    let new = |n| Guarded::filled(edge, E::of(f32::NAN), n);
+    let vector = |n| Guarded::filled(edge, f32::NAN, n);
+    let mut results = Results::default();
+    macro_rules! out {
+        (map $name:literal [$($out:ident: $n:expr),+] $call:expr) => {{
+            $(let mut $out = new($n);)+
+            // SAFETY: here and below, live buffers of the sizes that the kernel is given.
+            unsafe { $call };
+            $(results.map($name, &$out);)+
+        }};
+        (value $name:literal [$($out:ident: $n:expr),+] $call:expr) => {{
+            $(let mut $out = vector($n);)+
+            // SAFETY: as above.
+            unsafe { $call };
+            $(results.value($name, &$out);)+
+        }};
+    }
+    let (x, y, res) = (Region::of(&a), Region::of(&b), Region::of(&residual));
+    let moments = Moments { mean: Region::of(&mean), variance: Region::of(&variance) };
+    let (weight, bias, filters) = (Region::of(&weight), Region::of(&bias), Region::of(&weights));
+
+    out!(map "normalize" [out: 3 * rows] {
+        elementwise::normalize(context, &table, Region::of(&bytes), Region::of_mut(&mut out))
+    });
+    let chosen = rectifier.unwrap_or(Rectifier::Relu);
+    out!(map "rectify" [out: n] elementwise::rectify(context, chosen, x, Region::of_mut(&mut out)));
+    out!(map "rectify backward" [out: n] {
+        elementwise::rectify_backward(context, chosen, x, y, Region::of_mut(&mut out))
+    });
+    out!(map "add" [out: n] elementwise::add(context, x, y, Region::of_mut(&mut out)));
+    out!(map "dropout" [out: n] {
+        elementwise::dropout(context, layer, 3, Region::of(&samples), x, Region::of_mut(&mut out))
+    });
+    let order = [batch, height * width, channels];
+    out!(value "flatten" [out: n] elementwise::transpose(context, order, x, Region::of_mut(&mut out)));
+    out!(value "bias backward" [out: channels] {
+        batch_norm::bias_backward(context, size, x, Region::of_mut(&mut out))
+    });
+    out!(value "statistics" [mean: channels, variance: channels] {
+        let moments = Moments { mean: Region::of_mut(&mut mean), variance: Region::of_mut(&mut variance) };
+        batch_norm::statistics(context, size, x, moments)
+    });
+    for residual in [None, Some(res)] {
+        out!(map "batch norm" [out: n] {
+            let y = Region::of_mut(&mut out);
+            let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon: 1e-3, rectifier };
+            batch_norm::normalize(context, &forward)
+        });
+    }
+    let gate = rectifier.map(|rectifier| (rectifier, y));
+    let norm = Gradient { size, dy: res, x, moments, gate, epsilon: 1e-3 };
+    out!(value "batch norm reduce" [dbias: channels, dweight: channels] {
+        batch_norm::reduce(context, &norm, Region::of_mut(&mut dbias), Region::of_mut(&mut dweight))
+    });
+    out!(map "batch norm backward" [dx: n, dresidual: n] {
+        let dresidual = Some(Region::of_mut(&mut dresidual));
+        batch_norm::backward(context, &norm, weight, Some((bias, weight, rows)), Region::of_mut(&mut dx), dresidual)
+    });
+    let mut position = Guarded::filled(edge, 9u8, small);
+    let at = Region::of_mut(&mut position);
+    out!(map "max pool" [out: small] maximum.forward(context, x, Region::of_mut(&mut out), at));
+    out!(map "max pool backward" [out: n] {
+        maximum.backward(context, Region::of(&dy), at, Region::of_mut(&mut out))
+    });
+    out!(map "average pool" [out: small] average.forward(context, x, Region::of_mut(&mut out)));
+    out!(map "average pool backward" [out: n] {
+        average.backward(context, Region::of(&dy), Region::of_mut(&mut out))
+    });
+    out!(map "depthwise" [out: small] {
+        depthwise[0].run(context, x, filters, Region::of_mut(&mut out), Start::Bias(bias))
+    });
+    out!(map "depthwise backward" [out: n] {
+        depthwise[1].run(context, Region::of(&dy), filters, Region::of_mut(&mut out), Start::Base(y))
+    });
+    out!(value "depthwise gradient" [out: 4 * channels] {
+        gradient.run(context, x, Region::of(&dy), Region::of_mut(&mut out))
+    });
+    results
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+    #[test]
+    fn maps_in_bf16_are_those_in_f32_rounded(
+        batch in 1usize..3,
+        size in [1usize..9, 1usize..9],
+        channels in 2usize..70,
+        rectifier in prop::sample::select(vec![None, Some(Rectifier::Relu), Some(Rectifier::Relu6)]),
+    ) {
+        let sizes = Sizes(batch, size[0], size[1], channels);
+        for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {
+            let (wide, narrow) = (run::<f32>(isa, edge, sizes, rectifier), run::<Bf16>(isa, edge, sizes, rectifier));
+            for ((name, wide), (_, narrow)) in wide.maps.iter().zip(&narrow.maps) {
+                let rounded: Vec<f32> = wide.iter().map(|&value| Bf16::from_f32(value).to_f32()).collect();
+                prop_assert_eq!(&rounded, narrow, "{} {}", isa, name);
+            }
+            prop_assert_eq!(&wide.values, &narrow.values, "{}", isa);
+        }
+    }
+}
