@@ -16,5 +16,5 @@ mod shard;
 mod step;
 
 pub use aliasing::{Problem, UnsafeAliasing, aliasing_is_safe};
-pub use device::Reference;
+pub use device::{Reference, RoundingReference};
 pub use program::{Difference, ReferenceProgram};

@@ -9,7 +9,7 @@ use enmasse_tensor::Shape;
 use crate::shard::Shard;
 use crate::step::Step;
 
-/// Runs a plan for all its shards in f64.
+/// Runs a plan for all its shards in f64, whatever element types it stores values in.
 ///
 /// [`Program::submit`] takes the *global* batch, `shards x batch` samples, of which shard s sees the s-th contiguous
 /// piece. [`Program::store`] reads state and gradients of shard 0; `logits` are those of the whole batch in its order,
@@ -37,8 +37,18 @@ pub struct Difference {
 impl ReferenceProgram {
     /// Parameters and optimiser state are zero, buffers have their first values.
     pub fn new(plans: Plans) -> Self {
+        ReferenceProgram::with(plans, false)
+    }
+
+    /// The same, but what a plan stores in bf16 is rounded to it, and so are weights that such maps are multiplied by: what
+    /// a device computes whose sums are exact.
+    pub fn rounding(plans: Plans) -> Self {
+        ReferenceProgram::with(plans, true)
+    }
+
+    fn with(plans: Plans, rounds: bool) -> Self {
         let count = plans.train.iter().chain([&plans.evaluate]).map(|plan| plan.shards).max().unwrap_or(1);
-        let shards = vec![Shard::new(&plans); count];
+        let shards = vec![Shard::new(&plans, rounds); count];
         ReferenceProgram { plans: Arc::new(plans), shards, latest: [None, None], steps: 0 }
     }
 

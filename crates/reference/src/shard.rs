@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Arena, Init, Mode, Plan, Plans, Role, StateTensor, ValueId};
+use enmasse_graph::{Arena, Init, Mode, Node, Op, Plan, Plans, Role, StateTensor, ValueId};
+use enmasse_tensor::{Bf16, DType};
 
 /// One shard's memory: a vector of its own for every tensor, in stored order.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     /// State tensors by name.
     pub state: HashMap<String, Vec<f64>>,
+    /// Whether values that the plan stores in bf16 are rounded to it.
+    pub rounds: bool,
     /// Values of the latest training step, parallel to the plan's; nothing where none was written.
     train: Vec<Option<Vec<f64>>>,
     /// The same of the latest evaluation step.
@@ -18,7 +21,7 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// Parameters and optimiser state are zero, buffers have their first values.
-    pub fn new(plans: &Plans) -> Self {
+    pub fn new(plans: &Plans, rounds: bool) -> Self {
         let tensor = |tensor: &StateTensor| {
             let value = match (tensor.slot.arena, tensor.init) {
                 (Arena::Buffers, Init::Constant(value)) => f64::from(value),
@@ -26,7 +29,8 @@ impl Shard {
             };
             (tensor.name.clone(), vec![value; tensor.shape.elements()])
         };
-        Shard { state: plans.state.iter().map(tensor).collect(), train: Vec::new(), evaluate: Vec::new() }
+        let state = plans.state.iter().map(tensor).collect();
+        Shard { state, rounds, train: Vec::new(), evaluate: Vec::new() }
     }
 
     fn values(&self, mode: Mode) -> &[Option<Vec<f64>>] {
@@ -75,9 +79,19 @@ impl Shard {
     }
 
     /// Writes a value.
-    pub fn write(&mut self, plan: &Plan, id: ValueId, value: Vec<f64>) {
+    pub fn write(&mut self, plan: &Plan, id: ValueId, mut value: Vec<f64>) {
         debug_assert_eq!(value.len(), plan.shape(id).elements(), "{}", plan.value(id).name);
+        if self.rounds && plan.value(id).dtype == DType::Bf16 {
+            value = rounded(&value);
+        }
         self.values_mut(plan.mode)[id.0] = Some(value);
+    }
+
+    /// The weights of a convolution over bf16 maps as devices multiply by them; `None` for all that they take as it is.
+    pub fn rounded_operand(&self, plan: &Plan, node: &Node, operand: usize) -> Option<Vec<f64>> {
+        let over_maps = node.inputs.first().is_some_and(|&id| plan.value(id).dtype == DType::Bf16);
+        let weights = operand == 1 && matches!(node.op, Op::Conv2d(_) | Op::Conv2dBackwardData(_));
+        (self.rounds && over_maps && weights).then(|| self.get(plan, node.inputs[operand]).map(rounded)).flatten()
     }
 
     /// Hands a value over to a collective: until it is written again nobody can read it.
@@ -86,4 +100,9 @@ impl Shard {
         self.values_mut(plan.mode)[id.0] = None;
         Ok(value)
     }
+}
+
+/// Each value as bf16 holds it.
+fn rounded(values: &[f64]) -> Vec<f64> {
+    values.iter().map(|&value| Bf16::from_f32(value as f32).to_f32().into()).collect()
 }

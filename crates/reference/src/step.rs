@@ -121,7 +121,11 @@ impl Step {
             }
             _ => {
                 for (s, shard) in shards.iter_mut().enumerate() {
-                    let operands = node.inputs.iter().map(|&id| shard.read(plan, id)).collect::<Result<Vec<_>, _>>()?;
+                    let rounded: Vec<_> =
+                        (0..node.inputs.len()).map(|operand| shard.rounded_operand(plan, node, operand)).collect();
+                    let operands = (node.inputs.iter().zip(&rounded))
+                        .map(|(&id, rounded)| rounded.as_deref().map_or_else(|| shard.read(plan, id), Ok))
+                        .collect::<Result<Vec<_>, _>>()?;
                     let outputs = dispatch::run(plan, node, &operands, s, self.epoch)?;
                     node.outputs.iter().zip(outputs).for_each(|(&id, value)| shard.write(plan, id, value));
                 }

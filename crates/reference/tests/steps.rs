@@ -9,6 +9,7 @@ use enmasse_graph::{
     Conv, Freeze, Mode, Optimizer, Options, Phase, Pool, Precision, Tensor, compile, compile_evaluation,
 };
 use enmasse_reference::{Reference, ReferenceProgram};
+use enmasse_tensor::Bf16;
 
 fn net(x: Tensor) -> Tensor {
     let x = x.conv2d("conv", Conv::new(4, 3).no_bias()).batch_norm("bn").relu().max_pool(Pool::new(2));
@@ -57,6 +58,43 @@ fn the_precision_of_a_plan_changes_no_bit() {
         (metrics, state(&program), program.store("logits").unwrap())
     };
     assert_eq!(run(Precision::F32), run(Precision::Bf16));
+}
+
+#[test]
+fn the_rounding_reference_stores_maps_as_the_plan_says() {
+    let net = |x: Tensor| x.conv2d("conv", Conv::new(3, 1).no_bias()).flatten().linear("fc", 3);
+    let bf16 = |value: f64| f64::from(Bf16::from_f32(value as f32).to_f32());
+    let bytes = [200, 37, 111];
+    let pixel = |channel: usize| (f64::from(bytes[channel]) / 255.0 - 0.25) / 0.3;
+    let check = |precision, rounds: bool, expected: &dyn Fn(usize) -> f64| {
+        let (mean, deviation) = (vec![0.25; 3], vec![0.3; 3]);
+        let options = Options { precision, mean, deviation, ..Options::new("net", 1, 1, 3) };
+        let plans = compile_evaluation(&net, &options).unwrap();
+        let mut program = if rounds { ReferenceProgram::rounding(plans) } else { ReferenceProgram::new(plans) };
+        let diagonal = |value: f64| [value, 0.0, 0.0, 0.0, value, 0.0, 0.0, 0.0, value];
+        program.load("conv.weight", &diagonal(1.001)).unwrap();
+        // The classifier multiplies f32 by f32.
+        program.load("fc.weight", &diagonal(1.001)).unwrap();
+        let inputs = StepInputs {
+            images: &bytes,
+            labels: &[0],
+            sample_indices: &[0],
+            epoch: 0,
+            learning_rate: 0.0,
+            optimizer_step: 1,
+        };
+        program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
+        for (channel, found) in program.store("logits").unwrap().into_iter().enumerate() {
+            let expected = expected(channel) * 1.001;
+            assert!((found - expected).abs() < 1e-6 * expected.abs(), "{precision} {rounds}: {found} {expected}");
+        }
+    };
+    let exact = |channel| pixel(channel) * 1.001;
+    check(Precision::F32, false, &exact);
+    check(Precision::F32, true, &exact);
+    check(Precision::Bf16, false, &exact);
+    // 1.001 is 1 in bf16.
+    check(Precision::Bf16, true, &|channel| bf16(pixel(channel)));
 }
 
 #[test]
