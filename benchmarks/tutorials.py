@@ -140,10 +140,11 @@ def read(path):
     return {tuple(record["run"]): record for record in map(json.loads, path.read_text().splitlines())}
 
 
-def run_all(a, results):
+def run_all(a, runs, results):
+    """Runs what has no result yet; returns how many failed."""
     failed = 0
-    for group, name, who, command, folder in recipes(a):
-        if group not in a.only or (group, name, who) in results:
+    for group, name, who, command, folder in runs:
+        if (group, name, who) in results:
             continue
         missing = [part for part in (folder, *([a.peer, a.peer_script] if who == "PyTorch" else [])) if not part or not Path(part).exists()]
         if missing:
@@ -231,6 +232,10 @@ def tables(results):
             rows.append((f"**{who}, mean of {len(runs)}**", "", "", mean, "", f"{statistics.mean(seconds):.0f}"))
         columns = ("", "train loss", "test loss", "accuracy", "images/s", "seconds")
         table("ResNet-18 on CIFAR-10, five epochs", columns, rows)
+    print_stamps(results)
+
+
+def print_stamps(results):
     stamps = sorted({f"{r['date']}, commit {r['commit']}, {r['hardware']}" for r in results.values()})
     if stamps:
         print("\n" + "  \n".join(stamps))
@@ -256,10 +261,11 @@ def main():
     a = p.parse_args()
     a.enmasse = os.path.abspath(a.enmasse)
     results = read(a.results)
-    failed = 0 if a.tables else run_all(a, results)
+    failed = 0 if a.tables else run_all(a, (run for run in recipes(a) if run[0] in a.only), results)
     order = {(group, name, who): place for place, (group, name, who, *_) in enumerate(recipes(a))}
     tables(dict(sorted(results.items(), key=lambda run: order.get(run[0], len(order)))))
     sys.exit(failed > 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
