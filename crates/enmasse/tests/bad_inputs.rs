@@ -227,6 +227,8 @@ fn outputs_that_cannot_be() {
     let before = fs::read(format!("{run}/metrics.jsonl")).unwrap();
     check(&run, &["holds a run already", "--resume"]);
     assert_eq!(fs::read(format!("{run}/metrics.jsonl")).unwrap(), before);
+    // `--resume RUN` names data, and a run is none.
+    refused(&enmasse(&["train", "--resume", &run]), 2, &["is a run, not data", &format!("--out {run} --resume")]);
     // Another model cannot go on with it.
     let resumed = place.train(&["--out", &run, "--resume", "--model", "lenet"]);
     refused(&resumed, 2, &["--model lenet", "mlp", &run]);

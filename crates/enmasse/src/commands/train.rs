@@ -115,6 +115,11 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     if let (Some(weights), None) = (&config.weights, resumed) {
         check_weights(weights)?;
     }
+    if let Some(run) = config.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
+        // What `--resume RUN` means to the command line.
+        let run = run.display();
+        return Err(Failure::Usage(format!("{run} is a run, not data: to go on with it, say --out {run} --resume")));
+    }
     let (root, own_size) = match &config.data {
         Some(root) => (root.clone(), None),
         None => (super::shapes()?, Some(super::SHAPES_SIZE)),
