@@ -19,11 +19,14 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with the dot product of bf16 pairs. In f32 it gives the bits of [`Isa::Avx512`].
     Avx512Bf16,
+    /// The same, and products of bf16 by the tiles of AMX, where the kernel permits them. Only emulated tiles have been
+    /// tested yet: no machine with AMX was at hand.
+    Amx,
 }
 
 impl Isa {
     /// Every level, weakest first.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The best level of this machine.
     pub fn detect() -> Isa {
@@ -46,9 +49,16 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => Isa::Avx512.available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512Bf16.available() && amx::available(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
+    }
+
+    /// Whether kernels of this level run here. Those of AMX also do in their own tests, on emulated tiles.
+    pub(crate) fn runs(self) -> bool {
+        self.available() || (cfg!(test) && self == Isa::Amx && Isa::Avx512Bf16.available())
     }
 
     /// The name in messages.
@@ -58,6 +68,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512_bf16",
+            Isa::Amx => "amx",
         }
     }
 }
@@ -117,14 +128,14 @@ pub(crate) trait Kernel {
 /// Runs `kernel` with the vectors of `isa`.
 ///
 /// # Safety
-/// As [`Kernel::run`]; `isa` is available.
+/// As [`Kernel::run`]; `isa` runs here.
 pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
-    debug_assert!(isa.available());
+    debug_assert!(isa.runs());
     // SAFETY: the caller's promise.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 => x86::run_avx512_bf16(kernel),
+            Isa::Amx | Isa::Avx512Bf16 => x86::run_avx512_bf16(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => x86::run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
@@ -250,6 +261,15 @@ array_simd!(
     1
 );
 
+#[cfg(test)]
+array_simd!(
+    /// As many values as the widest vectors hold, on any machine.
+    Sixteen,
+    16
+);
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use enmasse_tensor::AlignedBuffer;
 
 use crate::affinity::Cores;
+#[cfg(target_arch = "x86_64")]
+use crate::gemm;
 use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::pool::{Pool, Threads};
 use crate::region::Region;
@@ -19,7 +21,7 @@ use crate::region::Region;
 pub enum Product {
     /// f32 values.
     F32,
-    /// Pairs of bf16 values, by `vdpbf16ps`.
+    /// Pairs of bf16 values, by `vdpbf16ps`, or by the tiles of AMX.
     Bf16,
 }
 
@@ -34,7 +36,7 @@ impl Product {
 
     /// Whether `isa` has an instruction for it, on this machine. Without one, products of bf16 values take those of f32.
     pub fn available(self, isa: Isa) -> bool {
-        isa.available() && (self == Product::F32 || isa == Isa::Avx512Bf16)
+        isa.available() && (self == Product::F32 || matches!(isa, Isa::Avx512Bf16 | Isa::Amx))
     }
 }
 
@@ -144,7 +146,13 @@ fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
     let mut run = |rounds: usize| {
         pool.run(threads, |_, _| {
             // SAFETY: the product is available, so the level is.
-            unsafe { dispatch(isa, Flood { product, rounds }) };
+            unsafe {
+                match (isa, product) {
+                    #[cfg(target_arch = "x86_64")]
+                    (Isa::Amx, Product::Bf16) => gemm::flood_registers(rounds),
+                    _ => dispatch(isa, Flood { product, rounds }),
+                }
+            }
         });
     };
     // How many rounds take long enough that the clock and the section's end do not count.
@@ -164,6 +172,10 @@ const ACCUMULATORS: usize = 12;
 const MANY_ACCUMULATORS: usize = 24;
 
 fn operations_per_round(isa: Isa, product: Product) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if (isa, product) == (Isa::Amx, Product::Bf16) {
+        return gemm::FLOOD_OPERATIONS;
+    }
     struct Lanes<'a>(&'a mut usize);
     impl Kernel for Lanes<'_> {
         #[inline(always)]

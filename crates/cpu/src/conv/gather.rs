@@ -344,11 +344,11 @@ impl<E: Element, P: Element> Gather<E, P> {
                 if index + 1 == part.chunks.len() {
                     let c_rows = targets.as_ptr();
                     let product = Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows };
-                    multiply::<P, E, false>(self.isa, &product);
+                    multiply::<P, E, false>(self.isa, [product]);
                 } else {
                     let (c, c_rows) = sums;
                     let product = Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows };
-                    multiply::<P, f32, false>(self.isa, &product);
+                    multiply::<P, f32, false>(self.isa, [product]);
                 }
             }
         }

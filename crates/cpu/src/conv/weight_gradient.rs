@@ -224,7 +224,7 @@ impl<E: Element> WeightGradient<E> {
             unsafe {
                 dispatch(isa, gathered);
                 dispatch(isa, gradients);
-                multiply::<E, f32, true>(isa, &product);
+                multiply::<E, f32, true>(isa, [product]);
             }
         }
     }

@@ -2,17 +2,22 @@
 //!
 //! A is read in place or from a packed block, with either its rows or its columns contiguous; B comes in panels of
 //! [`panel_width`] columns, padded with zeros; rows of C lie anywhere, by a table of offsets. An element of C is one
-//! chain of multiply-adds over the depth, so its bits do not depend on how rows and columns were cut into tiles.
+//! chain of multiply-adds over the depth (with AMX, of the sums of 16 words each), so its bits do not depend on how rows
+//! and columns were cut into tiles.
 //!
 //! A and B consist of words of 32 bits: f32 values, or pairs of bf16 that are neighbours along the depth, so that both
 //! precisions have one order in memory and one loop.
 
+#[cfg(any(target_arch = "x86_64", test))]
+mod amx;
 mod avx2;
 mod avx512;
 mod avx512_bf16;
 mod portable;
 mod tile;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::{FLOOD_OPERATIONS, flood_registers};
 use tile::Tile;
 
 use crate::element::Element;
@@ -28,7 +33,7 @@ type Tiles<C> = &'static [unsafe fn(&Tile<C>)];
 fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>; 2] {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 => avx512_bf16::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Amx | Isa::Avx512Bf16 => avx512_bf16::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
@@ -40,6 +45,8 @@ fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>;
 /// Columns of a panel of B: two vectors.
 pub(crate) fn panel_width(isa: Isa) -> usize {
     2 * match isa {
+        #[cfg(any(target_arch = "x86_64", test))]
+        Isa::Amx => amx::SIDE,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => avx512_bf16::LANES,
         #[cfg(target_arch = "x86_64")]
@@ -50,9 +57,13 @@ pub(crate) fn panel_width(isa: Isa) -> usize {
     }
 }
 
-/// Rows of the tallest tile.
+/// Rows of the tallest tile where A is not transposed.
 pub(crate) fn tile_rows<E: Element>(isa: Isa) -> usize {
-    tiles::<E, f32, false>(isa)[1].len()
+    match isa {
+        #[cfg(any(target_arch = "x86_64", test))]
+        Isa::Amx if E::PER_WORD > 1 => amx::ROWS,
+        _ => tiles::<E, f32, false>(isa)[1].len(),
+    }
 }
 
 /// One product. Strides of A and B, and the depth, are in words.
@@ -81,35 +92,64 @@ pub(crate) struct Product<C> {
     pub init_rows: *const usize,
 }
 
-/// Computes one product of words of `E`, and stores it as `C`. `TRANSPOSED`: A's rows are contiguous instead of its columns.
+impl<C> Product<C> {
+    /// The tile that begins at a row and at the first column of a panel, which are `width` wide.
+    ///
+    /// # Safety
+    /// The tile begins inside the product, whose addresses are valid.
+    #[inline(always)]
+    unsafe fn tile<const TRANSPOSED: bool>(&self, row: usize, column: usize, width: usize) -> Tile<C> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Tile {
+                depth: self.depth,
+                a: self.a.add(if TRANSPOSED { row } else { row * self.stride }),
+                stride: self.stride,
+                b: self.b.add(column / width * self.panel),
+                columns: (self.columns - column).min(width),
+                c: self.c.add(column),
+                c_rows: self.c_rows.add(row),
+                init: if self.init.is_null() { self.init } else { self.init.add(column) },
+                init_rows: self.init_rows.add(row),
+            }
+        }
+    }
+}
+
+/// Computes products of words of `E`, one after the other, and stores them as `C`. `TRANSPOSED`: A's rows are contiguous
+/// instead of its columns. Small products do well to come together: tile registers are set up once for all of them.
 ///
 /// # Safety
-/// `isa` is available; every address the product describes is valid, and nobody else writes C or reads it meanwhile.
-pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa, product: &Product<C>) {
-    let Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows } = *product;
+/// `isa` runs here; every address the products describe is valid, and nobody else writes C or reads it meanwhile.
+pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
+    isa: Isa,
+    products: impl IntoIterator<Item = Product<C>>,
+) {
+    if isa == Isa::Amx && E::PER_WORD > 1 && !TRANSPOSED {
+        #[cfg(test)]
+        if !isa.available() {
+            // SAFETY: the caller's promise.
+            return unsafe { amx::multiply::<amx::Emulated, C>(products) };
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise.
+        return unsafe { amx::multiply_in_registers(products) };
+    }
     let tiles = tiles::<E, C, TRANSPOSED>(isa);
     let (height, width) = (tiles[1].len(), panel_width(isa));
-    // Tiles of nearly one height: 16 rows go as 8 + 8, not as 14 + 2.
-    let count = rows.div_ceil(height);
-    for j in (0..columns).step_by(width) {
-        let columns = (columns - j).min(width);
-        let tiles = tiles[usize::from(2 * columns > width)];
-        for i in 0..count {
-            let (first, end) = (rows * i / count, rows * (i + 1) / count);
-            // SAFETY: the caller's promise; the tile lies inside the product.
-            unsafe {
-                let tile = Tile {
-                    depth,
-                    a: a.add(if TRANSPOSED { first } else { first * stride }),
-                    stride,
-                    b: b.add(j / width * panel),
-                    columns,
-                    c: c.add(j),
-                    c_rows: c_rows.add(first),
-                    init: if init.is_null() { init } else { init.add(j) },
-                    init_rows: init_rows.add(first),
-                };
-                tiles[end - first - 1](&tile);
+    for product in products {
+        let rows = product.rows;
+        // Tiles of nearly one height: 16 rows go as 8 + 8, not as 14 + 2.
+        let count = rows.div_ceil(height);
+        for column in (0..product.columns).step_by(width) {
+            for i in 0..count {
+                let (first, end) = (rows * i / count, rows * (i + 1) / count);
+                // SAFETY: the caller's promise; the tile lies inside the product.
+                unsafe {
+                    let tile = product.tile::<TRANSPOSED>(first, column, width);
+                    let tiles = tiles[usize::from(2 * tile.columns > width)];
+                    tiles[end - first - 1](&tile);
+                }
             }
         }
     }
@@ -188,7 +228,7 @@ mod tests {
             init_rows: c_rows.as_ptr(),
         };
         // SAFETY: the buffers above have the sizes that the product describes.
-        unsafe { multiply::<E, C, T>(isa, &product) };
+        unsafe { multiply::<E, C, T>(isa, [product]) };
         // A result in bf16 is off by half of its last place.
         let rounding = if C::PER_WORD == 2 { 1.0 / 256.0 } else { 0.0 };
         for i in 0..rows {
@@ -209,6 +249,39 @@ mod tests {
         }
     }
 
+    /// The bits of a product that is added to what is there, its rows cut into several products.
+    fn in_place<E: Words, const T: bool>(isa: Isa, [rows, columns, depth]: [usize; 3], cuts: &[usize]) -> Vec<u32> {
+        let width = panel_width(isa);
+        let (a, b) = (words::<E>(1, rows * depth), words::<E>(2, columns.div_ceil(width) * depth * width));
+        let mut c = noise(3, rows * columns);
+        let c_rows: Vec<usize> = (0..rows).map(|i| i * columns).collect();
+        let to = c.as_mut_ptr();
+        let part = |ends: &[usize]| {
+            let (first, rows_of) = (ends[0], c_rows[ends[0]..ends[1]].as_ptr());
+            Product {
+                rows: ends[1] - first,
+                columns,
+                depth,
+                a: a[if T { first } else { first * depth }..].as_ptr(),
+                stride: if T { rows } else { depth },
+                b: b.as_ptr(),
+                panel: depth * width,
+                c: to,
+                c_rows: rows_of,
+                init: to,
+                init_rows: rows_of,
+            }
+        };
+        // SAFETY: the buffers above have the sizes that the products describe.
+        unsafe { multiply::<E, f32, T>(isa, cuts.windows(2).filter(|ends| ends[0] < ends[1]).map(part)) };
+        c.into_iter().map(f32::to_bits).collect()
+    }
+
+    fn check_cuts<E: Words, const T: bool>(isa: Isa, size: [usize; 3], cut: usize) {
+        let whole = in_place::<E, T>(isa, size, &[0, size[0]]);
+        assert_eq!(in_place::<E, T>(isa, size, &[0, cut, size[0]]), whole, "{isa} {size:?} cut at {cut}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
@@ -225,6 +298,37 @@ mod tests {
                 check::<Bf16, f32, false>(isa, rows, columns, depth, init);
                 check::<Bf16, f32, true>(isa, rows, columns, depth, init);
                 check::<Bf16, Bf16, false>(isa, rows, columns, depth, init);
+            }
+        }
+
+        /// Whatever the machine is.
+        #[test]
+        fn equals_the_plain_product_on_emulated_tiles(
+            rows in 1usize..110,
+            columns in 1usize..80,
+            depth in 1usize..70,
+            init: bool,
+        ) {
+            check::<Bf16, f32, false>(Isa::Amx, rows, columns, depth, init);
+            check::<Bf16, Bf16, false>(Isa::Amx, rows, columns, depth, init);
+        }
+
+        #[test]
+        fn bits_do_not_depend_on_cuts(rows in 1usize..80, columns in 1usize..70, depth in 1usize..50, cut in 0usize..80) {
+            for isa in available() {
+                check_cuts::<f32, false>(isa, [rows, columns, depth], cut.min(rows));
+                check_cuts::<f32, true>(isa, [rows, columns, depth], cut.min(rows));
+                check_cuts::<Bf16, false>(isa, [rows, columns, depth], cut.min(rows));
+                check_cuts::<Bf16, true>(isa, [rows, columns, depth], cut.min(rows));
+            }
+        }
+
+        #[test]
+        fn f32_has_the_bits_of_avx512_above_it(rows in 1usize..40, columns in 1usize..70, depth in 1usize..30) {
+            for isa in available().filter(|&isa| isa > Isa::Avx512) {
+                let product = |isa| in_place::<f32, false>(isa, [rows, columns, depth], &[0, rows]);
+                assert_eq!(tile_rows::<f32>(isa), tile_rows::<f32>(Isa::Avx512));
+                assert_eq!(product(isa), product(Isa::Avx512), "{isa}");
             }
         }
     }

@@ -64,11 +64,25 @@ where
             }
         }
     }
+    // SAFETY: the caller's promise about C and init; the sums are as they were just stored.
+    unsafe { finish::<S, C, W>(tile, M, sums, W * S::LANES) }
+}
+
+/// Adds sums to what the tile starts from, and stores them: `rows` rows of up to `W` vectors, `stride` values apart.
+///
+/// # Safety
+/// As [`super::multiply`]; the sums hold the rows.
+#[inline(always)]
+pub(super) unsafe fn finish<S, C, const W: usize>(tile: &Tile<C>, rows: usize, sums: *const f32, stride: usize)
+where
+    S: Simd,
+    C: Element,
+{
     let whole = tile.columns == W * S::LANES;
-    for i in 0..M {
+    for i in 0..rows {
         // SAFETY: row `i` of the tile, of C and of init.
         unsafe {
-            let from = sums.add(i * W * S::LANES);
+            let from = sums.add(i * stride);
             let to = tile.c.add(*tile.c_rows.add(i));
             let init = if tile.init.is_null() { tile.init } else { tile.init.add(*tile.init_rows.add(i)) };
             if whole {

@@ -276,11 +276,11 @@ impl<E: Element, P: Element> Job<'_, E, P> {
             let depths = first..depth.min(first + step);
             // SAFETY: the caller's promise.
             let b = unsafe { self.weights(&depths, columns, scratch) };
-            for plane in 0..PLANES {
-                let words = depths.len().div_ceil(P::PER_WORD);
+            let words = depths.len().div_ceil(P::PER_WORD);
+            let product = |plane| {
                 let place = plane * from.plane + tiles.start * from.row + first / P::PER_WORD;
                 let c = products.data.at(plane * to.plane, (tiles.len() - 1) * to.row + columns.len());
-                let product = Product {
+                Product {
                     rows: tiles.len(),
                     columns: columns.len(),
                     depth: words,
@@ -292,10 +292,10 @@ impl<E: Element, P: Element> Job<'_, E, P> {
                     c_rows: rows.as_ptr(),
                     init: if first == 0 { std::ptr::null() } else { c.cast_const() },
                     init_rows: rows.as_ptr(),
-                };
-                // SAFETY: addresses as computed above; the products are this thread's.
-                unsafe { multiply::<P, f32, false>(isa, &product) };
-            }
+                }
+            };
+            // SAFETY: addresses as computed above; the products are this thread's.
+            unsafe { multiply::<P, f32, false>(isa, (0..PLANES).map(product)) };
         }
         let start = block.tiles.start;
         let transform = TransformResult {

@@ -224,7 +224,7 @@ impl<E: Element, P: Element> Job<'_, E, P> {
                 init_rows: rows.as_ptr(),
             };
             // SAFETY: addresses as computed above; the products are this thread's.
-            unsafe { multiply::<P, f32, true>(isa, &product) };
+            unsafe { multiply::<P, f32, true>(isa, [product]) };
         }
         let transform = TransformGradient {
             products,

@@ -1,0 +1,258 @@
+//! AMX: products of bf16 pairs by tile registers, in blocks of up to 32 rows x 32 columns, which are four accumulators.
+//!
+//! A register is 16 rows of 64 bytes. Words of A are loaded from their rows and words of B from their panel as they lie in
+//! memory; one instruction multiplies 16 rows by 16 words by 16 columns. What is smaller than that is filled up with zeros
+//! in a copy, except for rows: the second register of a block ends at its last row and may share some with the first.
+//!
+//! The loops are generic over the registers, so that they are tested on any machine; no machine with AMX has run them yet.
+//! Products of f32, and those with A transposed, are the level's below.
+
+#[cfg(test)]
+mod emulated;
+#[cfg(target_arch = "x86_64")]
+mod registers;
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::Product;
+use super::tile::{Tile, finish};
+use crate::element::Element;
+use crate::isa::Simd;
+
+#[cfg(test)]
+pub(super) use emulated::Emulated;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use registers::flood_registers;
+#[cfg(target_arch = "x86_64")]
+pub(super) use registers::multiply_in_registers;
+
+/// Rows of a register, and the words or f32 values in each.
+pub(super) const SIDE: usize = 16;
+/// Rows of a block.
+pub(super) const ROWS: usize = 2 * SIDE;
+/// Columns of a block, and of a panel of B.
+const COLUMNS: usize = 2 * SIDE;
+
+/// Which registers hold A and B; the accumulators are 0 to 3.
+const A: [usize; 2] = [4, 5];
+const B: [usize; 2] = [6, 7];
+
+/// Eight tile registers of 16 rows of 16 words. They are the thread's, and belong to nobody unless configured.
+pub(super) trait TileRegisters {
+    /// Vectors of 16 values, for what follows the products.
+    type Vectors: Simd;
+    /// Takes all registers, in full size.
+    unsafe fn configure();
+    /// Gives them back.
+    unsafe fn release();
+    /// Sets a register to zero.
+    unsafe fn zero<const T: usize>();
+    /// Loads 16 rows, `stride` words apart.
+    unsafe fn load<const T: usize>(from: *const f32, stride: usize);
+    /// Stores 16 rows, `stride` words apart.
+    unsafe fn store<const T: usize>(to: *mut f32, stride: usize);
+    /// Adds the product of words of bf16 to f32: rows of `A` by columns of `B`.
+    unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>();
+}
+
+/// What a block has in memory beside its operands.
+#[repr(C, align(64))]
+struct Scratch {
+    sums: [[f32; COLUMNS]; ROWS],
+    /// Copies of what does not fill registers.
+    a: [[[f32; SIDE]; SIDE]; 2],
+    b: [[[f32; SIDE]; SIDE]; 2],
+}
+
+/// As [`super::multiply`], of bf16 with A as it is.
+///
+/// # Safety
+/// The registers are there, and so is the level of their vectors; products are valid.
+#[inline(always)]
+pub(super) unsafe fn multiply<T: TileRegisters, C: Element>(products: impl IntoIterator<Item = Product<C>>) {
+    let mut scratch = MaybeUninit::uninit();
+    // SAFETY: the caller's promise; blocks lie inside their product.
+    unsafe {
+        T::configure();
+        for product in products {
+            for column in (0..product.columns).step_by(COLUMNS) {
+                for rows in blocks(product.rows) {
+                    let tile = product.tile::<false>(rows.start, column, COLUMNS);
+                    match (rows.len() > SIDE, tile.columns > SIDE) {
+                        (true, true) => block::<T, C, 2, 2>(&tile, rows.len(), &mut scratch),
+                        (true, false) => block::<T, C, 2, 1>(&tile, rows.len(), &mut scratch),
+                        (false, true) => block::<T, C, 1, 2>(&tile, rows.len(), &mut scratch),
+                        (false, false) => block::<T, C, 1, 1>(&tile, rows.len(), &mut scratch),
+                    }
+                }
+            }
+        }
+        T::release();
+    }
+}
+
+/// Cuts rows into as few registers as hold them, two to a block; an odd one comes last, and is full if any is.
+fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    let registers = rows.div_ceil(SIDE);
+    let (pairs, alone) = (registers / 2, if registers % 2 == 1 { rows.min(SIDE) } else { 0 });
+    let paired = rows - alone;
+    let last = (alone > 0).then_some(paired..rows);
+    (0..pairs).map(move |i| paired * i / pairs..paired * (i + 1) / pairs).chain(last)
+}
+
+/// Computes a block of `R` by `L` registers.
+///
+/// # Safety
+/// As [`multiply`]; registers are configured.
+#[inline(always)]
+unsafe fn block<T, C, const R: usize, const L: usize>(tile: &Tile<C>, rows: usize, scratch: &mut MaybeUninit<Scratch>)
+where
+    T: TileRegisters,
+    C: Element,
+{
+    const { assert!(R <= 2 && L <= 2 && <T::Vectors as Simd>::LANES == SIDE) };
+    let scratch = scratch.as_mut_ptr();
+    // SAFETY: the caller's promise; copies and sums lie in the scratch.
+    unsafe {
+        let second = if R == 2 { rows - SIDE } else { 0 };
+        T::zero::<0>();
+        T::zero::<1>();
+        T::zero::<2>();
+        T::zero::<3>();
+        for first in (0..tile.depth).step_by(SIDE) {
+            let words = (tile.depth - first).min(SIDE);
+            let mut a = [0, second].map(|row| tile.a.add(row * tile.stride + first));
+            let mut b = [0, SIDE].map(|column| tile.b.add(first * COLUMNS + column));
+            let (mut a_stride, mut b_stride) = (tile.stride, COLUMNS);
+            if rows < SIDE || words < SIDE {
+                for (from, to) in a.iter_mut().zip(&mut (*scratch).a).take(R) {
+                    *from = fill_up(*from, a_stride, rows.min(SIDE), words, to);
+                }
+                a_stride = SIDE;
+            }
+            if words < SIDE {
+                for (from, to) in b.iter_mut().zip(&mut (*scratch).b).take(L) {
+                    *from = fill_up(*from, b_stride, words, SIDE, to);
+                }
+                b_stride = SIDE;
+            }
+            // A product takes as long as two loads, which go on beside it.
+            T::load::<{ A[0] }>(a[0], a_stride);
+            T::load::<{ B[0] }>(b[0], b_stride);
+            T::multiply_add::<0, { A[0] }, { B[0] }>();
+            if L == 2 {
+                T::load::<{ B[1] }>(b[1], b_stride);
+                T::multiply_add::<1, { A[0] }, { B[1] }>();
+            }
+            if R == 2 {
+                T::load::<{ A[1] }>(a[1], a_stride);
+                T::multiply_add::<2, { A[1] }, { B[0] }>();
+            }
+            if R == 2 && L == 2 {
+                T::multiply_add::<3, { A[1] }, { B[1] }>();
+            }
+        }
+        let sums = (&raw mut (*scratch).sums).cast::<f32>();
+        let below = sums.add(second * COLUMNS);
+        T::store::<0>(sums, COLUMNS);
+        if L == 2 {
+            T::store::<1>(sums.add(SIDE), COLUMNS);
+        }
+        if R == 2 {
+            T::store::<2>(below, COLUMNS);
+        }
+        if R == 2 && L == 2 {
+            T::store::<3>(below.add(SIDE), COLUMNS);
+        }
+        finish::<T::Vectors, C, L>(tile, rows, sums, COLUMNS);
+    }
+}
+
+/// Copies rows of words, which begin `stride` words apart, to the first ones of a register's image. The rest is zero.
+///
+/// # Safety
+/// The rows are valid.
+#[inline(always)]
+unsafe fn fill_up(
+    from: *const f32,
+    stride: usize,
+    rows: usize,
+    words: usize,
+    to: &mut [[f32; SIDE]; SIDE],
+) -> *const f32 {
+    *to = [[0.0; SIDE]; SIDE];
+    for (i, to) in to.iter_mut().enumerate().take(rows) {
+        // SAFETY: the caller's promise; no row has more than `SIDE` words.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(i * stride), to.as_mut_ptr(), words) };
+    }
+    to.as_ptr().cast()
+}
+
+/// Operations of one round of [`flood`]; a multiplication with its addition counts as two.
+pub(crate) const FLOOD_OPERATIONS: usize = 4 * 2 * SIDE * SIDE * 2 * SIDE;
+
+/// Adds products of ones to each of four accumulators, and returns the sum in one place.
+///
+/// # Safety
+/// The registers are there.
+#[inline(always)]
+pub(super) unsafe fn flood<T: TileRegisters>(rounds: usize) -> f32 {
+    let mut values = [[f32::from_bits(0x3f80_3f80); SIDE]; SIDE];
+    // SAFETY: the caller's promise; a register's image has its size.
+    unsafe {
+        T::configure();
+        T::zero::<0>();
+        T::zero::<1>();
+        T::zero::<2>();
+        T::zero::<3>();
+        T::load::<{ A[0] }>(values.as_ptr().cast(), SIDE);
+        T::load::<{ B[0] }>(values.as_ptr().cast(), SIDE);
+        for _ in 0..rounds {
+            T::multiply_add::<0, { A[0] }, { B[0] }>();
+            T::multiply_add::<1, { A[0] }, { B[0] }>();
+            T::multiply_add::<2, { A[0] }, { B[0] }>();
+            T::multiply_add::<3, { A[0] }, { B[0] }>();
+        }
+        T::store::<3>(values.as_mut_ptr().cast(), SIDE);
+        T::release();
+    }
+    values[SIDE - 1][SIDE - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_cut_into_full_registers() {
+        let check = |rows, expected: &[Range<usize>]| assert_eq!(blocks(rows).collect::<Vec<_>>(), expected, "{rows}");
+        check(1, &[0..1]);
+        check(16, &[0..16]);
+        check(17, &[0..17]);
+        check(32, &[0..32]);
+        check(33, &[0..17, 17..33]);
+        check(84, &[0..28, 28..56, 56..84]);
+        check(100, &[0..28, 28..56, 56..84, 84..100]);
+        for rows in 1..500 {
+            let (mut next, mut registers) = (0, 0);
+            for block in blocks(rows) {
+                assert_eq!(block.start, next);
+                assert!(block.len() <= ROWS && (block.len() >= SIDE || rows < SIDE), "{rows}: {block:?}");
+                (next, registers) = (block.end, registers + block.len().div_ceil(SIDE));
+            }
+            assert_eq!((next, registers), (rows, rows.div_ceil(SIDE)));
+        }
+    }
+
+    #[test]
+    fn a_round_does_what_it_counts() {
+        for rounds in [0, 1, 5] {
+            // SAFETY: emulated registers are there on any machine.
+            let sum = unsafe { flood::<Emulated>(rounds) };
+            // The sum in each place of four accumulators.
+            let operations = 2.0 * sum * (4 * SIDE * SIDE) as f32;
+            assert_eq!(if rounds == 0 { 0 } else { operations as usize }, rounds * FLOOD_OPERATIONS);
+        }
+    }
+}

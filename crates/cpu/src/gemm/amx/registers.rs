@@ -1,0 +1,94 @@
+//! The tile registers themselves, in inline assembly, for which the intrinsics are not stable. The compiler uses no tile
+//! register of its own, since no function enables the feature: they keep their values from one statement to the next.
+
+use std::arch::asm;
+use std::hint::black_box;
+
+use super::TileRegisters;
+use crate::element::Element;
+use crate::gemm::Product;
+use crate::isa::Avx512Bf16;
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Eight registers of 16 rows of 64 bytes.
+static FULL_SIZE: Configuration = Configuration {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+/// The registers of this thread.
+struct Registers;
+
+impl TileRegisters for Registers {
+    type Vectors = Avx512Bf16;
+    #[inline(always)]
+    unsafe fn configure() {
+        // SAFETY: here and below, the machine has the instruction and the process its permission by the caller's promise.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &FULL_SIZE, options(nostack, readonly, preserves_flags)) }
+    }
+    #[inline(always)]
+    unsafe fn release() {
+        // SAFETY: see above.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+    #[inline(always)]
+    unsafe fn zero<const T: usize>() {
+        // SAFETY: see above.
+        unsafe { asm!("tilezero tmm{t}", t = const T, options(nostack, nomem, preserves_flags)) }
+    }
+    #[inline(always)]
+    unsafe fn load<const T: usize>(from: *const f32, stride: usize) {
+        // SAFETY: see above; the rows are the caller's.
+        unsafe {
+            asm!("tileloadd tmm{t}, [{from} + {bytes}*1]", t = const T, from = in(reg) from, bytes = in(reg) 4 * stride,
+                options(nostack, readonly, preserves_flags))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store<const T: usize>(to: *mut f32, stride: usize) {
+        // SAFETY: see above; the rows are the caller's.
+        unsafe {
+            asm!("tilestored [{to} + {bytes}*1], tmm{t}", t = const T, to = in(reg) to, bytes = in(reg) 4 * stride,
+                options(nostack, preserves_flags))
+        }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>() {
+        // SAFETY: see above.
+        unsafe {
+            asm!("tdpbf16ps tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
+                options(nostack, nomem, preserves_flags))
+        }
+    }
+}
+
+/// As [`super::multiply`], on the machine's registers.
+///
+/// # Safety
+/// The level is available, and the products are valid.
+#[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(in crate::gemm) unsafe fn multiply_in_registers<C: Element>(products: impl IntoIterator<Item = Product<C>>) {
+    // SAFETY: the caller's promise.
+    unsafe { super::multiply::<Registers, C>(products) }
+}
+
+/// Keeps the registers busy for some rounds.
+///
+/// # Safety
+/// The level is available.
+pub(crate) unsafe fn flood_registers(rounds: usize) {
+    // SAFETY: the caller's promise.
+    black_box(unsafe { super::flood::<Registers>(rounds) });
+}
