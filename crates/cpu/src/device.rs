@@ -2,13 +2,14 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Memory, Program};
-use enmasse_graph::{Plan, Plans};
+use enmasse_graph::{Choices, Plan, Plans};
 
 use crate::affinity::Cores;
 use crate::isa::Isa;
 use crate::pool::{Pool, Threads};
 use crate::prepare::Preparation;
 use crate::program::{CpuProgram, KernelOptions, prepare};
+use crate::tune::tune;
 
 /// What a [`Cpu`] is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,10 @@ impl Device for Cpu {
         // As above.
         let prepared = Preparation::of(plan, &|_| std::ptr::null_mut(), self.kernels, 0).run()?;
         Ok(prepared.instructions.iter().map(|instruction| instruction.algorithm).collect())
+    }
+
+    fn tune(&self, plans: &Plans, known: &Choices) -> Result<Choices, DeviceError> {
+        tune(plans, known, self.threads, self.kernels)
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {

@@ -53,6 +53,7 @@ mod scratch;
 mod sweep;
 #[cfg(test)]
 mod test_support;
+mod tune;
 
 pub use affinity::Cores;
 pub use device::{Cpu, CpuOptions};

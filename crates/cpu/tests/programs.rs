@@ -7,7 +7,7 @@ use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, DeviceError, Program};
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Conv, Mode, Options, Phase, Plans, Pool, Tensor, compile};
+use enmasse_graph::{Algorithm, Choices, Conv, Mode, Options, Phase, Plans, Pool, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 
 fn model(x: Tensor) -> Tensor {
@@ -62,6 +62,56 @@ fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
             at_once(program, batch, step);
         });
         assert!(between == expected, "{isa} with evaluations");
+    }
+}
+
+/// Plans in which every operation of some layers is computed by one algorithm.
+fn chosen(plans: &Plans, layers: &[&str], algorithm: Algorithm) -> Plans {
+    let mut choices = Choices::default();
+    for plan in plans.train.iter().chain([&plans.evaluate]) {
+        let nodes = plan.instructions.iter().filter(|node| layers.contains(&node.layer.as_str()));
+        nodes.for_each(|node| choices.insert(plan.signature(node), algorithm));
+    }
+    let mut plans = plans.clone();
+    plans.choose(&choices);
+    plans
+}
+
+#[test]
+fn choices_in_a_plan_are_obeyed_or_refused() {
+    let plans = compile(&model, &options(1, false)).unwrap();
+    let direct = chosen(&plans, &["conv1", "conv2"], Algorithm::Direct);
+    for isa in common::levels() {
+        let cpu = |exact| Cpu::new(CpuOptions { threads: 2, isa: Some(isa), exact, ..CpuOptions::default() }).unwrap();
+        let bits = |plans: &Plans, exact| {
+            let options = CpuOptions { threads: 2, isa: Some(isa), exact, ..CpuOptions::default() };
+            bits(&mut *program_with(plans, options, None), at_once)
+        };
+        assert!(bits(&direct, false) == bits(&plans, true), "{isa}: not the bits of direct sums");
+        assert!(bits(&direct, false) != bits(&plans, false), "{isa}: choices change nothing");
+        let count = |plans: &Plans, name| {
+            let algorithms = cpu(false).algorithms(plans.train.as_ref().unwrap()).unwrap();
+            algorithms.into_iter().filter(|algorithm| *algorithm == name).count()
+        };
+        // Three convolutions and a linear layer, forward and two gradients, but for that of the pictures.
+        assert_eq!((count(&direct, "winograd"), count(&direct, "direct")), (0, 11));
+        assert_eq!((count(&plans, "winograd"), count(&plans, "direct")), (3, 8));
+
+        let refused = |plans: &Plans, exact, expected: &str| {
+            let mut errors = vec![cpu(exact).algorithms(plans.train.as_ref().unwrap()).unwrap_err()];
+            errors.extend(cpu(exact).compile(plans.clone(), None).err());
+            assert_eq!(errors.len(), 2);
+            for error in errors {
+                assert!(matches!(error, DeviceError::Unsupported(_)), "{error:?}");
+                assert!(error.to_string().starts_with(expected), "{error}");
+            }
+        };
+        let layer = |layer: &str, algorithm| chosen(&plans, &[layer], algorithm);
+        let conv3 = "layer conv3: the cpu cannot run conv2d {kernel 3x3 stride 2x2} (";
+        refused(&layer("conv3", Algorithm::Winograd), false, conv3);
+        refused(&layer("conv2", Algorithm::Depthwise), false, "layer conv2: the cpu cannot run conv2d {");
+        refused(&layer("bn1", Algorithm::Direct), false, "layer bn1: the cpu cannot run batch_norm");
+        refused(&layer("conv2", Algorithm::Winograd), true, "layer conv2: the cpu cannot run conv2d {");
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use enmasse_comm::{Cause, Group};
-use enmasse_graph::{Mode, Phase, Plan, Plans, StateTensor};
+use enmasse_graph::{Choices, Mode, Phase, Plan, Plans, StateTensor};
 use thiserror::Error;
 
 /// Why a device could not do what it was asked.
@@ -106,9 +106,16 @@ pub trait Device {
     /// What a program of these plans will hold.
     fn memory(&self, plans: &Plans) -> Memory;
 
-    /// By which algorithm each instruction of a plan would be carried out; "" where there is no choice.
+    /// By which algorithm each instruction of a plan would be carried out; "" where there is no choice. An error where the
+    /// plan chooses one that cannot.
     fn algorithms(&self, plan: &Plan) -> Result<Vec<&'static str>, DeviceError> {
         Ok(vec![""; plan.instructions.len()])
+    }
+
+    /// Measures by which algorithm each operation of the plans is computed fastest, where there is a choice and `known` has
+    /// none. [`Plans::choose`] makes what is found, and known, a part of the plans, which [`Device::compile`] obeys.
+    fn tune(&self, _plans: &Plans, _known: &Choices) -> Result<Choices, DeviceError> {
+        Ok(Choices::default())
     }
 
     /// Allocates everything the plans need, and sets parameters to zero and buffers to their initial values. `group` joins

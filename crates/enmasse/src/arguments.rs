@@ -159,7 +159,7 @@ fn plan() -> Command {
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings(&names))
-        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads", "isa"]))
+        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads", "isa", "tune"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));
     Command::new("plan")
@@ -173,7 +173,7 @@ fn plan() -> Command {
 fn bench() -> Command {
     let step = Command::new("step")
         .about("Time steps on synthetic pictures: forward, loss, backward, SGD with momentum and weight decay")
-        .args(settings(&["model", "size", "batch", "precision", "threads", "isa", "json"]))
+        .args(settings(&["model", "size", "batch", "precision", "threads", "isa", "tune", "json"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"))

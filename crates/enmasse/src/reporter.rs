@@ -217,6 +217,7 @@ fn facts(started: &Started) -> Vec<String> {
         lines.push(format!("run:    {}", run.display()));
         lines.push(format!("charts: tensorboard --logdir={}, then look at http://localhost:6006/", quoted(run)));
     }
+    lines.extend(started.tuning.map(|tuning| format!("tuned:  {tuning}")));
     lines.extend(started.pretrained.iter().flat_map(|report| report.lines()).map(|line| format!("weights: {line}")));
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume: epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
@@ -246,6 +247,7 @@ fn quoted(text: impl AsRef<Path>) -> String {
 #[cfg(test)]
 mod tests {
     use enmasse_data::Normalization;
+    use enmasse_train::Tuning;
 
     use super::*;
 
@@ -276,6 +278,7 @@ mod tests {
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
             memory_bytes: 3 << 20,
+            tuning: Some(Tuning { measured: 12, seconds: 2.0, reused: 0, changed: 5 }),
             pretrained: Some("loaded 1 of 2 tensors from w.pth\nmissing in the file: fc.bias".to_owned()),
             run: Some("runs/a".into()),
             resumed: Some((2, 64)),
@@ -288,6 +291,7 @@ loader: 1 thread in every process
 batch:  32 per rank, 64 in all; each epoch leaves out the 32 pictures of the last incomplete one
 run:    runs/a
 charts: tensorboard --logdir=runs/a, then look at http://localhost:6006/
+tuned:  12 operations measured in 2.0 s; another algorithm than untuned: 5 in a step
 weights: loaded 1 of 2 tensors from w.pth
 weights: missing in the file: fc.bias
 resume: epoch 3, after 64 pictures";

@@ -1,6 +1,6 @@
 //! From a model to its plans: records it for training and for evaluation, runs the passes, and places every value.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use enmasse_tensor::DType;
 
@@ -309,6 +309,7 @@ fn place(
         values: graph.values,
         slots,
         instructions: graph.nodes,
+        algorithms: BTreeMap::new(),
         buckets: Vec::new(),
         trainable: 0,
         arenas,

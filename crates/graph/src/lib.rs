@@ -7,6 +7,7 @@
 
 pub mod autodiff;
 mod builder;
+mod choices;
 mod compile;
 mod error;
 mod graph;
@@ -19,6 +20,7 @@ mod plan;
 mod work;
 
 pub use builder::{Builder, Tensor};
+pub use choices::{Algorithm, Choices, ChoicesError};
 pub use compile::{Options, compile, compile_evaluation};
 pub use error::GraphError;
 pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};

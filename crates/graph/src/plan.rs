@@ -2,11 +2,12 @@
 //!
 //! A plan prints itself as text; that text is the debugging tool, and what ranks compare before the first step.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
+use crate::{Algorithm, Choices, Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
 
 /// A region of memory that a device allocates once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,6 +102,8 @@ pub struct Plan {
     pub slots: Vec<Slot>,
     /// The instructions, in order; phases ascend.
     pub instructions: Vec<Node>,
+    /// Algorithms that were chosen by measuring, by the instruction's place; a device chooses the others itself, by shapes.
+    pub algorithms: BTreeMap<usize, Algorithm>,
     /// Ranges of the gradient arena, in the order their sums start. Empty for a single shard.
     pub buckets: Vec<Bucket>,
     /// f32 elements at the start of the parameter, gradient and optimiser arenas that the optimiser updates.
@@ -161,6 +164,22 @@ impl Plan {
     pub fn picture(&self) -> [usize; 3] {
         let shape = self.shape(self.images);
         [shape[1], shape[2], shape[3]]
+    }
+
+    /// What a node of this plan computes: its operation with the types of its operands and results, in whatever layer.
+    pub fn signature(&self, node: &Node) -> String {
+        let types = |ids: &[ValueId]| {
+            let types = ids.iter().map(|&id| format!("{}{}", self.value(id).dtype, self.shape(id)));
+            types.collect::<Vec<_>>().join(", ")
+        };
+        format!("{} ({}) -> ({})", node.op, types(&node.inputs), types(&node.outputs))
+    }
+
+    /// Takes over what was chosen for operations of this plan, in place of earlier choices.
+    pub fn choose(&mut self, choices: &Choices) {
+        let chosen = (self.instructions.iter().enumerate())
+            .filter_map(|(index, node)| Some((index, choices.get(&self.signature(node))?)));
+        self.algorithms = chosen.collect();
     }
 
     fn write_operand(&self, f: &mut fmt::Formatter<'_>, id: ValueId) -> fmt::Result {
@@ -237,8 +256,12 @@ impl Plan {
                 }
                 self.write_operand(f, input)?;
             }
-            let word = word(index);
-            writeln!(f, ") # {}{}{word}", node.layer, if word.is_empty() { "" } else { " by " })?;
+            write!(f, ") # {}", node.layer)?;
+            match (self.algorithms.get(&index), word(index)) {
+                (Some(chosen), _) => writeln!(f, " by {chosen}, measured")?,
+                (None, "") => writeln!(f)?,
+                (None, word) => writeln!(f, " by {word}")?,
+            }
         }
         Ok(())
     }
@@ -264,6 +287,11 @@ impl Plans {
             Mode::Train => self.train.as_ref(),
             Mode::Evaluate => Some(&self.evaluate),
         }
+    }
+
+    /// The same as [`Plan::choose`], for all plans.
+    pub fn choose(&mut self, choices: &Choices) {
+        self.train.iter_mut().chain([&mut self.evaluate]).for_each(|plan| plan.choose(choices));
     }
 
     /// Bytes a device needs for an arena that serves all plans.

@@ -186,6 +186,8 @@ settings! {
     isa: Option<String> = None, "LEVEL", ANY, Run;
     /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
     exact: bool = false, "", ANY, Run;
+    /// Measure which algorithm is the fastest for each convolution, instead of going by its shape. Rank 0 measures for all; --resume reuses what it chose.
+    tune: bool = false, "", ANY, Run;
     /// Batch norm statistics over the global batch instead of each rank's own.
     sync_bn: bool = false, "", ANY, Run;
     /// Optimiser.
@@ -284,6 +286,7 @@ impl TrainConfig {
         };
         let gpu = matches!(self.devices, Some(Devices::Gpu(_)));
         together("devices", gpu, "this build of enmasse has no GPU support; use cpu:N".to_owned())?;
+        together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
         let nesterov = self.nesterov && (self.optimizer != OptimizerKind::Sgd || self.momentum == 0.0);
         together("nesterov", nesterov, "needs --optimizer sgd and a --momentum above 0".to_owned())?;
         let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use enmasse_comm::{Cause, CauseKind};
 use enmasse_data::DataError;
 use enmasse_device::DeviceError;
-use enmasse_graph::GraphError;
+use enmasse_graph::{ChoicesError, GraphError};
 use thiserror::Error;
 
 use crate::{CheckpointError, ConfigError, RunError};
@@ -38,6 +38,9 @@ pub enum TrainError {
     /// Another rank failed, or ranks do not agree.
     #[error("{0}")]
     Cause(Arc<Cause>),
+    /// What rank 0 sent as its choices of algorithms is something else.
+    #[error("the algorithms that rank 0 chose: {0}")]
+    Choices(#[from] ChoicesError),
     /// A loss is not finite. Every rank stops at the same step.
     #[error(
         "non-finite loss {loss} on rank {rank} at step {step} (epoch {epoch}); the parameters are as before that step: \

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use enmasse_data::Normalization;
 
-use crate::EpochRecord;
+use crate::{EpochRecord, Tuning};
 
 /// Known before the first step.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Started {
     pub loader_threads: usize,
     /// Bytes the program of each rank holds.
     pub memory_bytes: usize,
+    /// How the algorithms of a tuned run were chosen. On rank 0.
+    pub tuning: Option<Tuning>,
     /// What was loaded from the weights to begin with, skipped, missing, unexpected: a few lines. On rank 0.
     pub pretrained: Option<String>,
     /// The run folder; none where nothing is kept.

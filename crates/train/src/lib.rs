@@ -20,6 +20,7 @@ mod schedule;
 mod tensorboard;
 mod trainer;
 mod training_data;
+mod tuning;
 mod weights;
 
 pub use agreement::compare_levels;
@@ -44,6 +45,7 @@ pub use schedule::Schedule;
 pub use tensorboard::TensorBoard;
 pub use trainer::{ModelFn, Trainer, compile_plans, initialize};
 pub use training_data::{SplitRecord, TrainingData};
+pub use tuning::{Tuning, tune};
 pub use weights::{is_optimizer, load_pretrained, read_tensors, write_tensors};
 
 pub use enmasse_weights::{Matching, NamedTensor, Skipped};

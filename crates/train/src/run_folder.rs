@@ -6,6 +6,7 @@
 //! | `metrics.jsonl` | one line per epoch |
 //! | `events.out.tfevents.*` | the same for TensorBoard |
 //! | `class_indices.json` | class names by label, as the tutorials write them |
+//! | `algorithms.txt` | by which algorithms a tuned run computes, which `--resume` reuses |
 //! | `split.json` | which files train and which validate |
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | what the run learns from |
 //! | `weights/model-{epoch}.pth` | each epoch's weights, for PyTorch |
@@ -19,6 +20,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use enmasse_graph::Choices;
 use enmasse_weights::{NamedTensor, pth};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -95,6 +97,11 @@ impl RunPaths {
         self.root.join("split.json")
     }
 
+    /// By which algorithms a tuned run computes.
+    pub fn algorithms(&self) -> PathBuf {
+        self.root.join("algorithms.txt")
+    }
+
     /// How many samples each class has, as a picture.
     pub fn class_distribution(&self) -> PathBuf {
         self.charts().join("class_distribution.svg")
@@ -160,6 +167,18 @@ impl RunPaths {
     /// What [`RunFolder::write_split`] wrote.
     pub fn read_split<T: DeserializeOwned>(&self) -> Result<T, RunError> {
         read_json(&self.split())
+    }
+
+    /// What [`RunFolder::write_algorithms`] wrote; `None` where it did not.
+    pub fn read_algorithms(&self) -> Result<Option<Choices>, RunError> {
+        let path = self.algorithms();
+        if !path.exists() {
+            return Ok(None);
+        }
+        let choices = read(&path)?.parse();
+        choices
+            .map(Some)
+            .map_err(|error| RunError::Content { path, reason: format!("is not what a run wrote: {error}") })
     }
 
     /// The best checkpoint of a run, which must be there.
@@ -287,6 +306,11 @@ impl RunFolder {
     /// Keeps which files train and which validate.
     pub fn write_split(&self, split: &impl Serialize) -> Result<(), RunError> {
         self.write_json(&self.paths.split(), split)
+    }
+
+    /// Keeps by which algorithms a tuned run computes.
+    pub fn write_algorithms(&self, choices: &Choices) -> Result<(), RunError> {
+        self.write(&self.paths.algorithms(), choices.to_string().as_bytes())
     }
 
     /// Keeps the chart of classes, as SVG.

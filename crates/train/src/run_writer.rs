@@ -4,12 +4,13 @@ use std::path::Path;
 
 use enmasse_data::Batch;
 use enmasse_device::Program;
+use enmasse_graph::Choices;
 
 use crate::charts::{Sheet, draw_classes};
 use crate::weights::{is_optimizer, read_tensors};
 use crate::{
-    Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunLog, TensorBoard,
-    TrainConfig, TrainError, TrainingData, locate_run,
+    Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunLog, RunPaths,
+    TensorBoard, TrainConfig, TrainError, TrainingData, locate_run,
 };
 
 /// An open run folder.
@@ -19,6 +20,8 @@ pub struct RunWriter {
     meta: CheckpointMeta,
     /// Epoch records go to both; none before the run begins.
     logs: Option<(RunLog, TensorBoard)>,
+    /// By which algorithms a tuned run computes.
+    choices: Choices,
     /// Until the end of the first epoch of a new run.
     sheet: Option<Sheet>,
 }
@@ -61,7 +64,21 @@ impl RunWriter {
                 return Err(TrainError::Resume(reason));
             }
         }
-        Ok((RunWriter { folder, meta, logs: None, sheet: None }, saved))
+        let choices = match &saved {
+            Some(checkpoint) if config.tune => known_choices(folder.paths(), &checkpoint.meta)?,
+            _ => Choices::default(),
+        };
+        Ok((RunWriter { folder, meta, logs: None, choices, sheet: None }, saved))
+    }
+
+    /// The choices of the run that is resumed, or those made since.
+    pub fn choices(&self) -> &Choices {
+        &self.choices
+    }
+
+    /// By what the run computes from here on.
+    pub fn choose(&mut self, choices: Choices) {
+        self.choices = choices;
     }
 
     /// Keeps what the run is, and opens the logs for the epochs from `position` on: later records of an interrupted run go.
@@ -70,6 +87,9 @@ impl RunWriter {
         self.folder.write_class_indices(&data.classes)?;
         if let Some(split) = &data.split {
             self.folder.write_split(split)?;
+        }
+        if config.tune {
+            self.folder.write_algorithms(&self.choices)?;
         }
         let log = RunLog::open(&self.folder.paths().metrics(), position.epoch)?;
         let board = TensorBoard::create(self.folder(), position.epoch)?;
@@ -134,5 +154,18 @@ impl RunWriter {
     fn checkpoint(&mut self, tensors: Vec<NamedTensor>, position: &Position) -> Checkpoint {
         position.write_to(&mut self.meta);
         Checkpoint { meta: self.meta.clone(), tensors }
+    }
+}
+
+/// The choices of a run that is resumed; none yet where it was not tuned. Other choices would give other bits.
+fn known_choices(paths: &RunPaths, meta: &CheckpointMeta) -> Result<Choices, TrainError> {
+    let was_tuned = || TrainConfig::from_toml(&meta.configuration).is_ok_and(|earlier| earlier.tune);
+    match paths.read_algorithms()? {
+        Some(choices) => Ok(choices),
+        None if was_tuned() => Err(TrainError::Resume(format!(
+            "{}: is missing, which says by what algorithms the run computes: bring it back, or go on by --tune=false",
+            paths.algorithms().display()
+        ))),
+        None => Ok(Choices::default()),
     }
 }

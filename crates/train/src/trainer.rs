@@ -15,10 +15,11 @@ use crate::agreement::{broadcast_state, check_ranks, compare_levels, compare_set
 use crate::evaluation::{EpochPosition, Evaluation, evaluate, predict};
 use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
+use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
 use crate::{
     DoneRecord, EpochRecord, Observer, OptimizerKind, Position, Preparation, Progress, Quiet, RankKind, Schedule,
-    Started, TrainConfig, TrainError, TrainingData, UnusedParameters,
+    Started, TrainConfig, TrainError, TrainingData, Tuning, UnusedParameters,
 };
 
 /// A model: from pictures and the number of classes to logits.
@@ -236,6 +237,7 @@ struct Session {
     evaluation: EvaluationInput,
     sharding: Sharding,
     preparation: Preparation,
+    tuning: Option<Tuning>,
     /// What was taken from `--weights`, on rank 0.
     pretrained: Option<Matching>,
     schedule: Schedule,
@@ -257,26 +259,30 @@ impl Session {
         let evaluation = EvaluationInput { pool, transform: preparation.evaluation.clone(), sharding };
         let validation = evaluation.loader(&data.validation)?;
 
-        let plans = compile_plans(config, &preparation, model, data.classes.len(), world_size)?;
-        let mut program = trainer.device.compile(plans, trainer.group.clone())?;
+        let mut plans = compile_plans(config, &preparation, model, data.classes.len(), world_size)?;
         if let Some(group) = group {
             compare_levels(group, trainer.device)?;
+        }
+        let (mut writer, saved) = match rank {
+            0 => RunWriter::open(config, data, &preparation).map(|(writer, saved)| (Some(writer), saved))?,
+            _ => (None, None),
+        };
+        let tuning = agree_on_algorithms(config, trainer.device, group, writer.as_mut(), &mut plans)?;
+        let mut program = trainer.device.compile(plans, trainer.group.clone())?;
+        if let Some(group) = group {
             compare_setup(group, config, data, program.as_ref())?;
         }
         initialize(program.as_mut(), config.seed)?;
         let mut pretrained = None;
         let mut position = Position::default();
-        let mut writer = None;
-        if rank == 0 {
-            let (opened, saved) = RunWriter::open(config, data, &preparation)?;
+        if let Some(writer) = &writer {
             if let Some(checkpoint) = saved {
-                let origin = opened.folder().display().to_string();
+                let origin = writer.folder().display().to_string();
                 write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
                 position = Position::from_meta(&checkpoint.meta);
             } else if let Some(weights) = &config.weights {
                 pretrained = Some(load_pretrained(program.as_mut(), weights)?);
             }
-            writer = Some(opened);
         }
         if let Some(group) = group {
             // Weights of a fresh run are a pure function of the seed, and only compared; what comes from a file is rank 0's.
@@ -301,6 +307,7 @@ impl Session {
             evaluation,
             sharding,
             preparation,
+            tuning,
             pretrained,
             schedule,
             position,
@@ -340,6 +347,7 @@ impl Session {
             device: trainer.device.name(),
             loader_threads: trainer.loader_threads,
             memory_bytes: memory.arenas + memory.scratch,
+            tuning: self.tuning,
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,

@@ -1,6 +1,8 @@
-//! Which algorithm a convolution gets: a function of shape, precision and instruction-set level, and of nothing else.
+//! Which algorithm a convolution gets: the plan's choice, or else a function of shape, precision and instruction-set level,
+//! and of nothing else.
 
 use enmasse_device::DeviceError;
+use enmasse_graph::Algorithm;
 
 use super::operand::{Operand, Side};
 use crate::conv::{
@@ -9,33 +11,15 @@ use crate::conv::{
 use crate::element::Element;
 use crate::instruction::{Instruction, kernel};
 
-/// How a convolution is computed.
-#[derive(Clone, Copy)]
-enum Algorithm {
-    /// Products over gathered pixels.
-    Direct,
-    /// Loops over pixels, for layers where every channel has a kernel of its own.
-    Depthwise,
-    /// Products between transforms of tiles.
-    Winograd,
-}
-
-impl Algorithm {
-    fn name(self) -> &'static str {
-        match self {
-            Algorithm::Direct => "direct",
-            Algorithm::Depthwise => "depthwise",
-            Algorithm::Winograd => "winograd",
-        }
-    }
-}
-
 impl Operand<'_> {
+    /// Where the plan chose what cannot compute the layer this is what can; that it differs is refused for all operations.
     fn algorithm(&self, shape: &ConvShape, pays: fn(&ConvShape) -> bool) -> Algorithm {
-        match () {
-            () if shape.is_depthwise() => Algorithm::Depthwise,
-            () if !self.preparation.exact && pays(shape) => Algorithm::Winograd,
-            () => Algorithm::Direct,
+        let winograd = !self.preparation.exact && winograd::applies(shape);
+        match self.chosen {
+            _ if shape.is_depthwise() => Algorithm::Depthwise,
+            Some(Algorithm::Winograd) if winograd => Algorithm::Winograd,
+            None if winograd && pays(shape) => Algorithm::Winograd,
+            _ => Algorithm::Direct,
         }
     }
 

@@ -62,14 +62,19 @@ impl<'a> Preparation<'a> {
     /// Prepares every instruction of the plan.
     pub(crate) fn run(&self) -> Result<Prepared, DeviceError> {
         let plan = self.plan;
-        let prepare = |node| {
-            let operand = Operand { preparation: self, node };
-            match operand.stores(DType::Bf16) {
+        let prepare = |(index, node)| {
+            let chosen = plan.algorithms.get(&index).copied();
+            let operand = Operand { preparation: self, node, chosen };
+            let instruction = match operand.stores(DType::Bf16) {
                 true => self.instruction::<Bf16>(&operand),
                 false => self.instruction::<f32>(&operand),
+            }?;
+            match chosen {
+                Some(chosen) if chosen.name() != instruction.algorithm => Err(operand.unsupported()),
+                _ => Ok(instruction),
             }
         };
-        let instructions = plan.instructions.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
+        let instructions = plan.instructions.iter().enumerate().map(prepare).collect::<Result<Vec<_>, _>>()?;
         let scratch = instructions.iter().fold(Scratch::default(), |scratch, i| scratch.max(i.scratch));
         let phases = Phase::ALL.map(|phase| {
             let start = plan.instructions.partition_point(|node| node.phase < phase);

@@ -1,7 +1,7 @@
 //! The operands of one node: checked shapes and element types, and addresses.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Node, Op, Rectifier, ValueId};
+use enmasse_graph::{Algorithm, Node, Op, Rectifier, ValueId};
 use enmasse_tensor::DType;
 
 use super::Preparation;
@@ -23,19 +23,16 @@ pub(super) enum Side {
 pub(super) struct Operand<'a> {
     pub preparation: &'a Preparation<'a>,
     pub node: &'a Node,
+    /// What the plan chose for it.
+    pub chosen: Option<Algorithm>,
 }
 
 impl Operand<'_> {
     /// The error for a node that no kernel takes.
     pub(super) fn unsupported(&self) -> DeviceError {
-        let Node { op, layer, inputs, outputs, .. } = self.node;
-        let describe = |&id: &ValueId| {
-            let value = self.preparation.plan.value(id);
-            format!("{}{}", value.dtype, value.shape)
-        };
-        let list = |ids: &[ValueId]| ids.iter().map(describe).collect::<Vec<_>>().join(", ");
-        let (inputs, outputs) = (list(inputs), list(outputs));
-        DeviceError::Unsupported(format!("layer {layer}: the cpu cannot run {op} ({inputs}) -> ({outputs})"))
+        let signature = self.preparation.plan.signature(self.node);
+        let by = self.chosen.map_or(String::new(), |algorithm| format!(" by {algorithm}"));
+        DeviceError::Unsupported(format!("layer {}: the cpu cannot run {signature}{by}", self.node.layer))
     }
 
     /// Whether some operand is stored so.

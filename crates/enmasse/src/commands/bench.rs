@@ -9,9 +9,11 @@ use clap::ArgMatches;
 use enmasse_cpu::{Cpu, Product, peak_gflops};
 use enmasse_data::DataKind;
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Mode, Options, Phase, compile_evaluation};
+use enmasse_graph::{Choices, Mode, Options, Phase, compile_evaluation};
 use enmasse_tensor::RandomStream;
-use enmasse_train::{Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, process_age};
+use enmasse_train::{
+    Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, process_age, tune,
+};
 use serde_json::json;
 
 use crate::commands::without_data;
@@ -38,7 +40,8 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;
     let device = Rank::alone().device(&config)?;
-    let mut program = program(&config, classes, evaluate, &device)?;
+    let mut output = Output::new(config.json);
+    let mut program = program(&config, classes, evaluate, &device, &mut output)?;
     let batch = config.batch_per_rank(1);
     let mode = if evaluate { Mode::Evaluate } else { Mode::Train };
     let profiled = matches.get_flag("profile");
@@ -56,7 +59,6 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
         true => Some(Profile::new(program.as_ref(), &device, mode, steps).map_err(Failure::error)?),
         false => None,
     };
-    let mut output = Output::new(config.json);
     match output.is_json() {
         true => output.json(json!({
             "images_per_second": images_per_second,
@@ -106,9 +108,10 @@ fn program(
     classes: usize,
     evaluate: bool,
     device: &dyn Device,
+    output: &mut Output,
 ) -> Result<Box<dyn Program>, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    let plans = if evaluate {
+    let mut plans = if evaluate {
         let (batch, size) = (config.batch_per_rank(1), config.picture_size(None));
         let options =
             Options { precision: config.precision, ..Options::new(config.model.clone(), batch, size, classes) };
@@ -117,6 +120,10 @@ fn program(
         let preparation = Preparation::new(config, DataKind::Folder);
         compile_plans(config, &preparation, &|x, classes| model.forward(x, classes), classes, 1)?
     };
+    if config.tune {
+        let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;
+        output.fact(format_args!("tuned: {tuning}"));
+    }
     let mut program = device.compile(plans, None).map_err(Failure::error)?;
     initialize(program.as_mut(), config.seed).map_err(Failure::error)?;
     Ok(program)

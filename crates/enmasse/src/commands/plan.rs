@@ -5,8 +5,8 @@ use std::fmt::Write;
 use clap::ArgMatches;
 use enmasse_data::DataKind;
 use enmasse_device::Device;
-use enmasse_graph::{Arena, Plan, Plans};
-use enmasse_train::{Preparation, compile_plans};
+use enmasse_graph::{Arena, Choices, Plan, Plans};
+use enmasse_train::{Preparation, compile_plans, tune};
 
 use crate::commands::without_data;
 use crate::failure::Failure;
@@ -26,15 +26,20 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let world_size = config.rank_count(cores());
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let forward = |x, classes| model.forward(x, classes);
-    let plans = compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &forward, classes, world_size)?;
+    let mut plans =
+        compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &forward, classes, world_size)?;
+    let device = Rank::alone().device(&config)?;
+    let mut output = Output::new(false);
+    if config.tune {
+        let (_, tuning) = tune(&device, &mut plans, Choices::default()).map_err(Failure::error)?;
+        output.fact(format_args!("tuned: {tuning}"));
+    }
     let plan = match &plans.train {
         Some(train) if !matches.get_flag("eval") => train,
         _ => &plans.evaluate,
     };
-    let device = Rank::alone().device(&config)?;
     let memory = device.memory(&plans);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
-    let mut output = Output::new(false);
     let text = plan.annotated(&algorithms);
     output.text(format_args!("{text}\n{}\n{}", memory_table(plan, &plans, memory.scratch), bucket_table(plan)));
     output.finish()

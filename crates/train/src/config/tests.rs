@@ -70,6 +70,9 @@ fn settings_that_contradict_each_other() {
     check(&[("nesterov", "true")], None);
     check(&[("nesterov", "true"), ("momentum", "0")], refused);
     check(&[("nesterov", "true"), ("optimizer", "adamw")], refused);
+    let refused = Some("tune true: --exact leaves nothing to choose; use one of them");
+    check(&[("tune", "true")], None);
+    check(&[("tune", "true"), ("exact", "true")], refused);
     let infinite = TrainConfig { lr: f64::INFINITY, ..TrainConfig::default() };
     assert_eq!(infinite.check().unwrap_err().to_string(), "lr inf: must be a finite number, above 0");
 }

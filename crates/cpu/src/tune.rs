@@ -1,0 +1,255 @@
+//! Which algorithm is the fastest for each convolution, by running them: every operation once, alone, on made-up data.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use enmasse_device::DeviceError;
+use enmasse_graph::{Algorithm, Arena, Choices, Node, Op, Plan, Plans, Slot, ValueId};
+use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
+
+use crate::instruction::{Instruction, Machine, StepValues};
+use crate::pool::Threads;
+use crate::prepare::Preparation;
+use crate::program::KernelOptions;
+use crate::scratch::{Context, Scratch};
+
+/// Each algorithm runs at least so often, the first time with cold caches and untouched memory.
+const LEAST_ROUNDS: usize = 3;
+/// All algorithms of an operation together run for so long, if they are fast enough to run more often.
+const ENOUGH: Duration = Duration::from_millis(100);
+/// What is chosen without measuring stays unless another takes less than this part of its time: runs on the same machine
+/// shall choose alike.
+const CLEARLY: f64 = 0.97;
+
+/// An operation that can be computed in several ways.
+struct Candidate {
+    signature: String,
+    /// A plan of the one instruction for each algorithm.
+    ways: Vec<(Algorithm, Plan)>,
+    /// What is chosen without measuring.
+    usual: &'static str,
+}
+
+/// Measures the convolutions of the plans that can be computed in several ways, but for those in `known`.
+pub(crate) fn tune(
+    plans: &Plans,
+    known: &Choices,
+    threads: Threads,
+    options: KernelOptions,
+) -> Result<Choices, DeviceError> {
+    let candidates = candidates(plans, known, options)?;
+    let mut choices = Choices::default();
+    if candidates.is_empty() {
+        return Ok(choices);
+    }
+    let (mut scratch, mut bytes) = (Scratch::default(), [0; 2]);
+    for (_, plan) in candidates.iter().flat_map(|candidate| &candidate.ways) {
+        scratch = scratch.max(prepare(plan, None, options)?.scratch);
+        bytes = [0, 1].map(|side| plan.arena_bytes(SIDES[side]).max(bytes[side]));
+    }
+    let bytes_in_all = bytes[0] + bytes[1] + scratch.bytes(threads.count);
+    let refused = |_| DeviceError::Memory { arena: "operands to measure with".into(), bytes: bytes_in_all };
+    let mut operands = AlignedBuffer::zeroed(bytes[0]).map_err(refused)?;
+    let results = AlignedBuffer::zeroed(bytes[1]).map_err(refused)?;
+    make_up(operands.as_f32_mut());
+    let context = Context::new(threads, options.isa, scratch).map_err(refused)?;
+    let mut machine = Machine { context, group: None, handles: Vec::new() };
+    let _pinned = machine.context.pool.pin_caller();
+    for candidate in candidates {
+        let prepare = |(algorithm, plan): &(Algorithm, Plan)| {
+            Ok((*algorithm, prepare(plan, Some([&operands, &results]), options)?, Duration::MAX))
+        };
+        let mut ways = candidate.ways.iter().map(prepare).collect::<Result<Vec<_>, DeviceError>>()?;
+        measure(&mut ways, &mut machine)?;
+        let least = |(algorithm, _, time): &(Algorithm, Instruction, Duration)| (*algorithm, time.as_secs_f64());
+        if let Some(algorithm) = fastest(ways.iter().map(least), candidate.usual) {
+            choices.insert(candidate.signature, algorithm);
+        }
+    }
+    Ok(choices)
+}
+
+/// The operations to measure, each once.
+fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<Vec<Candidate>, DeviceError> {
+    let (mut seen, mut candidates) = (HashSet::new(), Vec::new());
+    for plan in plans.train.iter().chain([&plans.evaluate]) {
+        for node in &plan.instructions {
+            if !matches!(node.op, Op::Conv2d(_) | Op::Conv2dBackwardData(_) | Op::Conv2dBackwardWeights(_)) {
+                continue;
+            }
+            let signature = plan.signature(node);
+            if known.get(&signature).is_some() || !seen.insert(signature.clone()) {
+                continue;
+            }
+            let usual = prepare(&alone(plan, node, None), None, options)?.algorithm;
+            let ways = Algorithm::ALL.map(|algorithm| (algorithm, alone(plan, node, Some(algorithm)))).into_iter();
+            // What cannot compute the operation is refused.
+            let ways: Vec<_> = ways.filter(|(_, plan)| prepare(plan, None, options).is_ok()).collect();
+            if ways.len() > 1 {
+                candidates.push(Candidate { signature, ways, usual });
+            }
+        }
+    }
+    Ok(candidates)
+}
+
+/// Where operands and results of a lone instruction lie: apart, so that operands stay what they were made up as.
+const SIDES: [Arena; 2] = [Arena::Input, Arena::Activations];
+
+/// A plan of one of `plan`'s instructions, by an algorithm of choice.
+fn alone(plan: &Plan, node: &Node, algorithm: Option<Algorithm>) -> Plan {
+    let (mut values, mut slots, mut arenas) = (Vec::new(), Vec::new(), Vec::new());
+    let mut place = |ids: &[ValueId], arena: Arena| {
+        let mut offset = 0;
+        let mut renumbered = Vec::new();
+        for &id in ids {
+            let value = plan.value(id).clone();
+            renumbered.push(ValueId(values.len()));
+            slots.push(Slot { arena, offset });
+            offset += (value.shape.elements() * value.dtype.size()).next_multiple_of(Plan::ALIGNMENT);
+            values.push(value);
+        }
+        arenas.push((arena, offset));
+        renumbered
+    };
+    let (inputs, outputs) = (place(&node.inputs, SIDES[0]), place(&node.outputs, SIDES[1]));
+    let instructions = vec![Node { inputs, outputs, ..node.clone() }];
+    let algorithms: BTreeMap<_, _> = algorithm.into_iter().map(|algorithm| (0, algorithm)).collect();
+    Plan { values, slots, instructions, algorithms, arenas, ..plan.clone() }
+}
+
+/// The one instruction of a plan, on memory for its operands and results; without, it can only be looked at.
+fn prepare(
+    plan: &Plan,
+    memory: Option<[&AlignedBuffer; 2]>,
+    options: KernelOptions,
+) -> Result<Instruction, DeviceError> {
+    let place = |arena: Arena| {
+        let side = SIDES.iter().position(|&side| side == arena);
+        side.zip(memory).map_or(std::ptr::null_mut(), |(side, memory)| memory[side].as_ptr())
+    };
+    let mut prepared = Preparation::of(plan, &place, options, 0).run()?;
+    let none = || DeviceError::Unsupported("a plan without instructions has nothing to measure".into());
+    prepared.instructions.pop().ok_or_else(none)
+}
+
+/// Numbers that suit both element types: a pair of equal bf16 numbers is an f32 of nearly their value.
+fn make_up(values: &mut [f32]) {
+    let mut random = RandomStream::new(0, "tune", 0, 0);
+    let mut number = || {
+        let bits = u32::from(Bf16::from_f32(random.uniform(-1.0, 1.0) as f32).to_bits());
+        f32::from_bits(bits << 16 | bits)
+    };
+    // A prime, so that rows of a map do not repeat each other.
+    const PERIOD: usize = 4099;
+    let period: Vec<f32> = (0..PERIOD).map(|_| number()).collect();
+    values.chunks_mut(PERIOD).for_each(|chunk| chunk.copy_from_slice(&period[..chunk.len()]));
+}
+
+/// Runs the ways in turns, so that whatever else the machine does meets all of them, and keeps the least time of each.
+fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machine) -> Result<(), DeviceError> {
+    let began = Instant::now();
+    for round in 0.. {
+        if round >= LEAST_ROUNDS && began.elapsed() >= ENOUGH {
+            break;
+        }
+        for (_, instruction, least) in &mut *ways {
+            let began = Instant::now();
+            // SAFETY: operands and results lie in buffers that nobody else uses and that outlive the machine's run.
+            unsafe { instruction.execute(machine, &StepValues::default()) }?;
+            *least = began.elapsed().min(*least);
+        }
+    }
+    Ok(())
+}
+
+/// The algorithm that takes least, of those that are clearly faster than the usual one; else that.
+fn fastest(seconds: impl Iterator<Item = (Algorithm, f64)>, usual: &str) -> Option<Algorithm> {
+    let weighed = seconds.map(|(algorithm, seconds)| {
+        let part = if algorithm.name() == usual { CLEARLY } else { 1.0 };
+        (algorithm, part * seconds)
+    });
+    weighed.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(algorithm, _)| algorithm)
+}
+
+#[cfg(test)]
+mod tests {
+    use enmasse_graph::{Conv, Options, Precision, Tensor, compile};
+
+    use super::*;
+    use crate::isa::Isa;
+
+    #[test]
+    fn the_usual_yields_to_what_is_clearly_faster() {
+        let check = |direct: f64, winograd: f64, usual: &str, expected: Algorithm| {
+            let seconds = [(Algorithm::Direct, direct), (Algorithm::Winograd, winograd)];
+            assert_eq!(fastest(seconds.into_iter(), usual), Some(expected), "{direct} {winograd} {usual}");
+        };
+        check(1.0, 2.0, "direct", Algorithm::Direct);
+        check(1.0, 2.0, "winograd", Algorithm::Direct);
+        check(2.0, 1.0, "direct", Algorithm::Winograd);
+        check(1.0, 0.98, "direct", Algorithm::Direct);
+        check(0.98, 1.0, "winograd", Algorithm::Winograd);
+        check(1.0, 1.0, "winograd", Algorithm::Winograd);
+        assert_eq!(fastest(std::iter::empty(), "direct"), None);
+    }
+
+    #[test]
+    fn made_up_data_are_numbers_of_both_types() {
+        let mut values = vec![f32::NAN; 10_000];
+        make_up(&mut values);
+        for value in values {
+            let bits = value.to_bits();
+            let halves = [bits as u16, (bits >> 16) as u16].map(|bits| Bf16::from_bits(bits).to_f32());
+            assert!(value.abs() <= 1.01 && halves.iter().all(|half| half.abs() <= 1.0), "{value}");
+        }
+    }
+
+    /// Two layers that compute the same, one that no transform suits, and one of a kernel per channel.
+    fn net(x: Tensor) -> Tensor {
+        let x = x.conv2d("first", Conv::new(16, 3).padding(1).no_bias()).relu();
+        let y = x.clone().conv2d("a", Conv::new(16, 3).padding(1).no_bias()).relu();
+        let y = y.conv2d("b", Conv::new(16, 3).padding(1).no_bias()) + x;
+        let y = y.conv2d("depthwise", Conv::new(16, 3).padding(1).groups(16).no_bias());
+        y.conv2d("strided", Conv::new(8, 3).stride(2).no_bias()).flatten().linear("fc", 3)
+    }
+
+    #[test]
+    fn every_operation_with_a_choice_gets_one() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let options = Options { precision, ..Options::new("net", 2, 9, 3) };
+            let plans = compile(&net, &options).unwrap();
+            let tune = |known: &Choices, exact| {
+                let kernels = KernelOptions { isa: Isa::detect(), exact };
+                tune(&plans, known, Threads { count: 2, cores: None }, kernels).unwrap()
+            };
+            let choices = tune(&Choices::default(), false);
+            // Of `first` forward and the weights' gradient. `b` shares with `a` forward, the weights' gradient, and the
+            // input's, but for what it adds to that which came through the shortcut.
+            let train = plans.train.as_ref().unwrap();
+            let signatures: HashSet<String> = (train.instructions.iter())
+                .filter(|node| ["first", "a", "b"].contains(&node.layer.as_str()))
+                .filter(|node| {
+                    matches!(node.op, Op::Conv2d(_) | Op::Conv2dBackwardData(_) | Op::Conv2dBackwardWeights(_))
+                })
+                .map(|node| train.signature(node))
+                .collect();
+            assert_eq!(choices.len(), signatures.len(), "{choices}");
+            let chosen = |signature: &String| choices.get(signature);
+            assert!(signatures.iter().all(|s| matches!(chosen(s), Some(Algorithm::Direct | Algorithm::Winograd))));
+
+            // What is known is not measured again.
+            let mut known = choices.clone();
+            assert_eq!(tune(&known, false), Choices::default());
+            let forgotten = signatures.iter().next().unwrap();
+            known = Choices::default();
+            for signature in signatures.iter().filter(|signature| *signature != forgotten) {
+                known.insert(signature.clone(), Algorithm::Direct);
+            }
+            let again = tune(&known, false);
+            assert!(again.len() == 1 && again.get(forgotten).is_some(), "{again}");
+            // Direct sums alone leave nothing to choose.
+            assert_eq!(tune(&Choices::default(), true), Choices::default());
+        }
+    }
+}

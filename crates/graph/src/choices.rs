@@ -1,0 +1,203 @@
+//! Algorithms that were chosen by measuring: a part of the plan, and a text that a run keeps and ranks send.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// How a device computes an operation that can be computed in several ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Products over gathered pixels.
+    Direct,
+    /// Loops over pixels, for layers where every channel has a kernel of its own.
+    Depthwise,
+    /// Products between transforms of tiles.
+    Winograd,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 3] = [Algorithm::Direct, Algorithm::Depthwise, Algorithm::Winograd];
+
+    /// The name in plans and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Direct => "direct",
+            Algorithm::Depthwise => "depthwise",
+            Algorithm::Winograd => "winograd",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The algorithm of each operation for which one was chosen, by the operation's [`crate::Plan::signature`]: layers that
+/// compute the same share it, and other layers, batches or precisions have others.
+///
+/// Its text has a line for each, behind one that counts them:
+///
+/// ```
+/// use enmasse_graph::{Algorithm, Choices};
+/// let mut choices = Choices::default();
+/// choices.insert("conv2d {kernel 3x3} (f32[1,9,9,8]) -> (f32[1,7,7,8])", Algorithm::Winograd);
+/// let text = "1 chosen by measuring\nwinograd conv2d {kernel 3x3} (f32[1,9,9,8]) -> (f32[1,7,7,8])\n";
+/// assert_eq!(choices.to_string(), text);
+/// assert_eq!(text.parse(), Ok(choices));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choices(BTreeMap<String, Algorithm>);
+
+/// What is wrong with the text of choices.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("line {line} {reason}")]
+pub struct ChoicesError {
+    /// Counted from 1.
+    line: usize,
+    reason: String,
+}
+
+/// Behind the number in the first line: whoever reads the file sees what it is.
+const TITLE: &str = " chosen by measuring";
+
+impl Choices {
+    /// The algorithm of the operation with this signature.
+    pub fn get(&self, signature: &str) -> Option<Algorithm> {
+        self.0.get(signature).copied()
+    }
+
+    /// Sets it.
+    pub fn insert(&mut self, signature: impl Into<String>, algorithm: Algorithm) {
+        self.0.insert(signature.into(), algorithm);
+    }
+
+    /// Adds those of `others`, which win where both have one.
+    pub fn extend(&mut self, others: Choices) {
+        self.0.extend(others.0);
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing was chosen.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Choices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}{TITLE}", self.len())?;
+        self.0.iter().try_for_each(|(signature, algorithm)| writeln!(f, "{algorithm} {signature}"))
+    }
+}
+
+impl FromStr for Choices {
+    type Err = ChoicesError;
+
+    fn from_str(text: &str) -> Result<Self, ChoicesError> {
+        let refuse = |line: usize, reason: String| Err(ChoicesError { line, reason });
+        let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+        let Some(count) = first.strip_suffix(TITLE).and_then(|number| number.parse::<usize>().ok()) else {
+            return refuse(1, format!("must be a number and \"{}\"", TITLE.trim_start()));
+        };
+        let mut choices = Choices::default();
+        for (index, line) in rest.lines().enumerate() {
+            let (name, signature) = line.split_once(' ').unwrap_or((line, ""));
+            let Some(algorithm) = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name) else {
+                let names = Algorithm::ALL.map(Algorithm::name).join(" or ");
+                return refuse(index + 2, format!("must begin with {names}, and not with {name:?}"));
+            };
+            if choices.0.insert(signature.to_owned(), algorithm).is_some() {
+                return refuse(index + 2, "chooses for the operation of a line before".to_owned());
+            }
+        }
+        match choices.len() {
+            // A line that was cut short lacks its end.
+            found if found == count && text.ends_with('\n') => Ok(choices),
+            found => refuse(1, format!("counts {count} operations, but there are {found} whole lines behind it")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Conv, Mode, Options, Plan, Tensor, compile};
+
+    #[test]
+    fn texts_that_are_refused() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(text.parse::<Choices>().unwrap_err().to_string(), expected, "{text:?}");
+        };
+        let title = "line 1 must be a number and \"chosen by measuring\"";
+        check("", title);
+        check("{}\n", title);
+        check("-1 chosen by measuring\n", title);
+        let cut = |count: usize, found: usize| {
+            format!("line 1 counts {count} operations, but there are {found} whole lines behind it")
+        };
+        check("2 chosen by measuring\ndirect a\n", &cut(2, 1));
+        check("0 chosen by measuring\ndirect a\n", &cut(0, 1));
+        check("1 chosen by measuring\n", &cut(1, 0));
+        let names = "must begin with direct or depthwise or winograd, and not with";
+        check("1 chosen by measuring\nfft a\n", &format!("line 2 {names} \"fft\""));
+        check("2 chosen by measuring\ndirect a\n\n", &format!("line 3 {names} \"\""));
+        check("2 chosen by measuring\ndirect a\nwinograd a\n", "line 3 chooses for the operation of a line before");
+        let mut whole = Choices::default();
+        whole.insert("conv2d", Algorithm::Direct);
+        whole.insert("conv2d_backward_data", Algorithm::Winograd);
+        let text = whole.to_string();
+        assert_eq!(text.parse(), Ok(whole));
+        for end in 0..text.len() {
+            assert!(text[..end].parse::<Choices>().is_err(), "cut behind {end} bytes");
+        }
+    }
+
+    /// Layers `a` and `b` compute the same, `c` does not.
+    fn net(x: Tensor) -> Tensor {
+        let x = x.conv2d("first", Conv::new(4, 3).padding(1));
+        let x = x.conv2d("a", Conv::new(4, 3).padding(1)).conv2d("b", Conv::new(4, 3).padding(1));
+        x.conv2d("c", Conv::new(4, 3)).flatten().linear("fc", 3)
+    }
+
+    #[test]
+    fn a_plan_takes_the_choices_of_its_operations_and_says_so() {
+        let plans = compile(&net, &Options::new("net", 2, 8, 3)).unwrap();
+        let signature = |plan: &Plan, layer: &str| {
+            let node = plan.instructions.iter().find(|node| node.layer == layer && node.op.name() == "conv2d");
+            plan.signature(node.unwrap())
+        };
+        let of_a = signature(&plans.evaluate, "a");
+        assert_eq!(of_a, "conv2d {kernel 3x3 padding 1x1} (f32[2,8,8,4], f32[3,3,4,4], f32[4]) -> (f32[2,8,8,4])");
+        assert_eq!(of_a, signature(plans.train.as_ref().unwrap(), "b"));
+        assert_ne!(of_a, signature(&plans.evaluate, "c"));
+
+        let mut choices = Choices::default();
+        choices.insert(of_a, Algorithm::Winograd);
+        choices.insert("conv2d of another batch", Algorithm::Direct);
+        let mut tuned = plans.clone();
+        tuned.choose(&choices);
+        for mode in [Mode::Train, Mode::Evaluate] {
+            let text = tuned.plan(mode).unwrap().to_string();
+            let lines: Vec<&str> = text.lines().filter(|line| line.ends_with(" by winograd, measured")).collect();
+            assert!(matches!(lines[..], [a, b] if a.contains("# a by") && b.contains("# b by")), "{lines:?}");
+            let plain = text.replace(" by winograd, measured", "");
+            assert_eq!(plain, plans.plan(mode).unwrap().to_string());
+        }
+        // What a device says is the same there.
+        let words = vec!["direct"; tuned.evaluate.instructions.len()];
+        let text = tuned.evaluate.annotated(&words).to_string();
+        assert_eq!(text.matches(" by winograd, measured\n").count(), 2);
+        assert_eq!(text.matches(" by direct\n").count(), words.len() - 2);
+        tuned.choose(&Choices::default());
+        assert_eq!(tuned, plans);
+    }
+}

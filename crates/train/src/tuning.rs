@@ -1,0 +1,95 @@
+//! `--tune`: rank 0 measures for all which algorithms are the fastest, and what it chose becomes part of every rank's plans
+//! and of the run.
+
+use std::fmt;
+use std::time::Instant;
+
+use enmasse_comm::Group;
+use enmasse_device::{Device, DeviceError};
+use enmasse_graph::{Choices, Plans};
+
+use crate::run_writer::RunWriter;
+use crate::{TrainConfig, TrainError};
+
+/// What tuning found, for people.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tuning {
+    /// Operations that were measured.
+    pub measured: usize,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Choices that were there already, from an earlier part of the run.
+    pub reused: usize,
+    /// Instructions of a step (of evaluation where nothing is trained) that run by another algorithm than they would untuned.
+    pub changed: usize,
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tuning { measured, seconds, reused, changed } = self;
+        if *reused > 0 {
+            write!(f, "{reused} choices reused; ")?;
+        }
+        write!(
+            f,
+            "{measured} operations measured in {seconds:.1} s; another algorithm than untuned: {changed} in a step"
+        )
+    }
+}
+
+/// Measures what `known` has no choice for, and makes all choices a part of the plans, which must have none.
+pub fn tune(device: &dyn Device, plans: &mut Plans, known: Choices) -> Result<(Choices, Tuning), DeviceError> {
+    let algorithms = |plans: &Plans| device.algorithms(plans.train.as_ref().unwrap_or(&plans.evaluate));
+    let untuned = algorithms(plans)?;
+    let began = Instant::now();
+    let found = device.tune(plans, &known)?;
+    let (seconds, measured, reused) = (began.elapsed().as_secs_f64(), found.len(), known.len());
+    let mut choices = known;
+    choices.extend(found);
+    plans.choose(&choices);
+    let changed = untuned.iter().zip(algorithms(plans)?).filter(|(untuned, tuned)| *untuned != tuned).count();
+    Ok((choices, Tuning { measured, seconds, reused, changed }))
+}
+
+/// Tunes on rank 0, if the configuration says so, and brings every rank's plans to its choices. `writer` is rank 0's: it knows
+/// what a resumed run chose, and keeps what is chosen now.
+pub(crate) fn agree_on_algorithms(
+    config: &TrainConfig,
+    device: &dyn Device,
+    group: Option<&Group>,
+    writer: Option<&mut RunWriter>,
+    plans: &mut Plans,
+) -> Result<Option<Tuning>, TrainError> {
+    let (mut own, mut tuning) = (String::new(), None);
+    if let Some(writer) = writer
+        && config.tune
+    {
+        let (choices, found) = tune(device, plans, writer.choices().clone())?;
+        own = choices.to_string();
+        tuning = Some(found);
+        writer.choose(choices);
+    }
+    let Some(group) = group else { return Ok(tuning) };
+    // Whatever a rank was told, so that ranks told different things meet where configurations are compared.
+    let texts = group.all_gather_bytes(own.as_bytes())?;
+    if let Some(text) = texts.first().filter(|text| !text.is_empty()) {
+        plans.choose(&String::from_utf8_lossy(text).parse()?);
+    }
+    Ok(tuning)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_it() {
+        let check = |measured, seconds, reused, changed, expected: &str| {
+            assert_eq!(Tuning { measured, seconds, reused, changed }.to_string(), expected);
+        };
+        let fresh = "12 operations measured in 2.3 s; another algorithm than untuned: 5 in a step";
+        check(12, 2.345, 0, 5, fresh);
+        let resumed = "12 choices reused; 0 operations measured in 0.0 s; another algorithm than untuned: 5 in a step";
+        check(0, 0.001, 12, 5, resumed);
+    }
+}

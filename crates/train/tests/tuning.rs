@@ -1,0 +1,194 @@
+//! Tuned runs: what was chosen is kept, reused and the same on every rank. A device with opinions takes the clock's place.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use enmasse_comm::Group;
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_data::{DataError, Dataset, Picture};
+use enmasse_device::{Device, DeviceError, Memory, Program};
+use enmasse_graph::{Algorithm, Choices, Conv, Plan, Plans, Tensor};
+use enmasse_train::{Checkpoint, Observer, RunPaths, Started, TrainConfig, TrainError, Trainer, TrainingData, Tuning};
+
+/// The CPU device, which "measures" that one algorithm is the fastest for everything that layer `b` computes.
+struct Opinionated {
+    cpu: Cpu,
+    favourite: Algorithm,
+    asked: AtomicUsize,
+}
+
+fn device(favourite: Algorithm) -> Opinionated {
+    let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+    Opinionated { cpu, favourite, asked: AtomicUsize::new(0) }
+}
+
+impl Device for Opinionated {
+    fn name(&self) -> String {
+        self.cpu.name()
+    }
+    fn levels(&self) -> Vec<&'static str> {
+        self.cpu.levels()
+    }
+    fn memory(&self, plans: &Plans) -> Memory {
+        self.cpu.memory(plans)
+    }
+    fn algorithms(&self, plan: &Plan) -> Result<Vec<&'static str>, DeviceError> {
+        self.cpu.algorithms(plan)
+    }
+    fn tune(&self, plans: &Plans, known: &Choices) -> Result<Choices, DeviceError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut choices = Choices::default();
+        for plan in plans.train.iter().chain([&plans.evaluate]) {
+            let nodes = plan.instructions.iter().filter(|node| node.layer == "b" && node.op.name().contains("conv2d"));
+            let signatures = nodes.map(|node| plan.signature(node)).filter(|signature| known.get(signature).is_none());
+            signatures.for_each(|signature| choices.insert(signature, self.favourite));
+        }
+        Ok(choices)
+    }
+    fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
+        self.cpu.compile(plans, group)
+    }
+}
+
+/// Two classes of noise.
+struct Noise(usize);
+
+impl Dataset for Noise {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 2
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let pixel = |i: usize| (index % 2 * 80 + (index * 7919 + i * 104_729) % 97) as u8;
+        Picture::new(8, 8, (0..192).map(pixel).collect())
+    }
+}
+
+fn data() -> TrainingData {
+    TrainingData::new(Arc::new(Noise(40)), Arc::new(Noise(8)))
+}
+
+/// Layer `b` is Winograd's if nobody chooses.
+fn net(x: Tensor, classes: usize) -> Tensor {
+    let x = x.conv2d("a", Conv::new(16, 3).padding(1).no_bias()).batch_norm("bn_a").relu();
+    let x = x.conv2d("b", Conv::new(16, 3).padding(1).no_bias()).batch_norm("bn_b").relu();
+    x.adaptive_avg_pool([1, 1]).flatten().linear("fc", classes)
+}
+
+fn config(out: &Path) -> TrainConfig {
+    TrainConfig {
+        model: "net".into(),
+        epochs: 2,
+        batch: Some(8),
+        size: Some(8),
+        tune: true,
+        save_every: 1,
+        out: Some(out.to_owned()),
+        ..TrainConfig::default()
+    }
+}
+
+struct Tuned<'a>(&'a mut Option<Tuning>);
+
+impl Observer for Tuned<'_> {
+    fn started(&mut self, started: &Started) {
+        *self.0 = started.tuning;
+    }
+}
+
+fn fit(config: TrainConfig, device: &Opinionated) -> Result<Option<Tuning>, TrainError> {
+    let mut tuning = None;
+    Trainer::new(config, device).observer(Tuned(&mut tuning)).fit(&net, &data())?;
+    Ok(tuning)
+}
+
+fn last(out: &Path) -> Checkpoint {
+    Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
+}
+
+#[test]
+fn a_resumed_run_reuses_its_choices_and_ends_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, cut, untuned, late] = ["whole", "cut", "untuned", "late"].map(|name| folder.path().join(name));
+    let direct = device(Algorithm::Direct);
+    // Forward, which evaluation shares, and two gradients.
+    let Tuning { measured, reused, changed, .. } = fit(config(&whole), &direct).unwrap().unwrap();
+    assert_eq!((measured, reused, changed), (3, 0, 3));
+    let without = TrainConfig { tune: false, ..config(&untuned) };
+    assert_eq!(fit(without, &direct).unwrap(), None);
+    assert_ne!(last(&whole).tensors, last(&untuned).tensors, "choices change nothing");
+    assert!(!RunPaths::new(&untuned).algorithms().exists());
+
+    fit(TrainConfig { max_steps: Some(7), ..config(&cut) }, &direct).unwrap();
+    let chosen = std::fs::read_to_string(RunPaths::new(&cut).algorithms()).unwrap();
+    assert_eq!(chosen.lines().filter(|line| line.starts_with("direct conv2d")).count(), 3, "{chosen}");
+    // What would now measure otherwise has nothing to say.
+    let winograd = device(Algorithm::Winograd);
+    let tuning = fit(TrainConfig { resume: true, ..config(&cut) }, &winograd).unwrap().unwrap();
+    assert_eq!((tuning.measured, tuning.reused, tuning.changed), (0, 3, 3));
+    assert_eq!(last(&cut).tensors, last(&whole).tensors);
+    assert_eq!(std::fs::read_to_string(RunPaths::new(&cut).algorithms()).unwrap(), chosen);
+
+    // A run may be tuned from its second part on.
+    fit(TrainConfig { max_steps: Some(7), tune: false, ..config(&late) }, &direct).unwrap();
+    let tuning = fit(TrainConfig { resume: true, ..config(&late) }, &direct).unwrap().unwrap();
+    assert_eq!((tuning.measured, tuning.reused), (3, 0));
+}
+
+#[test]
+fn choices_that_are_missing_or_damaged_end_a_resumed_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let direct = device(Algorithm::Direct);
+    fit(TrainConfig { max_steps: Some(2), ..config(&out) }, &direct).unwrap();
+    let file = RunPaths::new(&out).algorithms();
+    let whole = std::fs::read_to_string(&file).unwrap();
+    let resume = || {
+        let error = fit(TrainConfig { resume: true, max_steps: Some(3), ..config(&out) }, &direct).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text.replace(&format!("{}: ", file.display()), "")
+    };
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    assert!(resume().starts_with("is not what a run wrote: line 1 counts 3 operations, but"), "{}", resume());
+    std::fs::write(&file, whole.replace("direct", "fastest")).unwrap();
+    assert!(resume().starts_with("is not what a run wrote: line 2 must begin with direct or"), "{}", resume());
+    std::fs::write(&file, [0xff, 0xfe, b'\n']).unwrap();
+    assert!(resume().contains("algorithms.txt"), "{}", resume());
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(
+        resume(),
+        "is missing, which says by what algorithms the run computes: bring it back, or go on by --tune=false"
+    );
+    assert_eq!(last(&out).meta.optimizer_step, 2, "nothing was trained meanwhile");
+    let without = TrainConfig { resume: true, max_steps: Some(3), tune: false, ..config(&out) };
+    assert_eq!(fit(without, &direct).unwrap(), None);
+}
+
+#[test]
+fn all_ranks_compute_as_rank_0_chose() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, favourites: [Algorithm; 2], tune: [bool; 2]| {
+        let out = folder.path().join(name);
+        enmasse_launch::spawn(2, |group| {
+            let rank = group.rank();
+            let device = device(favourites[rank]);
+            let config = TrainConfig { batch: Some(4), check_ranks: true, tune: tune[rank], ..config(&out) };
+            Trainer::new(config, &device).group(group).fit(&net, &data())?;
+            Ok::<_, TrainError>(device.asked.load(Ordering::Relaxed))
+        })
+        .map(|asked| (asked, last(&out).tensors))
+    };
+    let (direct, winograd) = (Algorithm::Direct, Algorithm::Winograd);
+    let (asked, tensors) = run("mixed", [direct, winograd], [true; 2]).unwrap();
+    assert_eq!(asked, [1, 0], "rank 0 measures for all");
+    assert_eq!(tensors, run("direct", [direct; 2], [true; 2]).unwrap().1);
+    assert_ne!(tensors, run("winograd", [winograd; 2], [true; 2]).unwrap().1);
+    for (name, tune) in [("first", [true, false]), ("second", [false, true])] {
+        let error = run(name, [direct; 2], tune).unwrap_err().to_string();
+        assert!(error.contains("configuration") && error.contains("tune = "), "{error}");
+    }
+}
