@@ -1,7 +1,9 @@
 //! The cases, as in `fixtures/make.py`, and how a device runs one.
 
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Role, Tensor, Window, compile};
+use enmasse_graph::{
+    Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
+};
 use enmasse_models::{AlexNet, Block, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 use crate::fixture::Results;
@@ -10,6 +12,7 @@ use crate::formula;
 const CLASSES: usize = 10;
 
 /// A model with everything that its three steps depend on.
+#[derive(Clone)]
 pub struct Case {
     pub name: &'static str,
     pub seed: u64,
@@ -22,6 +25,8 @@ pub struct Case {
     pub freeze: &'static [&'static str],
     /// Mean and deviation per channel.
     pub normalization: (&'static [f32], &'static [f32]),
+    /// What maps are stored in.
+    pub precision: Precision,
     /// Where the biases of batch norms lie.
     pub centres: [f64; 2],
 }
@@ -62,6 +67,7 @@ const USUAL: Case = Case {
     label_smoothing: 0.0,
     freeze: &[],
     normalization: IMAGENET,
+    precision: Precision::F32,
     centres: [-2.0, 2.0],
 };
 
@@ -186,6 +192,7 @@ impl Case {
             optimizer: self.optimizer,
             mean: self.normalization.0.into(),
             deviation: self.normalization.1.into(),
+            precision: self.precision,
             freeze: Freeze::Patterns(self.freeze.iter().map(|pattern| pattern.to_string()).collect()),
             ..Options::new(self.name, self.batch / shards, 1, CLASSES)
         };
@@ -195,6 +202,26 @@ impl Case {
     /// Three training steps and an evaluation; what they gave has the names of the fixture. More than one shard is for a
     /// device that hosts all of them.
     pub fn run(&self, device: &dyn Device, shards: usize) -> Results {
+        let mut program = self.program(device, shards);
+        let mut results = Results::new();
+        for step in 1..=3 {
+            self.train(&mut *program, step, &mut results);
+        }
+        store_state(&*program, &mut results);
+        self.evaluate(&mut *program, &mut results);
+        results
+    }
+
+    /// The first step alone, and what it leaves behind.
+    pub fn run_step(&self, device: &dyn Device) -> Results {
+        let mut program = self.program(device, 1);
+        let mut results = Results::new();
+        self.train(&mut *program, 1, &mut results);
+        store_state(&*program, &mut results);
+        results
+    }
+
+    fn program(&self, device: &dyn Device, shards: usize) -> Box<dyn Program> {
         let plans = self.plans(shards);
         let mut program = device.compile(plans.clone(), None).unwrap();
         for tensor in plans.state.iter().filter(|tensor| !tensor.name.starts_with("optimizer.")) {
@@ -203,15 +230,7 @@ impl Case {
             let values = formula::initial(self.seed, &tensor.name, &tensor.layout.torch_shape(&tensor.shape), centres);
             program.load(&tensor.name, &values).unwrap();
         }
-        let mut results = Results::new();
-        for step in 1..=3 {
-            self.train(&mut *program, step, &mut results);
-        }
-        for tensor in &plans.state {
-            results.insert(format!("after/{}", tensor.name), program.store(&tensor.name).unwrap());
-        }
-        self.evaluate(&mut *program, &mut results);
-        results
+        program
     }
 
     fn train(&self, program: &mut dyn Program, step: u64, results: &mut Results) {
@@ -252,5 +271,11 @@ impl Case {
         // No case has dropout, which alone would read the indices.
         let sample_indices = &[0; 8][..self.batch];
         StepInputs { images, labels, sample_indices, epoch: 0, learning_rate: self.learning_rate, optimizer_step: step }
+    }
+}
+
+fn store_state(program: &dyn Program, results: &mut Results) {
+    for tensor in &program.plans().state {
+        results.insert(format!("after/{}", tensor.name), program.store(&tensor.name).unwrap());
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `fixtures/make.py` made the other side and says what is in it. The errors are printed with `--nocapture`.
 
+mod bf16;
 mod case;
 mod fixture;
 mod formula;
@@ -10,10 +11,17 @@ use std::collections::BTreeMap;
 
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::Device;
-use enmasse_reference::Reference;
+use enmasse_reference::{Reference, RoundingReference};
 
+use bf16::Candidate;
 use case::{CASES, Case};
 use fixture::Fixture;
+
+/// Largest error of a tensor in bf16, as a multiple of PyTorch's.
+const BF16_LIMIT: f64 = 1.5;
+
+/// The same with Winograd, whose rounding shows most in batch norm's statistics: 1.94 was measured.
+const BF16_WINOGRAD_LIMIT: f64 = 2.5;
 
 /// Runs a case on a device and compares everything; `floor` is the limit of the error per tensor.
 fn check(device: &dyn Device, case: &Case, shards: usize, floor: f64, twice_torch: bool) {
@@ -62,4 +70,42 @@ fn cpu_at_every_level() {
             CASES.iter().for_each(|case| check(&cpu, case, 1, floor, true));
         }
     }
+}
+
+fn check_in_bf16(case: &Case) {
+    let mut cpus = Vec::new();
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        for (exact, limit) in [(true, BF16_LIMIT), (false, BF16_WINOGRAD_LIMIT)] {
+            // One thread gives the bits of any number, without waiting for others.
+            let options = CpuOptions { threads: 1, isa: Some(isa), exact, ..CpuOptions::default() };
+            cpus.push((format!("{isa}{}", if exact { ", exact" } else { "" }), Cpu::new(options).unwrap(), limit));
+        }
+    }
+    // By exact sums first: what storing maps in bf16 costs, whatever the device.
+    let reference = Candidate { name: "reference".into(), device: &RoundingReference, limit: BF16_LIMIT };
+    let cpus = cpus.iter().map(|(name, cpu, limit)| Candidate { name: name.clone(), device: cpu, limit: *limit });
+    bf16::check(case, &[reference].into_iter().chain(cpus).collect::<Vec<_>>());
+}
+
+/// A test for each case, because together they take long.
+macro_rules! steps_in_bf16 {
+    ($($name:ident)+) => {
+        mod steps_in_bf16 {
+            use super::{CASES, check_in_bf16};
+
+            $(#[test]
+            fn $name() {
+                check_in_bf16(CASES.iter().find(|case| case.name == stringify!($name)).unwrap());
+            })+
+
+            #[test]
+            fn no_case_is_left_out() {
+                assert!(CASES.iter().map(|case| case.name).eq([$(stringify!($name)),+]));
+            }
+        }
+    };
+}
+steps_in_bf16! {
+    resnet18 resnet50 resnet18_nesterov resnet18_frozen resnet_cifar resnext wide_resnet alexnet vgg11 vgg13_bn
+    mobilenet_v2 lenet lenet_grey mlp grouped
 }
