@@ -109,6 +109,34 @@ fn train_eval_predict() {
 }
 
 #[test]
+fn a_run_in_bf16_is_evaluated_in_bf16() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let trained = train(&data, &run, &["--devices", "cpu:2", "--lr", "0.02", "--precision", "bf16-mixed", "--json"]);
+    let lines = trained.well().json();
+    let configuration = fs::read_to_string(run.join("config.toml")).unwrap();
+    assert!(configuration.contains("precision = \"bf16\""), "{configuration}");
+    let best = &lines[lines.len() - 1]["best_val_accuracy"];
+    let of_best = lines.iter().find(|epoch| epoch["val_accuracy"] == *best).unwrap();
+    let loss = |others: &[&str]| {
+        let fixed = ["eval", &run.display().to_string(), "--split", "val", "--batch", "4", "--json"];
+        enmasse(&[&fixed, others].concat()).well().json()[0]["loss"].clone()
+    };
+    // At any number of ranks, in processes of their own too.
+    for devices in ["cpu:1", "cpu:2"] {
+        assert_eq!(loss(&["--devices", devices]), of_best["val_loss"], "{devices}");
+        assert_ne!(loss(&["--devices", devices, "--precision", "f32"]), of_best["val_loss"], "{devices}");
+    }
+    let image = data.join("red/001.jpg").display().to_string();
+    let probabilities = |others: &[&str]| {
+        let fixed = ["predict", &run.display().to_string(), &image, "--json"];
+        enmasse(&[&fixed, others].concat()).well().json()[0]["top"].clone()
+    };
+    assert_eq!(probabilities(&[]), probabilities(&["--precision", "bf16"]));
+    assert_ne!(probabilities(&[]), probabilities(&["--precision", "f32"]));
+}
+
+#[test]
 fn the_same_seed_gives_the_same_losses_to_the_last_digit() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 10);
