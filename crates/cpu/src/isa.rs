@@ -19,8 +19,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with the dot product of bf16 pairs. In f32 it gives the bits of [`Isa::Avx512`].
     Avx512Bf16,
-    /// The same, and products of bf16 by the tiles of AMX, where the kernel permits them. Only emulated tiles have been
-    /// tested yet: no machine with AMX was at hand.
+    /// The same with the tiles of AMX for products of bf16, but for gradients of weights, where the kernel permits them.
+    /// It has been tested on emulated tiles only: no machine with AMX was at hand.
     Amx,
 }
 

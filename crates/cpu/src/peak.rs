@@ -1,8 +1,9 @@
 //! What this machine can do at most: multiply-adds per second of each instruction-set level, bytes per second of each
 //! level of memory, and the cost of a parallel section.
 //!
-//! Rates come from loops over independent accumulators that stay in registers, bandwidths from streams over a working
-//! set. Each figure is the best of several rounds, because whatever else runs on the machine only ever takes away.
+//! Rates come from loops over independent accumulators that stay in registers (in those of tiles at the level of AMX),
+//! bandwidths from streams over a working set. Each figure is the best of several rounds, because whatever else runs on
+//! the machine only ever takes away.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -182,7 +182,7 @@ settings! {
     loader_threads: Option<usize> = None, "N", at_least(1), Run;
     /// What activations and their gradients are stored in: bf16 takes half of the memory. Weights and sums are f32 either way.
     precision: Precision = Precision::F32, "TYPE", ANY, Run;
-    /// Instruction-set level of the kernels: portable, avx2, avx512 or avx512_bf16. Without it, the machine's best; ranks must have the same.
+    /// Instruction-set level of the kernels: portable, avx2, avx512, avx512_bf16 or amx. Without it, the machine's best; ranks must have the same.
     isa: Option<String> = None, "LEVEL", ANY, Run;
     /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
     exact: bool = false, "", ANY, Run;
