@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One step on the CPU beside PyTorch's, in turns, on synthetic data: forward, loss, backward, SGD with momentum and weight decay.
 
-    python benchmarks/cpu.py --peer PYTHON [--only train one-thread forward avx2 memory] [--rounds 2] [MODEL:SIZE:BATCH ...]
+    python benchmarks/cpu.py --peer PYTHON [--only train others one-thread forward avx2] [--rounds 2] [--shapes MODEL:SIZE:BATCH ...]
 
 --setup DIR makes a virtual environment with PyTorch and torchvision first, and takes it as the peer. Tables: train (a training step
 with --threads), one-thread, forward (evaluation), avx2 (both held to AVX2), each in --precisions.
@@ -169,14 +169,14 @@ def main():
     p.add_argument("--setup", type=Path, metavar="DIR", help="make such an interpreter there")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--rounds", type=int, default=2)
-    p.add_argument("--only", nargs="+", choices=TITLES, default=list(TITLES), metavar="TABLE")
+    p.add_argument("--only", nargs="+", choices=TITLES, default=list(TITLES), help="tables to measure for")
     p.add_argument("--precisions", nargs="+", choices=("f32", "bf16"), default=["f32", "bf16"])
     p.add_argument("--settings", nargs="+", choices=SETTINGS, default=SETTINGS, help="of PyTorch, to find its best among")
     p.add_argument("--memory", nargs="*", choices=MEMORY, default=list(MEMORY), help="settings of PyTorch's memory to try")
     p.add_argument("--results", type=Path, default=Path("target/cpu.jsonl"), metavar="FILE")
     p.add_argument("--tables", action="store_true", help="print the tables, run nothing")
     p.add_argument("--torch-step", nargs=5, help=argparse.SUPPRESS)
-    p.add_argument("shapes", nargs="*", metavar="MODEL:SIZE:BATCH")
+    p.add_argument("--shapes", nargs="+", metavar="MODEL:SIZE:BATCH", help="others than each table's own")
     a = p.parse_args()
     if a.torch_step:
         shape, precision, threads, setting, forward = a.torch_step
