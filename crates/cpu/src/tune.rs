@@ -14,12 +14,12 @@ use crate::program::KernelOptions;
 use crate::scratch::{Context, Scratch};
 
 /// Each algorithm runs at least so often, the first time with cold caches and untouched memory.
-const LEAST_ROUNDS: usize = 3;
+const LEAST_ROUNDS: usize = 5;
 /// All algorithms of an operation together run for so long, if they are fast enough to run more often.
 const ENOUGH: Duration = Duration::from_millis(100);
 /// What is chosen without measuring stays unless another takes less than this part of its time: runs on the same machine
 /// shall choose alike.
-const CLEARLY: f64 = 0.97;
+const CLEARLY: f64 = 0.95;
 
 /// An operation that can be computed in several ways.
 struct Candidate {
