@@ -95,7 +95,7 @@ fn depthwise<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
 }
 
 fn winograd<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
-    algorithm!("winograd", shape, isa, [2e-5, 1.5e-2], Winograd<E, E>, Winograd<E, E>, WinogradGradient<E, E>)
+    algorithm!("winograd", shape, isa, [2e-5, 1.5e-2], Winograd<E>, Winograd<E>, WinogradGradient<E>)
 }
 
 /// What a result should be, and how large the terms are that it is a sum of.

@@ -55,7 +55,7 @@ impl Operand<'_> {
         }
         let instruction = match algorithm {
             Algorithm::Depthwise => convolve!(Depthwise),
-            Algorithm::Winograd => convolve!(Winograd<E, E>),
+            Algorithm::Winograd => convolve!(Winograd<E>),
             Algorithm::Direct if pairs => convolve!(Gather<E, E>),
             Algorithm::Direct => convolve!(Gather<E, f32>),
         };
@@ -73,7 +73,7 @@ impl Operand<'_> {
                 kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
             }
             Algorithm::Winograd => {
-                let gradient = WinogradGradient::<E, E>::new(&shape, isa);
+                let gradient = WinogradGradient::<E>::new(&shape, isa);
                 kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
             }
             Algorithm::Direct => {

@@ -49,8 +49,8 @@ enum Work {
     Pieces,
 }
 
-/// A prepared convolution of maps stored as `E`, whose transforms are multiplied as `P`.
-pub(crate) struct Winograd<E, P> {
+/// A prepared convolution of maps stored as `E`, whose transforms are rounded and multiplied as such.
+pub(crate) struct Winograd<E> {
     isa: Isa,
     source: [usize; 3],
     result: [usize; 3],
@@ -67,10 +67,10 @@ pub(crate) struct Winograd<E, P> {
     products: Layout,
     /// Where the rows of these begin.
     rows: Vec<usize>,
-    elements: PhantomData<(E, P)>,
+    element: PhantomData<E>,
 }
 
-impl<E: Element, P: Element> Winograd<E, P> {
+impl<E: Element> Winograd<E> {
     /// `(x, w) -> y`, or `(dy, w) -> dx`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
         let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
@@ -83,14 +83,14 @@ impl<E: Element, P: Element> Winograd<E, P> {
         let filters = Filters { inputs, outputs, flipped: backward };
         let (columns, width) = (filters.columns(), panel_width(isa));
         // In words.
-        let (depth, piece_depth) = (filters.depth().div_ceil(P::PER_WORD), PIECE_DEPTHS / P::PER_WORD);
+        let (depth, piece_depth) = (filters.depth().div_ceil(E::PER_WORD), PIECE_DEPTHS / E::PER_WORD);
         let channels = filters.depth().max(columns);
         let most = if tiling.count > FEW_TILES { BLOCK_CHANNELS } else { ALWAYS_BLOCKS };
         let work = if channels > most { Work::Pieces } else { Work::Blocks };
         let (weights, most) = match work {
             Work::Blocks => {
                 let most = BLOCK_WORDS / (PLANES * (row_values(depth) + row_values(columns)));
-                let height = tile_rows::<P>(isa);
+                let height = tile_rows::<E>(isa);
                 // Few tiles: smaller blocks, for more threads.
                 let most = (most.min(tiling.count.div_ceil(TASKS)) / height).max(1) * height;
                 (WeightLayout::new(depth, columns, width), most)
@@ -109,7 +109,7 @@ impl<E: Element, P: Element> Winograd<E, P> {
         let piece_columns = all().map(|(_, columns)| columns.len()).max().unwrap_or(0);
         let (patches, products) = (Layout::rows(block_tiles, depth), Layout::rows(piece_tiles, piece_columns));
         let rows = (0..piece_tiles).map(|tile| tile * products.row).collect();
-        let elements = PhantomData;
+        let element = PhantomData;
         Winograd {
             isa,
             source,
@@ -123,7 +123,7 @@ impl<E: Element, P: Element> Winograd<E, P> {
             patches,
             products,
             rows,
-            elements,
+            element,
         }
     }
 
@@ -167,7 +167,7 @@ impl<E: Element, P: Element> Winograd<E, P> {
             context.pool.run(panels * self.filters.depth().div_ceil(DEPTHS), |task, _| {
                 let (panel, first) = (task % panels, task / panels * DEPTHS);
                 let depths = first..self.filters.depth().min(first + DEPTHS);
-                let place = panel * self.weights.panel + first / P::PER_WORD * self.weights.width;
+                let place = panel * self.weights.panel + first / E::PER_WORD * self.weights.width;
                 let out = transformed.part(place, transformed.len() - place);
                 // SAFETY: tasks write disjoint pieces of the scratch.
                 unsafe { job.transform_weights(depths, panel * self.weights.width, out) }
@@ -215,8 +215,8 @@ fn pieces(work: Work, tiles: usize, columns: usize, width: usize) -> Vec<(Range<
 }
 
 /// One run.
-struct Job<'a, E, P> {
-    conv: &'a Winograd<E, P>,
+struct Job<'a, E> {
+    conv: &'a Winograd<E>,
     source: Region<E>,
     weights: Region<f32>,
     /// All transformed weights, where threads take blocks.
@@ -226,17 +226,17 @@ struct Job<'a, E, P> {
     start: Start<E>,
 }
 
-impl<E: Element, P: Element> Job<'_, E, P> {
+impl<E: Element> Job<'_, E> {
     unsafe fn transform(&self, tiles: Range<usize>, out: Planes) {
         let Winograd { isa, source: size, offset, ref tiling, .. } = *self.conv;
         let patches = Patches::<E, 6> { source: self.source, size, tiling, offset, zeros: self.zeros };
         // SAFETY: the caller's promise.
-        unsafe { dispatch(isa, TransformPatches { patches, tiles, out, element: PhantomData::<P> }) }
+        unsafe { dispatch(isa, TransformPatches { patches, tiles, out }) }
     }
 
     unsafe fn transform_weights(&self, depths: Range<usize>, column: usize, out: Region<f32>) {
         let Winograd { isa, filters, weights: layout, .. } = *self.conv;
-        let (weights, element) = (self.weights, PhantomData::<P>);
+        let (weights, element) = (self.weights, PhantomData::<E>);
         // SAFETY: the caller's promise.
         unsafe { dispatch(isa, TransformWeights { filters, weights, depths, column, out, layout, element }) }
     }
@@ -245,12 +245,12 @@ impl<E: Element, P: Element> Job<'_, E, P> {
     unsafe fn weights(&self, depths: &Range<usize>, columns: &Range<usize>, scratch: Region<f32>) -> Region<f32> {
         let WeightLayout { width, panel, .. } = self.conv.weights;
         if self.conv.work == Work::Blocks {
-            let first = columns.start / width * panel + depths.start / P::PER_WORD * width;
+            let first = columns.start / width * panel + depths.start / E::PER_WORD * width;
             return self.transformed.part(first, self.transformed.len() - first);
         }
         for (index, column) in columns.clone().step_by(width).enumerate() {
             for first in depths.clone().step_by(DEPTHS) {
-                let place = index * panel + (first - depths.start) / P::PER_WORD * width;
+                let place = index * panel + (first - depths.start) / E::PER_WORD * width;
                 let out = scratch.part(place, self.conv.weights.len() - place);
                 // SAFETY: the caller's promise; the scratch is this thread's.
                 unsafe { self.transform_weights(first..depths.end.min(first + DEPTHS), column, out) }
@@ -276,9 +276,9 @@ impl<E: Element, P: Element> Job<'_, E, P> {
             let depths = first..depth.min(first + step);
             // SAFETY: the caller's promise.
             let b = unsafe { self.weights(&depths, columns, scratch) };
-            let words = depths.len().div_ceil(P::PER_WORD);
+            let words = depths.len().div_ceil(E::PER_WORD);
             let product = |plane| {
-                let place = plane * from.plane + tiles.start * from.row + first / P::PER_WORD;
+                let place = plane * from.plane + tiles.start * from.row + first / E::PER_WORD;
                 let c = products.data.at(plane * to.plane, (tiles.len() - 1) * to.row + columns.len());
                 Product {
                     rows: tiles.len(),
@@ -295,7 +295,7 @@ impl<E: Element, P: Element> Job<'_, E, P> {
                 }
             };
             // SAFETY: addresses as computed above; the products are this thread's.
-            unsafe { multiply::<P, f32, false>(isa, (0..PLANES).map(product)) };
+            unsafe { multiply::<E, f32, false>(isa, (0..PLANES).map(product)) };
         }
         let start = block.tiles.start;
         let transform = TransformResult {

@@ -37,8 +37,8 @@ const PIECE: [usize; 2] = [28, 128];
 /// Tiles per task where patches are shared.
 const PATCH_TILES: usize = 4;
 
-/// A prepared gradient of weights, of maps stored as `E`, whose transforms are multiplied as `P`.
-pub(crate) struct WinogradGradient<E, P> {
+/// A prepared gradient of weights, of maps stored as `E`, whose transforms are rounded and multiplied as such.
+pub(crate) struct WinogradGradient<E> {
     shape: ConvShape,
     isa: Isa,
     tiling: Tiling,
@@ -54,10 +54,10 @@ pub(crate) struct WinogradGradient<E, P> {
     products: Layout,
     /// Where these rows begin.
     rows: Vec<usize>,
-    elements: PhantomData<(E, P)>,
+    element: PhantomData<E>,
 }
 
-impl<E: Element, P: Element> WinogradGradient<E, P> {
+impl<E: Element> WinogradGradient<E> {
     /// `(x, dy) -> dw`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
         let tiling = Tiling::new(shape.batch, shape.output);
@@ -65,8 +65,8 @@ impl<E: Element, P: Element> WinogradGradient<E, P> {
         let shared = inputs.max(outputs) > ALONE_CHANNELS;
         let per_tile = PLANES * (row_values(inputs) + outputs.next_multiple_of(width));
         let (parts, most) = match shared {
-            true => (1, P::PER_WORD * SHARED_WORDS / per_tile),
-            false => (PARTS.min(PART_VALUES / (TAPS * inputs * outputs)), P::PER_WORD * BLOCK_TILES),
+            true => (1, E::PER_WORD * SHARED_WORDS / per_tile),
+            false => (PARTS.min(PART_VALUES / (TAPS * inputs * outputs)), E::PER_WORD * BLOCK_TILES),
         };
         let parts: Vec<Vec<_>> = even_pieces(tiling.count, tiling.count.div_ceil(parts.max(1)).max(PART_TILES))
             .map(|part| even_pieces(part.len(), most).map(|b| part.start + b.start..part.start + b.end).collect())
@@ -81,10 +81,10 @@ impl<E: Element, P: Element> WinogradGradient<E, P> {
         let piece_inputs = pieces.iter().map(|[inputs, _]| inputs.len()).max().unwrap_or(0);
         let products = Layout::rows(piece_inputs, step.min(outputs));
         let rows = (0..piece_inputs).map(|input| input * products.row).collect();
-        let words = block_tiles.div_ceil(P::PER_WORD);
+        let words = block_tiles.div_ceil(E::PER_WORD);
         let operands = [Layout::rows(words, inputs), Layout::panels(words, outputs, width)];
         let shape = *shape;
-        WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, products, rows, elements: PhantomData }
+        WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, products, rows, element: PhantomData }
     }
 
     /// Values of the gradient.
@@ -136,7 +136,7 @@ impl<E: Element, P: Element> WinogradGradient<E, P> {
                 let tiles = block.len();
                 context.pool.run(tiles.div_ceil(PATCH_TILES), |task, _| {
                     let (first, end) = (task * PATCH_TILES, tiles.min((task + 1) * PATCH_TILES));
-                    let operands = operands.map(|planes| planes.starting_at(first / P::PER_WORD));
+                    let operands = operands.map(|planes| planes.starting_at(first / E::PER_WORD));
                     // SAFETY: tasks write disjoint rows of the operands.
                     unsafe { job.transform(block.start + first..block.start + end, operands) }
                 });
@@ -170,22 +170,22 @@ impl<E: Element, P: Element> WinogradGradient<E, P> {
 }
 
 /// One run.
-struct Job<'a, E, P> {
-    of: &'a WinogradGradient<E, P>,
+struct Job<'a, E> {
+    of: &'a WinogradGradient<E>,
     x: Region<E>,
     dy: Region<E>,
     zeros: Region<E>,
 }
 
-impl<E: Element, P: Element> Job<'_, E, P> {
+impl<E: Element> Job<'_, E> {
     unsafe fn transform(&self, tiles: Range<usize>, [patches, gradients]: [Planes; 2]) {
         let WinogradGradient { isa, ref shape, ref tiling, .. } = *self.of;
-        let (zeros, element) = (self.zeros, PhantomData::<P>);
+        let zeros = self.zeros;
         let offset = shape.conv.window.padding.map(|padding| -(padding as isize));
         let x = Patches::<E, 6> { source: self.x, size: shape.input, tiling, offset, zeros };
         let dy = Patches::<E, 4> { source: self.dy, size: shape.output, tiling, offset: [0; 2], zeros };
-        let x = TransformTiles { patches: x, tiles: tiles.clone(), out: patches, element };
-        let dy = TransformTiles { patches: dy, tiles, out: gradients, element };
+        let x = TransformTiles { patches: x, tiles: tiles.clone(), out: patches };
+        let dy = TransformTiles { patches: dy, tiles, out: gradients };
         // SAFETY: the caller's promise.
         unsafe {
             dispatch(isa, x);
@@ -205,7 +205,7 @@ impl<E: Element, P: Element> Job<'_, E, P> {
     ) {
         let WinogradGradient { isa, ref shape, ref rows, .. } = *self.of;
         let width = panel_width(isa);
-        let (panels, depth) = (outputs.len().div_ceil(width), tiles.div_ceil(P::PER_WORD));
+        let (panels, depth) = (outputs.len().div_ceil(width), tiles.div_ceil(E::PER_WORD));
         let (a, b, c) = (patches.layout, gradients.layout, products.layout);
         for plane in 0..PLANES {
             let product = Product {
@@ -224,7 +224,7 @@ impl<E: Element, P: Element> Job<'_, E, P> {
                 init_rows: rows.as_ptr(),
             };
             // SAFETY: addresses as computed above; the products are this thread's.
-            unsafe { multiply::<P, f32, true>(isa, [product]) };
+            unsafe { multiply::<E, f32, true>(isa, [product]) };
         }
         let transform = TransformGradient {
             products,

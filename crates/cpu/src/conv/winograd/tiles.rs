@@ -1,6 +1,5 @@
 //! The transforms of tiles: patches of a tensor to 36 matrices, and 36 matrices to tiles of the result.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::transform;
@@ -162,22 +161,21 @@ unsafe fn one_dimension<S: Simd, const N: usize>(values: [S::V; 6]) -> [S::V; 6]
 }
 
 /// Transforms patches to matrices whose rows are tiles and whose words lie along the channels.
-pub(super) struct TransformPatches<'a, E, P, const N: usize> {
+pub(super) struct TransformPatches<'a, E, const N: usize> {
     pub patches: Patches<'a, E, N>,
     pub tiles: Range<usize>,
     pub out: Planes,
-    pub element: PhantomData<P>,
 }
 
-impl<E: Element, P: Element, const N: usize> Kernel for TransformPatches<'_, E, P, N> {
+impl<E: Element, const N: usize> Kernel for TransformPatches<'_, E, N> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.patches.size[2];
         for (row, tile) in self.tiles.clone().enumerate() {
             let pixels = self.patches.pixels(Some(tile));
-            let words = channels.div_ceil(P::PER_WORD);
-            let (out, plane): (*mut P, usize) =
-                (self.out.at(row, 0, words).cast(), self.out.layout.plane * P::PER_WORD);
+            let words = channels.div_ceil(E::PER_WORD);
+            let (out, plane): (*mut E, usize) =
+                (self.out.at(row, 0, words).cast(), self.out.layout.plane * E::PER_WORD);
             let mut channel = 0;
             // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last word.
             unsafe {
@@ -189,25 +187,25 @@ impl<E: Element, P: Element, const N: usize> Kernel for TransformPatches<'_, E, 
                     Self::transform::<Scalar>(&pixels, channel, out, plane);
                     channel += 1;
                 }
-                for channel in channels..words * P::PER_WORD {
-                    (0..PLANES).for_each(|i| *out.add(channel + i * plane) = P::ZERO);
+                for channel in channels..words * E::PER_WORD {
+                    (0..PLANES).for_each(|i| *out.add(channel + i * plane) = E::ZERO);
                 }
             }
         }
     }
 }
 
-impl<E: Element, P: Element, const N: usize> TransformPatches<'_, E, P, N> {
+impl<E: Element, const N: usize> TransformPatches<'_, E, N> {
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
-    unsafe fn transform<S: Simd>(pixels: &[[*const E; N]; N], channel: usize, out: *mut P, plane: usize) {
+    unsafe fn transform<S: Simd>(pixels: &[[*const E; N]; N], channel: usize, out: *mut E, plane: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             let half = columns::<S, E, N>(pixels, channel);
             for i in 0..6 {
                 let values = one_dimension::<S, N>(half[i]);
                 for j in 0..6 {
-                    P::store::<S>(out.add((i * 6 + j) * plane + channel), values[j]);
+                    E::store::<S>(out.add((i * 6 + j) * plane + channel), values[j]);
                 }
             }
         }
@@ -216,22 +214,21 @@ impl<E: Element, P: Element, const N: usize> TransformPatches<'_, E, P, N> {
 
 /// Transforms patches to matrices whose words lie along the tiles: a row is a tile in f32, two in bf16, the last of which
 /// may be filled up with zeros. Columns are channels.
-pub(super) struct TransformTiles<'a, E, P, const N: usize> {
+pub(super) struct TransformTiles<'a, E, const N: usize> {
     pub patches: Patches<'a, E, N>,
     pub tiles: Range<usize>,
     pub out: Planes,
-    pub element: PhantomData<P>,
 }
 
-impl<E: Element, P: Element, const N: usize> Kernel for TransformTiles<'_, E, P, N> {
+impl<E: Element, const N: usize> Kernel for TransformTiles<'_, E, N> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.patches.size[2];
         let filled = self.out.layout.filled(channels);
-        for (row, tile) in self.tiles.clone().step_by(P::PER_WORD).enumerate() {
+        for (row, tile) in self.tiles.clone().step_by(E::PER_WORD).enumerate() {
             let pixels = [
                 self.patches.pixels(Some(tile)),
-                self.patches.pixels(Some(tile + 1).filter(|next| P::PER_WORD > 1 && self.tiles.contains(next))),
+                self.patches.pixels(Some(tile + 1).filter(|next| E::PER_WORD > 1 && self.tiles.contains(next))),
             ];
             let mut channel = 0;
             // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last panel.
@@ -253,19 +250,19 @@ impl<E: Element, P: Element, const N: usize> Kernel for TransformTiles<'_, E, P,
     }
 }
 
-impl<E: Element, P: Element, const N: usize> TransformTiles<'_, E, P, N> {
+impl<E: Element, const N: usize> TransformTiles<'_, E, N> {
     #[inline(always)]
     unsafe fn transform<S: Simd>(&self, pixels: &[[[*const E; N]; N]; 2], row: usize, channel: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             let first = columns::<S, E, N>(&pixels[0], channel);
-            let second = if P::PER_WORD > 1 { columns::<S, E, N>(&pixels[1], channel) } else { first };
+            let second = if E::PER_WORD > 1 { columns::<S, E, N>(&pixels[1], channel) } else { first };
             let out = self.out.at(row, channel, S::LANES);
             for i in 0..6 {
                 let values = one_dimension::<S, N>(first[i]);
-                let others = if P::PER_WORD > 1 { one_dimension::<S, N>(second[i]) } else { values };
+                let others = if E::PER_WORD > 1 { one_dimension::<S, N>(second[i]) } else { values };
                 for j in 0..6 {
-                    S::store(out.add((i * 6 + j) * self.out.layout.plane), P::word::<S>(values[j], others[j]));
+                    S::store(out.add((i * 6 + j) * self.out.layout.plane), E::word::<S>(values[j], others[j]));
                 }
             }
         }
