@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::element::{Element, copy};
+use crate::gemm::WIDEST_PANEL;
 use crate::isa::{Kernel, Simd};
 use crate::region::Region;
 
@@ -212,14 +213,11 @@ pub(crate) struct PackPixelPanels<'a, E> {
     pub panel: usize,
 }
 
-/// The widest panel.
-const WIDEST: usize = 32;
-
 impl<E: Element> Kernel for PackPixelPanels<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Map { data, height, width, channels, first } = self.source;
-        let zeros = [E::ZERO; WIDEST];
+        let zeros = [E::ZERO; WIDEST_PANEL];
         let mut point = self.lattice.point(self.points.start);
         let mut left = self.points.len();
         for row in 0..left.div_ceil(E::PER_WORD) {
@@ -371,9 +369,9 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
         let column = panel * p.width;
         let columns = (p.columns() - column).min(p.width);
         let words = piece * PIECE_WORDS..p.words().min((piece + 1) * PIECE_WORDS);
-        let zeros = [0.0; WIDEST];
+        let zeros = [0.0; WIDEST_PANEL];
         // The transposed weights of some depths, `[depth][width]`.
-        let mut block = [0.0f32; 2 * PACK_WORDS * WIDEST];
+        let mut block = [0.0f32; 2 * PACK_WORDS * WIDEST_PANEL];
         for first in words.clone().step_by(PACK_WORDS) {
             let end = words.end.min(first + PACK_WORDS);
             if p.transposed {
@@ -393,7 +391,7 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
                     let depth = word * P::PER_WORD + half;
                     match () {
                         () if depth >= p.depth() => zeros.as_ptr(),
-                        () if p.transposed => block[(depth - first * P::PER_WORD) * WIDEST..].as_ptr(),
+                        () if p.transposed => block[(depth - first * P::PER_WORD) * WIDEST_PANEL..].as_ptr(),
                         () => self.weights.at(p.place(depth, group) + column, columns).cast_const(),
                     }
                 };
@@ -409,11 +407,11 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
 }
 
 impl<P: Element> PackWeights<'_, P> {
-    /// Copies the weights of some depths, which lie along the stored lines, to rows of `WIDEST` columns.
+    /// Copies the weights of some depths, which lie along the stored lines, to rows of `WIDEST_PANEL` columns.
     #[inline(always)]
     unsafe fn transpose(&self, depths: Range<usize>, group: usize, column: usize, columns: usize, block: &mut [f32]) {
         let p = self.panels;
-        for (row, depth) in block.chunks_exact_mut(WIDEST).zip(depths) {
+        for (row, depth) in block.chunks_exact_mut(WIDEST_PANEL).zip(depths) {
             let start = p.place(depth, group);
             for (j, to) in row[..columns].iter_mut().enumerate() {
                 // SAFETY: the caller's promise.

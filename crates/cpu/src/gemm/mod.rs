@@ -42,6 +42,9 @@ fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>;
     }
 }
 
+/// Columns of the widest panel of any level: two vectors of 16.
+pub(crate) const WIDEST_PANEL: usize = 32;
+
 /// Columns of a panel of B: two vectors.
 pub(crate) fn panel_width(isa: Isa) -> usize {
     2 * match isa {

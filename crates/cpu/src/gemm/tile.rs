@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::MAX_TILE_ROWS;
+use super::{MAX_TILE_ROWS, WIDEST_PANEL};
 use crate::element::Element;
 use crate::isa::Simd;
 
@@ -19,9 +19,6 @@ pub(super) struct Tile<C> {
     pub init_rows: *const usize,
 }
 
-/// The widest tile row: two vectors of 16.
-const WIDEST: usize = 32;
-
 /// Computes a tile of `M` rows and `W` vectors; panels of B are two vectors wide whatever `W` is.
 ///
 /// Accumulators stay in registers only while every use of them is unrolled, so they are copied out by the simplest of
@@ -37,7 +34,7 @@ where
     E: Element,
     C: Element,
 {
-    let mut sums = [MaybeUninit::<f32>::uninit(); MAX_TILE_ROWS * WIDEST];
+    let mut sums = [MaybeUninit::<f32>::uninit(); MAX_TILE_ROWS * WIDEST_PANEL];
     let (row, column) = if TRANSPOSED { (1, tile.stride) } else { (tile.stride, 1) };
     let sums: *mut f32 = sums.as_mut_ptr().cast();
     // SAFETY: the caller's promise about A and B; `sums` holds M rows of W vectors.

@@ -8,6 +8,7 @@ use super::tiles::Planes;
 use super::transform;
 use super::{PLANES, odd_lines};
 use crate::element::Element;
+use crate::gemm::WIDEST_PANEL;
 use crate::isa::{Kernel, Scalar, Simd};
 use crate::pack::pad_copy;
 use crate::region::Region;
@@ -15,8 +16,6 @@ use crate::region::Region;
 /// The most depths that are transformed at a time: each stored line of the weights is read while it is in the first-level
 /// cache.
 pub(super) const DEPTHS: usize = 16;
-/// Columns of the widest panel.
-const WIDEST: usize = 32;
 /// Taps of the filter.
 pub(super) const TAPS: usize = 9;
 
@@ -83,7 +82,7 @@ impl<P: Element> Kernel for TransformWeights<P> {
         let WeightLayout { width, plane, .. } = self.layout;
         let words = self.depths.len().div_ceil(P::PER_WORD);
         let values = words * P::PER_WORD * width;
-        let mut taps = [MaybeUninit::<f32>::uninit(); TAPS * DEPTHS * WIDEST];
+        let mut taps = [MaybeUninit::<f32>::uninit(); TAPS * DEPTHS * WIDEST_PANEL];
         let taps: *mut f32 = taps.as_mut_ptr().cast();
         // SAFETY: indices stay inside the stored weights, the rows of each plane, and the block of taps.
         unsafe {
