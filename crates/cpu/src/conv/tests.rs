@@ -240,6 +240,7 @@ fn layers_for_winograd() {
     for (batch, size, channels, padding) in [
         // Blocks of tiles; parts of the weight gradient, of several blocks.
         (3, [14, 13], [70, 50], [1, 1]),
+        (5, [3, 11], [20, 30], [1, 1]),
         (70, [14, 16], [17, 33], [1, 1]),
         (6, [16, 14], [140, 40], [1, 1]),
         // Patches that all threads share: pieces of tiles, columns and depths, and several blocks.
@@ -264,10 +265,13 @@ fn where_winograd_pays() {
     check(layer(128, 4, [128, 128]), [true, true]);
     check(layer(16, 7, [512, 512]), [true, true]);
     // Most taps of a tiny map are padding.
-    for size in [1, 2, 3, 5] {
+    for size in [1, 2] {
         check(layer(128, size, [256, 256]), [false, false]);
     }
-    check(layer(128, 6, [256, 256]), [true, true]);
+    for size in [3, 5, 6] {
+        check(layer(128, size, [256, 256]), [true, true]);
+    }
+    check(layer(16, 3, [512, 512]), [true, false]);
     // One image: transformed weights serve few tiles.
     check(layer(1, 7, [512, 512]), [true, false]);
     check(layer(1, 4, [512, 512]), [false, false]);

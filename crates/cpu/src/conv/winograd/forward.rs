@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::tiles::{Layout, Patches, Planes, Tiling, TransformPatches, TransformResult};
+use super::tiles::{Layout, Patches, Planes, TransformPatches, TransformResult};
+use super::tiling::Tiling;
 use super::weights::{DEPTHS, Filters, TransformWeights, WeightLayout};
 use super::{PLANES, even_pieces, odd_lines, row_values};
 use crate::conv::{ConvShape, Start};
@@ -85,14 +86,14 @@ impl<E: Element> Winograd<E> {
         // In words.
         let (depth, piece_depth) = (filters.depth().div_ceil(E::PER_WORD), PIECE_DEPTHS / E::PER_WORD);
         let channels = filters.depth().max(columns);
-        let most = if tiling.count > FEW_TILES { BLOCK_CHANNELS } else { ALWAYS_BLOCKS };
+        let most = if tiling.count() > FEW_TILES { BLOCK_CHANNELS } else { ALWAYS_BLOCKS };
         let work = if channels > most { Work::Pieces } else { Work::Blocks };
         let (weights, most) = match work {
             Work::Blocks => {
                 let most = BLOCK_WORDS / (PLANES * (row_values(depth) + row_values(columns)));
                 let height = tile_rows::<E>(isa);
                 // Few tiles: smaller blocks, for more threads.
-                let most = (most.min(tiling.count.div_ceil(TASKS)) / height).max(1) * height;
+                let most = (most.min(tiling.count().div_ceil(TASKS)) / height).max(1) * height;
                 (WeightLayout::new(depth, columns, width), most)
             }
             Work::Pieces => {
@@ -100,7 +101,14 @@ impl<E: Element> Winograd<E> {
                 (weights, SHARED_WORDS / (PLANES * row_values(depth)))
             }
         };
-        let blocks: Vec<Block> = even_pieces(tiling.count, most)
+        // A thread's own block is of one class, so that its products are of equally many rows.
+        let whole = 0..tiling.count();
+        let runs: Vec<Range<usize>> = if work == Work::Blocks { tiling.classes().collect() } else { vec![whole] };
+        let blocks: Vec<Block> = runs
+            .into_iter()
+            .flat_map(|run| {
+                even_pieces(run.len(), most).map(move |piece| run.start + piece.start..run.start + piece.end)
+            })
             .map(|tiles| Block { pieces: pieces(work, tiles.len(), columns, width), tiles })
             .collect();
         let block_tiles = blocks.iter().map(|block| block.tiles.len()).max().unwrap_or(0);
@@ -267,7 +275,8 @@ impl<E: Element> Job<'_, E> {
         patches: Planes,
         scratch: Region<f32>,
     ) {
-        let Winograd { isa, ref filters, work, ref weights, products: to, ref rows, .. } = *self.conv;
+        let Winograd { isa, ref tiling, ref filters, work, ref weights, products: to, ref rows, .. } = *self.conv;
+        let own = block.tiles.start + tiles.start..block.tiles.start + tiles.end;
         let products = Planes { data: scratch.part(0, to.len()), layout: to };
         let scratch = scratch.part(to.len(), scratch.len() - to.len());
         let (from, depth) = (patches.layout, filters.depth());
@@ -278,13 +287,15 @@ impl<E: Element> Job<'_, E> {
             let b = unsafe { self.weights(&depths, columns, scratch) };
             let words = depths.len().div_ceil(E::PER_WORD);
             let product = |plane| {
-                let place = plane * from.plane + tiles.start * from.row + first / E::PER_WORD;
-                let c = products.data.at(plane * to.plane, (tiles.len() - 1) * to.row + columns.len());
-                Product {
-                    rows: tiles.len(),
+                let needing = tiling.needing(plane, &own);
+                let last = needing.len().checked_sub(1)?;
+                let place = plane * from.plane + (tiles.start + needing.start) * from.row + first / E::PER_WORD;
+                let c = products.data.at(plane * to.plane + needing.start * to.row, last * to.row + columns.len());
+                Some(Product {
+                    rows: needing.len(),
                     columns: columns.len(),
                     depth: words,
-                    a: patches.data.at(place, (tiles.len() - 1) * from.row + words),
+                    a: patches.data.at(place, last * from.row + words),
                     stride: from.row,
                     b: b.at(plane * weights.plane, (columns.len().div_ceil(weights.width) - 1) * weights.panel),
                     panel: weights.panel,
@@ -292,16 +303,15 @@ impl<E: Element> Job<'_, E> {
                     c_rows: rows.as_ptr(),
                     init: if first == 0 { std::ptr::null() } else { c.cast_const() },
                     init_rows: rows.as_ptr(),
-                }
+                })
             };
             // SAFETY: addresses as computed above; the products are this thread's.
-            unsafe { multiply::<E, f32, false>(isa, (0..PLANES).map(product)) };
+            unsafe { multiply::<E, f32, false>(isa, (0..PLANES).filter_map(product)) };
         }
-        let start = block.tiles.start;
         let transform = TransformResult {
             products,
-            tiling: &self.conv.tiling,
-            tiles: start + tiles.start..start + tiles.end,
+            tiling,
+            tiles: own,
             result: self.result,
             size: self.conv.result,
             channels: columns.clone(),

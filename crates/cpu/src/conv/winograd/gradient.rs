@@ -8,7 +8,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::tiles::{Layout, Patches, Planes, Tiling, TransformTiles};
+use super::tiles::{Layout, Patches, Planes, TransformTiles};
+use super::tiling::Tiling;
 use super::weights::{TAPS, TransformGradient};
 use super::{PLANES, even_pieces, odd_lines, row_values};
 use crate::conv::ConvShape;
@@ -68,7 +69,7 @@ impl<E: Element> WinogradGradient<E> {
             true => (1, E::PER_WORD * SHARED_WORDS / per_tile),
             false => (PARTS.min(PART_VALUES / (TAPS * inputs * outputs)), E::PER_WORD * BLOCK_TILES),
         };
-        let parts: Vec<Vec<_>> = even_pieces(tiling.count, tiling.count.div_ceil(parts.max(1)).max(PART_TILES))
+        let parts: Vec<Vec<_>> = even_pieces(tiling.count(), tiling.count().div_ceil(parts.max(1)).max(PART_TILES))
             .map(|part| even_pieces(part.len(), most).map(|b| part.start + b.start..part.start + b.end).collect())
             .collect();
         let step = PIECE[1].min(outputs).next_multiple_of(width);
@@ -143,7 +144,7 @@ impl<E: Element> WinogradGradient<E> {
                 context.pool.run(self.pieces.len(), |task, thread| {
                     let (piece, products) = (&self.pieces[task], products(thread));
                     // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own scratch.
-                    unsafe { job.multiply(piece, tiles, operands, products, dw, number > 0) }
+                    unsafe { job.multiply(piece, block, operands, products, dw, number > 0) }
                 });
             }
             return;
@@ -156,7 +157,7 @@ impl<E: Element> WinogradGradient<E> {
                 unsafe {
                     job.transform(block.clone(), operands);
                     for piece in &self.pieces {
-                        job.multiply(piece, block.len(), operands, products(thread), dw, number > 0);
+                        job.multiply(piece, block, operands, products(thread), dw, number > 0);
                     }
                 }
             }
@@ -193,39 +194,48 @@ impl<E: Element> Job<'_, E> {
         }
     }
 
-    /// One piece of the gradient, from the tiles of a block.
+    /// One piece of the gradient, from a block of tiles.
     unsafe fn multiply(
         &self,
         [inputs, outputs]: &[Range<usize>; 2],
-        tiles: usize,
+        tiles: &Range<usize>,
         [patches, gradients]: [Planes; 2],
         products: Planes,
         dw: Region<f32>,
         add: bool,
     ) {
-        let WinogradGradient { isa, ref shape, ref rows, .. } = *self.of;
+        let WinogradGradient { isa, ref shape, ref tiling, ref rows, .. } = *self.of;
         let width = panel_width(isa);
-        let (panels, depth) = (outputs.len().div_ceil(width), tiles.div_ceil(E::PER_WORD));
+        let panels = outputs.len().div_ceil(width);
         let (a, b, c) = (patches.layout, gradients.layout, products.layout);
-        for plane in 0..PLANES {
-            let product = Product {
+        let product = |plane| {
+            // Words of tiles that need the plane. Others would add zeros: those in a word with one that does, and the one
+            // that stands in for none.
+            let needing = tiling.needing(plane, tiles);
+            let words = match needing.is_empty() {
+                true => 0..1,
+                false => needing.start / E::PER_WORD..needing.end.div_ceil(E::PER_WORD),
+            };
+            let depth = words.len();
+            let place = outputs.start / width * b.panel + words.start * width;
+            Product {
                 rows: inputs.len(),
                 columns: outputs.len(),
                 depth,
-                a: patches.data.at(plane * a.plane + inputs.start, (depth - 1) * a.row + inputs.len()),
-                stride: a.row,
-                b: gradients
+                a: patches
                     .data
-                    .at(plane * b.plane + outputs.start / width * b.panel, (panels - 1) * b.panel + depth * width),
+                    .at(plane * a.plane + words.start * a.row + inputs.start, (depth - 1) * a.row + inputs.len()),
+                stride: a.row,
+                b: gradients.data.at(plane * b.plane + place, (panels - 1) * b.panel + depth * width),
                 panel: b.panel,
                 c: products.data.at(plane * c.plane, (inputs.len() - 1) * c.row + outputs.len()),
                 c_rows: rows.as_ptr(),
                 init: std::ptr::null(),
                 init_rows: rows.as_ptr(),
-            };
-            // SAFETY: addresses as computed above; the products are this thread's.
-            unsafe { multiply::<E, f32, true>(isa, [product]) };
-        }
+            }
+        };
+        // SAFETY: addresses as computed above; the products are this thread's.
+        unsafe { multiply::<E, f32, true>(isa, (0..PLANES).map(product)) };
         let transform = TransformGradient {
             products,
             gradient: dw,

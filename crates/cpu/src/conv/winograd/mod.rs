@@ -26,13 +26,14 @@
 mod forward;
 mod gradient;
 mod tiles;
+mod tiling;
 mod transform;
 mod weights;
 
 use std::ops::Range;
 
 use super::{ConvShape, geometry};
-use tiles::Tiling;
+use tiling::Tiling;
 
 pub(crate) use forward::Winograd;
 pub(crate) use gradient::WinogradGradient;
@@ -67,28 +68,26 @@ pub(crate) fn applies(shape: &ConvShape) -> bool {
 /// Channels below which direct sums are as fast: vectors of a tile's channels would be mostly empty.
 const CHANNELS: usize = 16;
 /// Tiles below which the transforms of weights outweigh what products save: forward and data, gradient of weights.
-const TILES: [usize; 2] = [4, 16];
+const TILES: [usize; 2] = [4, 32];
 
 /// Whether the algorithm is faster than direct sums, forward and for the gradient of the input, by what was measured on
 /// AVX-512 (Zen 5), with AVX2 and portable instructions there: 2.5 to 3.5 times as fast on maps of 7x7 and more, or of
-/// 4x4; as fast on 5x5 and 3x3; half as fast on 2x2, where direct sums skip most taps.
+/// 4x4; 1.2 to 1.4 times on 5x5 and 3x3; half as fast on 2x2, where direct sums skip most taps.
 pub(crate) fn pays(shape: &ConvShape) -> bool {
-    let tiles = Tiling::new(shape.batch, shape.output).count.min(Tiling::new(shape.batch, shape.input).count);
+    let tilings = [shape.output, shape.input].map(|size| Tiling::new(shape.batch, size));
+    let tiles = tilings.iter().map(Tiling::count).min().unwrap_or(0);
     let direct = match shape.cut_at_borders() {
         true => (0..2).map(|axis| met_taps(shape, axis)).product(),
         false => 9 * shape.output[0] * shape.output[1],
     };
     let channels = shape.input[2].min(shape.output[2]);
     // A good part must be saved: at least a third of the multiplications.
-    applies(shape)
-        && channels >= CHANNELS
-        && tiles >= TILES[0]
-        && 2 * shape.batch * direct >= 3 * PLANES * Tiling::new(shape.batch, shape.output).count
+    applies(shape) && channels >= CHANNELS && tiles >= TILES[0] && 2 * shape.batch * direct >= 3 * tilings[0].products()
 }
 
 /// The same for the gradient of the weights.
 pub(crate) fn gradient_pays(shape: &ConvShape) -> bool {
-    pays(shape) && Tiling::new(shape.batch, shape.output).count >= TILES[1]
+    pays(shape) && Tiling::new(shape.batch, shape.output).count() >= TILES[1]
 }
 
 /// How often a tap meets the map along an axis, over all results.

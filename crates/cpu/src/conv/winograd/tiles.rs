@@ -2,38 +2,13 @@
 
 use std::ops::Range;
 
+use super::tiling::{TILE, Tile, Tiling};
 use super::transform;
 use super::{PLANES, odd_lines, row_values};
 use crate::conv::Start;
 use crate::element::Element;
 use crate::isa::{Kernel, Scalar, Simd};
 use crate::region::Region;
-
-/// Pixels along each side of a tile of the result.
-pub(super) const TILE: usize = 4;
-
-/// The tiles of a tensor `[batch, height, width, channels]`, in row-major order; those at the lower and right edge may
-/// reach over it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tiling {
-    rows: usize,
-    columns: usize,
-    /// Tiles of all images.
-    pub count: usize,
-}
-
-impl Tiling {
-    pub(super) fn new(batch: usize, size: [usize; 3]) -> Self {
-        let (rows, columns) = (size[0].div_ceil(TILE), size[1].div_ceil(TILE));
-        Tiling { rows, columns, count: batch * rows * columns }
-    }
-
-    /// Image, and row and column of the tile's first pixel.
-    fn place(&self, tile: usize) -> (usize, usize, usize) {
-        let (row, column) = (tile / self.columns, tile % self.columns);
-        (row / self.rows, row % self.rows * TILE, column * TILE)
-    }
-}
 
 /// Where the words of 36 matrices lie, which have a row per tile (or per two) and columns in panels.
 #[derive(Clone, Copy, Debug)]
@@ -114,16 +89,17 @@ pub(super) struct Patches<'a, E, const N: usize> {
 }
 
 impl<E: Element, const N: usize> Patches<'_, E, N> {
-    /// Where the pixels of a tile's patch are; zeros where there is no tile.
+    /// Where the pixels of a tile's patch are; zeros where there is no tile, outside of the map, and where a tile is not
+    /// whole: its patch is smaller by as much.
     #[inline(always)]
     fn pixels(&self, tile: Option<usize>) -> [[*const E; N]; N] {
         let [height, width, channels] = self.size;
         let mut pixels = [[self.zeros.at(0, channels).cast_const(); N]; N];
-        let Some(tile) = tile else { return pixels };
-        let (image, top, left) = self.tiling.place(tile);
-        let (top, left) = (top as isize + self.offset[0], left as isize + self.offset[1]);
-        for (y, pixels) in (top..).zip(&mut pixels) {
-            for (x, pixel) in (left..).zip(pixels) {
+        let Some(&Tile { image, corner, size }) = tile.map(|tile| &self.tiling.tiles[tile]) else { return pixels };
+        let [top, left] = [0, 1].map(|axis| corner[axis] as isize + self.offset[axis]);
+        let [rows, columns] = size.map(|size| N - TILE + size);
+        for (y, pixels) in (top..).zip(&mut pixels[..rows]) {
+            for (x, pixel) in (left..).zip(&mut pixels[..columns]) {
                 if (0..height as isize).contains(&y) && (0..width as isize).contains(&x) {
                     let place = (image * height + y as usize) * width + x as usize;
                     *pixel = self.source.at(place * channels, channels);
@@ -160,7 +136,8 @@ unsafe fn one_dimension<S: Simd, const N: usize>(values: [S::V; 6]) -> [S::V; 6]
     unsafe { if N == 6 { transform::source::<S>(values) } else { transform::result_gradient::<S>(values) } }
 }
 
-/// Transforms patches to matrices whose rows are tiles and whose words lie along the channels.
+/// Transforms patches to matrices whose rows are tiles and whose words lie along the channels. What a tile does not need is
+/// not written.
 pub(super) struct TransformPatches<'a, E, const N: usize> {
     pub patches: Patches<'a, E, N>,
     pub tiles: Range<usize>,
@@ -173,6 +150,7 @@ impl<E: Element, const N: usize> Kernel for TransformPatches<'_, E, N> {
         let channels = self.patches.size[2];
         for (row, tile) in self.tiles.clone().enumerate() {
             let pixels = self.patches.pixels(Some(tile));
+            let points = self.patches.tiling.tiles[tile].points();
             let words = channels.div_ceil(E::PER_WORD);
             let (out, plane): (*mut E, usize) =
                 (self.out.at(row, 0, words).cast(), self.out.layout.plane * E::PER_WORD);
@@ -180,11 +158,11 @@ impl<E: Element, const N: usize> Kernel for TransformPatches<'_, E, N> {
             // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last word.
             unsafe {
                 while channel + S::LANES <= channels {
-                    Self::transform::<S>(&pixels, channel, out, plane);
+                    Self::transform::<S>(&pixels, channel, out, plane, points);
                     channel += S::LANES;
                 }
                 while channel < channels {
-                    Self::transform::<Scalar>(&pixels, channel, out, plane);
+                    Self::transform::<Scalar>(&pixels, channel, out, plane, points);
                     channel += 1;
                 }
                 for channel in channels..words * E::PER_WORD {
@@ -198,13 +176,25 @@ impl<E: Element, const N: usize> Kernel for TransformPatches<'_, E, N> {
 impl<E: Element, const N: usize> TransformPatches<'_, E, N> {
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
-    unsafe fn transform<S: Simd>(pixels: &[[*const E; N]; N], channel: usize, out: *mut E, plane: usize) {
+    unsafe fn transform<S: Simd>(
+        pixels: &[[*const E; N]; N],
+        channel: usize,
+        out: *mut E,
+        plane: usize,
+        points: [usize; 2],
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
             let half = columns::<S, E, N>(pixels, channel);
             for i in 0..6 {
+                if i == points[0] {
+                    break;
+                }
                 let values = one_dimension::<S, N>(half[i]);
                 for j in 0..6 {
+                    if j == points[1] {
+                        break;
+                    }
                     E::store::<S>(out.add((i * 6 + j) * plane + channel), values[j]);
                 }
             }
@@ -213,7 +203,7 @@ impl<E: Element, const N: usize> TransformPatches<'_, E, N> {
 }
 
 /// Transforms patches to matrices whose words lie along the tiles: a row is a tile in f32, two in bf16, the last of which
-/// may be filled up with zeros. Columns are channels.
+/// may be filled up with zeros. Columns are channels. All planes are written, since two tiles of a word may not need the same.
 pub(super) struct TransformTiles<'a, E, const N: usize> {
     pub patches: Patches<'a, E, N>,
     pub tiles: Range<usize>,
@@ -269,7 +259,8 @@ impl<E: Element, const N: usize> TransformTiles<'_, E, N> {
     }
 }
 
-/// Transforms products back to tiles of the result.
+/// Transforms products back to tiles of the result. Products that a tile does not need may be anything: they enter results that
+/// it has not.
 pub(super) struct TransformResult<'a, E> {
     pub products: Planes,
     pub tiling: &'a Tiling,
@@ -287,19 +278,17 @@ impl<E: Element> Kernel for TransformResult<'_, E> {
     unsafe fn run<S: Simd>(self) {
         let [height, width, channels] = self.size;
         for (row, tile) in self.tiles.clone().enumerate() {
-            let (image, top, left) = self.tiling.place(tile);
-            let rows = TILE.min(height - top);
-            let columns = TILE.min(width - left);
+            let Tile { image, corner: [top, left], size } = self.tiling.tiles[tile];
             let corner = ((image * height + top) * width + left) * channels;
             let mut channel = self.channels.start;
-            // SAFETY: rows and columns are those of the tile that lie on the map.
+            // SAFETY: tiles lie on the map.
             unsafe {
                 while channel + S::LANES <= self.channels.end {
-                    self.transform::<S>(row, corner, [rows, columns], channel);
+                    self.transform::<S>(row, corner, size, channel);
                     channel += S::LANES;
                 }
                 while channel < self.channels.end {
-                    self.transform::<Scalar>(row, corner, [rows, columns], channel);
+                    self.transform::<Scalar>(row, corner, size, channel);
                     channel += 1;
                 }
             }
