@@ -110,14 +110,14 @@ pub(crate) struct PackRows<'a, E, P> {
 impl<E: Element, P: Element> Kernel for PackRows<'_, E, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let mut point = self.lattice.point(self.points.start);
+        let (mut point, inside) = (self.lattice.point(self.points.start), self.inside());
         for row in 0..self.points.len() {
             let values: usize = self.runs.iter().map(|run| run.len).sum();
             let words = values.next_multiple_of(P::PER_WORD);
             let out = self.out.at(row * self.stride, words);
             // SAFETY: the caller's promise; rows are whole words.
             unsafe {
-                self.row::<S>(point, out);
+                self.row::<S>(&inside, point, out);
                 (values..words).for_each(|i| *out.add(i) = P::ZERO);
             }
             self.lattice.advance(&mut point);
@@ -126,13 +126,40 @@ impl<E: Element, P: Element> Kernel for PackRows<'_, E, P> {
 }
 
 impl<E: Element, P: Element> PackRows<'_, E, P> {
-    /// Packs the row of a point.
-    #[inline(always)]
-    unsafe fn row<S: Simd>(&self, point: Point, mut out: *mut P) {
-        let Map { data, height, width, channels, first } = self.source;
+    /// Rows and columns of the pixels whose runs all stay inside the map.
+    fn inside(&self) -> [Range<isize>; 2] {
+        let [mut y, mut x] = [self.source.height, self.source.width].map(|size| 0..size as isize);
         for run in self.runs {
-            let y = (point.y * self.step[0]) as isize + run.dy;
-            let x = (point.x * self.step[1]) as isize + run.dx;
+            (y.start, y.end) = (y.start.max(-run.dy), y.end.min(self.source.height as isize - run.dy));
+            (x.start, x.end) =
+                (x.start.max(-run.dx), x.end.min(self.source.width as isize - run.dx - run.pixels as isize + 1));
+        }
+        [y, x]
+    }
+
+    /// Packs the row of a point; `inside` as [`PackRows::inside`] says.
+    #[inline(always)]
+    unsafe fn row<S: Simd>(&self, inside: &[Range<isize>; 2], point: Point, mut out: *mut P) {
+        let Map { data, height, width, channels, first } = self.source;
+        let (y, x) = ((point.y * self.step[0]) as isize, (point.x * self.step[1]) as isize);
+        let value = |y: isize, x: isize, channel: usize| {
+            (((point.image * height) as isize + y) * width as isize + x) * channels as isize
+                + (first + channel) as isize
+        };
+        // Most pixels need no look at borders; where runs are short, that look costs as much as the copy.
+        if inside[0].contains(&y) && inside[1].contains(&x) {
+            for run in self.runs {
+                let from = value(y + run.dy, x + run.dx, run.skip) as usize;
+                // SAFETY: the run lies inside the map, and `out` holds it.
+                unsafe {
+                    copy::<S, E, P>(data.at(from, run.len), out, run.len);
+                    out = out.add(run.len);
+                }
+            }
+            return;
+        }
+        for run in self.runs {
+            let (y, x) = (y + run.dy, x + run.dx);
             // Values left of the map and values up to its right edge, by whole pixels.
             let limit = |pixels: isize| (pixels.max(0) as usize * channels).saturating_sub(run.skip).min(run.len);
             let outside = y < 0 || y >= height as isize;
@@ -145,9 +172,8 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
                     std::ptr::write_bytes(out.add(high), 0, run.len - high);
                 }
                 if high > low {
-                    let pixel = (point.image * height + y as usize) * width;
-                    let from = (pixel as isize + x) * channels as isize + (first + run.skip + low) as isize;
-                    copy::<S, E, P>(data.at(from as usize, high - low), out.add(low), high - low);
+                    let from = value(y, x, run.skip + low) as usize;
+                    copy::<S, E, P>(data.at(from, high - low), out.add(low), high - low);
                 }
                 out = out.add(run.len);
             }
@@ -171,11 +197,11 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let rows = &self.rows;
-        let mut point = rows.lattice.point(rows.points.start);
+        let (mut point, inside) = (rows.lattice.point(rows.points.start), rows.inside());
         if E::PER_WORD == 1 {
             for row in 0..rows.points.len() {
                 // SAFETY: the output is the caller's; words are values here.
-                unsafe { rows.row::<S>(point, self.out.at(row * self.stride, self.columns).cast()) };
+                unsafe { rows.row::<S>(&inside, point, self.out.at(row * self.stride, self.columns).cast()) };
                 rows.lattice.advance(&mut point);
             }
             return;
@@ -186,7 +212,7 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
                 // SAFETY: the gathered rows and the output are the caller's, of as many columns.
                 unsafe {
                     if at < rows.points.len() {
-                        rows.row::<S>(point, gathered[half]);
+                        rows.row::<S>(&inside, point, gathered[half]);
                         rows.lattice.advance(&mut point);
                     } else {
                         std::ptr::write_bytes(gathered[half], 0, self.columns);
