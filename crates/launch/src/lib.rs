@@ -25,8 +25,9 @@ mod verdict;
 mod workers;
 
 pub use environment::{
-    EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank, MASTER_ADDR,
-    MASTER_PORT, MAX_RESTARTS, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE,
+    DeviceError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, NodeListError, RANK, RESTART_COUNT, RUN_ID,
+    WORLD_SIZE, device_ordinal, expand_node_list, process_variable,
 };
 pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
 pub use job::{Job, LaunchError, Output, Store};

@@ -1,0 +1,107 @@
+//! mpirun and mpiexec: Open MPI's variables, and those of the PMI family (MPICH, Intel MPI).
+
+use std::ffi::OsString;
+
+use super::variables::Names;
+use super::{EnvironmentError, Interpretation, Job, Launcher, Variables};
+
+const OPEN_MPI: Names = Names {
+    rank: "OMPI_COMM_WORLD_RANK",
+    world_size: "OMPI_COMM_WORLD_SIZE",
+    local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+    local_world_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+};
+const PMI: Names = Names {
+    rank: "PMI_RANK",
+    world_size: "PMI_SIZE",
+    local_rank: "MPI_LOCALRANKID",
+    local_world_size: "MPI_LOCALNRANKS",
+};
+const PMI_JOB: &str = "PMI_JOBID";
+
+pub(super) fn read_open_mpi(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
+    let Some(numbers) = variables.numbers(&OPEN_MPI)? else { return Ok(None) };
+    // Version 5 names the job by PMIx, version 4 by the address of its daemon: "2063204352.0;tcp://...".
+    let name = match variables.text("PMIX_NAMESPACE")? {
+        Some(name) => name,
+        None => {
+            let daemon = variables.text("OMPI_MCA_orte_hnp_uri")?.unwrap_or_default();
+            daemon.split(';').next().unwrap_or_default().to_owned()
+        }
+    };
+    let job = Job {
+        launcher: Launcher::OpenMpi,
+        numbers,
+        nodes: numbers.nodes_by_block(),
+        name,
+        attempt: 0,
+        host: None,
+        how: "mpirun -x MASTER_ADDR=HOST",
+        why: "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are set".into(),
+    };
+    job.interpret(variables).map(Some)
+}
+
+pub(super) fn read_pmi(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
+    if is_srun_with_pmi(variables)? {
+        return Ok(None);
+    }
+    let Some(numbers) = variables.numbers(&PMI)? else { return Ok(None) };
+    let job = Job {
+        launcher: Launcher::Pmi,
+        numbers,
+        nodes: numbers.nodes_by_block(),
+        name: variables.text(PMI_JOB)?.unwrap_or_default(),
+        attempt: 0,
+        host: None,
+        how: "mpiexec -genv MASTER_ADDR HOST",
+        why: "PMI_RANK and PMI_SIZE are set".into(),
+    };
+    job.interpret(variables).map(Some)
+}
+
+/// `srun --mpi=pmi2` sets the variables of both, which agree, and Slurm's say more. Under mpiexec inside of a step Slurm's are
+/// those of mpiexec's own daemon; mpiexec marks its ranks by their local numbers.
+fn is_srun_with_pmi(variables: Variables<'_>) -> Result<bool, EnvironmentError> {
+    if !variables.is_set("SLURM_STEP_ID") || variables.is_set(PMI.local_rank) {
+        return Ok(false);
+    }
+    let rank = variables.index("SLURM_PROCID")?;
+    Ok(rank.is_some() && rank == variables.index(PMI.rank)?)
+}
+
+/// For a rank of mpiexec that has no name for its job: the process that started the ranks of this machine, which is the first
+/// one upwards without a rank of its own.
+pub(super) fn stand_in(name: &str) -> Option<OsString> {
+    if name != PMI_JOB || std::env::var_os(PMI.rank).is_none() {
+        return None;
+    }
+    let mark = format!("{}=", PMI.rank);
+    let is_rank = |pid: i32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
+    };
+    let mut pid = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
+    while is_rank(pid) {
+        pid = parent(pid)?;
+    }
+    Some(format!("process {pid}").into())
+}
+
+/// The parent of a process: the second field behind its name, which is in brackets.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_are_found() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(parent(own), rustix::process::getppid().map(rustix::process::Pid::as_raw_pid));
+        assert_eq!(parent(-1), None);
+    }
+}
