@@ -61,6 +61,16 @@ pub enum JoinError {
         /// Why.
         source: io::Error,
     },
+    /// torchrun's agent cannot be asked.
+    #[error(
+        "the store of torchrun's agent at {address} does not answer: {why}; are MASTER_ADDR and MASTER_PORT torchrun's?"
+    )]
+    AgentStore {
+        /// Where it should be.
+        address: String,
+        /// The last error.
+        why: String,
+    },
     /// Rank 0 cannot be reached.
     #[error("rank {rank} has not reached rank 0 at {address} within {seconds} s: {why}; is rank 0 running there?")]
     Unreachable {

@@ -118,6 +118,19 @@ impl Group {
         self.core.members.world_size()
     }
 
+    /// Which attempt of the job this is, on all ranks: 0 at first, and more after each restart.
+    pub fn attempt(&self) -> u32 {
+        self.core.members.identity.attempt
+    }
+
+    /// This rank's number among those of its host, and how many these are, going by the names of the hosts.
+    pub fn local_rank_and_size(&self) -> (usize, usize) {
+        let Members { rank, hosts, .. } = &self.core.members;
+        let own = hosts.get(*rank);
+        let of_host = |ranks: &[String]| ranks.iter().filter(|host| Some(*host) == own).count();
+        (of_host(&hosts[..*rank]), of_host(hosts))
+    }
+
     /// Whether this is rank 0: the one that talks and writes files.
     pub fn is_main(&self) -> bool {
         self.rank() == 0

@@ -1,9 +1,11 @@
 //! Connecting to other ranks, which may not have started yet.
 
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::Rendezvous;
+use super::whereabouts::Whereabouts;
 use crate::error::JoinError;
 use crate::net::handshake::{HandshakeError, Introduction, Purpose, introduce};
 use crate::token::Token;
@@ -17,52 +19,65 @@ const REFUSALS: usize = 3;
 
 /// Connects to rank 0 until the deadline, and returns the connection with the token that opened it.
 pub(super) fn to_rank_0(
-    rendezvous: &Rendezvous,
-    addresses: &[SocketAddr],
+    rendezvous: &mut Rendezvous,
+    whereabouts: &mut Whereabouts,
     purpose: Purpose,
     deadline: Instant,
 ) -> Result<(TcpStream, Token), JoinError> {
-    let Rendezvous { rank, address, token_file, .. } = rendezvous;
-    let introduction = rendezvous.introduction(purpose);
+    let (rank, address) = (rendezvous.rank, rendezvous.address.clone());
+    // A stranger may have one of several ports, and before a restart rank 0 had another one.
+    let is_certain = matches!(whereabouts, Whereabouts::Known(_)) && rendezvous.more_ports.is_empty();
+    let may_change = rendezvous.token.is_none() && rendezvous.token_file.is_some();
+    let left = || deadline.saturating_duration_since(Instant::now());
     let mut refusals = 0;
     let mut why = String::from("no attempt was made");
-    // Each round tries every address of the name, since the first may be another family than rank 0 listens on.
-    for target in addresses.iter().cycle() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        let token = match (&rendezvous.token, token_file) {
-            (Some(token), _) => Ok(token.clone()),
-            // Read anew each time: rank 0 may not have made it yet, or it is one that a killed job left behind.
-            (None, Some(path)) => Token::read_file(path).map_err(|error| format!("{}: {error}", path.display())),
-            (None, None) => Ok(Token::none()),
-        };
-        let attempt = token.and_then(|token| {
-            let stream = TcpStream::connect_timeout(target, left.min(ATTEMPT)).map_err(|error| error.to_string())?;
-            Ok((stream, token))
+    while !left().is_zero() {
+        let targets = rendezvous.targets(whereabouts).unwrap_or_else(|problem| {
+            why = problem;
+            vec![]
         });
-        match attempt {
-            Ok((stream, token)) => match introduce(&stream, &token, &introduction, left.min(ATTEMPT)) {
-                Ok(()) => return Ok((stream, token)),
+        // Each round tries every address of the name, since the first may be another family than rank 0 listens on.
+        for target in targets {
+            match attempt(rendezvous, &target, purpose, left().min(ATTEMPT)) {
+                Ok(connection) => return Ok(connection),
                 Err(HandshakeError::Io(error)) => why = error.to_string(),
                 Err(HandshakeError::Token) => {
                     refusals += 1;
-                    why = "it holds another token".into();
-                    if refusals >= REFUSALS && (rendezvous.token.is_some() || token_file.is_none()) {
-                        return Err(JoinError::TokenDiffers { rank: *rank, address: address.clone() });
+                    why = format!("whoever listens at {target} holds another token");
+                    if refusals >= REFUSALS && is_certain && !may_change {
+                        return Err(JoinError::TokenDiffers { rank, address });
                     }
                 }
-                Err(HandshakeError::Refused(why)) => {
-                    return Err(JoinError::Refused { rank: *rank, address: address.clone(), why });
+                Err(HandshakeError::Refused(why)) if is_certain => {
+                    return Err(JoinError::Refused { rank, address, why });
                 }
-            },
-            Err(error) => why = error,
+                Err(HandshakeError::Refused(refusal)) => why = format!("refused at {target}: {refusal}"),
+            }
         }
         std::thread::sleep(PAUSE);
     }
     let seconds = rendezvous.join_timeout.as_secs_f64();
-    Err(JoinError::Unreachable { rank: *rank, address: address.clone(), seconds, why })
+    Err(JoinError::Unreachable { rank, address, seconds, why })
+}
+
+/// One attempt, with the token as it is now: rank 0 may not have made it yet, or a killed job has left one behind.
+fn attempt(
+    rendezvous: &Rendezvous,
+    target: &SocketAddr,
+    purpose: Purpose,
+    limit: Duration,
+) -> Result<(TcpStream, Token), HandshakeError> {
+    let token = match (&rendezvous.token, &rendezvous.token_file) {
+        (Some(token), _) => token.clone(),
+        (None, Some(path)) => Token::read_file(path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?,
+        (None, None) => Token::none(),
+    };
+    // No time is no argument that the kernel takes.
+    let limit = limit.max(Duration::from_millis(1));
+    let stream = TcpStream::connect_timeout(target, limit)?;
+    introduce(&stream, &token, &rendezvous.introduction(purpose), limit)?;
+    Ok((stream, token))
 }
 
 /// Connects to another rank, which listens already.

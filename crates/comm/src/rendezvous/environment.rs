@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 
-use super::Rendezvous;
+use super::{MeetingPoint, Rendezvous};
 use crate::error::JoinError;
 use crate::token::Token;
 
@@ -14,7 +14,8 @@ impl Rendezvous {
     ///
     /// The launcher may add ENMASSE_TOKEN_FD, a descriptor that the token is read from, or ENMASSE_TOKEN, a text;
     /// ENMASSE_STORE_FD, for rank 0 a descriptor of a socket that listens already; ENMASSE_JOB, or else torchrun's
-    /// TORCHELASTIC_RUN_ID, the name of the job; TORCHELASTIC_RESTART_COUNT, its attempt.
+    /// TORCHELASTIC_RUN_ID, the name of the job; TORCHELASTIC_RESTART_COUNT, its attempt. TORCHELASTIC_USE_AGENT_STORE=True
+    /// says that the address is that of torchrun's agent, through whose store the ranks then find each other.
     pub fn from_environment() -> Result<Self, JoinError> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
@@ -41,6 +42,11 @@ impl Rendezvous {
         }
         if let Some(attempt) = variable("TORCHELASTIC_RESTART_COUNT") {
             rendezvous.attempt = number("TORCHELASTIC_RESTART_COUNT", &attempt)?;
+        }
+        if variable("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") {
+            let local: Option<usize> =
+                variable("LOCAL_WORLD_SIZE").map(|text| number("LOCAL_WORLD_SIZE", &text)).transpose()?;
+            rendezvous.meeting_point = MeetingPoint::AgentStore { same_machine: local == Some(world_size) };
         }
         if let Some(text) = variable("ENMASSE_TOKEN_FD") {
             const NAME: &str = "ENMASSE_TOKEN_FD";
@@ -139,6 +145,18 @@ mod tests {
         let theirs = with(&[("TORCHELASTIC_RUN_ID", "theirs"), ("TORCHELASTIC_RESTART_COUNT", "3")]).unwrap();
         assert_eq!((&*theirs.job, theirs.attempt), ("theirs", 3));
         assert_eq!(with(&[("MASTER_ADDR", "fe80::1")]).unwrap().address, "[fe80::1]:29500");
+    }
+
+    #[test]
+    fn the_agent_of_torchrun_is_asked_where_it_says_so() {
+        let check = |more: &[(&'static str, &str)], expected: MeetingPoint| {
+            assert_eq!(with(more).unwrap().meeting_point, expected, "{more:?}");
+        };
+        const AGENT: (&str, &str) = ("TORCHELASTIC_USE_AGENT_STORE", "True");
+        check(&[("TORCHELASTIC_USE_AGENT_STORE", "False")], MeetingPoint::Address);
+        check(&[AGENT], MeetingPoint::AgentStore { same_machine: false });
+        check(&[AGENT, ("LOCAL_WORLD_SIZE", "2")], MeetingPoint::AgentStore { same_machine: false });
+        check(&[AGENT, ("LOCAL_WORLD_SIZE", "4")], MeetingPoint::AgentStore { same_machine: true });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Rank 0 listens at an address that all ranks know; the others connect, prove the token, and say who they are. Through the
 //! store at rank 0 they learn of each other, agree on a transport, and wait until everybody is ready.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,9 +20,13 @@ use crate::store::{Store, StoreError};
 use crate::token::Token;
 use crate::transport::Members;
 
+mod agent_store;
 mod connect;
 mod environment;
 mod meeting;
+mod whereabouts;
+
+use whereabouts::Whereabouts;
 
 /// Which transport carries the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +38,19 @@ pub enum TransportChoice {
     Shared,
     /// TCP, also between processes of one machine.
     Tcp,
+}
+
+/// How the others find rank 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MeetingPoint {
+    /// It listens at the address.
+    #[default]
+    Address,
+    /// The address is that of the store of torchrun's agent. Rank 0 opens a port of its own and publishes it there.
+    AgentStore {
+        /// Whether all ranks are on one machine; they then meet on loopback.
+        same_machine: bool,
+    },
 }
 
 /// What a rank needs to know to join its group. All ranks must agree on everything but their rank and the listener.
@@ -54,6 +71,10 @@ pub struct Rendezvous {
     pub world_size: usize,
     /// Where rank 0 listens: host and port. Loopback unless it names something else.
     pub address: String,
+    /// Ports that rank 0 tries in this order where that of the address is taken; the others look for it at all of them.
+    pub more_ports: Vec<u16>,
+    /// What the address is the address of.
+    pub meeting_point: MeetingPoint,
     /// Rank 0 only: a socket that listens at `address` already, so that nobody else can take the port meanwhile.
     pub listener: Option<TcpListener>,
     /// The secret of the group. Without one, and without a file for one, only loopback addresses are used.
@@ -91,6 +112,8 @@ impl Rendezvous {
             rank,
             world_size,
             address: plain.to_owned(),
+            more_ports: vec![],
+            meeting_point: MeetingPoint::Address,
             listener: None,
             token: None,
             token_file: None,
@@ -112,13 +135,16 @@ impl Rendezvous {
             return Ok(Group::single());
         }
         let deadline = Instant::now() + self.join_timeout;
-        let addresses = self.resolve()?;
-        if self.token.is_none() && self.token_file.is_none() && !addresses.iter().all(|a| a.ip().is_loopback()) {
+        let whereabouts = self.whereabouts(deadline)?;
+        if self.token.is_none() && self.token_file.is_none() && self.is_exposed(&whereabouts) {
             return Err(JoinError::TokenRequired { address: self.address.clone() });
         }
         let failure = Arc::new(Failure::default());
-        let entrance =
-            if self.rank == 0 { self.open(&addresses, &failure)? } else { self.enter(&addresses, deadline, &failure)? };
+        let entrance = if self.rank == 0 {
+            self.open(whereabouts, &failure)?
+        } else {
+            self.enter(whereabouts, deadline, &failure)?
+        };
         let (members, transport) = self.form(&entrance, deadline, &failure).map_err(|error| {
             // The others hear of it at once, and need not wait until their deadlines.
             let cause = Cause::new(CauseKind::Error, error.to_string());
@@ -139,15 +165,6 @@ impl Rendezvous {
         Group::new(members, transport, failure, self.options, Some(liaison))
     }
 
-    fn resolve(&self) -> Result<Vec<SocketAddr>, JoinError> {
-        if let Some(address) = self.listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
-            return Ok(vec![address]);
-        }
-        let malformed = |why: String| JoinError::Address { address: self.address.clone(), why };
-        let addresses: Vec<_> = self.address.to_socket_addrs().map_err(|error| malformed(error.to_string()))?.collect();
-        if addresses.is_empty() { Err(malformed("the name has no address".into())) } else { Ok(addresses) }
-    }
-
     fn identity(&self) -> Identity {
         let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(self.job.as_bytes()).as_bytes();
         Identity { job: u64::from_le_bytes([a, b, c, d, e, f, g, h]), attempt: self.attempt, epoch: 0 }
@@ -159,12 +176,8 @@ impl Rendezvous {
     }
 
     /// Rank 0's beginning: listens.
-    fn open(&mut self, addresses: &[SocketAddr], failure: &Arc<Failure>) -> Result<Entrance, JoinError> {
-        let bind = |source| JoinError::Bind { address: self.address.clone(), source };
-        let listener = match self.listener.take() {
-            Some(listener) => listener,
-            None => TcpListener::bind(addresses).map_err(bind)?,
-        };
+    fn open(&mut self, mut whereabouts: Whereabouts, failure: &Arc<Failure>) -> Result<Entrance, JoinError> {
+        let listener = self.listen(&mut whereabouts)?;
         let token = match (&self.token, &self.token_file) {
             (Some(token), _) => token.clone(),
             (None, Some(path)) => {
@@ -173,7 +186,7 @@ impl Rendezvous {
             }
             (None, None) => Token::none(),
         };
-        let ip = listener.local_addr().map_err(bind)?.ip();
+        let ip = listener.local_addr().map_err(|source| JoinError::Thread { source })?.ip();
         let token_file = self.token_file.take().filter(|_| self.token.is_none()).map(Removed);
         let server = Server::start(listener, token.clone(), self.identity(), self.world_size, self.heartbeat, failure)?;
         let store = server.store();
@@ -182,17 +195,19 @@ impl Rendezvous {
 
     /// Everybody else's beginning: connects to rank 0.
     fn enter(
-        &self,
-        addresses: &[SocketAddr],
+        &mut self,
+        mut whereabouts: Whereabouts,
         deadline: Instant,
         failure: &Arc<Failure>,
     ) -> Result<Entrance, JoinError> {
-        let (control, token) = connect::to_rank_0(self, addresses, Purpose::Control, deadline)?;
+        let (control, token) = connect::to_rank_0(self, &mut whereabouts, Purpose::Control, deadline)?;
         let thread = |source| JoinError::Thread { source };
         let ip = control.local_addr().map_err(thread)?.ip();
-        let store_ip = control.peer_addr().map_err(thread)?.ip();
+        let reached = control.peer_addr().map_err(thread)?;
+        let store_ip = reached.ip();
         let control = Control::start(control, self.address.clone(), failure, self.heartbeat).map_err(thread)?;
-        let (store, _) = connect::to_rank_0(self, addresses, Purpose::Store, deadline)
+        let mut there = Whereabouts::Known(vec![reached]);
+        let (store, _) = connect::to_rank_0(self, &mut there, Purpose::Store, deadline)
             .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;
         let store = Store::There(store);
         Ok(Entrance { store, token, ip, store_ip, liaison: Liaison::Control(control), _token_file: None })

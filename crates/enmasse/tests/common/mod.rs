@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod cluster;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -51,7 +53,10 @@ pub fn program() -> Command {
 pub fn plain_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        let launcher = ["RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "TORCHELASTIC_", "ENMASSE_"];
+        let launcher = [
+            "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "TORCHELASTIC_", "ENMASSE_", "OMPI_", "PMI", "SLURM",
+            "JSM_", "LSB_", "KUBERNETES_", "PET_",
+        ];
         if launcher.iter().any(|prefix| name.starts_with(prefix)) {
             command.env_remove(name.as_ref());
         }

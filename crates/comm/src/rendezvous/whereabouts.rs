@@ -1,0 +1,243 @@
+//! Where rank 0 listens, and how the others learn it: at an address that all know, at one of several ports, or at whatever
+//! address rank 0 publishes in the store of torchrun's agent.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::time::Instant;
+
+use super::agent_store::AgentStore;
+use super::{MeetingPoint, Rendezvous};
+use crate::error::JoinError;
+
+/// Where this rank looks for rank 0.
+pub(super) enum Whereabouts {
+    /// At any of these.
+    Known(Vec<SocketAddr>),
+    /// Where the agent's store says. It may still say where rank 0 was before a restart, so it is asked each time.
+    Published {
+        store: AgentStore,
+        /// The key that rank 0 sets.
+        key: String,
+    },
+}
+
+/// What rank 0 publishes: the attempt that it begins, and where it listens.
+#[derive(Debug, PartialEq, Eq)]
+struct Notice {
+    attempt: u32,
+    /// `None`: where the store is.
+    ip: Option<IpAddr>,
+    port: u16,
+}
+
+impl Notice {
+    fn to_text(&self) -> String {
+        let ip = self.ip.map_or("-".to_owned(), |ip| ip.to_string());
+        format!("{} {ip} {}", self.attempt, self.port)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let mut word = || words.next();
+        let attempt = word()?.parse().ok()?;
+        let ip = match word()? {
+            "-" => None,
+            ip => Some(ip.parse().ok()?),
+        };
+        let notice = Notice { attempt, ip, port: word()?.parse().ok()? };
+        word().is_none().then_some(notice)
+    }
+}
+
+impl Rendezvous {
+    /// Where to look for rank 0, or to listen as rank 0.
+    pub(super) fn whereabouts(&self, deadline: Instant) -> Result<Whereabouts, JoinError> {
+        match self.meeting_point {
+            MeetingPoint::Address => self.resolve().map(Whereabouts::Known),
+            MeetingPoint::AgentStore { .. } => {
+                let store = AgentStore::connect(&self.address, deadline).map_err(|error| self.mute(&error))?;
+                Ok(Whereabouts::Published { store, key: format!("enmasse/{}/rank 0", self.job) })
+            }
+        }
+    }
+
+    /// Whether strangers on other machines could come by.
+    pub(super) fn is_exposed(&self, whereabouts: &Whereabouts) -> bool {
+        match (whereabouts, self.meeting_point) {
+            (Whereabouts::Known(addresses), _) => !addresses.iter().all(|address| address.ip().is_loopback()),
+            (_, MeetingPoint::AgentStore { same_machine }) => !same_machine,
+            (_, MeetingPoint::Address) => true,
+        }
+    }
+
+    /// As rank 0: listens, and lets the others know where.
+    pub(super) fn listen(&mut self, whereabouts: &mut Whereabouts) -> Result<TcpListener, JoinError> {
+        if let Some(listener) = self.listener.take() {
+            return Ok(listener);
+        }
+        match whereabouts {
+            Whereabouts::Known(addresses) => TcpListener::bind(&addresses[..]).map_err(|source| JoinError::Bind {
+                address: match &self.more_ports[..] {
+                    [] => self.address.clone(),
+                    ports => {
+                        let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+                        format!("{}, nor on any of the ports {}", self.address, ports.join(", "))
+                    }
+                },
+                source,
+            }),
+            Whereabouts::Published { store, key } => {
+                let same_machine = self.meeting_point == MeetingPoint::AgentStore { same_machine: true };
+                let (listener, notice) =
+                    open_and_count(store, key, same_machine, self.attempt).map_err(|error| self.mute(&error))?;
+                self.attempt = notice.attempt;
+                store.set(key, &notice.to_text()).map_err(|error| self.mute(&error))?;
+                Ok(listener)
+            }
+        }
+    }
+
+    /// As another rank: the addresses to try now. Under torchrun the attempt is the one that rank 0 has begun, since agents
+    /// count their restarts each for themselves.
+    pub(super) fn targets(&mut self, whereabouts: &mut Whereabouts) -> Result<Vec<SocketAddr>, String> {
+        let (store, key) = match whereabouts {
+            Whereabouts::Known(addresses) => return Ok(addresses.clone()),
+            Whereabouts::Published { store, key } => (store, key),
+        };
+        let told = |error: io::Error| format!("the store of torchrun's agent does not answer: {error}");
+        let text = store.get(key).map_err(told)?.ok_or("it has not published where it listens")?;
+        let notice = Notice::from_text(&text).ok_or("the store of torchrun's agent holds a malformed address")?;
+        self.attempt = notice.attempt;
+        let ip = match (self.meeting_point, notice.ip) {
+            (MeetingPoint::AgentStore { same_machine: true }, _) => Ipv4Addr::LOCALHOST.into(),
+            (_, Some(ip)) => ip,
+            (_, None) => store.peer_ip().map_err(told)?,
+        };
+        Ok(vec![SocketAddr::new(ip, notice.port)])
+    }
+
+    /// The addresses of the name, with the first port and then with the others.
+    fn resolve(&self) -> Result<Vec<SocketAddr>, JoinError> {
+        if let Some(address) = self.listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
+            return Ok(vec![address]);
+        }
+        let malformed = |why: String| JoinError::Address { address: self.address.clone(), why };
+        let first: Vec<_> = self.address.to_socket_addrs().map_err(|error| malformed(error.to_string()))?.collect();
+        if first.is_empty() {
+            return Err(malformed("the name has no address".into()));
+        }
+        let more = self.more_ports.iter().flat_map(|port| first.iter().map(|a| SocketAddr::new(a.ip(), *port)));
+        Ok(first.iter().copied().chain(more).collect())
+    }
+
+    fn mute(&self, why: &io::Error) -> JoinError {
+        JoinError::AgentStore { address: self.address.clone(), why: why.to_string() }
+    }
+}
+
+/// Opens a port of this machine's own, and counts the attempts that the agents have begun.
+fn open_and_count(
+    store: &mut AgentStore,
+    key: &str,
+    same_machine: bool,
+    attempt: u32,
+) -> io::Result<(TcpListener, Notice)> {
+    let own = store.local_ip()?;
+    let (bind, ip): (IpAddr, _) = match own {
+        _ if same_machine => (Ipv4Addr::LOCALHOST.into(), None),
+        // The store is on this machine, under whatever name the others use for it.
+        own if own.is_loopback() => (Ipv4Addr::UNSPECIFIED.into(), None),
+        own => (own, Some(own)),
+    };
+    let listener = TcpListener::bind((bind, 0))?;
+    let begun = store.add(&format!("{key}/attempts"), 1)?;
+    // An agent whose workers are only joined by others restarts them without counting it.
+    let attempt = attempt.max(u32::try_from(begun - 1).unwrap_or(0));
+    let port = listener.local_addr()?.port();
+    Ok((listener, Notice { attempt, ip, port }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::agent_store::tests::play_store;
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn notices_round_trip() {
+        for ip in [None, Some("10.0.0.1"), Some("fe80::1")] {
+            let notice = Notice { attempt: 3, ip: ip.map(|ip| ip.parse().unwrap()), port: 7 };
+            assert_eq!(Notice::from_text(&notice.to_text()), Some(notice));
+        }
+        for text in ["", "1", "1 -", "1 - x", "x - 1", "1 host 2", "1 - 65536", "1 - 2 3"] {
+            assert_eq!(Notice::from_text(text), None, "{text}");
+        }
+    }
+
+    fn ranks(address: &SocketAddr, restarts: [u32; 3]) -> Vec<Rendezvous> {
+        let rank = |rank: usize| {
+            let mut rendezvous = Rendezvous::tcp(&format!("tcp://{address}"), rank, 3).unwrap();
+            rendezvous.meeting_point = MeetingPoint::AgentStore { same_machine: true };
+            rendezvous.attempt = restarts[rank];
+            rendezvous.join_timeout = Duration::from_secs(30);
+            rendezvous
+        };
+        (0..3).map(rank).collect()
+    }
+
+    /// The store lives on, with the address of the ranks before.
+    #[test]
+    fn ranks_meet_through_the_store_again_and_again() {
+        let store = play_store();
+        for (round, restarts) in [[0, 0, 0], [0, 1, 0], [1, 1, 0], [5, 1, 1]].into_iter().enumerate() {
+            let joining = ranks(&store, restarts).into_iter().map(|rank| std::thread::spawn(|| rank.join()));
+            let groups: Vec<_> = joining.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+            let expected = [0, 1, 2, 5][round];
+            for group in groups {
+                assert_eq!(group.unwrap().attempt(), expected, "round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_none_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        for mut rank in ranks(&address, [0; 3]) {
+            rank.join_timeout = Duration::from_millis(100);
+            let error = rank.join().unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("the store of torchrun's agent at {address} does not answer")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_taken_port_is_passed_over() {
+        // A program that says nothing, as far as a rank can tell; a busy port; and the one that is free.
+        let taken: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let mut ports: Vec<u16> = taken.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        let refuse = |listener: TcpListener| {
+            std::thread::spawn(move || listener.incoming().for_each(drop));
+        };
+        taken.into_iter().for_each(refuse);
+        let rank = |rank: usize, ports: &[u16]| {
+            let mut rendezvous = Rendezvous::tcp(&format!("tcp://127.0.0.1:{}", ports[0]), rank, 2).unwrap();
+            rendezvous.more_ports = ports[1..].to_vec();
+            rendezvous.join_timeout = Duration::from_secs(30);
+            rendezvous
+        };
+        let error = rank(0, &ports).join().unwrap_err().to_string();
+        assert!(error.contains(&format!("127.0.0.1:{}, nor on any of the ports {}", ports[0], ports[1])), "{error}");
+        ports.push(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+        let joining = [0, 1].map(|number| {
+            let rank = rank(number, &ports);
+            std::thread::spawn(|| rank.join().map(drop))
+        });
+        for rank in joining {
+            rank.join().unwrap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A real Slurm cluster of made-up hosts on this machine, for one test at a time; where it cannot be had, the test says so.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Ended, finish, plain_environment, until};
+
+/// A cluster, up until this is dropped.
+pub struct Cluster {
+    tool: PathBuf,
+    /// Only one cluster can be up on a machine.
+    _lock: File,
+}
+
+impl Cluster {
+    /// Brings up so many nodes, named `node1` onwards, of 8 processors and 4 made-up devices each; waits for the cluster of
+    /// another test to end. `None`, with the reason printed, where that cannot be done here.
+    pub fn start(nodes: usize) -> Option<Self> {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-slurm");
+        if !tool.exists() {
+            eprintln!("skipped: there is no {}", tool.display());
+            return None;
+        }
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: a cluster of made-up hosts needs root");
+            return None;
+        }
+        let path = std::env::temp_dir().join("mini-slurm.lock");
+        let lock = File::options().create(true).append(true).open(path).expect("a lock file");
+        flock(&lock, FlockOperation::LockExclusive).expect("locks");
+        let cluster = Cluster { tool, _lock: lock };
+        // What a killed test may have left running.
+        cluster.tool(&["stop"]).well();
+        cluster.tool(&["start", "--nodes", &nodes.to_string()]).well();
+        Some(cluster)
+    }
+
+    /// Runs a command on the head node, where `sbatch`, `srun`, `squeue` and `scontrol` are.
+    #[track_caller]
+    pub fn head(&self, command: &[&str]) -> Ended {
+        self.tool(&[&["exec"], command].concat())
+    }
+
+    /// A command on the head node, to be started with variables of its own, or left running.
+    pub fn head_command(&self, command: &[&str]) -> Command {
+        self.tool_command(&[&["exec"], command].concat())
+    }
+
+    /// Runs a command on a node, outside of any job.
+    #[track_caller]
+    pub fn on(&self, node: &str, command: &[&str]) -> Ended {
+        self.tool(&[&["on", node], command].concat())
+    }
+
+    /// Submits a batch script, and returns the job's number.
+    #[track_caller]
+    pub fn submit(&self, script: &Path, options: &[&str]) -> String {
+        let script = script.display().to_string();
+        let ended = self.head(&[&["sbatch", "--parsable"], options, &[&script]].concat()).well();
+        ended.stdout.trim().to_owned()
+    }
+
+    /// A job's state, such as RUNNING; empty once Slurm has forgotten it.
+    #[track_caller]
+    pub fn state(&self, job: &str) -> String {
+        self.field(job, "JobState")
+    }
+
+    /// One field of what `scontrol show job` tells; empty where there is none.
+    #[track_caller]
+    pub fn field(&self, job: &str, name: &str) -> String {
+        let ended = self.head(&["scontrol", "--oneliner", "show", "job", job]);
+        let field = |word: &str| word.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
+        ended.stdout.split_whitespace().find_map(field).unwrap_or_default()
+    }
+
+    /// Waits until a job is in one of these states, and returns which.
+    #[track_caller]
+    pub fn wait_for(&self, job: &str, states: &[&str]) -> String {
+        until(&format!("job {job} in one of {states:?}"), || {
+            Some(self.state(job)).filter(|state| states.contains(&state.as_str()))
+        })
+    }
+
+    /// A fault, or its end: `cut`, `crash`, `heal` and a node. The others notice nothing but silence.
+    #[track_caller]
+    pub fn fault(&self, kind: &str, node: &str) {
+        let mut command = Command::new(self.tool.with_file_name("mini-net"));
+        finish(command.args(["--net", "slurm", kind, node])).well();
+    }
+
+    /// Lifts the faults of a node and takes it into service again.
+    #[track_caller]
+    pub fn revive(&self, node: &str) {
+        self.tool(&["revive", node]).well();
+    }
+
+    /// Numbers of the processes, anywhere in the cluster, whose command line holds `part`. What has ended but was not
+    /// collected yet has no command line.
+    pub fn processes(&self, part: &str) -> Vec<i32> {
+        let own = i32::try_from(std::process::id()).expect("a process number");
+        let numbers = std::fs::read_dir("/proc").expect("readable").filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            String::from_utf8_lossy(&line).replace('\0', " ").contains(part).then_some(pid)
+        });
+        numbers.filter(|pid| *pid != own).collect()
+    }
+
+    fn tool_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.tool);
+        plain_environment(&mut command);
+        command.args(arguments);
+        command
+    }
+
+    #[track_caller]
+    fn tool(&self, arguments: &[&str]) -> Ended {
+        finish(&mut self.tool_command(arguments))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // A test that failed has its own message; the next one stops what is left.
+        let _ = self.tool_command(&["stop"]).output();
+    }
+}
