@@ -1,5 +1,6 @@
 //! Flags of `train` that scripts written for PyTorch take: they say again what a launcher says in the environment, or stand
-//! in for it. Whatever contradicts the environment is an error: of two answers neither is picked silently.
+//! in for it. An address, a rank and a world size together are the whole answer, whatever the environment says. Less than that
+//! must agree with it: of two answers neither is picked silently.
 
 use std::ffi::OsString;
 
@@ -9,11 +10,12 @@ use enmasse_train::{LayeredConfig, Source};
 
 use crate::arguments::count;
 use crate::failure::Failure;
+use crate::launched::Launched;
 
 const HEADING: &str = "Known from PyTorch's scripts";
 
 /// The flags' definitions.
-pub fn arguments() -> [Arg; 4] {
+pub fn arguments() -> [Arg; 5] {
     let flags = [
         Arg::new("device")
             .long("device")
@@ -27,9 +29,18 @@ pub fn arguments() -> [Arg; 4] {
         .alias("world_size"),
         Arg::new("dist-url")
             .long("dist-url")
-            .alias("dist_url")
+            .aliases(["dist_url", "init-method", "init_method"])
             .value_name("URL")
-            .help("Where launched ranks meet: env:// (MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT"),
+            .help(
+                "Where launched ranks meet (also --init-method): env:// (MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT; with \
+                 --rank and --world-size it stands for any launcher",
+            ),
+        Arg::new("rank")
+            .long("rank")
+            .value_name("R")
+            .allow_negative_numbers(true)
+            .value_parser(value_parser!(i64))
+            .help("This process's rank, from 0; -1: what the launcher says"),
         Arg::new("local-rank")
             .long("local-rank")
             .alias("local_rank")
@@ -51,6 +62,7 @@ pub struct LauncherFlags {
     device: Option<String>,
     world_size: Option<usize>,
     dist_url: Option<String>,
+    rank: Option<usize>,
     local_rank: Option<usize>,
 }
 
@@ -61,8 +73,8 @@ impl LauncherFlags {
             device: matches.get_one("device").cloned(),
             world_size: matches.get_one("world-size").copied(),
             dist_url: matches.get_one("dist-url").cloned(),
-            // The scripts' default, -1, stands for "not said".
-            local_rank: matches.get_one::<i64>("local-rank").and_then(|&rank| usize::try_from(rank).ok()),
+            rank: said(matches.get_one("rank")),
+            local_rank: said(matches.get_one("local-rank")),
         }
     }
 
@@ -72,23 +84,28 @@ impl LauncherFlags {
         &self,
         environment: impl Fn(&str) -> Option<OsString>,
         layers: &mut LayeredConfig,
-    ) -> Result<Option<LaunchedRank>, Failure> {
+    ) -> Result<Option<Launched>, Failure> {
         self.check_device()?;
         let address = self.dist_url.as_deref().map(meeting_point).transpose()?.flatten();
-        // An address of its own stands in for one that the environment lacks.
-        let lookup = |name: &str| {
-            environment(name).filter(|value| !value.is_empty()).or_else(|| match (&address, name) {
-                (Some((host, _)), MASTER_ADDR) => Some(host.into()),
-                (Some((_, port)), MASTER_PORT) => Some(port.to_string().into()),
-                _ => None,
-            })
+        let said = |name: &str| match (name, &address, self.rank, self.world_size) {
+            (MASTER_ADDR, Some((host, _)), ..) => Some(host.into()),
+            (MASTER_PORT, Some((_, port)), ..) => Some(port.to_string().into()),
+            (RANK, _, Some(rank), Some(_)) => Some(rank.to_string().into()),
+            (WORLD_SIZE, _, Some(_), Some(world_size)) => Some(world_size.to_string().into()),
+            _ => None,
         };
-        let place = LaunchedRank::from_lookup(lookup).map_err(|error| Failure::Usage(error.to_string()))?;
-        match &place {
-            Some(place) => self.check_place(place, address)?,
+        if address.is_some() && self.rank.is_some() && self.world_size.is_some() {
+            let place = LaunchedRank::from_lookup(said).map_err(|error| Failure::Usage(error.to_string()))?;
+            return Ok(place.map(|place| Launched::by_arguments(place, environment)));
+        }
+        // What is said stands in for what the environment lacks.
+        let lookup = |name: &str| environment(name).filter(|value| !value.is_empty()).or_else(|| said(name));
+        let launched = Launched::find(lookup, layers)?;
+        match &launched {
+            Some(launched) => self.check_place(&launched.place, address)?,
             None => self.stand_alone(layers)?,
         }
-        Ok(place)
+        Ok(launched)
     }
 
     fn check_device(&self) -> Result<(), Failure> {
@@ -110,6 +127,9 @@ impl LauncherFlags {
             (Some(given), _) if given != world_size => {
                 return refuse(format!("--world-size {given}"), format!("{WORLD_SIZE}={world_size}"));
             }
+            _ if self.rank.is_some_and(|given| given != rank) => {
+                return refuse(format!("--rank {}", self.rank.unwrap_or_default()), format!("{RANK}={rank}"));
+            }
             (_, Some(given)) if given != local_rank => {
                 let truth = format!("{LOCAL_RANK}={local_rank} ({RANK}={rank})");
                 return refuse(format!("--local-rank {given}"), truth);
@@ -128,6 +148,11 @@ impl LauncherFlags {
     /// Without a launcher.
     fn stand_alone(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
         let missing = format!("no launcher has set {RANK} and {WORLD_SIZE}");
+        if let Some(rank) = self.rank {
+            return Err(Failure::Usage(format!(
+                "--rank {rank}: {missing}; give --dist-url tcp://HOST:PORT and --world-size N as well, or leave the flag out"
+            )));
+        }
         if let Some(rank) = self.local_rank {
             return Err(Failure::Usage(format!(
                 "--local-rank {rank}: {missing}; start the ranks by enmasse launch, or leave the flag out"
@@ -148,6 +173,11 @@ impl LauncherFlags {
             _ => Ok(layers.argument("devices", &devices)?),
         }
     }
+}
+
+/// The scripts' default, -1, stands for "not said".
+fn said(rank: Option<&i64>) -> Option<usize> {
+    rank.and_then(|&rank| usize::try_from(rank).ok())
 }
 
 /// The host and port of `tcp://HOST:PORT`; `None` for `env://`.
@@ -178,7 +208,9 @@ mod tests {
         }
         let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
         let place = LauncherFlags::of(&matches).place(environment, &mut layers);
-        place.map(|place| (place, layers.config().get("devices"))).map_err(|failure| failure.message().to_owned())
+        place
+            .map(|launched| (launched.map(|launched| launched.place), layers.config().get("devices")))
+            .map_err(|failure| failure.message().to_owned())
     }
 
     const LAUNCHED: [(&str, &str); 6] = [
@@ -209,6 +241,10 @@ mod tests {
         let rank = "--local-rank 0: no launcher has set RANK and WORLD_SIZE; start the ranks by enmasse launch, \
                     or leave the flag out";
         refused("--local_rank 0", rank);
+        let rank = "--rank 1: no launcher has set RANK and WORLD_SIZE; give --dist-url tcp://HOST:PORT and --world-size N as \
+                    well, or leave the flag out";
+        refused("--rank 1", rank);
+        refused("--rank 1 --dist-url tcp://h:1", rank);
         for url in ["tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "file:///a", "env"] {
             refused(&format!("--dist-url {url}"), &format!("--dist-url {url}: must be env:// or tcp://HOST:PORT"));
         }
@@ -223,12 +259,15 @@ mod tests {
         check("");
         check("--world-size 2 --local_rank 1 --dist-url env:// --device cpu");
         check("--local-rank=1 --dist-url tcp://127.0.0.1:29500");
+        check("--rank 1 --world-size 2 --local-rank=-1");
+        check("--rank=-1 --init-method env://");
         let refused = |flags: &str, says: &str| {
             let expected = format!("{flags}: the launcher of this process says {says}; leave the flag out");
             assert_eq!(place(flags, &LAUNCHED).unwrap_err(), expected);
         };
         refused("--world-size 4", "WORLD_SIZE=2");
         refused("--local-rank 0", "LOCAL_RANK=1 (RANK=1)");
+        refused("--rank 0", "RANK=1");
         let address = "MASTER_ADDR=127.0.0.1 and MASTER_PORT=29500";
         refused("--dist-url tcp://127.0.0.1:29501", address);
         refused("--dist-url tcp://elsewhere:29500", address);
@@ -238,6 +277,27 @@ mod tests {
     fn an_address_stands_in_for_the_environment() {
         let (place, _) = place("--dist-url tcp://node-1:23456", &LAUNCHED[..2]).unwrap();
         assert_eq!(place.unwrap().master, Some(("node-1".to_owned(), 23456)));
+    }
+
+    #[test]
+    fn address_rank_and_world_size_override_every_environment() {
+        let slurm =
+            [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_NODELIST", "n[2-1]")];
+        for variables in [&[][..], &LAUNCHED, &slurm] {
+            for url in ["--init-method", "--init_method", "--dist-url", "--dist_url"] {
+                let flags = format!("{url} tcp://node-1:23456 --rank 4 --world-size 6 --local_rank 0");
+                let (place, devices) = place(&flags, variables).unwrap();
+                let LaunchedRank { rank, world_size, master, .. } = place.unwrap();
+                assert_eq!((rank, world_size, master), (4, 6, Some(("node-1".to_owned(), 23456))), "{flags}");
+                assert_eq!(devices, None);
+            }
+            let error = place("--init-method tcp://h:1 --rank 2 --world-size 2", variables).unwrap_err();
+            assert_eq!(error, "RANK is 2 but WORLD_SIZE is 2: RANK must be less than WORLD_SIZE");
+        }
+        // env:// has the address alone.
+        let address = &LAUNCHED[4..];
+        let (place, _) = place("--dist-url env:// --rank 1 --world-size 2", address).unwrap();
+        assert_eq!(place.unwrap().master, Some(("127.0.0.1".to_owned(), 29500)));
     }
 
     #[test]

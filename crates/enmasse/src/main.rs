@@ -4,6 +4,7 @@ mod arguments;
 mod commands;
 mod failure;
 mod interrupt;
+mod launched;
 mod launcher_flags;
 mod output;
 mod rank_log;

@@ -5,19 +5,15 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_comm::{CauseKind, Group, Rendezvous};
+use enmasse_comm::{CauseKind, Group};
 use enmasse_cpu::{Cores, Cpu, CpuOptions};
-use enmasse_launch::{
-    Job, LaunchedRank, MASTER_ADDR, MASTER_PORT, Outcome, Output, Status, Store, report_cause, run_threads,
-};
-use enmasse_train::{Devices, LayeredConfig, RankKind, RunFolder, RunPaths, TrainConfig};
+use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
+use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::launched::Launched;
 use crate::settings::{self, cores};
-
-/// Holds the secret of ranks that were given none, until all have joined.
-const TOKEN_FILE: &str = ".token";
 
 /// One rank, and what it knows of the others.
 pub struct Rank {
@@ -25,12 +21,18 @@ pub struct Rank {
     pub group: Option<Group>,
     local_rank: usize,
     local_ranks: usize,
+    attempt: usize,
 }
 
 impl Rank {
     /// A rank without others.
     pub fn alone() -> Self {
-        Rank { group: None, local_rank: 0, local_ranks: 1 }
+        Rank { group: None, local_rank: 0, local_ranks: 1, attempt: 0 }
+    }
+
+    /// How often the job's launcher has started it again; the same on all ranks.
+    pub fn attempt(&self) -> usize {
+        self.attempt
     }
 
     /// Whether this rank writes and talks.
@@ -94,37 +96,17 @@ fn own_cores(available: Cores, threads: &[usize], rank: usize) -> Option<Cores> 
     available.part(sum(before), *rest.first()?).filter(|_| sum(threads) == available.count())
 }
 
-/// The place that a launcher gave this process, if one did.
-pub fn place() -> Result<Option<LaunchedRank>, Failure> {
-    LaunchedRank::from_environment().map_err(|error| Failure::Usage(error.to_string()))
-}
-
-/// Inside a launched job a rank is one device: whoever asks for more wants the launcher to ask for it.
-pub fn check_devices(layers: &LayeredConfig, place: &LaunchedRank) -> Result<(), Failure> {
-    match layers.config().devices {
-        Some(Devices::Cpu(count)) if count > 1 => Err(Failure::Usage(format!(
-            "--devices {}: this process is rank {} of {} already (RANK and WORLD_SIZE are set), and a rank is cpu:1; leave \
-             --devices out, or unset them",
-            Devices::Cpu(count),
-            place.rank,
-            place.world_size
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Runs `body` as the one rank that this process is. Ranks that were given no token find one in the run folder, if they know
-/// where that is.
+/// Runs `body` as the one rank that this process is; `folder` is the run's, if that is known.
 pub fn as_rank(
-    place: &LaunchedRank,
+    launched: &Launched,
     folder: Option<&Path>,
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let group = match place.world_size {
-        1 => None,
-        _ => Some(join(place, folder)?),
-    };
-    let rank = Rank { group, local_rank: place.local_rank, local_ranks: place.local_world_size };
+    let group = launched.join(folder)?;
+    let (local_rank, local_ranks) = launched.local(group.as_ref());
+    // What rank 0 says counts: launchers of several nodes may count their restarts each for themselves.
+    let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
+    let rank = Rank { group, local_rank, local_ranks, attempt };
     let failure = match body(&rank) {
         Ok(()) => return Ok(()),
         Err(failure) => failure,
@@ -137,26 +119,6 @@ pub fn as_rank(
         Failure::Error(_) if told => Err(Failure::Told(1)),
         other => Err(other),
     }
-}
-
-fn join(place: &LaunchedRank, folder: Option<&Path>) -> Result<Group, Failure> {
-    // The address may have come from a flag.
-    let variable = |name: &str| match (name, &place.master) {
-        (MASTER_ADDR, Some((host, _))) => Some(host.clone()),
-        (MASTER_PORT, Some((_, port))) => Some(port.to_string()),
-        _ => std::env::var(name).ok(),
-    };
-    let mut rendezvous = Rendezvous::from_variables(&variable).map_err(Failure::error)?;
-    if rendezvous.token.is_none()
-        && let Some(folder) = folder
-    {
-        if rendezvous.rank == 0 {
-            std::fs::create_dir_all(folder)
-                .map_err(|error| Failure::Error(format!("cannot create {}: {error}", folder.display())))?;
-        }
-        rendezvous.token_file = Some(folder.join(TOKEN_FILE));
-    }
-    rendezvous.join().map_err(Failure::error)
 }
 
 /// Runs `body` on so many ranks, which share this machine; `command` are the arguments that make a process of this program
@@ -187,7 +149,7 @@ pub fn host(
 fn threads(ranks: usize, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
     let run = |group: Group| {
         let local_rank = group.rank();
-        let rank = Rank { group: Some(group.clone()), local_rank, local_ranks: ranks };
+        let rank = Rank { group: Some(group.clone()), local_rank, local_ranks: ranks, attempt: 0 };
         body(&rank).map_err(|failure| Arc::new(group.own_cause(CauseKind::Error, failure.message())))
     };
     let groups = Group::threads(ranks).map_err(Failure::error)?;

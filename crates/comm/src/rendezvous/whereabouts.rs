@@ -63,11 +63,18 @@ impl Rendezvous {
 
     /// Whether strangers on other machines could come by.
     pub(super) fn is_exposed(&self, whereabouts: &Whereabouts) -> bool {
-        match (whereabouts, self.meeting_point) {
-            (Whereabouts::Known(addresses), _) => !addresses.iter().all(|address| address.ip().is_loopback()),
-            (_, MeetingPoint::AgentStore { same_machine }) => !same_machine,
-            (_, MeetingPoint::Address) => true,
+        match whereabouts {
+            Whereabouts::Known(addresses) => !addresses.iter().all(|address| address.ip().is_loopback()),
+            Whereabouts::Published { .. } => !self.is_within_machine(),
         }
+    }
+
+    /// Whether all ranks are on the machine of the agent's store: as they were told, or since an address of loopback leads all
+    /// of them there.
+    fn is_within_machine(&self) -> bool {
+        let host = self.address.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
+        let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        is_loopback || self.meeting_point == MeetingPoint::AgentStore { same_machine: true }
     }
 
     /// As rank 0: listens, and lets the others know where.
@@ -87,9 +94,8 @@ impl Rendezvous {
                 source,
             }),
             Whereabouts::Published { store, key } => {
-                let same_machine = self.meeting_point == MeetingPoint::AgentStore { same_machine: true };
-                let (listener, notice) =
-                    open_and_count(store, key, same_machine, self.attempt).map_err(|error| self.mute(&error))?;
+                let (listener, notice) = open_and_count(store, key, self.is_within_machine(), self.attempt)
+                    .map_err(|error| self.mute(&error))?;
                 self.attempt = notice.attempt;
                 store.set(key, &notice.to_text()).map_err(|error| self.mute(&error))?;
                 Ok(listener)
@@ -100,6 +106,7 @@ impl Rendezvous {
     /// As another rank: the addresses to try now. Under torchrun the attempt is the one that rank 0 has begun, since agents
     /// count their restarts each for themselves.
     pub(super) fn targets(&mut self, whereabouts: &mut Whereabouts) -> Result<Vec<SocketAddr>, String> {
+        let is_within_machine = self.is_within_machine();
         let (store, key) = match whereabouts {
             Whereabouts::Known(addresses) => return Ok(addresses.clone()),
             Whereabouts::Published { store, key } => (store, key),
@@ -108,10 +115,10 @@ impl Rendezvous {
         let text = store.get(key).map_err(told)?.ok_or("it has not published where it listens")?;
         let notice = Notice::from_text(&text).ok_or("the store of torchrun's agent holds a malformed address")?;
         self.attempt = notice.attempt;
-        let ip = match (self.meeting_point, notice.ip) {
-            (MeetingPoint::AgentStore { same_machine: true }, _) => Ipv4Addr::LOCALHOST.into(),
-            (_, Some(ip)) => ip,
-            (_, None) => store.peer_ip().map_err(told)?,
+        let ip = match notice.ip {
+            _ if is_within_machine => Ipv4Addr::LOCALHOST.into(),
+            Some(ip) => ip,
+            None => store.peer_ip().map_err(told)?,
         };
         Ok(vec![SocketAddr::new(ip, notice.port)])
     }

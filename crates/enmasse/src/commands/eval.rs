@@ -13,6 +13,7 @@ use crate::arguments::EVALUATION;
 use crate::commands::weights::{self, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::launched::Launched;
 use crate::output::{Output, counted};
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter, percent};
@@ -20,10 +21,10 @@ use crate::settings::{self, cores};
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
-    let place = ranks::place()?;
-    let interrupts = match &place {
+    let launched = Launched::from_environment(&layers)?;
+    let interrupts = match &launched {
         // A rank's launcher decides what becomes of it.
-        Some(place) => ranks::check_devices(&layers, place).map(|()| None)?,
+        Some(launched) => launched.check_devices(&layers).map(|()| None)?,
         None => Some(Interrupts::watch()?),
     };
     let part = Part::of(matches);
@@ -55,8 +56,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => open_folder(&weights, part, &root, config.convert_rgb)?,
     };
     let task = Task { weights, data, config };
-    match place {
-        Some(place) => ranks::as_rank(&place, None, |rank| task.evaluate(rank)),
+    match launched {
+        Some(launched) => ranks::as_rank(&launched, None, |rank| task.evaluate(rank)),
         None => {
             let world_size = task.config.rank_count(cores());
             let command = || task.command_line(part, &root);

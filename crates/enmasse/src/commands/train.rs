@@ -7,7 +7,7 @@ use clap::ArgMatches;
 use enmasse_comm::Group;
 use enmasse_data::DataError;
 use enmasse_device::Device;
-use enmasse_launch::LaunchedRank;
+use enmasse_launch::process_variable;
 use enmasse_models::Model;
 use enmasse_train::{
     Devices, DoneRecord, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, TrainConfig, Trainer, TrainingData,
@@ -25,11 +25,11 @@ use crate::settings::{self, cores};
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut layers = settings::layers(matches)?;
-    match LauncherFlags::of(matches).place(|name| std::env::var_os(name), &mut layers)? {
-        Some(place) => {
-            ranks::check_devices(&layers, &place)?;
+    match LauncherFlags::of(matches).place(process_variable, &mut layers)? {
+        Some(launched) => {
+            launched.check_devices(&layers)?;
             let out = layers.config().out.clone();
-            ranks::as_rank(&place, out.as_deref(), |rank| join_run(layers, &place, rank))
+            ranks::as_rank(&launched, out.as_deref(), |rank| join_run(layers, rank))
         }
         None => start_run(layers),
     }
@@ -71,8 +71,8 @@ fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
 }
 
 /// In a rank of somebody's job: takes part in the run that rank 0 decides on.
-fn join_run(mut layers: LayeredConfig, place: &LaunchedRank, rank: &Rank) -> Result<(), Failure> {
-    if place.restart_count > 0 {
+fn join_run(mut layers: LayeredConfig, rank: &Rank) -> Result<(), Failure> {
+    if rank.attempt() > 0 {
         // The job's launcher has started it again: go on where it was.
         layers.argument("resume", "true")?;
     }

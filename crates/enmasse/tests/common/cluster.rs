@@ -73,7 +73,8 @@ impl Cluster {
     #[track_caller]
     pub fn field(&self, job: &str, name: &str) -> String {
         let ended = self.head(&["scontrol", "--oneliner", "show", "job", job]);
-        let field = |word: &str| word.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
+        let field =
+            |word: &str| word.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
         ended.stdout.split_whitespace().find_map(field).unwrap_or_default()
     }
 

@@ -54,8 +54,20 @@ pub fn plain_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         let launcher = [
-            "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "TORCHELASTIC_", "ENMASSE_", "OMPI_", "PMI", "SLURM",
-            "JSM_", "LSB_", "KUBERNETES_", "PET_",
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_",
+            "GROUP_",
+            "MASTER_",
+            "TORCHELASTIC_",
+            "ENMASSE_",
+            "OMPI_",
+            "PMI",
+            "SLURM",
+            "JSM_",
+            "LSB_",
+            "KUBERNETES_",
+            "PET_",
         ];
         if launcher.iter().any(|prefix| name.starts_with(prefix)) {
             command.env_remove(name.as_ref());

@@ -12,6 +12,7 @@ mod error;
 mod mpi;
 mod node_list;
 mod ports;
+mod rendezvous;
 mod slurm;
 #[cfg(test)]
 mod tests;
@@ -101,6 +102,8 @@ pub struct Interpretation {
     pub launcher: Launcher,
     /// One sentence: which variables decided, and what of the others was passed over.
     pub why: String,
+    /// Whether the launcher told the local numbers. Otherwise `place` takes all ranks to share one machine.
+    pub is_local_told: bool,
     /// Ports that rank 0 tries in this order where the master's is taken. Empty where somebody chose the port.
     pub more_ports: Vec<u16>,
     /// How often the job was started before, be it by requeueing: also known where `place` is `None`.
@@ -209,6 +212,7 @@ fn nobody(variables: Variables<'_>) -> Result<Interpretation, EnvironmentError> 
         place: None,
         launcher: Launcher::Nobody,
         why: "no launcher has set its variables: one process, alone".into(),
+        is_local_told: true,
         more_ports: vec![],
         attempt: slurm::attempt(variables)?,
         warning: None,
@@ -271,6 +275,7 @@ impl Job<'_> {
             place: Some(place),
             launcher: self.launcher,
             why: self.why,
+            is_local_told: true,
             more_ports,
             attempt: self.attempt,
             warning: None,

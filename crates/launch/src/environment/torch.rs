@@ -63,6 +63,7 @@ pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, E
         place: Some(place),
         launcher,
         why: format!("{why}{passed}"),
+        is_local_told: is_pod || variables.is_set(LOCAL_RANK),
         more_ports: vec![],
         attempt: restart_count,
         warning: None,

@@ -1,0 +1,181 @@
+//! A process that is one rank of somebody's job: who says so, what contradicts it, and how it meets the others.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use enmasse_comm::{Group, JoinError};
+use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable};
+use enmasse_train::{Devices, LayeredConfig};
+
+use crate::failure::Failure;
+
+/// Holds the secret of ranks that were given none, until all have joined.
+const TOKEN_FILE: &str = ".token";
+
+/// A rank's place, and how it came by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// The place itself.
+    pub place: LaunchedRank,
+    interpretation: Interpretation,
+}
+
+impl Launched {
+    /// What the environment of this process says.
+    pub fn from_environment(layers: &LayeredConfig) -> Result<Option<Self>, Failure> {
+        Self::find(process_variable, layers)
+    }
+
+    /// What an environment says, where `layers` may ask for ranks of this process's own.
+    pub fn find(
+        environment: impl Fn(&str) -> Option<OsString>,
+        layers: &LayeredConfig,
+    ) -> Result<Option<Self>, Failure> {
+        let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
+        let own_ranks = match layers.config().devices {
+            Some(Devices::Cpu(count)) => Some(count),
+            _ => None,
+        };
+        match (&interpretation.warning, &interpretation.place) {
+            // Whoever says how many ranks there are has thought of it.
+            (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),
+            // A step of one task is a machine to run ranks on, as a batch script is.
+            (_, Some(place)) if is_slurm(&interpretation) && place.world_size == 1 && own_ranks > Some(1) => Ok(None),
+            (_, Some(place)) => Ok(Some(Launched { place: place.clone(), interpretation })),
+            (_, None) => Ok(None),
+        }
+    }
+
+    /// What the command line says, whatever the environment does. Of that only the count of Slurm's restarts remains.
+    pub fn by_arguments(place: LaunchedRank, environment: impl Fn(&str) -> Option<OsString>) -> Self {
+        let count = |name: &str| environment(name).filter(|_| name == "SLURM_RESTART_COUNT");
+        let attempt = LaunchedRank::interpret(count).map_or(0, |found| found.attempt);
+        let interpretation = Interpretation {
+            place: Some(LaunchedRank { restart_count: attempt, ..place.clone() }),
+            launcher: Launcher::Arguments,
+            why: "an address, --rank and --world-size are given".into(),
+            is_local_told: false,
+            more_ports: vec![],
+            attempt,
+            warning: None,
+        };
+        Launched { place, interpretation }
+    }
+
+    /// Inside a launched job a rank is one device: whoever asks for more wants the launcher to ask for it. Under Slurm a number
+    /// of devices is that of the tasks of each node.
+    pub fn check_devices(&self, layers: &LayeredConfig) -> Result<(), Failure> {
+        let LaunchedRank { rank, world_size, local_world_size, .. } = self.place;
+        let Some(devices @ Devices::Cpu(count)) = layers.config().devices else { return Ok(()) };
+        let refuse = |why: String| Err(Failure::Usage(format!("--devices {devices}: {why}")));
+        match (count, is_slurm(&self.interpretation)) {
+            (1, _) => Ok(()),
+            (_, true) if count == local_world_size => Ok(()),
+            (_, true) => refuse(format!(
+                "Slurm runs {local_world_size} of the {world_size} tasks of this step on this node, and each is a rank; start \
+                 the step with --ntasks-per-node={count}, or leave --devices out"
+            )),
+            (_, false) => refuse(format!(
+                "this process is rank {rank} of {world_size} already (RANK and WORLD_SIZE are set), and a rank is cpu:1; \
+                 leave --devices out, or unset them"
+            )),
+        }
+    }
+
+    /// Joins the others. Ranks that were given no token find one in the run folder, if they know where that is.
+    pub fn join(&self, folder: Option<&Path>) -> Result<Option<Group>, Failure> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let Some(mut rendezvous) = self.interpretation.rendezvous(&variable).map_err(Failure::error)? else {
+            return Ok(None);
+        };
+        if rendezvous.token.is_none()
+            && let Some(folder) = folder
+        {
+            if rendezvous.rank == 0 {
+                std::fs::create_dir_all(folder)
+                    .map_err(|error| Failure::Error(format!("cannot create {}: {error}", folder.display())))?;
+            }
+            rendezvous.token_file = Some(folder.join(TOKEN_FILE));
+        }
+        let joined = rendezvous.join().map_err(|error| match error {
+            JoinError::TokenRequired { .. } => {
+                Failure::Error(format!("{error}, or name a run folder that all nodes see (--out DIR)"))
+            }
+            other => Failure::error(other),
+        });
+        joined.map(Some)
+    }
+
+    /// This rank's number among those of its machine, and how many these are. Where the launcher does not tell, the names of
+    /// the hosts do.
+    pub fn local(&self, group: Option<&Group>) -> (usize, usize) {
+        match group.filter(|_| !self.interpretation.is_local_told) {
+            Some(group) => group.local_rank_and_size(),
+            None => (self.place.local_rank, self.place.local_world_size),
+        }
+    }
+}
+
+fn is_slurm(interpretation: &Interpretation) -> bool {
+    interpretation.launcher == Launcher::Slurm
+}
+
+fn usage(error: EnvironmentError) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of variables and `--devices`: the rank, nothing, or the message.
+    fn check(variables: &str, devices: Option<&str>, expected: Result<Option<usize>, &str>) {
+        let mut layers = LayeredConfig::new();
+        if let Some(devices) = devices {
+            layers.argument("devices", devices).unwrap();
+        }
+        let environment = |name: &str| {
+            let mut pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value.into())
+        };
+        let found = Launched::find(environment, &layers).and_then(|launched| match launched {
+            Some(launched) => launched.check_devices(&layers).map(|()| Some(launched.place.rank)),
+            None => Ok(None),
+        });
+        match expected {
+            Ok(rank) => assert_eq!(found, Ok(rank), "{variables} {devices:?}"),
+            Err(part) => {
+                let message = found.unwrap_err().message().to_owned();
+                assert!(message.contains(part), "{variables} {devices:?}: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn tasks_of_slurm_against_devices() {
+        let step = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_NTASKS=4 \
+                    SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_STEP_NODELIST=node[1-2]";
+        check(step, None, Ok(Some(3)));
+        check(step, Some("cpu:1"), Ok(Some(3)));
+        check(step, Some("cpu:2"), Ok(Some(3)));
+        check(step, Some("cpu:4"), Err("2 of the 4 tasks of this step on this node"));
+        check(step, Some("cpu:4"), Err("start the step with --ntasks-per-node=4, or leave --devices out"));
+        // One task with a node to itself.
+        let one = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1";
+        check(one, None, Ok(Some(0)));
+        check(one, Some("cpu:4"), Ok(None));
+        // A batch script.
+        let batch = "SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4";
+        check(batch, None, Err("SLURM_NTASKS is 4, but this process is one that nobody launched"));
+        check(batch, Some("cpu:4"), Ok(None));
+        check("SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=1", None, Ok(None));
+    }
+
+    #[test]
+    fn ranks_of_others_against_devices() {
+        let torch = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1";
+        check(torch, Some("cpu:1"), Ok(Some(1)));
+        check(torch, Some("cpu:2"), Err("this process is rank 1 of 2 already"));
+        check("RANK=0 WORLD_SIZE=1", Some("cpu:2"), Err("this process is rank 0 of 1 already"));
+    }
+}
