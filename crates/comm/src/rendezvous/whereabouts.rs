@@ -50,31 +50,51 @@ impl Notice {
 }
 
 impl Rendezvous {
-    /// Where to look for rank 0, or to listen as rank 0.
+    /// Where to look for rank 0, or to listen as rank 0. Nobody is asked anything before it is clear that strangers are kept out.
     pub(super) fn whereabouts(&self, deadline: Instant) -> Result<Whereabouts, JoinError> {
         match self.meeting_point {
-            MeetingPoint::Address => self.resolve().map(Whereabouts::Known),
+            MeetingPoint::Address => {
+                let addresses = self.resolve()?;
+                self.keep_out_strangers(addresses.iter().all(|address| address.ip().is_loopback()))?;
+                Ok(Whereabouts::Known(addresses))
+            }
             MeetingPoint::AgentStore { .. } => {
+                self.keep_out_strangers(self.is_within_machine())?;
                 let store = AgentStore::connect(&self.address, deadline).map_err(|error| self.mute(&error))?;
                 Ok(Whereabouts::Published { store, key: format!("enmasse/{}/rank 0", self.job) })
             }
         }
     }
 
-    /// Whether strangers on other machines could come by.
-    pub(super) fn is_exposed(&self, whereabouts: &Whereabouts) -> bool {
-        match whereabouts {
-            Whereabouts::Known(addresses) => !addresses.iter().all(|address| address.ip().is_loopback()),
-            Whereabouts::Published { .. } => !self.is_within_machine(),
+    fn keep_out_strangers(&self, is_within_machine: bool) -> Result<(), JoinError> {
+        if is_within_machine || self.token.is_some() || self.token_file.is_some() {
+            return Ok(());
         }
+        Err(JoinError::TokenRequired { address: self.address.clone() })
     }
 
     /// Whether all ranks are on the machine of the agent's store: as they were told, or since an address of loopback leads all
     /// of them there.
     fn is_within_machine(&self) -> bool {
+        self.names_loopback() || self.meeting_point == MeetingPoint::AgentStore { same_machine: true }
+    }
+
+    /// Whether the address is one of loopback on every machine, rather than a name that happens to lead there on its own.
+    fn names_loopback(&self) -> bool {
         let host = self.address.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
-        let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        is_loopback || self.meeting_point == MeetingPoint::AgentStore { same_machine: true }
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// Where rank 0 listens, of the addresses that it found. Many a machine knows its own name as one of loopback (127.0.1.1),
+    /// where the others would never reach it; with a token it may listen everywhere instead.
+    fn doors(&self, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+        let has_token = self.token.is_some() || self.token_file.is_some();
+        let is_misled = !self.names_loopback() && addresses.iter().all(|address| address.ip().is_loopback());
+        let door = |address: &SocketAddr| match is_misled && has_token {
+            true => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()),
+            false => *address,
+        };
+        addresses.iter().map(door).collect()
     }
 
     /// As rank 0: listens, and lets the others know where.
@@ -83,16 +103,18 @@ impl Rendezvous {
             return Ok(listener);
         }
         match whereabouts {
-            Whereabouts::Known(addresses) => TcpListener::bind(&addresses[..]).map_err(|source| JoinError::Bind {
-                address: match &self.more_ports[..] {
-                    [] => self.address.clone(),
-                    ports => {
-                        let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
-                        format!("{}, nor on any of the ports {}", self.address, ports.join(", "))
-                    }
-                },
-                source,
-            }),
+            Whereabouts::Known(addresses) => {
+                TcpListener::bind(&self.doors(addresses)[..]).map_err(|source| JoinError::Bind {
+                    address: match &self.more_ports[..] {
+                        [] => self.address.clone(),
+                        ports => {
+                            let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+                            format!("{}, nor on any of the ports {}", self.address, ports.join(", "))
+                        }
+                    },
+                    source,
+                })
+            }
             Whereabouts::Published { store, key } => {
                 let (listener, notice) = open_and_count(store, key, self.is_within_machine(), self.attempt)
                     .map_err(|error| self.mute(&error))?;
@@ -190,6 +212,23 @@ mod tests {
             rendezvous
         };
         (0..3).map(rank).collect()
+    }
+
+    #[test]
+    fn a_name_of_its_own_on_loopback_is_no_place_to_listen() {
+        let check = |name: &str, token: bool, found: &str, expected: &str| {
+            let mut rank = Rendezvous::tcp(&format!("tcp://{name}:5"), 0, 2).unwrap();
+            rank.token = token.then(|| crate::Token::from_bytes([1; 32]));
+            let doors = rank.doors(&[SocketAddr::new(found.parse().unwrap(), 5)]);
+            assert_eq!(doors, [SocketAddr::new(expected.parse().unwrap(), 5)], "{name} {token}");
+        };
+        check("node1", true, "127.0.1.1", "0.0.0.0");
+        check("node1", true, "10.0.0.1", "10.0.0.1");
+        // Nobody without a token is let near other machines.
+        check("node1", false, "127.0.1.1", "127.0.1.1");
+        for name in ["localhost", "127.0.0.1", "[::1]"] {
+            check(name, true, "127.0.0.1", "127.0.0.1");
+        }
     }
 
     /// The store lives on, with the address of the ranks before.
