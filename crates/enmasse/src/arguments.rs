@@ -7,13 +7,16 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_train::{Kind, SETTINGS, Setting, expand_home};
 
-use crate::commands::FORMATS;
+use crate::commands::{FORMATS, launch};
 use crate::failure::Failure;
 use crate::launcher_flags;
 
 /// Spellings of other programs for our flags.
 const ALIASES: &[(&str, &[&str])] =
     &[("batch", &["batch-size", "batch_size"]), ("sync_bn", &["syncBN", "syncbn"]), ("data", &["data_path", "data"])];
+
+/// PyTorch's launcher before torchrun, as in `python -m torch.distributed.launch`: ours, and ranks are told `--local-rank=N`.
+pub const OLD_LAUNCH: &str = "torch.distributed.launch";
 
 /// The flag of the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
@@ -52,7 +55,8 @@ pub fn command() -> Command {
         .subcommand(export())
         .subcommand(plan())
         .subcommand(bench())
-        .subcommand(launch())
+        .subcommand(launch::command("launch"))
+        .subcommand(launch::command(OLD_LAUNCH).hide(true))
 }
 
 /// `enmasse train`.
@@ -193,28 +197,6 @@ fn bench() -> Command {
         .disable_help_subcommand(true)
         .subcommand(step)
         .subcommand(peak)
-}
-
-fn launch() -> Command {
-    Command::new("launch")
-        .about("Run any program as N ranks, with torchrun's environment variables")
-        .arg(
-            count("nproc-per-node", "N", "Number of ranks")
-                .short('n')
-                .alias("nproc_per_node")
-                .required(true)
-                .allow_negative_numbers(true),
-        )
-        .arg(
-            Arg::new("program")
-                .value_name("PROGRAM")
-                .required(true)
-                .num_args(1..)
-                .trailing_var_arg(true)
-                .allow_hyphen_values(true)
-                .value_parser(value_parser!(OsString))
-                .help("Program and its arguments"),
-        )
 }
 
 /// A run folder or a weights file.
@@ -448,14 +430,5 @@ mod tests {
             "invalid value '0' for '--top <K>': must be a whole number from 1 to 1000000; see --help",
         );
         check("train --lr", "a value is required for '--lr <RATE>' but none was supplied; see --help");
-    }
-
-    #[test]
-    fn launch_takes_everything_behind_the_program() {
-        let matches = read("launch --nproc_per_node 3 -- sh -c true -n").unwrap();
-        let (_, launch) = matches.subcommand().unwrap();
-        let program: Vec<_> = launch.get_many::<OsString>("program").unwrap().collect();
-        assert_eq!(launch.get_one("nproc-per-node"), Some(&3usize));
-        assert_eq!(program, ["sh", "-c", "true", "-n"]);
     }
 }

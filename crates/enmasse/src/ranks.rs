@@ -164,27 +164,36 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output) -> Result<(),
     if let Some(story) = story(&outcome) {
         let _ = writeln!(std::io::stderr(), "{story}");
     }
-    match outcome.exit_code() {
+    match exit_code(&outcome) {
         0 => Ok(()),
         code => Err(Failure::Told(code)),
     }
 }
 
-/// One line where the ranks themselves or the kernel said why; the last lines of a rank that ended without a word.
+/// A run's own codes, whatever a rank's end looked like: 0, 1 error, 2 usage, 130 interrupted, 143 terminated.
+fn exit_code(outcome: &Outcome) -> u8 {
+    match outcome.exit_code() {
+        code @ (0 | 2) => code,
+        code if matches!(outcome, Outcome::Interrupted(_)) => code,
+        _ => 1,
+    }
+}
+
+/// One line where the ranks themselves or the kernel said why; the last lines of a rank that ended without a word, or that a
+/// signal ended.
 fn story(outcome: &Outcome) -> Option<String> {
     let Outcome::Failed(failure) = outcome else { return outcome.report() };
-    let lines = match (failure.status, &failure.cause) {
+    match (failure.status, &failure.cause) {
         (Some(status @ Status::Signal(_)), cause) => {
             let who = failure.rank.map_or("a rank".to_owned(), |rank| format!("rank {rank}"));
             let pid = failure.pid.map_or(String::new(), |pid| format!(" (process {pid})"));
             let during = cause.as_ref().filter(|cause| !cause.operation.is_empty());
             let during = during.map_or(String::new(), |cause| format!(" during {}", cause.operation));
-            format!("{who}{pid} {status}{during}")
+            Some(format!("error: {who}{pid} {status}{during}{}", failure.last_lines()))
         }
-        (_, Some(cause)) => cause.to_string(),
-        (_, None) => return outcome.report().map(|report| format!("error: {report}")),
-    };
-    Some(format!("error: {lines}"))
+        (_, Some(cause)) => Some(format!("error: {cause}")),
+        (_, None) => outcome.report().map(|report| format!("error: {report}")),
+    }
 }
 
 /// Only a killed writer leaves temporary files; opening the folder as its next writer clears them away.

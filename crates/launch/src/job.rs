@@ -2,9 +2,13 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use thiserror::Error;
+
+use crate::assignment::Assignment;
+use crate::signals::{HANDLED, STOP_SIGNALS, signal_number};
 
 /// Who opens the store at `MASTER_ADDR:MASTER_PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,23 @@ pub enum Output {
     All,
 }
 
+/// The nodes of a job whose ranks are known beforehand, and which of them this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// This node, from 0.
+    pub rank: usize,
+    /// The number of nodes. Each has the same number of ranks, so a rank is node rank x local ranks + local rank.
+    pub count: usize,
+    /// Where rank 0 opens the store: host and port; loopback and a free port unless set.
+    pub master: Option<(String, u16)>,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Nodes { rank: 0, count: 1, master: None }
+    }
+}
+
 /// A program to run as several ranks on this machine.
 ///
 /// ```
@@ -41,24 +62,39 @@ pub enum Output {
 pub struct Job {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
+    /// Where among the arguments `--local-rank=N` belongs, if it does.
+    pub(crate) local_rank_at: Option<usize>,
     pub(crate) variables: Vec<(OsString, OsString)>,
-    pub(crate) world_size: usize,
+    pub(crate) local_world_size: usize,
+    pub(crate) nodes: Nodes,
+    pub(crate) run_id: Option<String>,
+    pub(crate) role: String,
+    pub(crate) max_restarts: usize,
     pub(crate) store: Store,
     pub(crate) output: Output,
     pub(crate) grace: Duration,
+    pub(crate) signal_grace: Duration,
+    pub(crate) stop_signals: Vec<i32>,
 }
 
 impl Job {
-    /// `world_size` processes of `program`, which opens the store itself and whose output passes through.
-    pub fn new(program: impl Into<OsString>, world_size: usize) -> Self {
+    /// `local_world_size` processes of `program` on one node; it opens the store itself, and its output passes through.
+    pub fn new(program: impl Into<OsString>, local_world_size: usize) -> Self {
         Job {
             program: program.into(),
             arguments: Vec::new(),
+            local_rank_at: None,
             variables: Vec::new(),
-            world_size,
+            local_world_size,
+            nodes: Nodes::default(),
+            run_id: None,
+            role: "default".to_owned(),
+            max_restarts: 0,
             store: Store::BoundByRankZero,
             output: Output::All,
-            grace: Duration::from_millis(500),
+            grace: Duration::from_secs(1),
+            signal_grace: Duration::from_secs(30),
+            stop_signals: STOP_SIGNALS.to_vec(),
         }
     }
 
@@ -68,9 +104,39 @@ impl Job {
         self
     }
 
+    /// Appends `--local-rank=N`, each rank's own, as `torch.distributed.launch` does for scripts that read no variables.
+    pub fn local_rank_argument(mut self) -> Self {
+        self.local_rank_at = Some(self.arguments.len());
+        self
+    }
+
     /// Sets a variable in every worker, beside those it inherits. The launcher's own variables win.
     pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    /// Makes this launcher one of several, each on its node.
+    pub fn nodes(mut self, nodes: Nodes) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// The name of the job, which all its nodes must agree on; something new unless set.
+    pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
+        self.run_id = Some(run_id.into());
+        self
+    }
+
+    /// What the ranks are to each other (`ROLE_NAME`); "default" unless set.
+    pub fn role(mut self, role: impl Into<String>) -> Self {
+        self.role = role.into();
+        self
+    }
+
+    /// How often all ranks are started again after one has failed; never unless set.
+    pub fn max_restarts(mut self, max_restarts: usize) -> Self {
+        self.max_restarts = max_restarts;
         self
     }
 
@@ -86,10 +152,47 @@ impl Job {
         self
     }
 
-    /// Time between asking workers to stop (SIGTERM) and killing them (SIGKILL); half a second unless set.
+    /// After a rank has failed: time between asking the others to stop (SIGTERM) and killing them (SIGKILL); a second unless
+    /// set.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
+    }
+
+    /// After the launcher was asked to stop: time between passing that signal on and SIGKILL; 30 seconds unless set, in which
+    /// ranks may save what they have.
+    pub fn signal_grace(mut self, grace: Duration) -> Self {
+        self.signal_grace = grace;
+        self
+    }
+
+    /// The signals, by their names, that the launcher passes on to all ranks and that end the job; SIGTERM, SIGINT, SIGHUP and
+    /// SIGQUIT unless set. SIGUSR1 and SIGUSR2 are always passed on, and end nothing.
+    pub fn stop_signals<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, LaunchError> {
+        let number = |name: &str| signal_number(name).ok_or_else(|| LaunchError::Signal { name: name.to_owned() });
+        self.stop_signals = names.into_iter().map(number).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// What this node runs of the job, at an attempt counted from 0, where its nodes are known beforehand.
+    pub fn assignment(&self, attempt: usize, run_id: &str) -> Result<Assignment, LaunchError> {
+        let (nodes, local) = (&self.nodes, self.local_world_size);
+        let sizes = local.checked_mul(nodes.count).zip(local.checked_mul(nodes.rank));
+        let (world_size, first_rank) = sizes.filter(|_| local > 0).ok_or(LaunchError::NoRanks)?;
+        if nodes.rank >= nodes.count {
+            return Err(LaunchError::NodeRank { rank: nodes.rank, count: nodes.count });
+        }
+        Ok(Assignment {
+            node_rank: nodes.rank,
+            node_count: nodes.count,
+            first_rank,
+            world_size,
+            local_world_size: local,
+            master: nodes.master.clone().unwrap_or_else(|| (Ipv4Addr::LOCALHOST.to_string(), 0)),
+            attempt,
+            max_restarts: self.max_restarts,
+            run_id: run_id.to_owned(),
+        })
     }
 }
 
@@ -99,6 +202,30 @@ pub enum LaunchError {
     /// No ranks.
     #[error("cannot launch 0 processes: ask for at least 1")]
     NoRanks,
+    /// A node beyond the last.
+    #[error("node rank {rank} of {count} nodes cannot be: nodes are counted from 0")]
+    NodeRank {
+        /// The node rank that was given.
+        rank: usize,
+        /// The number of nodes.
+        count: usize,
+    },
+    /// A signal that cannot be handled.
+    #[error("{name:?} is no signal that a launcher can pass on: name some of {}", HANDLED.map(|(name, _)| name).join(", "))]
+    Signal {
+        /// The name that was given.
+        name: String,
+    },
+    /// The address of the store is not to be had.
+    #[error("cannot listen on {host} port {port}, where rank 0 opens the store: {source}: name another port, or none")]
+    Address {
+        /// The host.
+        host: String,
+        /// The port; 0 is any.
+        port: u16,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The program does not start.
     #[error("cannot start {program:?} as rank {rank}: {source}: check that it exists and may be executed")]
     Spawn {

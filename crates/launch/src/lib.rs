@@ -11,12 +11,14 @@
 //! Limits: a process that leaves its rank's process group (`setsid`) is beyond reach; and when the launcher itself is
 //! killed (SIGKILL), the kernel ends the ranks, while processes that these started are left to notice by themselves.
 
+mod assignment;
 mod environment;
 mod groups;
 mod inherited;
 mod job;
 mod outcome;
 mod output;
+mod restarts;
 mod signals;
 mod supervise;
 mod tail;
@@ -24,18 +26,16 @@ mod threads;
 mod verdict;
 mod workers;
 
+pub use assignment::Assignment;
 pub use environment::{
     DeviceError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
     LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, NodeListError, RANK, RESTART_COUNT, RUN_ID,
     WORLD_SIZE, device_ordinal, expand_node_list, process_variable,
 };
 pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
-pub use job::{Job, LaunchError, Output, Store};
+pub use job::{Job, LaunchError, Nodes, Output, Store};
 pub use outcome::{Failure, Outcome, Status};
+pub use restarts::{launch, launch_telling};
+pub use signals::Signals;
 pub use threads::{run_threads, spawn};
 pub use workers::Workers;
-
-/// Starts the job's ranks and waits until every one of them is gone.
-pub fn launch(job: &Job) -> Result<Outcome, LaunchError> {
-    Workers::spawn(job)?.supervise()
-}

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use enmasse_comm::Cause;
-use signal_hook::consts::{SIGKILL, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 use signal_hook::low_level::signal_name;
 
 use crate::job::Output;
@@ -45,6 +45,10 @@ impl fmt::Display for Status {
 pub struct Failure {
     /// The rank to blame; `None` when the ranks reported a cause that names none of this job.
     pub rank: Option<usize>,
+    /// The same among the ranks of this node, if it is one of them.
+    pub local_rank: Option<usize>,
+    /// The machine it ran on; empty where that is not known.
+    pub host: String,
     /// Its process.
     pub pid: Option<u32>,
     /// How that one ended.
@@ -54,6 +58,14 @@ pub struct Failure {
     /// The last lines of the rank's standard error, where they went through the launcher.
     pub stderr: Vec<String>,
     pub(crate) output: Output,
+}
+
+impl Failure {
+    /// The last lines of the rank's standard error, each on a line of its own behind a heading; nothing where there are none.
+    pub fn last_lines(&self) -> String {
+        let heading = if self.stderr.is_empty() { "" } else { "\n  last lines of its standard error:" };
+        self.stderr.iter().fold(heading.to_owned(), |text, line| text + "\n  | " + line)
+    }
 }
 
 /// Several lines, the culprit first.
@@ -67,10 +79,7 @@ impl fmt::Display for Failure {
         if let Some(cause) = &self.cause {
             write!(f, "\n  cause: {cause}")?;
         }
-        if !self.stderr.is_empty() {
-            f.write_str("\n  last lines of its standard error:")?;
-        }
-        self.stderr.iter().try_for_each(|line| write!(f, "\n  | {line}"))
+        f.write_str(&self.last_lines())
     }
 }
 
@@ -83,20 +92,29 @@ pub enum Outcome {
     Failed(Box<Failure>),
     /// The launcher was asked to stop, by this signal, and stopped every rank.
     Interrupted(i32),
+    /// Whoever started the ranks wanted them back, to start others.
+    Recalled,
 }
 
 /// Exit code of a command line that cannot be understood.
 const USAGE: i32 = 2;
 
 impl Outcome {
-    /// The code to exit with: 0 done, 1 error, 2 usage (the failing rank's own code), 130 interrupted.
+    /// The code to exit with: 0 done; the failing rank's own, or 128 + the signal that ended it; 128 + the signal by which the
+    /// launcher was asked to stop; 1 where there is no such code.
     pub fn exit_code(&self) -> u8 {
-        match self {
-            Outcome::Done => 0,
-            Outcome::Failed(failure) if failure.status == Some(Status::Code(USAGE)) => 2,
-            Outcome::Failed(_) => 1,
-            Outcome::Interrupted(_) => 130,
-        }
+        let of_signal = |signal: i32| u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128));
+        let code = match self {
+            Outcome::Done | Outcome::Recalled => Some(0),
+            Outcome::Failed(failure) => match failure.status {
+                // A rank that left too early, with success, has failed the others.
+                Some(Status::Code(code)) => u8::try_from(code).ok().filter(|code| *code > 0),
+                Some(Status::Signal(signal)) => of_signal(signal),
+                Some(Status::Stopped | Status::Unkillable) | None => None,
+            },
+            Outcome::Interrupted(signal) => of_signal(*signal),
+        };
+        code.unwrap_or(1)
     }
 
     /// What to say on standard error, if anything remains to be said.
@@ -111,8 +129,12 @@ impl Outcome {
                 Output::All => Some(failure.to_string()),
             },
             Outcome::Failed(failure) => Some(failure.to_string()),
+            Outcome::Interrupted(SIGINT) => Some("interrupted: all ranks are stopped".into()),
             Outcome::Interrupted(SIGTERM) => Some("terminated: all ranks are stopped".into()),
-            Outcome::Interrupted(_) => Some("interrupted: all ranks are stopped".into()),
+            Outcome::Interrupted(signal) => {
+                Some(format!("stopped by {}: all ranks are stopped", signal_name(*signal).unwrap_or("a signal")))
+            }
+            Outcome::Recalled => None,
         }
     }
 }
@@ -121,11 +143,12 @@ impl Outcome {
 mod tests {
     use super::*;
     use enmasse_comm::CauseKind;
-    use signal_hook::consts::SIGINT;
+    use signal_hook::consts::SIGHUP;
 
     fn failure(rank: usize, status: Status, stderr: &[&str], output: Output) -> Failure {
         let stderr = stderr.iter().map(|line| line.to_string()).collect();
-        Failure { rank: Some(rank), pid: Some(77), status: Some(status), cause: None, stderr, output }
+        let (host, local_rank) = ("h".to_owned(), Some(rank));
+        Failure { rank: Some(rank), local_rank, host, pid: Some(77), status: Some(status), cause: None, stderr, output }
     }
 
     #[test]
@@ -136,16 +159,22 @@ mod tests {
         let failed = |failure| Outcome::Failed(Box::new(failure));
         check(Outcome::Done, 0, None);
         check(Outcome::Interrupted(SIGINT), 130, Some("interrupted: all ranks are stopped"));
-        check(Outcome::Interrupted(SIGTERM), 130, Some("terminated: all ranks are stopped"));
+        check(Outcome::Interrupted(SIGHUP), 129, Some("stopped by SIGHUP: all ranks are stopped"));
+        check(Outcome::Interrupted(SIGTERM), 143, Some("terminated: all ranks are stopped"));
         check(
             failed(failure(2, Status::Signal(9), &[], Output::RankZero)),
-            1,
+            137,
             Some("rank 2 (process 77) was killed by signal 9 (SIGKILL), possibly by the kernel for memory"),
         );
         check(
             failed(failure(1, Status::Code(3), &["a", "b"], Output::All)),
-            1,
+            3,
             Some("rank 1 (process 77) exited with code 3\n  last lines of its standard error:\n  | a\n  | b"),
+        );
+        check(
+            failed(failure(0, Status::Stopped, &[], Output::All)),
+            1,
+            Some("rank 0 (process 77) was stopped by the launcher"),
         );
         check(failed(failure(0, Status::Code(2), &[], Output::RankZero)), 2, None);
         check(failed(failure(1, Status::Code(2), &["error: no"], Output::RankZero)), 2, Some("error: no"));
@@ -159,7 +188,7 @@ mod tests {
         named.cause = Some(Cause::new(CauseKind::Exited, "connection closed").of_rank(1).on_host("h"));
         check(
             failed(named),
-            1,
+            139,
             Some(
                 "rank 1 (process 77) was killed by signal 11 (SIGSEGV)\n  \
                  cause: rank 1 on host h exited: connection closed",

@@ -1,10 +1,68 @@
 //! Signals to the launcher as readable streams.
 
+use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
 use signal_hook::{SigId, low_level};
+
+use crate::job::{Job, LaunchError};
+
+/// Signals that ask the launcher to stop, unless a job names others.
+pub(crate) const STOP_SIGNALS: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
+
+/// Signals that may be handled, by name: those that a person or a scheduler sends.
+pub(crate) const HANDLED: [(&str, i32); 8] = [
+    ("SIGTERM", SIGTERM),
+    ("SIGINT", SIGINT),
+    ("SIGHUP", SIGHUP),
+    ("SIGQUIT", SIGQUIT),
+    ("SIGUSR1", SIGUSR1),
+    ("SIGUSR2", SIGUSR2),
+    ("SIGALRM", SIGALRM),
+    ("SIGXCPU", SIGXCPU),
+];
+
+/// The number of one of them.
+pub(crate) fn signal_number(name: &str) -> Option<i32> {
+    HANDLED.iter().find(|(known, _)| *known == name.trim()).map(|(_, number)| *number)
+}
+
+/// Signals that the ranks hear of and that end nothing: a scheduler announces its time limit by them.
+const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
+
+/// What is sent to the launcher is heard here, from the first attempt of a job to the last, so that nothing is lost in between.
+///
+/// A signal that was ignored when the program started stays ignored: `nohup` means it.
+pub struct Signals {
+    pub(crate) streams: Vec<SignalStream>,
+}
+
+impl Signals {
+    /// Begins to listen for what `job` heeds.
+    pub fn watch(job: &Job) -> Result<Self, LaunchError> {
+        let ignored = fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_signals(&status));
+        let mut numbers: Vec<i32> = job.stop_signals.iter().chain(&PASSED_ON).copied().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let heeded = numbers.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0);
+        let streams = heeded.map(SignalStream::new).collect::<io::Result<_>>();
+        Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))? })
+    }
+
+    /// A request to stop that has arrived while nothing was running.
+    pub fn pending(&mut self) -> Option<i32> {
+        let arrived = |stream: &mut SignalStream| (stream.arrivals() > 0 && stream.stops()).then_some(stream.number);
+        self.streams.iter_mut().filter_map(arrived).last()
+    }
+}
+
+/// The set of ignored signals in the text of a process's `status` file: bit n-1 is signal n.
+fn ignored_signals(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
 
 /// One signal: its handler writes a byte for each arrival.
 pub(crate) struct SignalStream {
@@ -14,18 +72,16 @@ pub(crate) struct SignalStream {
 }
 
 impl SignalStream {
-    /// The signals that ask the launcher to stop.
-    ///
-    /// Others keep their default action: they end the launcher, and the kernel then ends the ranks.
-    pub(crate) fn stop_requests() -> io::Result<Vec<SignalStream>> {
-        [SIGINT, SIGTERM].into_iter().map(SignalStream::new).collect()
-    }
-
     fn new(number: i32) -> io::Result<Self> {
         let (stream, sender) = UnixStream::pair()?;
         stream.set_nonblocking(true)?;
         let registration = low_level::pipe::register(number, sender)?;
         Ok(SignalStream { number, stream, registration })
+    }
+
+    /// Whether this signal asks the launcher to stop.
+    pub(crate) fn stops(&self) -> bool {
+        !PASSED_ON.contains(&self.number)
     }
 
     /// How often the signal arrived since the last call.
@@ -47,5 +103,24 @@ impl Drop for SignalStream {
     /// The handler stays and does nothing, so a process that goes on after a launch ignores these signals.
     fn drop(&mut self) {
         low_level::unregister(self.registration);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks() {
+        let check = |status: &str, expected: &[i32]| {
+            let mask = ignored_signals(status);
+            let found: Vec<i32> = (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect();
+            assert_eq!(found, expected, "{status}");
+        };
+        check("", &[]);
+        check("Name:\tsh\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000000000\n", &[]);
+        check("SigIgn:\t0000000000000001\n", &[1]);
+        check("SigIgn:\t8000000000001006\nSigCgt:\t0000000000000001\n", &[2, 3, 13, 64]);
+        check("SigIgn:\tnone\n", &[]);
     }
 }

@@ -4,7 +4,7 @@
 //! output, room on our standard error, the end of a grace period.
 
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +15,7 @@ use crate::inherited::read_report;
 use crate::job::{LaunchError, Output};
 use crate::outcome::{Failure, Outcome, Status};
 use crate::output::{Console, PIECE};
+use crate::signals::Signals;
 use crate::verdict::{Ended, first_failure};
 use crate::workers::{Worker, Workers};
 
@@ -25,12 +26,14 @@ const KILL_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopping {
     No,
-    /// SIGTERM was sent; at the deadline SIGKILL follows.
+    /// This signal was sent; at the deadline SIGKILL follows.
     Asked {
+        by: Signal,
         deadline: Instant,
     },
-    /// SIGKILL was sent; at the deadline the launcher gives up.
+    /// SIGKILL was sent after this signal; at the deadline the launcher gives up.
     Killed {
+        by: Signal,
         deadline: Instant,
     },
 }
@@ -38,40 +41,52 @@ enum Stopping {
 /// What `poll` found.
 enum Event {
     Signal(usize),
+    Recall,
     Ended,
     Output(usize),
     Room,
     Gone(usize),
 }
 
-struct Watch {
+struct Watch<'a> {
+    signals: &'a mut Signals,
+    recall: Option<BorrowedFd<'a>>,
     stopping: Stopping,
     /// The signal that made the launcher stop the ranks.
     interrupted: Option<i32>,
+    recalled: bool,
     /// Ranks in the order in which their ends were noticed, each with whether that was before any was stopped.
     ended: Vec<(usize, bool)>,
     console: Console,
 }
 
 impl Workers {
-    /// Waits until every rank is gone, stopping all when one fails or the launcher is asked to stop.
+    /// Waits until every rank is gone, stopping all when one fails, when the launcher is asked to stop, or as soon as `recall`
+    /// is readable.
     ///
-    /// Stopping is SIGTERM to the process group of each rank, then, after the job's grace, SIGKILL; a second signal
-    /// to the launcher kills at once. What ranks leave behind in their process groups is stopped likewise.
-    pub fn supervise(mut self) -> Result<Outcome, LaunchError> {
-        let mut watch =
-            Watch { stopping: Stopping::No, interrupted: None, ended: Vec::new(), console: Console::default() };
+    /// A signal to the launcher is passed on to the process group of each rank; otherwise stopping begins with SIGTERM. What is
+    /// there after the job's grace is killed; a second Ctrl-C kills at once. What ranks leave behind in their process groups is
+    /// stopped likewise.
+    pub fn supervise(mut self, signals: &mut Signals, recall: Option<BorrowedFd<'_>>) -> Result<Outcome, LaunchError> {
+        let mut watch = Watch {
+            signals,
+            recall,
+            stopping: Stopping::No,
+            interrupted: None,
+            recalled: false,
+            ended: Vec::new(),
+            console: Console::default(),
+        };
         while watch.ended.len() < self.list.len() {
             self.wait(&mut watch, &mut Vec::new())?;
         }
 
         let groups: Vec<Pid> = self.list.iter().map(|worker| worker.pid).collect();
-        let gave_up =
-            |watch: &Watch| matches!(watch.stopping, Stopping::Killed { deadline } if Instant::now() >= deadline);
+        let gave_up = |watch: &Watch<'_>| matches!(watch.stopping, Stopping::Killed { deadline, .. } if Instant::now() >= deadline);
         let mut left_behind = survivors(&groups);
         while !left_behind.is_empty() && !gave_up(&watch) {
             if watch.stopping == Stopping::No {
-                self.ask_to_stop(&mut watch);
+                self.ask_to_stop(&mut watch, Signal::TERM, self.job.grace);
             }
             self.wait(&mut watch, &mut left_behind)?;
             if left_behind.is_empty() {
@@ -89,11 +104,15 @@ impl Workers {
     }
 
     /// Sleeps until something happens, and deals with it.
-    fn wait(&mut self, watch: &mut Watch, left_behind: &mut Vec<OwnedFd>) -> Result<(), LaunchError> {
+    fn wait(&mut self, watch: &mut Watch<'_>, left_behind: &mut Vec<OwnedFd>) -> Result<(), LaunchError> {
         let events = self.events(watch, left_behind)?;
         for event in &events {
             match *event {
                 Event::Signal(stream) => self.heed(stream, watch),
+                Event::Recall => {
+                    watch.recalled = true;
+                    self.ask_to_stop(watch, Signal::TERM, self.job.grace);
+                }
                 Event::Ended => self.collect_ended(watch)?,
                 Event::Output(rank) => {
                     if let Some(worker) = self.list.get_mut(rank)
@@ -112,19 +131,22 @@ impl Workers {
             }
         }
         match watch.stopping {
-            Stopping::Asked { deadline } if Instant::now() >= deadline => self.kill(watch),
-            Stopping::Killed { deadline } if Instant::now() >= deadline => self.give_up(watch),
+            Stopping::Asked { deadline, .. } if Instant::now() >= deadline => self.kill(watch),
+            Stopping::Killed { deadline, .. } if Instant::now() >= deadline => self.give_up(watch),
             _ => {}
         }
         Ok(())
     }
 
     /// What has happened: at once, or as soon as something does, or nothing when a deadline passes.
-    fn events(&self, watch: &Watch, left_behind: &[OwnedFd]) -> Result<Vec<Event>, LaunchError> {
+    fn events(&self, watch: &Watch<'_>, left_behind: &[OwnedFd]) -> Result<Vec<Event>, LaunchError> {
         let stderr = std::io::stderr();
         let mut descriptors = Vec::new();
-        for (index, signal) in self.signals.iter().enumerate() {
+        for (index, signal) in watch.signals.streams.iter().enumerate() {
             descriptors.push((Event::Signal(index), PollFd::new(&signal.stream, PollFlags::IN)));
+        }
+        if let Some(recall) = watch.recall.filter(|_| watch.stopping == Stopping::No) {
+            descriptors.push((Event::Recall, PollFd::from_borrowed_fd(recall, PollFlags::IN)));
         }
         for (rank, worker) in self.list.iter().enumerate() {
             if worker.status.is_none() {
@@ -144,7 +166,7 @@ impl Workers {
         let (events, mut polled): (Vec<_>, Vec<_>) = descriptors.into_iter().unzip();
         let timeout = match watch.stopping {
             Stopping::No => None,
-            Stopping::Asked { deadline } | Stopping::Killed { deadline } => Some(until(deadline)),
+            Stopping::Asked { deadline, .. } | Stopping::Killed { deadline, .. } => Some(until(deadline)),
         };
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {}
@@ -155,18 +177,22 @@ impl Workers {
         Ok(happened.map(|(event, _)| event).collect())
     }
 
-    /// The first request stops the ranks in order; any other, or one while they are being stopped, kills them.
-    fn heed(&mut self, stream: usize, watch: &mut Watch) {
-        let Some(signal) = self.signals.get_mut(stream) else { return };
-        let (number, arrivals) = (signal.number, signal.arrivals());
+    /// The first request to stop is passed on, and the ranks have their time to follow it. A person's second one kills them;
+    /// a scheduler's repetition does not.
+    fn heed(&self, stream: usize, watch: &mut Watch<'_>) {
+        let Some(stream) = watch.signals.streams.get_mut(stream) else { return };
+        let (number, arrivals, stops) = (stream.number, stream.arrivals(), stream.stops());
+        let Some(signal) = Signal::from_named_raw(number) else { return };
         for _ in 0..arrivals {
             match watch.stopping {
+                _ if !stops => self.signal(signal),
                 Stopping::No => {
                     watch.interrupted = Some(number);
-                    self.ask_to_stop(watch);
+                    self.ask_to_stop(watch, signal, self.job.signal_grace);
                 }
-                Stopping::Asked { .. } => self.kill(watch),
-                Stopping::Killed { .. } => {}
+                Stopping::Asked { .. } if signal == Signal::INT || signal == Signal::QUIT => self.kill(watch),
+                // Another request while a failure is being dealt with: the code to exit with is the request's.
+                Stopping::Asked { .. } | Stopping::Killed { .. } => {}
             }
         }
     }
@@ -174,7 +200,7 @@ impl Workers {
     /// Notes every rank that has ended by now, and stops the others if one of them failed.
     ///
     /// Looking at all of them before stopping any tells ranks that failed by themselves from those that were stopped.
-    fn collect_ended(&mut self, watch: &mut Watch) -> Result<(), LaunchError> {
+    fn collect_ended(&mut self, watch: &mut Watch<'_>) -> Result<(), LaunchError> {
         for (rank, worker) in self.list.iter_mut().enumerate().filter(|(_, worker)| worker.status.is_none()) {
             if let Some(status) = worker.poll_status(watch.stopping)? {
                 worker.status = Some(status);
@@ -183,49 +209,73 @@ impl Workers {
         }
         let has_failed = |worker: &Worker| worker.status.is_some_and(|status| status != Status::Code(0));
         if watch.stopping == Stopping::No && self.list.iter().any(has_failed) {
-            self.ask_to_stop(watch);
+            self.ask_to_stop(watch, Signal::TERM, self.job.grace);
         }
         Ok(())
     }
 
-    fn ask_to_stop(&self, watch: &mut Watch) {
-        self.signal(Signal::TERM);
-        watch.stopping = Stopping::Asked { deadline: Instant::now() + self.job.grace };
+    fn ask_to_stop(&self, watch: &mut Watch<'_>, by: Signal, grace: Duration) {
+        self.signal(by);
+        watch.stopping = Stopping::Asked { by, deadline: Instant::now() + grace };
     }
 
-    fn kill(&self, watch: &mut Watch) {
+    fn kill(&self, watch: &mut Watch<'_>) {
+        let Stopping::Asked { by, .. } = watch.stopping else { return };
         self.signal(Signal::KILL);
-        watch.stopping = Stopping::Killed { deadline: Instant::now() + KILL_DEADLINE };
+        watch.stopping = Stopping::Killed { by, deadline: Instant::now() + KILL_DEADLINE };
     }
 
-    fn give_up(&mut self, watch: &mut Watch) {
+    fn give_up(&mut self, watch: &mut Watch<'_>) {
         for (rank, worker) in self.list.iter_mut().enumerate().filter(|(_, worker)| worker.status.is_none()) {
             worker.status = Some(Status::Unkillable);
             watch.ended.push((rank, false));
         }
     }
 
-    fn outcome(&mut self, watch: Watch) -> Outcome {
+    fn outcome(&mut self, watch: Watch<'_>) -> Outcome {
         if let Some(signal) = watch.interrupted {
             return Outcome::Interrupted(signal);
         }
+        if watch.recalled {
+            return Outcome::Recalled;
+        }
+        let first_rank = self.assignment.first_rank;
         let ended: Vec<Ended> = watch
             .ended
             .iter()
-            .filter_map(|&(rank, before_stop)| {
-                let worker = self.list.get_mut(rank)?;
+            .filter_map(|&(local_rank, before_stop)| {
+                let worker = self.list.get_mut(local_rank)?;
                 let cause = read_report(&mut worker.report);
-                Some(Ended { rank, status: worker.status?, before_stop, cause })
+                Some(Ended { rank: first_rank + local_rank, status: worker.status?, before_stop, cause })
             })
             .collect();
         let Some((rank, cause)) = first_failure(&ended) else { return Outcome::Done };
-        let culprit = rank.and_then(|rank| self.list.get_mut(rank));
+        let local_rank = rank.and_then(|rank| rank.checked_sub(first_rank));
+        let culprit = local_rank.and_then(|local_rank| self.list.get_mut(local_rank));
         let (pid, status) = culprit.as_ref().map(|worker| (worker.child.id(), worker.status)).unzip();
         let stderr = culprit.map(|worker| std::mem::take(&mut worker.tail).into_lines()).unwrap_or_default();
+        let host = match rank {
+            Some(_) => host_name(),
+            None => cause.as_ref().map(|cause| cause.host.clone()).unwrap_or_default(),
+        };
         let rank = rank.or_else(|| cause.as_ref()?.rank);
         let output = self.job.output;
-        Outcome::Failed(Box::new(Failure { rank, pid, status: status.flatten(), cause, stderr, output }))
+        Outcome::Failed(Box::new(Failure {
+            rank,
+            local_rank,
+            host,
+            pid,
+            status: status.flatten(),
+            cause,
+            stderr,
+            output,
+        }))
     }
+}
+
+/// The name of this machine.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Worker {
@@ -238,8 +288,8 @@ impl Worker {
             (_, Some(signal)) => {
                 let sent = match stopping {
                     Stopping::No => false,
-                    Stopping::Asked { .. } => signal == Signal::TERM.as_raw(),
-                    Stopping::Killed { .. } => signal == Signal::TERM.as_raw() || signal == Signal::KILL.as_raw(),
+                    Stopping::Asked { by, .. } => signal == by.as_raw(),
+                    Stopping::Killed { by, .. } => signal == by.as_raw() || signal == Signal::KILL.as_raw(),
                 };
                 if sent { Status::Stopped } else { Status::Signal(signal) }
             }

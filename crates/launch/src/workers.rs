@@ -1,8 +1,9 @@
 //! Starting the ranks of a job.
 
+use std::ffi::OsString;
 use std::io::{self, PipeReader};
 use std::marker::PhantomData;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -12,11 +13,10 @@ use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::environment::LaunchedRank;
+use crate::assignment::Assignment;
 use crate::inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_pipe, token_file};
 use crate::job::{Job, LaunchError, Output, Store};
 use crate::outcome::Status;
-use crate::signals::SignalStream;
 use crate::tail::Tail;
 
 /// One rank's process. It is not reaped before the job is over, so its process number stays its own all the while.
@@ -32,54 +32,38 @@ pub(crate) struct Worker {
     pub(crate) status: Option<Status>,
 }
 
-/// The running ranks of a job. Dropping them kills them.
+/// The running ranks of one node and one attempt. Dropping them kills them.
 ///
 /// They die with the *thread* that started them, as the kernel has it, so this value cannot leave its thread.
 pub struct Workers {
     pub(crate) list: Vec<Worker>,
-    pub(crate) signals: Vec<SignalStream>,
     pub(crate) job: Job,
+    pub(crate) assignment: Assignment,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
 impl Workers {
-    /// Starts every rank of the job; on an error those already started are gone again.
+    /// Starts the ranks of an assignment; on an error those already started are gone again.
     ///
-    /// From here on SIGINT and SIGTERM are requests to [`Workers::supervise`].
-    pub fn spawn(job: &Job) -> Result<Self, LaunchError> {
-        if job.world_size == 0 {
+    /// Signals should be listened for before ([`Signals::watch`](crate::Signals::watch)).
+    pub fn spawn(job: &Job, assignment: &Assignment) -> Result<Self, LaunchError> {
+        if assignment.local_world_size == 0 {
             return Err(LaunchError::NoRanks);
         }
-        let signals = SignalStream::stop_requests().map_err(LaunchError::kernel("handle signals"))?;
-        let token = Token::generate().map_err(LaunchError::kernel("draw random numbers"))?;
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(LaunchError::kernel("listen on 127.0.0.1"))?;
-        let port = listener.local_addr().map_err(LaunchError::kernel("listen on 127.0.0.1"))?.port();
-        let mut store = match job.store {
-            Store::Inherited => Some(OwnedFd::from(listener)),
-            Store::BoundByRankZero => {
-                drop(listener);
-                None
-            }
+        let mut assignment = assignment.clone();
+        // Who is one of several nodes cannot give the others a secret: they have it already, or none.
+        let token = match assignment.node_count {
+            1 => Some(Token::generate().map_err(LaunchError::kernel("draw random numbers"))?),
+            _ => None,
         };
-
-        let mut workers = Workers { list: Vec::new(), signals, job: job.clone(), _stays_on_its_thread: PhantomData };
-        let run_id = format!("{}-{port}", std::process::id());
-        for rank in 0..job.world_size {
-            let place = LaunchedRank {
-                rank,
-                world_size: job.world_size,
-                local_rank: rank,
-                local_world_size: job.world_size,
-                node: 0,
-                node_count: 1,
-                master: Some((Ipv4Addr::LOCALHOST.to_string(), port)),
-                restart_count: 0,
-                max_restarts: 0,
-                run_id: run_id.clone(),
-            };
-            let token = token_file(&token).map_err(LaunchError::kernel("make a file in memory"))?;
-            workers.list.push(start(job, &place, store.take(), token)?);
+        let mut store = open_store(job, &mut assignment)?;
+        let list = Vec::with_capacity(assignment.local_world_size);
+        let mut workers = Workers { list, job: job.clone(), assignment, _stays_on_its_thread: PhantomData };
+        for local_rank in 0..workers.assignment.local_world_size {
+            let token = token.as_ref().map(token_file).transpose();
+            let token = token.map_err(LaunchError::kernel("make a file in memory"))?;
+            let worker = start(&workers.job, &workers.assignment, local_rank, store.take(), token)?;
+            workers.list.push(worker);
         }
         Ok(workers)
     }
@@ -111,17 +95,54 @@ impl Drop for Workers {
     }
 }
 
-fn start(job: &Job, place: &LaunchedRank, store: Option<OwnedFd>, token: OwnedFd) -> Result<Worker, LaunchError> {
-    let rank = place.rank;
+/// The listening socket for rank 0, where it inherits one; completes an assignment whose port is still to be chosen.
+fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Option<OwnedFd>, LaunchError> {
+    let (host, port) = assignment.master.clone();
+    if assignment.node_rank > 0 || (job.store == Store::BoundByRankZero && port > 0 && assignment.node_count > 1) {
+        return Ok(None);
+    }
+    let address = |source| LaunchError::Address { host: host.clone(), port, source };
+    // Even where rank 0 is to bind the port itself: a port that is taken shows here, and not in some rank's traceback.
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let listener = TcpListener::bind((bare, port)).map_err(address)?;
+    assignment.master.1 = listener.local_addr().map_err(address)?.port();
+    Ok(match job.store {
+        Store::Inherited => Some(OwnedFd::from(listener)),
+        Store::BoundByRankZero => None,
+    })
+}
+
+/// The variables that one rank is given beside those it inherits, later ones before earlier ones.
+pub(crate) fn variables(job: &Job, assignment: &Assignment, local_rank: usize) -> Vec<(OsString, OsString)> {
+    let mut variables = job.variables.clone();
+    let mut set = |name: &str, value: String| variables.push((name.into(), value.into()));
+    for (name, value) in assignment.place(local_rank).variables(omp_is_set(job)) {
+        set(name, value);
+    }
+    set("ROLE_NAME", job.role.clone());
+    let nccl = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+    set(nccl, std::env::var(nccl).unwrap_or_else(|_| "1".to_owned()));
+    variables
+}
+
+fn start(
+    job: &Job,
+    assignment: &Assignment,
+    local_rank: usize,
+    store: Option<OwnedFd>,
+    token: Option<OwnedFd>,
+) -> Result<Worker, LaunchError> {
+    let rank = assignment.first_rank + local_rank;
     let (report, reporting) = report_pipe().map_err(LaunchError::kernel("make a pipe"))?;
     let reporting = OwnedFd::from(reporting);
     let mut command = Command::new(&job.program);
-    command.args(&job.arguments).envs(job.variables.iter().map(|(name, value)| (name, value)));
-    command.envs(place.variables(omp_is_set(job)));
+    command.args(arguments(job, local_rank)).envs(variables(job, assignment, local_rank));
     // A launcher inside a launched rank must not pass the outer job's descriptors on.
-    command.env_remove(STORE_FD).env(TOKEN_FD, number(&token)).env(CAUSE_FD, number(&reporting));
-    if let Some(store) = &store {
-        command.env(STORE_FD, number(store));
+    command.env_remove(STORE_FD).env_remove(TOKEN_FD).env(CAUSE_FD, number(&reporting));
+    for (name, descriptor) in [(STORE_FD, &store), (TOKEN_FD, &token)] {
+        if let Some(descriptor) = descriptor {
+            command.env(name, number(descriptor));
+        }
     }
     command.stdin(Stdio::null());
     match job.output {
@@ -134,7 +155,7 @@ fn start(job: &Job, place: &LaunchedRank, store: Option<OwnedFd>, token: OwnedFd
     // A group of its own: a Ctrl-C on the terminal reaches the launcher alone, which then stops everybody in order, and
     // one signal reaches whatever the rank has started.
     command.process_group(0);
-    die_with_launcher(&mut command, store.into_iter().chain([token, reporting]).collect());
+    die_with_launcher(&mut command, store.into_iter().chain(token).chain([reporting]).collect());
 
     let spawn_error = |source| LaunchError::Spawn { program: job.program.clone(), rank, source };
     let mut child = command.spawn().map_err(spawn_error)?;
@@ -156,6 +177,15 @@ fn start(job: &Job, place: &LaunchedRank, store: Option<OwnedFd>, token: OwnedFd
             Err(LaunchError::Kernel { what: "watch a process", source })
         }
     }
+}
+
+/// The arguments of one rank.
+pub(crate) fn arguments(job: &Job, local_rank: usize) -> Vec<OsString> {
+    let mut arguments = job.arguments.clone();
+    if let Some(place) = job.local_rank_at {
+        arguments.insert(place.min(arguments.len()), format!("--local-rank={local_rank}").into());
+    }
+    arguments
 }
 
 /// Makes the child die when its launcher does, however that happens, and opens `inherited` up to it alone.

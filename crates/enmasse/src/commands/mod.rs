@@ -3,7 +3,7 @@
 mod bench;
 mod eval;
 mod export;
-mod launch;
+pub mod launch;
 mod plan;
 mod predict;
 mod train;
@@ -17,6 +17,7 @@ use enmasse_train::TrainConfig;
 
 pub use export::FORMATS;
 
+use crate::arguments::OLD_LAUNCH;
 use crate::failure::Failure;
 use crate::settings;
 
@@ -29,7 +30,8 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("export", matches)) => export::run(matches),
         Some(("plan", matches)) => plan::run(matches),
         Some(("bench", matches)) => bench::run(matches),
-        Some(("launch", matches)) => launch::run(matches),
+        Some(("launch", matches)) => launch::run(matches, true),
+        Some((OLD_LAUNCH, matches)) => launch::run(matches, false),
         _ => Ok(()),
     }
 }

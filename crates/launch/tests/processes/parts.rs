@@ -44,12 +44,20 @@ impl Launcher {
     }
 
     pub fn start_with(stderr: Stdio, ranks: usize, output: &str, grace: Duration, script: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["as-launcher", &ranks.to_string(), output, &grace.as_millis().to_string(), script])
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["as-launcher", &ranks.to_string(), output, &grace.as_millis().to_string(), script]);
+        Self::run(&mut command, stderr)
+    }
+
+    /// As `nohup` does.
+    pub fn start_ignoring_hangups(ranks: usize, script: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(std::env::current_exe().unwrap());
+        Self::run(command.args(["as-launcher", &ranks.to_string(), "all", "1000", script]), Stdio::piped())
+    }
+
+    fn run(command: &mut Command, stderr: Stdio) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let (sender, lines) = channel();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
@@ -98,7 +106,8 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
     let job = Job::new("sh", ranks.parse().unwrap())
         .args(["-c", script])
         .output(output)
-        .grace(Duration::from_millis(grace.parse().unwrap()));
+        .grace(Duration::from_millis(grace.parse().unwrap()))
+        .signal_grace(Duration::from_millis(grace.parse().unwrap()));
     let outcome = launch(&job).unwrap();
     if let Some(report) = outcome.report() {
         eprintln!("{report}");

@@ -15,6 +15,9 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_killed_launcher_leaves_no_rank", a_killed_launcher_leaves_no_rank),
     ("an_interrupt_stops_everybody", an_interrupt_stops_everybody),
     ("a_second_interrupt_kills", a_second_interrupt_kills),
+    ("a_scheduler_may_repeat_itself", a_scheduler_may_repeat_itself),
+    ("what_ends_nothing_is_passed_on", what_ends_nothing_is_passed_on),
+    ("what_was_ignored_stays_ignored", what_was_ignored_stays_ignored),
     ("the_stubborn_are_killed", the_stubborn_are_killed),
     ("grandchildren_go_too", grandchildren_go_too),
     ("grandchildren_may_finish", grandchildren_may_finish),
@@ -27,7 +30,7 @@ const ENDLESS: Duration = Duration::from_secs(3600);
 
 const HANG: &str = "echo ready; exec tail -f /dev/null";
 /// Says that it was asked to stop, and goes on.
-const STUBBORN: &str = "trap 'echo asked' TERM; echo ready; while true; do tail -f /dev/null & wait; done";
+const STUBBORN: &str = "trap 'echo asked' INT TERM USR1; echo ready; while true; do tail -f /dev/null & wait; done";
 
 fn wait_until_ready(launcher: &Launcher, ranks: usize) {
     (0..ranks).for_each(|_| assert_eq!(launcher.line(), "ready"));
@@ -42,14 +45,17 @@ fn a_killed_launcher_leaves_no_rank() {
 }
 
 fn an_interrupt_stops_everybody() {
-    for (signal, report) in
-        [(Signal::INT, "interrupted: all ranks are stopped\n"), (Signal::TERM, "terminated: all ranks are stopped\n")]
-    {
+    for (signal, code, report) in [
+        (Signal::INT, 130, "interrupted: all ranks are stopped\n"),
+        (Signal::TERM, 143, "terminated: all ranks are stopped\n"),
+        (Signal::HUP, 129, "stopped by SIGHUP: all ranks are stopped\n"),
+        (Signal::QUIT, 131, "stopped by SIGQUIT: all ranks are stopped\n"),
+    ] {
         let launcher = Launcher::start(3, "all", ENDLESS, HANG);
         wait_until_ready(&launcher, 3);
         launcher.signal(signal);
         assert_eq!(launcher.lines_to_end(), [""; 0]);
-        assert_eq!(launcher.finish(), (Some(130), report.into()));
+        assert_eq!(launcher.finish(), (Some(code), report.into()));
     }
 }
 
@@ -61,6 +67,43 @@ fn a_second_interrupt_kills() {
     launcher.signal(Signal::INT);
     launcher.lines_to_end();
     assert_eq!(launcher.finish().0, Some(130));
+}
+
+/// A second SIGTERM does not take from ranks the time in which they save.
+fn a_scheduler_may_repeat_itself() {
+    let script = "trap 'echo asked' TERM; trap 'echo saved; exit 0' USR1; echo ready;
+        while true; do tail -f /dev/null & wait; kill $!; done";
+    let launcher = Launcher::start(1, "all", ENDLESS, script);
+    wait_until_ready(&launcher, 1);
+    launcher.signal(Signal::TERM);
+    assert_eq!(launcher.line(), "asked");
+    launcher.signal(Signal::TERM);
+    launcher.signal(Signal::USR1);
+    assert_eq!(launcher.lines_to_end(), ["saved"]);
+    assert_eq!(launcher.finish().0, Some(143));
+}
+
+fn what_ends_nothing_is_passed_on() {
+    let script = "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready;
+        while true; do tail -f /dev/null & wait; kill $!; done";
+    let launcher = Launcher::start(2, "all", ENDLESS, script);
+    wait_until_ready(&launcher, 2);
+    launcher.signal(Signal::USR1);
+    assert_eq!((launcher.line(), launcher.line()), ("one".into(), "one".into()));
+    launcher.signal(Signal::USR2);
+    assert_eq!(launcher.lines_to_end(), ["two", "two"]);
+    assert_eq!(launcher.finish(), (Some(0), String::new()));
+}
+
+/// `nohup` starts a program with SIGHUP ignored.
+fn what_was_ignored_stays_ignored() {
+    let script = "trap 'echo one; exit 0' USR1; echo ready; while true; do tail -f /dev/null & wait; kill $!; done";
+    let launcher = Launcher::start_ignoring_hangups(1, script);
+    wait_until_ready(&launcher, 1);
+    launcher.signal(Signal::HUP);
+    launcher.signal(Signal::USR1);
+    assert_eq!(launcher.lines_to_end(), ["one"]);
+    assert_eq!(launcher.finish().0, Some(0));
 }
 
 fn the_stubborn_are_killed() {
@@ -75,7 +118,7 @@ fn the_stubborn_are_killed() {
     let launcher = Launcher::start(2, "all", SHORT, &script);
     launcher.lines_to_end();
     let (code, stderr) = launcher.finish();
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(3));
     assert!(stderr.starts_with("rank 1 (process ") && stderr.ends_with(" exited with code 3\n"), "{stderr}");
 }
 
@@ -92,7 +135,7 @@ fn grandchildren_go_too() {
         assert_eq!(launcher.finish().0, Some(expected), "{rank_ends}");
     };
     check("exit 0", 0);
-    check("exit 3", 1);
+    check("exit 3", 3);
     check("wait", 130);
 }
 
@@ -106,7 +149,7 @@ fn grandchildren_may_finish() {
     let script = format!("sh -c \"trap '' TERM; cat < {fifo}; echo cleaned\" & exec 3> {fifo}; kill -KILL $$");
     let launcher = Launcher::start(1, "all", ENDLESS, &script);
     assert_eq!(launcher.lines_to_end(), ["cleaned"]);
-    assert_eq!(launcher.finish().0, Some(1));
+    assert_eq!(launcher.finish().0, Some(137));
 }
 
 fn a_full_standard_error_stops_nothing() {
@@ -127,7 +170,7 @@ fn a_full_standard_error_stops_nothing() {
     }
     let mut stderr = String::new();
     reader.read_to_string(&mut stderr).unwrap();
-    assert_eq!(launcher.process.wait().unwrap().code(), Some(1));
+    assert_eq!(launcher.process.wait().unwrap().code(), Some(137));
     let report = stderr.trim_start_matches('x');
     assert!(report.starts_with("message\nrank ") && report.contains("(SIGKILL)"), "{report}");
 }

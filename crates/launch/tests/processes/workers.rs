@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use enmasse_comm::TOKEN_BYTES;
-use enmasse_launch::{Job, Outcome, Output, Status, Store, launch};
+use enmasse_launch::{Job, Nodes, Outcome, Output, Status, Store, launch, launch_telling};
 
 use crate::parts::{Launcher, rank_job};
 
@@ -18,6 +18,9 @@ pub const TESTS: &[(&str, fn())] = &[
     ("output_goes_where_it_should", output_goes_where_it_should),
     ("launches_that_cannot_be", launches_that_cannot_be),
     ("the_environment_is_torchruns", the_environment_is_torchruns),
+    ("nodes_are_numbered_by_hand", nodes_are_numbered_by_hand),
+    ("failures_are_tried_again", failures_are_tried_again),
+    ("local_ranks_as_arguments", local_ranks_as_arguments),
     ("tokens_arrive_and_differ", tokens_arrive_and_differ),
     ("the_store_is_where_it_is_said", the_store_is_where_it_is_said),
     ("pytorch_runs", pytorch_runs),
@@ -143,10 +146,62 @@ fn the_environment_is_torchruns() {
         check("TORCHELASTIC_MAX_RESTARTS", Some("0"));
         check("TORCHELASTIC_USE_AGENT_STORE", Some("False"));
         check("OMP_NUM_THREADS", Some("1"));
+        check("TORCH_NCCL_ASYNC_ERROR_HANDLING", Some("1"));
         check("ENMASSE_STORE_FD", None);
         ports.push((found("MASTER_PORT").unwrap().1.to_owned(), found("TORCHELASTIC_RUN_ID").unwrap().1.to_owned()));
     }
     assert_eq!(ports[0], ports[1]);
+}
+
+/// A node's ranks follow those of the nodes before it.
+fn nodes_are_numbered_by_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR \
+                  $MASTER_PORT $TORCHELASTIC_RUN_ID ${ENMASSE_TOKEN_FD-none} > \"$FOLDER\"/$RANK";
+    for node in 0..3 {
+        let nodes = Nodes { rank: node, count: 3, master: Some(("localhost".into(), 29511)) };
+        let job = shell(2, script).nodes(nodes).run_id("tale").variable("FOLDER", folder.path());
+        assert_eq!(launch(&job).unwrap(), Outcome::Done);
+    }
+    for rank in 0..6 {
+        let found = fs::read_to_string(folder.path().join(rank.to_string())).unwrap();
+        assert_eq!(found, format!("{rank} 6 {} 2 {} 3 localhost 29511 tale none\n", rank % 2, rank / 2));
+    }
+    let job = shell(2, script).nodes(Nodes { rank: 3, count: 3, master: None });
+    let expected = "node rank 3 of 3 nodes cannot be: nodes are counted from 0";
+    assert_eq!(launch(&job).unwrap_err().to_string(), expected);
+}
+
+/// Every rank starts again, and finds the attempt in its variables.
+fn failures_are_tried_again() {
+    let check = |max_restarts: usize, expected: Result<(), i32>| {
+        let script = "test $TORCHELASTIC_MAX_RESTARTS = 2 -o $RANK = 0 || exit 9
+                      test $TORCHELASTIC_RESTART_COUNT = 2 && exit 0; test $RANK = 1 && exit 3; exec tail -f /dev/null";
+        let mut told = Vec::new();
+        let job = shell(2, script).max_restarts(max_restarts);
+        let outcome = launch_telling(&job, |failure, attempt| told.push((failure.rank, failure.status, attempt)));
+        let code = i32::from(outcome.unwrap().exit_code());
+        assert_eq!(if code == 0 { Ok(()) } else { Err(code) }, expected);
+        assert_eq!(told.len(), max_restarts.min(2));
+        for (index, told) in told.into_iter().enumerate() {
+            let code = if max_restarts == 2 { 3 } else { 9 };
+            assert_eq!(told, (Some(1), Some(Status::Code(code)), index + 1));
+        }
+    };
+    check(0, Err(9));
+    check(1, Err(9));
+    check(2, Ok(()));
+}
+
+/// What a script gets that reads no variables.
+fn local_ranks_as_arguments() {
+    let folder = tempfile::tempdir().unwrap();
+    let job =
+        Job::new("sh", 2).args(["-c", "echo \"$*\" > \"$FOLDER\"/$RANK", "sh"]).local_rank_argument().args(["-x"]);
+    assert_eq!(launch(&job.variable("FOLDER", folder.path())).unwrap(), Outcome::Done);
+    for rank in ["0", "1"] {
+        assert_eq!(fs::read_to_string(folder.path().join(rank)).unwrap(), format!("--local-rank={rank} -x\n"));
+    }
 }
 
 fn tokens_arrive_and_differ() {

@@ -1,0 +1,45 @@
+//! A job from its first attempt to its last.
+
+use std::fmt::Write;
+
+use enmasse_comm::Token;
+
+use crate::job::{Job, LaunchError};
+use crate::outcome::{Failure, Outcome};
+use crate::signals::Signals;
+use crate::workers::Workers;
+
+/// Starts the job's ranks and waits until every one of them is gone, starting them again as often as the job allows.
+pub fn launch(job: &Job) -> Result<Outcome, LaunchError> {
+    launch_telling(job, |_, _| {})
+}
+
+/// The same, telling of each failure that leads to another attempt, with that attempt's number (from 1), before it starts.
+pub fn launch_telling(job: &Job, mut tell: impl FnMut(&Failure, usize)) -> Result<Outcome, LaunchError> {
+    let mut signals = Signals::watch(job)?;
+    let run_id = job.run_id.clone().map_or_else(new_run_id, Ok)?;
+    let mut attempt = 0;
+    loop {
+        let outcome = Workers::spawn(job, &job.assignment(attempt, &run_id)?)?.supervise(&mut signals, None)?;
+        match outcome {
+            Outcome::Failed(failure) if attempt < job.max_restarts => {
+                attempt += 1;
+                tell(&failure, attempt);
+            }
+            outcome => return Ok(outcome),
+        }
+        if let Some(signal) = signals.pending() {
+            return Ok(Outcome::Interrupted(signal));
+        }
+    }
+}
+
+/// A name that no other job has.
+fn new_run_id() -> Result<String, LaunchError> {
+    let random = Token::generate().map_err(LaunchError::kernel("draw random numbers"))?;
+    Ok(random.as_bytes().iter().take(8).fold("enmasse-".to_owned(), |mut name, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{byte:02x}");
+        name
+    }))
+}
