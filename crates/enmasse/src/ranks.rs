@@ -183,13 +183,13 @@ fn exit_code(outcome: &Outcome) -> u8 {
 /// signal ended.
 fn story(outcome: &Outcome) -> Option<String> {
     let Outcome::Failed(failure) = outcome else { return outcome.report() };
-    match (failure.status, &failure.cause) {
-        (Some(status @ Status::Signal(_)), cause) => {
+    match (failure.status.zip(failure.end()), &failure.cause) {
+        (Some((Status::Signal(_), end)), cause) => {
             let who = failure.rank.map_or("a rank".to_owned(), |rank| format!("rank {rank}"));
             let pid = failure.pid.map_or(String::new(), |pid| format!(" (process {pid})"));
             let during = cause.as_ref().filter(|cause| !cause.operation.is_empty());
             let during = during.map_or(String::new(), |cause| format!(" during {}", cause.operation));
-            Some(format!("error: {who}{pid} {status}{during}{}", failure.last_lines()))
+            Some(format!("error: {who}{pid} {end}{during}{}", failure.last_lines()))
         }
         (_, Some(cause)) => Some(format!("error: {cause}")),
         (_, None) => outcome.report().map(|report| format!("error: {report}")),

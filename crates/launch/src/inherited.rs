@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 
+use crate::error_file::write_error_file;
 use enmasse_comm::{Cause, Token};
 use rustix::fs::{FileType, MemfdFlags, OFlags, memfd_create};
 
@@ -49,10 +50,12 @@ pub(crate) fn read_report(reader: &mut PipeReader) -> Option<Cause> {
     Cause::from_bytes(rest.get(..u32::from_le_bytes(*length) as usize)?).ok()
 }
 
-/// Tells the launcher why this rank fails. To be called once, before exiting with an error.
+/// Tells the launcher why this rank fails. To be called once, before exiting with an error. A launcher that asks for an error file,
+/// as torchrun does, finds the cause there.
 ///
-/// True when there is a launcher that listens; a process that nobody launched has nobody to tell, which is no error.
+/// True when there is a launcher of ours that listens; a process that nobody launched has nobody to tell, which is no error.
 pub fn report_cause(cause: &Cause) -> bool {
+    write_error_file(&cause.to_string(), &[], None);
     let Some(number) = std::env::var(CAUSE_FD).ok().and_then(|value| value.parse::<u32>().ok()) else { return false };
     let record = cause.to_bytes();
     let mut frame = (record.len() as u32).to_le_bytes().to_vec();

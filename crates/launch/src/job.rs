@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::assignment::Assignment;
+use crate::logs::Logs;
 use crate::signals::{HANDLED, STOP_SIGNALS, signal_number};
 
 /// Who opens the store at `MASTER_ADDR:MASTER_PORT`.
@@ -29,8 +31,8 @@ pub enum Output {
     RankZero,
     /// As with `RankZero`, but the standard error of the others passes through the launcher to its own.
     RankZeroAndErrors,
-    /// Every worker's output passes through, unmarked, as under torchrun. Standard error goes through the launcher,
-    /// which keeps the last lines for the failure report.
+    /// Every worker's output passes through, as under torchrun: unmarked, or as the job's [`Logs`] say. Standard error goes through
+    /// the launcher, which keeps the last lines for the failure report.
     All,
 }
 
@@ -72,6 +74,7 @@ pub struct Job {
     pub(crate) max_restarts: usize,
     pub(crate) store: Store,
     pub(crate) output: Output,
+    pub(crate) logs: Logs,
     pub(crate) grace: Duration,
     pub(crate) signal_grace: Duration,
     pub(crate) stop_signals: Vec<i32>,
@@ -92,6 +95,7 @@ impl Job {
             max_restarts: 0,
             store: Store::BoundByRankZero,
             output: Output::All,
+            logs: Logs::default(),
             grace: Duration::from_secs(1),
             signal_grace: Duration::from_secs(30),
             stop_signals: STOP_SIGNALS.to_vec(),
@@ -149,6 +153,12 @@ impl Job {
     /// Where output goes.
     pub fn output(mut self, output: Output) -> Self {
         self.output = output;
+        self
+    }
+
+    /// What is kept and shown of output that passes through; everything is shown, and nothing kept, unless set.
+    pub fn logs(mut self, logs: Logs) -> Self {
+        self.logs = logs;
         self
     }
 
@@ -233,6 +243,14 @@ pub enum LaunchError {
         program: OsString,
         /// The first rank that did not start; those before it were stopped.
         rank: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// No place for log files.
+    #[error("cannot make {}: {source}: name another folder for log files", path.display())]
+    Logs {
+        /// The folder or file.
+        path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },

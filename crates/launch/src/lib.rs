@@ -13,12 +13,16 @@
 
 mod assignment;
 mod environment;
+mod error_file;
 mod groups;
 mod inherited;
 mod job;
+mod logs;
+mod memory;
 mod outcome;
 mod output;
 mod restarts;
+mod routes;
 mod signals;
 mod supervise;
 mod tail;
@@ -32,10 +36,12 @@ pub use environment::{
     LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, NodeListError, RANK, RESTART_COUNT, RUN_ID,
     WORLD_SIZE, device_ordinal, expand_node_list, process_variable,
 };
+pub use error_file::{ERROR_FILE, write_error_file};
 pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
 pub use job::{Job, LaunchError, Nodes, Output, Store};
+pub use logs::{Logs, Selection, Streams};
 pub use outcome::{Failure, Outcome, Status};
-pub use restarts::{launch, launch_telling};
+pub use restarts::{launch, launch_telling, new_run_id};
 pub use signals::Signals;
 pub use threads::{run_threads, spawn};
 pub use workers::Workers;

@@ -1,6 +1,7 @@
 //! How a job ended, as a report and as an exit code.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use enmasse_comm::Cause;
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
@@ -28,11 +29,7 @@ impl fmt::Display for Status {
             Status::Code(code) => write!(f, "exited with code {code}"),
             Status::Signal(signal) => {
                 write!(f, "was killed by signal {signal}")?;
-                if let Some(name) = signal_name(signal) {
-                    write!(f, " ({name})")?;
-                }
-                // The kernel's last resort leaves no other trace in the process.
-                if signal == SIGKILL { f.write_str(", possibly by the kernel for memory") } else { Ok(()) }
+                signal_name(signal).map_or(Ok(()), |name| write!(f, " ({name})"))
             }
             Status::Stopped => f.write_str("was stopped by the launcher"),
             Status::Unkillable => f.write_str("cannot be killed: it hangs inside the kernel"),
@@ -55,29 +52,62 @@ pub struct Failure {
     pub status: Option<Status>,
     /// The root cause, if a rank reported one.
     pub cause: Option<Cause>,
-    /// The last lines of the rank's standard error, where they went through the launcher.
+    /// The last lines of the rank's standard error, where they went through the launcher or to a file.
     pub stderr: Vec<String>,
+    /// Where its program failed, if it wrote that into an error file.
+    pub traceback: Vec<String>,
+    /// Whether the kernel killed it for want of memory; `None` where it may have.
+    pub for_memory: Option<bool>,
+    /// The folder of its log files, if it has some.
+    pub logs: Option<PathBuf>,
     pub(crate) output: Output,
 }
 
 impl Failure {
+    /// How the rank ended, in words; nothing where that is not known.
+    pub fn end(&self) -> Option<String> {
+        let status = self.status?;
+        // The kernel's last resort leaves no trace in the process itself.
+        Some(match (status, self.for_memory) {
+            (Status::Signal(SIGKILL), Some(true)) => {
+                "was killed by the kernel for memory: signal 9 (SIGKILL)".to_owned()
+            }
+            (Status::Signal(SIGKILL), None) => format!("{status}, possibly by the kernel for memory"),
+            _ => status.to_string(),
+        })
+    }
+
     /// The last lines of the rank's standard error, each on a line of its own behind a heading; nothing where there are none.
     pub fn last_lines(&self) -> String {
-        let heading = if self.stderr.is_empty() { "" } else { "\n  last lines of its standard error:" };
-        self.stderr.iter().fold(heading.to_owned(), |text, line| text + "\n  | " + line)
+        let (heading, lines) = match (self.stderr.is_empty(), self.traceback.is_empty()) {
+            (false, _) => ("\n  last lines of its standard error:", &self.stderr),
+            (true, false) => ("\n  its error file says:", &self.traceback),
+            (true, true) => return String::new(),
+        };
+        lines.iter().fold(heading.to_owned(), |text, line| text + "\n  | " + line)
     }
 }
 
-/// Several lines, the culprit first.
+/// Several lines: the cause, which rank it was and how that ended, and what it said last.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.rank, self.pid, self.status) {
-            (Some(rank), Some(pid), Some(status)) => write!(f, "rank {rank} (process {pid}) {status}")?,
-            (Some(rank), ..) => write!(f, "rank {rank} failed")?,
-            (None, ..) => f.write_str("the job failed")?,
-        }
         if let Some(cause) = &self.cause {
-            write!(f, "\n  cause: {cause}")?;
+            write!(f, "{cause}\n  ")?;
+        }
+        match self.rank {
+            Some(rank) => write!(f, "rank {rank}")?,
+            None => f.write_str("the job")?,
+        }
+        if !self.host.is_empty() {
+            write!(f, " on host {}", self.host)?;
+        }
+        match (self.local_rank, self.pid) {
+            (Some(local_rank), Some(pid)) => write!(f, " (local rank {local_rank}, process {pid})")?,
+            _ => {}
+        }
+        write!(f, " {}", self.end().as_deref().unwrap_or("failed"))?;
+        if let Some(logs) = &self.logs {
+            write!(f, "\n  log files: {}", logs.display())?;
         }
         f.write_str(&self.last_lines())
     }
@@ -147,8 +177,19 @@ mod tests {
 
     fn failure(rank: usize, status: Status, stderr: &[&str], output: Output) -> Failure {
         let stderr = stderr.iter().map(|line| line.to_string()).collect();
-        let (host, local_rank) = ("h".to_owned(), Some(rank));
-        Failure { rank: Some(rank), local_rank, host, pid: Some(77), status: Some(status), cause: None, stderr, output }
+        Failure {
+            rank: Some(rank),
+            local_rank: Some(rank),
+            host: "h".to_owned(),
+            pid: Some(77),
+            status: Some(status),
+            cause: None,
+            stderr,
+            traceback: Vec::new(),
+            for_memory: None,
+            logs: None,
+            output,
+        }
     }
 
     #[test]
@@ -164,17 +205,21 @@ mod tests {
         check(
             failed(failure(2, Status::Signal(9), &[], Output::RankZero)),
             137,
-            Some("rank 2 (process 77) was killed by signal 9 (SIGKILL), possibly by the kernel for memory"),
+            Some(
+                "rank 2 on host h (local rank 2, process 77) was killed by signal 9 (SIGKILL), possibly by the kernel for memory",
+            ),
         );
         check(
             failed(failure(1, Status::Code(3), &["a", "b"], Output::All)),
             3,
-            Some("rank 1 (process 77) exited with code 3\n  last lines of its standard error:\n  | a\n  | b"),
+            Some(
+                "rank 1 on host h (local rank 1, process 77) exited with code 3\n  last lines of its standard error:\n  | a\n  | b",
+            ),
         );
         check(
             failed(failure(0, Status::Stopped, &[], Output::All)),
             1,
-            Some("rank 0 (process 77) was stopped by the launcher"),
+            Some("rank 0 on host h (local rank 0, process 77) was stopped by the launcher"),
         );
         check(failed(failure(0, Status::Code(2), &[], Output::RankZero)), 2, None);
         check(failed(failure(1, Status::Code(2), &["error: no"], Output::RankZero)), 2, Some("error: no"));
@@ -182,17 +227,34 @@ mod tests {
         check(
             failed(failure(1, Status::Code(2), &["error: no"], Output::All)),
             2,
-            Some("rank 1 (process 77) exited with code 2\n  last lines of its standard error:\n  | error: no"),
+            Some(
+                "rank 1 on host h (local rank 1, process 77) exited with code 2\n  last lines of its standard error:\n  | error: no",
+            ),
         );
-        let mut named = failure(1, Status::Signal(11), &[], Output::All);
-        named.cause = Some(Cause::new(CauseKind::Exited, "connection closed").of_rank(1).on_host("h"));
+        let place = "rank 1 on host h (local rank 1, process 77)";
+        let kernel = |for_memory| Failure { for_memory, ..failure(1, Status::Signal(9), &[], Output::All) };
+        let by_kernel = format!("{place} was killed by the kernel for memory: signal 9 (SIGKILL)");
+        check(failed(kernel(Some(true))), 137, Some(&by_kernel));
+        check(failed(kernel(Some(false))), 137, Some(&format!("{place} was killed by signal 9 (SIGKILL)")));
+        let cause = Some(Cause::new(CauseKind::Exited, "connection closed").of_rank(1).on_host("h"));
+        let logs = Some("/logs/1".into());
+        let named =
+            Failure { cause, logs, traceback: vec!["at 7".into()], ..failure(1, Status::Signal(11), &[], Output::All) };
         check(
             failed(named),
             139,
-            Some(
-                "rank 1 (process 77) was killed by signal 11 (SIGSEGV)\n  \
-                 cause: rank 1 on host h exited: connection closed",
-            ),
+            Some(&format!(
+                "rank 1 on host h exited: connection closed\n  {place} was killed by signal 11 (SIGSEGV)\n  \
+                 log files: /logs/1\n  its error file says:\n  | at 7"
+            )),
         );
+        let elsewhere = Failure {
+            rank: None,
+            local_rank: None,
+            pid: None,
+            status: None,
+            ..failure(1, Status::Stopped, &[], Output::All)
+        };
+        check(failed(elsewhere), 1, Some("the job on host h failed"));
     }
 }

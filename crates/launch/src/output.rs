@@ -1,22 +1,37 @@
-//! Passing the workers' standard error on, without ever waiting for whoever reads ours.
+//! Passing the ranks' output on, without ever waiting for whoever reads ours.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Bytes moved at once. A pipe that reports room takes at least this much (`PIPE_BUF`) without blocking.
-pub(crate) const PIECE: usize = 4096;
+use crate::tail::Tail;
 
-/// Our standard error. While it has no room, the workers' pipes are left to fill, and hold the workers back as a
+/// Bytes moved at once. A pipe that reports room takes at least this much (`PIPE_BUF`) without blocking.
+const PIECE: usize = 4096;
+/// Bytes of a marked line that are waited for; what is longer is cut into several.
+const LINE: usize = 64 << 10;
+
+/// Our standard output, or our standard error. While it has no room, the ranks' pipes are left to fill, and hold the ranks back as a
 /// terminal would; the launcher itself goes on watching.
-#[derive(Default)]
 pub(crate) struct Console {
+    descriptor: BorrowedFd<'static>,
     pending: Vec<u8>,
     /// Nobody reads any more.
     closed: bool,
 }
 
 impl Console {
+    pub(crate) fn stdout() -> Self {
+        Console { descriptor: rustix::stdio::stdout(), pending: Vec::new(), closed: false }
+    }
+
+    pub(crate) fn stderr() -> Self {
+        Console { descriptor: rustix::stdio::stderr(), pending: Vec::new(), closed: false }
+    }
+
     /// Whether there is room for another piece.
     pub(crate) fn is_ready(&self) -> bool {
         self.pending.is_empty()
@@ -32,26 +47,149 @@ impl Console {
 
     /// Writes what waits, if that needs no waiting.
     pub(crate) fn write_if_room(&mut self) {
-        let stderr = io::stderr();
-        let mut room = [PollFd::new(&stderr, PollFlags::OUT)];
+        let mut room = [PollFd::from_borrowed_fd(self.descriptor, PollFlags::OUT)];
         while !self.pending.is_empty()
             && poll(&mut room, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
         {
-            match rustix::io::write(&stderr, &self.pending) {
+            let piece = self.pending.get(..PIECE).unwrap_or(&self.pending);
+            match rustix::io::write(self.descriptor, piece) {
                 Ok(written) => drop(self.pending.drain(..written)),
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => return,
-                Err(_) => {
-                    self.closed = true;
-                    self.pending.clear();
-                }
+                Err(_) => self.give_up(),
             }
         }
     }
 
     /// Writes what waits, however long it takes: for the end, when nothing is left to watch.
     pub(crate) fn flush(&mut self) {
-        // Nobody to tell where the place for messages is gone.
-        let _ = io::stderr().write_all(&self.pending);
+        while !self.pending.is_empty() {
+            match rustix::io::write(self.descriptor, &self.pending) {
+                Ok(written) => drop(self.pending.drain(..written)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    // Somebody has made it non-blocking.
+                    let _ = poll(&mut [PollFd::from_borrowed_fd(self.descriptor, PollFlags::OUT)], None);
+                }
+                Err(_) => self.give_up(),
+            }
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.closed = true;
         self.pending.clear();
     }
+}
+
+impl AsFd for Console {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor
+    }
+}
+
+/// How much of a stream is shown.
+pub(crate) enum Show {
+    Nothing,
+    /// As it comes.
+    Raw,
+    /// Line by line, behind this mark.
+    Marked(String, Option<Filter>),
+}
+
+/// Lines that go to a file of their own, which all ranks share.
+#[derive(Clone)]
+pub(crate) struct Filter {
+    pub(crate) words: Vec<String>,
+    pub(crate) file: Arc<File>,
+}
+
+/// One stream of a rank on its way through the launcher.
+pub(crate) struct Passage {
+    /// Non-blocking.
+    source: Box<dyn Source>,
+    show: Show,
+    file: Option<File>,
+    pub(crate) tail: Tail,
+    /// The beginning of a line that is to be marked.
+    line: Vec<u8>,
+    /// The last line ended with a carriage return.
+    returned: bool,
+}
+
+/// What a rank writes to.
+pub(crate) trait Source: Read + AsFd {}
+impl<T: Read + AsFd> Source for T {}
+
+impl Passage {
+    pub(crate) fn new(source: impl Source + 'static, show: Show, file: Option<File>) -> Self {
+        Passage { source: Box::new(source), show, file, tail: Tail::default(), line: Vec::new(), returned: false }
+    }
+
+    /// Moves a piece, if there is one; the console must be ready. `None` at the end of the stream, else whether there may be more.
+    pub(crate) fn move_piece(&mut self, console: &mut Console) -> Option<bool> {
+        let mut piece = [0; PIECE];
+        let read = match self.source.read(&mut piece) {
+            Ok(0) => {
+                if !self.line.is_empty() {
+                    self.line.push(b'\n');
+                    self.end_line(console);
+                }
+                return None;
+            }
+            Ok(read) => read,
+            Err(error) => return Some(error.kind() == io::ErrorKind::Interrupted),
+        };
+        let piece = piece.get(..read).unwrap_or_default();
+        self.tail.push(piece);
+        if let Some(file) = &mut self.file
+            && let Err(error) = file.write_all(piece)
+        {
+            console.pass_on(format!("warning: a log file cannot be written any more: {error}\n").as_bytes());
+            self.file = None;
+        }
+        match self.show {
+            Show::Nothing => {}
+            Show::Raw => console.pass_on(piece),
+            Show::Marked(..) => piece.iter().for_each(|&byte| self.push_marked(byte, console)),
+        }
+        Some(true)
+    }
+
+    fn push_marked(&mut self, byte: u8, console: &mut Console) {
+        let was_returned = std::mem::replace(&mut self.returned, byte == b'\r');
+        if byte == b'\n' && was_returned {
+            return console.pass_on(b"\n");
+        }
+        self.line.push(byte);
+        // A progress bar ends its lines by going back to their beginning.
+        if byte == b'\n' || byte == b'\r' {
+            self.end_line(console);
+        } else if self.line.len() >= LINE {
+            self.line.push(b'\n');
+            self.end_line(console);
+        }
+    }
+
+    fn end_line(&mut self, console: &mut Console) {
+        let line = std::mem::take(&mut self.line);
+        let Show::Marked(mark, filter) = &self.show else { return };
+        let marked = [mark.as_bytes(), &line].concat();
+        if let Some(Filter { words, file }) = filter
+            && words.iter().any(|word| contains(&line, word.as_bytes()))
+        {
+            // A copy of what the log has too.
+            let _ = (&**file).write_all(&marked);
+        }
+        console.pass_on(&marked);
+    }
+}
+
+impl AsFd for Passage {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.source.as_fd()
+    }
+}
+
+fn contains(line: &[u8], word: &[u8]) -> bool {
+    !word.is_empty() && line.windows(word.len()).any(|window| window == word)
 }

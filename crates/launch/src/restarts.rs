@@ -1,10 +1,7 @@
 //! A job from its first attempt to its last.
 
-use std::fmt::Write;
-
-use enmasse_comm::Token;
-
 use crate::job::{Job, LaunchError};
+use crate::logs::random_name;
 use crate::outcome::{Failure, Outcome};
 use crate::signals::Signals;
 use crate::workers::Workers;
@@ -35,11 +32,7 @@ pub fn launch_telling(job: &Job, mut tell: impl FnMut(&Failure, usize)) -> Resul
 }
 
 /// A name that no other job has.
-fn new_run_id() -> Result<String, LaunchError> {
-    let random = Token::generate().map_err(LaunchError::kernel("draw random numbers"))?;
-    Ok(random.as_bytes().iter().take(8).fold("enmasse-".to_owned(), |mut name, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(name, "{byte:02x}");
-        name
-    }))
+pub fn new_run_id() -> Result<String, LaunchError> {
+    let random = random_name().map_err(LaunchError::kernel("draw random numbers"))?;
+    Ok(format!("enmasse-{random}"))
 }

@@ -3,24 +3,30 @@
 //! One thread sleeps in `poll` on everything that can happen: the end of a rank, a signal to the launcher, a piece of
 //! output, room on our standard error, the end of a grace period.
 
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use signal_hook::consts::SIGKILL;
 
+use crate::error_file::ErrorRecord;
 use crate::groups::survivors;
 use crate::inherited::read_report;
-use crate::job::{LaunchError, Output};
+use crate::job::LaunchError;
 use crate::outcome::{Failure, Outcome, Status};
-use crate::output::{Console, PIECE};
+use crate::output::Console;
+use crate::routes::log_file;
 use crate::signals::Signals;
+use crate::tail::Tail;
 use crate::verdict::{Ended, first_failure};
 use crate::workers::{Worker, Workers};
 
 /// How long SIGKILL may take. Memory of many GiB takes a while to free; beyond this a process hangs in the kernel.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The place of standard error among a rank's streams.
+const STDERR: usize = 1;
 
 /// How far stopping the ranks has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +49,9 @@ enum Event {
     Signal(usize),
     Recall,
     Ended,
-    Output(usize),
-    Room,
+    /// Of this rank, standard output (0) or error (1).
+    Output(usize, usize),
+    Room(usize),
     Gone(usize),
 }
 
@@ -57,7 +64,8 @@ struct Watch<'a> {
     recalled: bool,
     /// Ranks in the order in which their ends were noticed, each with whether that was before any was stopped.
     ended: Vec<(usize, bool)>,
-    console: Console,
+    /// Our standard output and standard error.
+    consoles: [Console; 2],
 }
 
 impl Workers {
@@ -75,7 +83,7 @@ impl Workers {
             interrupted: None,
             recalled: false,
             ended: Vec::new(),
-            console: Console::default(),
+            consoles: [Console::stdout(), Console::stderr()],
         };
         while watch.ended.len() < self.list.len() {
             self.wait(&mut watch, &mut Vec::new())?;
@@ -94,10 +102,13 @@ impl Workers {
                 left_behind = survivors(&groups);
             }
         }
-        watch.console.flush();
         for worker in &mut self.list {
-            while worker.read_piece(self.job.output, &mut watch.console) {
-                watch.console.flush();
+            for (index, console) in watch.consoles.iter_mut().enumerate() {
+                console.flush();
+                while worker.move_piece(index, console) {
+                    console.flush();
+                }
+                console.flush();
             }
         }
         Ok(self.outcome(watch))
@@ -114,14 +125,14 @@ impl Workers {
                     self.ask_to_stop(watch, Signal::TERM, self.job.grace);
                 }
                 Event::Ended => self.collect_ended(watch)?,
-                Event::Output(rank) => {
-                    if let Some(worker) = self.list.get_mut(rank)
-                        && watch.console.is_ready()
+                Event::Output(rank, index) => {
+                    if let (Some(worker), Some(console)) = (self.list.get_mut(rank), watch.consoles.get_mut(index))
+                        && console.is_ready()
                     {
-                        worker.read_piece(self.job.output, &mut watch.console);
+                        worker.move_piece(index, console);
                     }
                 }
-                Event::Room => watch.console.write_if_room(),
+                Event::Room(index) => watch.consoles.iter_mut().skip(index).take(1).for_each(Console::write_if_room),
                 Event::Gone(_) => {}
             }
         }
@@ -140,7 +151,6 @@ impl Workers {
 
     /// What has happened: at once, or as soon as something does, or nothing when a deadline passes.
     fn events(&self, watch: &Watch<'_>, left_behind: &[OwnedFd]) -> Result<Vec<Event>, LaunchError> {
-        let stderr = std::io::stderr();
         let mut descriptors = Vec::new();
         for (index, signal) in watch.signals.streams.iter().enumerate() {
             descriptors.push((Event::Signal(index), PollFd::new(&signal.stream, PollFlags::IN)));
@@ -152,12 +162,14 @@ impl Workers {
             if worker.status.is_none() {
                 descriptors.push((Event::Ended, PollFd::new(&worker.pidfd, PollFlags::IN)));
             }
-            if let Some(stderr) = worker.stderr.as_ref().filter(|_| watch.console.is_ready()) {
-                descriptors.push((Event::Output(rank), PollFd::new(stderr, PollFlags::IN)));
+            for (index, (stream, console)) in worker.streams.iter().zip(&watch.consoles).enumerate() {
+                if let Some(stream) = stream.as_ref().filter(|_| console.is_ready()) {
+                    descriptors.push((Event::Output(rank, index), PollFd::new(stream, PollFlags::IN)));
+                }
             }
         }
-        if !watch.console.is_ready() {
-            descriptors.push((Event::Room, PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT)));
+        for (index, console) in watch.consoles.iter().enumerate().filter(|(_, console)| !console.is_ready()) {
+            descriptors.push((Event::Room(index), PollFd::new(console, PollFlags::OUT)));
         }
         for (index, pidfd) in left_behind.iter().enumerate() {
             descriptors.push((Event::Gone(index), PollFd::new(pidfd, PollFlags::IN)));
@@ -246,14 +258,27 @@ impl Workers {
             .filter_map(|&(local_rank, before_stop)| {
                 let worker = self.list.get_mut(local_rank)?;
                 let cause = read_report(&mut worker.report);
-                Some(Ended { rank: first_rank + local_rank, status: worker.status?, before_stop, cause })
+                let record = self.job.logs.rank_folder(self.assignment.attempt, local_rank);
+                let record = record.and_then(|folder| ErrorRecord::read(&folder.join("error.json")));
+                Some(Ended { rank: first_rank + local_rank, status: worker.status?, before_stop, cause, record })
             })
             .collect();
         let Some((rank, cause)) = first_failure(&ended) else { return Outcome::Done };
         let local_rank = rank.and_then(|rank| rank.checked_sub(first_rank));
         let culprit = local_rank.and_then(|local_rank| self.list.get_mut(local_rank));
         let (pid, status) = culprit.as_ref().map(|worker| (worker.child.id(), worker.status)).unzip();
-        let stderr = culprit.map(|worker| std::mem::take(&mut worker.tail).into_lines()).unwrap_or_default();
+        let mut stderr = culprit.map(Worker::last_lines).unwrap_or_default();
+        let log =
+            local_rank.and_then(|rank| log_file(&self.job, &self.assignment, rank, false)).filter(|log| log.is_file());
+        if let Some(log) = log.as_deref().filter(|_| stderr.is_empty()) {
+            stderr = Tail::of_file(log).into_lines();
+        }
+        let record = ended.into_iter().find(|ended| Some(ended.rank) == rank).and_then(|ended| ended.record);
+        let logs = log.and_then(|log| Some(log.parent()?.to_owned()));
+        let for_memory = match status {
+            Some(Some(Status::Signal(SIGKILL))) => self.memory_kills.any_since(),
+            _ => Some(false),
+        };
         let host = match rank {
             Some(_) => host_name(),
             None => cause.as_ref().map(|cause| cause.host.clone()).unwrap_or_default(),
@@ -267,7 +292,10 @@ impl Workers {
             pid,
             status: status.flatten(),
             cause,
+            traceback: record.map(|record| record.lines).unwrap_or_default(),
             stderr,
+            for_memory,
+            logs,
             output,
         }))
     }
@@ -298,24 +326,23 @@ impl Worker {
         }))
     }
 
-    /// Reads a piece of standard error, if there is one: false when there is nothing more for now.
-    fn read_piece(&mut self, output: Output, console: &mut Console) -> bool {
-        let Some(stderr) = &mut self.stderr else { return false };
-        let mut piece = [0; PIECE];
-        let read = match stderr.read(&mut piece) {
-            Ok(read) => read,
-            Err(error) => return error.kind() == std::io::ErrorKind::Interrupted,
-        };
-        if read == 0 {
-            self.stderr = None;
-            return false;
+    /// Moves a piece of a stream, if there is one: false when there is nothing more for now.
+    fn move_piece(&mut self, index: usize, console: &mut Console) -> bool {
+        let Some(stream) = self.streams.get_mut(index) else { return false };
+        let Some(more) = stream.as_mut().map(|passage| passage.move_piece(console)) else { return false };
+        if more.is_none()
+            && let Some(ended) = stream.take()
+            && index == STDERR
+        {
+            self.tail = ended.tail;
         }
-        let piece = piece.get(..read).unwrap_or_default();
-        self.tail.push(piece);
-        if output != Output::RankZero {
-            console.pass_on(piece);
-        }
-        true
+        more.unwrap_or(false)
+    }
+
+    /// The last lines of its standard error, where they came through here.
+    fn last_lines(&mut self) -> Vec<String> {
+        let open = self.streams.get_mut(STDERR).and_then(Option::take).map(|stream| stream.tail);
+        open.unwrap_or_else(|| std::mem::take(&mut self.tail)).into_lines()
     }
 }
 

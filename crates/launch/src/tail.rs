@@ -1,6 +1,9 @@
 //! The last lines of a stream, in bounded memory.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 
 /// Lines kept: a Rust backtrace or a Python traceback, with its message.
 const LINES: usize = 40;
@@ -32,6 +35,22 @@ impl Tail {
                 }
             }
         }
+    }
+
+    /// Those of a file.
+    pub(crate) fn of_file(path: &Path) -> Self {
+        let mut tail = Tail::default();
+        let mut end = Vec::new();
+        let read = |mut file: File| {
+            let length = file.seek(SeekFrom::End(0))?;
+            file.seek(SeekFrom::Start(length.saturating_sub((LINES * LINE_BYTES) as u64)))?;
+            file.take((LINES * LINE_BYTES) as u64).read_to_end(&mut end)
+        };
+        // What cannot be read has no lines.
+        if File::open(path).and_then(read).is_ok() {
+            tail.push(&end);
+        }
+        tail
     }
 
     /// The lines, oldest first; a last line without an end counts.
@@ -71,6 +90,15 @@ mod tests {
         check(&["10 %\r20 %\rfailed\n"], &["failed"]);
         check(&["windows\r\n"], &["windows"]);
         check(&["\x1b[31mred"], &["[31mred"]);
+    }
+
+    #[test]
+    fn of_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "a\n".repeat(100_000) + "b\nc").unwrap();
+        let lines = Tail::of_file(file.path()).into_lines();
+        assert_eq!((lines.len(), &lines[LINES - 3..]), (LINES, &["a".to_owned(), "b".into(), "c".into()][..]));
+        assert_eq!(Tail::of_file(Path::new("/no/such/file")).into_lines(), [""; 0]);
     }
 
     #[test]

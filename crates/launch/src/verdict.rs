@@ -3,9 +3,10 @@
 //! The order in which the kernel reports deaths does not settle it. When one rank is killed, the others notice through
 //! their connections, and may well be reaped first.
 
-use enmasse_comm::Cause;
+use enmasse_comm::{Cause, CauseKind};
 use signal_hook::consts::SIGKILL;
 
+use crate::error_file::ErrorRecord;
 use crate::outcome::Status;
 
 /// How one rank ended.
@@ -17,6 +18,8 @@ pub(crate) struct Ended {
     pub(crate) before_stop: bool,
     /// What it reported.
     pub(crate) cause: Option<Cause>,
+    /// What a program that knows torchrun wrote.
+    pub(crate) record: Option<ErrorRecord>,
 }
 
 /// The rank to blame and the root cause, given the ranks in the order in which their ends were noticed; `None` when all
@@ -30,13 +33,22 @@ pub(crate) fn first_failure(ended: &[Ended]) -> Option<(Option<usize>, Option<Ca
     let named = || ended.iter().filter(is_failure).find_map(|end| end.cause.as_ref()?.rank);
     let crashed =
         || ended.iter().find(|end| end.before_stop && matches!(end.status, Status::Signal(_))).map(|end| end.rank);
-    let rank = killed.or_else(named).or_else(crashed).unwrap_or(first.rank);
+    // A program of PyTorch names itself, the first as those that only lost it; the first was earliest.
+    let records = || ended.iter().filter(is_failure).filter_map(|end| Some((end.record.as_ref()?, end.rank)));
+    let recorded = || records().min_by_key(|(record, _)| record.time).map(|(_, rank)| rank);
+    let rank = killed.or_else(named).or_else(crashed).or_else(recorded).unwrap_or(first.rank);
 
     // The culprit's own word, then what others say of it, then whatever was said first.
     let causes = || ended.iter().filter(is_failure).filter_map(|end| Some((end.rank, end.cause.as_ref()?)));
     let own = || causes().find(|&(by, _)| by == rank);
     let of_it = || causes().find(|(_, cause)| cause.rank == Some(rank));
     let cause = own().or_else(of_it).or_else(|| causes().next()).map(|(_, cause)| cause.clone());
+    let written = || {
+        let (record, _) = records().find(|(_, by)| *by == rank)?;
+        let cause = Cause::new(CauseKind::Error, record.message.clone()).of_rank(rank);
+        Some(Cause { time: record.time, ..cause })
+    };
+    let cause = cause.or_else(written);
     Some((Some(rank).filter(|rank| ended.iter().any(|end| end.rank == *rank)), cause))
 }
 
@@ -44,7 +56,6 @@ pub(crate) fn first_failure(ended: &[Ended]) -> Option<(Option<usize>, Option<Ca
 mod tests {
     use super::*;
     use crate::outcome::Status::{Code, Signal, Stopped};
-    use enmasse_comm::CauseKind;
 
     const BEFORE: bool = true;
     const AFTER: bool = false;
@@ -57,7 +68,7 @@ mod tests {
             .iter()
             .map(|&(rank, status, before_stop, names)| {
                 let cause = names.map(|of| Cause::new(CauseKind::Error, format!("said by {rank}")).of_rank(of));
-                Ended { rank, status, before_stop, cause }
+                Ended { rank, status, before_stop, cause, record: None }
             })
             .collect();
         let (rank, cause) = first_failure(&ended).unwrap();
@@ -67,7 +78,7 @@ mod tests {
 
     #[test]
     fn all_well() {
-        let well = Ended { rank: 0, status: Code(0), before_stop: true, cause: None };
+        let well = Ended { rank: 0, status: Code(0), before_stop: true, cause: None, record: None };
         assert!(first_failure(&[]).is_none());
         assert!(first_failure(&[well]).is_none());
     }
@@ -97,5 +108,31 @@ mod tests {
         check(&[(0, Code(1), BEFORE, Some(1)), (1, Code(1), BEFORE, Some(1))], Some(1), Some(1));
         // A rank of another machine.
         check(&[(0, Code(1), BEFORE, Some(9))], None, Some(0));
+    }
+
+    /// Programs of PyTorch write files, with times: rank, status, when it ended, and the time.
+    #[test]
+    fn culprits_by_their_error_files() {
+        let check = |ends: &[(usize, Status, bool, Option<u64>)], expected: usize, said: Option<&str>| {
+            let record = |rank, time| ErrorRecord { message: format!("said by {rank}"), lines: Vec::new(), time };
+            let ended = ends.iter().map(|&(rank, status, before_stop, time)| Ended {
+                rank,
+                status,
+                before_stop,
+                cause: None,
+                record: time.map(|time| record(rank, time)),
+            });
+            let (rank, cause) = first_failure(&ended.collect::<Vec<_>>()).unwrap();
+            let message = cause.as_ref().map(|cause| cause.message.as_str());
+            assert_eq!((rank, message), (Some(expected), said), "{ends:?}");
+        };
+        // Rank 1 failed first, but took longer to end.
+        check(&[(0, Code(1), BEFORE, Some(20)), (1, Code(1), AFTER, Some(10))], 1, Some("said by 1"));
+        check(&[(0, Code(1), BEFORE, Some(20)), (1, Stopped, AFTER, None)], 0, Some("said by 0"));
+        // Who was killed or crashed writes nothing, and the others complain.
+        check(&[(0, Code(1), BEFORE, Some(20)), (1, Signal(9), BEFORE, None)], 1, None);
+        check(&[(0, Code(1), BEFORE, Some(20)), (1, Signal(11), BEFORE, None)], 1, None);
+        // An old file of a rank that is well.
+        check(&[(0, Code(0), BEFORE, Some(5)), (1, Code(3), BEFORE, None)], 1, None);
     }
 }

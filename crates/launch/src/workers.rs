@@ -6,17 +6,20 @@ use std::marker::PhantomData;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use enmasse_comm::Token;
-use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::assignment::Assignment;
+use crate::error_file::ERROR_FILE;
 use crate::inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_pipe, token_file};
-use crate::job::{Job, LaunchError, Output, Store};
+use crate::job::{Job, LaunchError, Store};
+use crate::memory::MemoryKills;
 use crate::outcome::Status;
+use crate::output::{Filter, Passage};
+use crate::routes::{filters, routes};
 use crate::tail::Tail;
 
 /// One rank's process. It is not reaped before the job is over, so its process number stays its own all the while.
@@ -25,8 +28,9 @@ pub(crate) struct Worker {
     pub(crate) pid: Pid,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
-    /// Non-blocking; `None` where it is inherited, or at its end.
-    pub(crate) stderr: Option<ChildStderr>,
+    /// Standard output and standard error, where they come through here and have not ended.
+    pub(crate) streams: [Option<Passage>; 2],
+    /// The end of standard error, once that has ended.
     pub(crate) tail: Tail,
     pub(crate) report: PipeReader,
     pub(crate) status: Option<Status>,
@@ -39,6 +43,7 @@ pub struct Workers {
     pub(crate) list: Vec<Worker>,
     pub(crate) job: Job,
     pub(crate) assignment: Assignment,
+    pub(crate) memory_kills: MemoryKills,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -57,12 +62,15 @@ impl Workers {
             _ => None,
         };
         let mut store = open_store(job, &mut assignment)?;
+        job.logs.begin_attempt(assignment.attempt, assignment.local_world_size)?;
+        let filters = filters(job, &assignment)?;
         let list = Vec::with_capacity(assignment.local_world_size);
-        let mut workers = Workers { list, job: job.clone(), assignment, _stays_on_its_thread: PhantomData };
+        let (job, memory_kills) = (job.clone(), MemoryKills::so_far());
+        let mut workers = Workers { list, job, assignment, memory_kills, _stays_on_its_thread: PhantomData };
         for local_rank in 0..workers.assignment.local_world_size {
             let token = token.as_ref().map(token_file).transpose();
             let token = token.map_err(LaunchError::kernel("make a file in memory"))?;
-            let worker = start(&workers.job, &workers.assignment, local_rank, store.take(), token)?;
+            let worker = start(&workers.job, &workers.assignment, local_rank, store.take(), token, &filters)?;
             workers.list.push(worker);
         }
         Ok(workers)
@@ -122,6 +130,9 @@ pub(crate) fn variables(job: &Job, assignment: &Assignment, local_rank: usize) -
     set("ROLE_NAME", job.role.clone());
     let nccl = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
     set(nccl, std::env::var(nccl).unwrap_or_else(|_| "1".to_owned()));
+    // What an outer launcher has asked for is not for these ranks to write.
+    let error_file = job.logs.rank_folder(assignment.attempt, local_rank).map(|folder| folder.join("error.json"));
+    variables.push((ERROR_FILE.into(), error_file.unwrap_or_default().into()));
     variables
 }
 
@@ -131,6 +142,7 @@ fn start(
     local_rank: usize,
     store: Option<OwnedFd>,
     token: Option<OwnedFd>,
+    filters: &[Option<Filter>; 2],
 ) -> Result<Worker, LaunchError> {
     let rank = assignment.first_rank + local_rank;
     let (report, reporting) = report_pipe().map_err(LaunchError::kernel("make a pipe"))?;
@@ -145,13 +157,8 @@ fn start(
         }
     }
     command.stdin(Stdio::null());
-    match job.output {
-        Output::RankZero | Output::RankZeroAndErrors if rank > 0 => {
-            command.stdout(Stdio::null()).stderr(Stdio::piped())
-        }
-        Output::RankZero | Output::RankZeroAndErrors => &mut command,
-        Output::All => command.stderr(Stdio::piped()),
-    };
+    let [stdout, stderr] = routes(job, assignment, local_rank, filters)?;
+    command.stdout(stdout.target()?).stderr(stderr.target()?);
     // A group of its own: a Ctrl-C on the terminal reaches the launcher alone, which then stops everybody in order, and
     // one signal reaches whatever the rank has started.
     command.process_group(0);
@@ -159,17 +166,16 @@ fn start(
 
     let spawn_error = |source| LaunchError::Spawn { program: job.program.clone(), rank, source };
     let mut child = command.spawn().map_err(spawn_error)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
     let watch = || -> io::Result<_> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        if let Some(stderr) = &child.stderr {
-            rustix::fs::fcntl_setfl(stderr, OFlags::NONBLOCK)?;
-        }
-        Ok((pid, rustix::process::pidfd_open(pid, PidfdFlags::empty())?))
+        let out = out.map(|out| stdout.passage(out)).transpose()?.flatten();
+        let err = err.map(|err| stderr.passage(err)).transpose()?.flatten();
+        Ok((pid, rustix::process::pidfd_open(pid, PidfdFlags::empty())?, [out, err]))
     };
     match watch() {
-        Ok((pid, pidfd)) => {
-            let stderr = child.stderr.take();
-            Ok(Worker { child, pid, pidfd, stderr, tail: Tail::default(), report, status: None })
+        Ok((pid, pidfd, streams)) => {
+            Ok(Worker { child, pid, pidfd, streams, tail: Tail::default(), report, status: None })
         }
         Err(source) => {
             // Unwatched it must not stay; both fail only if it is gone.

@@ -1,6 +1,7 @@
 //! Launching real processes. This program plays three parts: the tests, a launcher that is signalled or killed, and
 //! ranks.
 
+mod logs;
 mod parts;
 mod stopping;
 mod workers;
@@ -20,7 +21,9 @@ fn main() -> ExitCode {
     // As the standard harness does: a word selects the tests whose names contain it.
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).map_or("", String::as_str);
     let mut all_passed = true;
-    for &(name, test) in workers::TESTS.iter().chain(stopping::TESTS).filter(|(name, _)| name.contains(filter)) {
+    for &(name, test) in
+        workers::TESTS.iter().chain(logs::TESTS).chain(stopping::TESTS).filter(|(name, _)| name.contains(filter))
+    {
         let passed = catch_unwind(test).is_ok();
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
         all_passed &= passed;

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use enmasse_comm::{Cause, CauseKind, Rendezvous};
-use enmasse_launch::{Job, LaunchedRank, Output, STORE_FD, TOKEN_FD, launch, report_cause};
+use enmasse_launch::{Job, LaunchedRank, Logs, Output, STORE_FD, Selection, TOKEN_FD, launch, report_cause};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -56,6 +56,13 @@ impl Launcher {
         Self::run(command.args(["as-launcher", &ranks.to_string(), "all", "1000", script]), Stdio::piped())
     }
 
+    /// With log files in `folder`, and what torchrun's options of these names say.
+    pub fn start_logging(folder: &Path, script: &str, redirects: &str, tee: &str, shown: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["as-launcher", "2", "all", "1000", script]).arg(folder).args([redirects, tee, shown]);
+        Self::run(&mut command, Stdio::piped())
+    }
+
     fn run(command: &mut Command, stderr: Stdio) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let (sender, lines) = channel();
@@ -97,7 +104,7 @@ impl Launcher {
 }
 
 fn play_launcher(arguments: &[String]) -> ExitCode {
-    let [ranks, output, grace, script] = arguments else { panic!("{arguments:?}") };
+    let [ranks, output, grace, script, logs @ ..] = arguments else { panic!("{arguments:?}") };
     let output = match output.as_str() {
         "all" => Output::All,
         "rank zero and errors" => Output::RankZeroAndErrors,
@@ -108,6 +115,17 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
         .output(output)
         .grace(Duration::from_millis(grace.parse().unwrap()))
         .signal_grace(Duration::from_millis(grace.parse().unwrap()));
+    let job = match logs {
+        [folder, redirects, tee, shown] => {
+            let mut logs = Logs::create(Some(Path::new(folder)), "run").unwrap();
+            logs.redirects = Selection::parse(redirects).unwrap();
+            logs.tee = Selection::parse(tee).unwrap();
+            logs.shown = Some(shown.split(',').filter_map(|rank| rank.parse().ok()).collect());
+            logs.stdout_filters = vec!["1".to_owned()];
+            job.logs(logs)
+        }
+        _ => job,
+    };
     let outcome = launch(&job).unwrap();
     if let Some(report) = outcome.report() {
         eprintln!("{report}");

@@ -119,7 +119,7 @@ fn the_stubborn_are_killed() {
     launcher.lines_to_end();
     let (code, stderr) = launcher.finish();
     assert_eq!(code, Some(3));
-    assert!(stderr.starts_with("rank 1 (process ") && stderr.ends_with(" exited with code 3\n"), "{stderr}");
+    assert!(stderr.starts_with("rank 1 on host ") && stderr.ends_with(" exited with code 3\n"), "{stderr}");
 }
 
 fn grandchildren_go_too() {

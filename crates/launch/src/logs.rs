@@ -1,0 +1,233 @@
+//! Where the output of each rank goes, and its folder of logs, as torchrun lays them out:
+//! `DIR/ID_random/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use enmasse_comm::Token;
+
+use crate::job::LaunchError;
+
+/// The streams of one rank, or some of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streams {
+    /// Standard output.
+    pub stdout: bool,
+    /// Standard error.
+    pub stderr: bool,
+}
+
+impl Streams {
+    /// None, 0; standard output, 1; standard error, 2; or both, 3.
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "0" | "1" | "2" | "3" => {
+                Some(Streams { stdout: text == "1" || text == "3", stderr: text == "2" || text == "3" })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The streams of every rank of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// The same of all.
+    All(Streams),
+    /// Of these local ranks; of others none.
+    Some(BTreeMap<usize, Streams>),
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Selection::All(Streams::default())
+    }
+}
+
+impl Selection {
+    /// Reads torchrun's notation: a number from 0 to 3 for all ranks (0 nothing, 1 standard output, 2 standard error, 3 both), or for
+    /// some, `0:3,1:2`.
+    ///
+    /// ```
+    /// use enmasse_launch::Selection;
+    /// let selection = Selection::parse("0:3,11:1").unwrap();
+    /// assert!(selection.of(11).stdout && !selection.of(11).stderr && !selection.of(1).stdout);
+    /// assert_eq!(Selection::parse("4"), None);
+    /// ```
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(streams) = Streams::parse(text) {
+            return Some(Selection::All(streams));
+        }
+        let pair = |pair: &str| {
+            let (rank, streams) = pair.split_once(':')?;
+            Some((rank.parse().ok()?, Streams::parse(streams)?))
+        };
+        text.split(',').map(pair).collect::<Option<_>>().map(Selection::Some)
+    }
+
+    /// Those of one rank.
+    pub fn of(&self, local_rank: usize) -> Streams {
+        match self {
+            Selection::All(streams) => *streams,
+            Selection::Some(ranks) => ranks.get(&local_rank).copied().unwrap_or_default(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let none = |streams: &Streams| *streams == Streams::default();
+        match self {
+            Selection::All(streams) => none(streams),
+            Selection::Some(ranks) => ranks.values().all(none),
+        }
+    }
+}
+
+/// What is kept of the ranks' output, and what is shown.
+#[derive(Clone, Debug, Default)]
+pub struct Logs {
+    /// Streams that go to a file instead of the terminal.
+    pub redirects: Selection,
+    /// Streams that go to a file and, each line marked with its rank, to the terminal.
+    pub tee: Selection,
+    /// Local ranks whose output is shown; all unless set.
+    pub shown: Option<BTreeSet<usize>>,
+    /// What stands before a marked line, with `${role_name}`, `${rank}` and `${local_rank}`; `[ROLELOCAL_RANK]:` unless set.
+    pub prefix: Option<String>,
+    /// Marked lines of standard output with one of these words in them go to `filtered_stdout.log` too.
+    pub stdout_filters: Vec<String>,
+    /// The same for standard error, `filtered_stderr.log`.
+    pub stderr_filters: Vec<String>,
+    root: Option<PathBuf>,
+    temporary: Option<PathBuf>,
+}
+
+impl Logs {
+    /// Makes the folder of this run, `BASE/ID_random`; without a base in a new folder for temporary files. A base of `/dev/null`
+    /// keeps nothing.
+    pub fn create(base: Option<&Path>, run_id: &str) -> Result<Self, LaunchError> {
+        let mut logs = Logs::default();
+        if base == Some(Path::new("/dev/null")) {
+            return Ok(logs);
+        }
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source: io::Error| LaunchError::Logs { path, source }
+        };
+        let random = random_name().map_err(LaunchError::kernel("draw random numbers"))?;
+        let base = match base {
+            Some(base) => {
+                fs::create_dir_all(base).map_err(failed(base))?;
+                // The ranks may have another working directory.
+                std::path::absolute(base).map_err(failed(base))?
+            }
+            None => {
+                let base = std::env::temp_dir().join(format!("enmasse_{random}"));
+                // Others may look into the folder for temporary files.
+                DirBuilder::new().mode(0o700).create(&base).map_err(failed(&base))?;
+                logs.temporary = Some(base.clone());
+                base
+            }
+        };
+        let root = base.join(format!("{}_{random}", run_id.replace(['/', '\0'], "_")));
+        fs::create_dir(&root).map_err(failed(&root))?;
+        logs.root = Some(root);
+        Ok(logs)
+    }
+
+    /// The folder of this run.
+    pub fn folder(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
+    /// Whether any stream goes to a file.
+    pub fn keeps_output(&self) -> bool {
+        !(self.redirects.is_empty() && self.tee.is_empty())
+    }
+
+    /// Removes a folder that nobody asked for and that holds nothing but error files, which have been read.
+    pub fn discard_unless_asked_for(&self) {
+        if let Some(folder) = self.temporary.as_ref().filter(|_| !self.keeps_output()) {
+            // What stays is in the folder for temporary files.
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+
+    /// Makes the folders of an attempt anew.
+    pub(crate) fn begin_attempt(&self, attempt: usize, ranks: usize) -> Result<(), LaunchError> {
+        let Some(folder) = self.attempt_folder(attempt) else { return Ok(()) };
+        // There is none, or it is another one's of that number, which is over.
+        let _ = fs::remove_dir_all(&folder);
+        let make = |path: PathBuf| fs::create_dir_all(&path).map_err(|source| LaunchError::Logs { path, source });
+        (0..ranks).try_for_each(|rank| make(folder.join(rank.to_string())))
+    }
+
+    pub(crate) fn attempt_folder(&self, attempt: usize) -> Option<PathBuf> {
+        Some(self.root.as_ref()?.join(format!("attempt_{attempt}")))
+    }
+
+    pub(crate) fn rank_folder(&self, attempt: usize, local_rank: usize) -> Option<PathBuf> {
+        Some(self.attempt_folder(attempt)?.join(local_rank.to_string()))
+    }
+
+    pub(crate) fn is_shown(&self, local_rank: usize) -> bool {
+        self.shown.as_ref().is_none_or(|shown| shown.contains(&local_rank))
+    }
+
+    /// What stands before the marked lines of a rank.
+    pub(crate) fn mark(&self, role: &str, rank: usize, local_rank: usize) -> String {
+        let Some(template) = &self.prefix else { return format!("[{role}{local_rank}]:") };
+        let (rank, local_rank) = (rank.to_string(), local_rank.to_string());
+        let names = [("role_name", role), ("local_rank", &local_rank), ("rank", &rank)];
+        names.iter().fold(template.clone(), |text, (name, value)| {
+            text.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value)
+        })
+    }
+}
+
+/// Sixteen hexadecimal digits that nobody else has.
+pub(crate) fn random_name() -> io::Result<String> {
+    Ok(Token::generate()?.as_bytes().iter().take(8).fold(String::new(), |mut name, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{byte:02x}");
+        name
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selections() {
+        let check = |text: &str, expected: Option<&[(bool, bool)]>| {
+            let streams = |selection: Selection| -> Vec<_> {
+                (0..3).map(|rank| selection.of(rank)).map(|streams| (streams.stdout, streams.stderr)).collect()
+            };
+            assert_eq!(Selection::parse(text).map(streams).as_deref(), expected, "{text}");
+        };
+        check("0", Some(&[(false, false); 3]));
+        check("1", Some(&[(true, false); 3]));
+        check("2", Some(&[(false, true); 3]));
+        check("3", Some(&[(true, true); 3]));
+        check("0:1,2:2", Some(&[(true, false), (false, false), (false, true)]));
+        check("10:3", Some(&[(false, false); 3]));
+        for nonsense in ["", "4", "0:4", "0:", ":1", "0:1,", "x:1", "0;1"] {
+            check(nonsense, None);
+        }
+    }
+
+    #[test]
+    fn marks() {
+        let check = |prefix: Option<&str>, expected: &str| {
+            let logs = Logs { prefix: prefix.map(str::to_owned), ..Logs::default() };
+            assert_eq!(logs.mark("trainer", 5, 1), expected);
+        };
+        check(None, "[trainer1]:");
+        check(Some("[${role_name} ${rank}/$local_rank] "), "[trainer 5/1] ");
+        check(Some("$nothing "), "$nothing ");
+    }
+}
