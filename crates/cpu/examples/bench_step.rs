@@ -41,6 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             epoch: 0,
             learning_rate: 0.01,
             optimizer_step: step + 1,
+            stop: false,
         };
         let start = Instant::now();
         let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;

@@ -11,6 +11,7 @@ pub(crate) struct StepValues {
     pub epoch: u64,
     pub learning_rate: f32,
     pub optimizer_step: u64,
+    pub stop: bool,
 }
 
 /// What instructions run with.

@@ -16,6 +16,7 @@
 //!     epoch: 0,
 //!     learning_rate: 0.1,
 //!     optimizer_step: 1,
+//!     stop: false,
 //! };
 //! let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
 //! // Parameters are zero, so the one sample's loss is ln(10), and the mean is over both places of the batch.

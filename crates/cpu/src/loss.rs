@@ -109,17 +109,19 @@ pub(crate) unsafe fn backward(
     });
 }
 
-/// Puts a shard's loss and hits where the sum over shards expects them: each loss at its shard's place, hits at the end.
+/// Puts what a shard tells the others where the sum over shards expects it: each loss at its shard's place, hits behind the
+/// losses, and at the end whether the shard is to stop.
 ///
 /// # Safety
-/// Regions are valid; `metrics` has a place more than there are shards, and is written.
-pub(crate) unsafe fn share(shard: usize, loss: Region<f32>, correct: Region<f32>, metrics: Region<f32>) {
+/// Regions are valid; `metrics` has two places more than there are shards, and is written.
+pub(crate) unsafe fn share(shard: usize, loss: Region<f32>, correct: Region<f32>, stop: bool, metrics: Region<f32>) {
     // SAFETY: the caller's promise.
     unsafe {
         let shared = metrics.slice_mut(0, metrics.len());
         shared.fill(0.0);
         shared[shard] = *loss.at(0, 1);
-        shared[metrics.len() - 1] = *correct.at(0, 1);
+        shared[metrics.len() - 2] = *correct.at(0, 1);
+        shared[metrics.len() - 1] = f32::from(u8::from(stop));
     }
 }
 

@@ -208,18 +208,19 @@ impl CpuProgram {
         Ok(())
     }
 
-    /// Loss and hits, once their sum over shards is complete; evaluation has no collectives.
+    /// What a step measured, once its sum over shards is complete; evaluation has no collectives.
     fn measure(&self, mode: Mode) -> Option<StepMetrics> {
         let plan = self.plans.plan(mode)?;
         match plan.metrics {
             Some(metrics) => {
-                let (losses, correct) = self.read(plan, metrics).split_at(plan.shards);
+                let (losses, rest) = self.read(plan, metrics).split_at(plan.shards);
                 let loss = enmasse_comm::tree_fold(plan.shards, &mut |s| f64::from(losses[s]), &mut |a, b| a + b)?;
-                Some(StepMetrics { loss, correct: correct[0] as u64 })
+                Some(StepMetrics { loss, correct: rest[0] as u64, stop: rest[1] > 0.0 })
             }
             None => {
                 let value = |id| self.read(plan, id)[0];
-                Some(StepMetrics { loss: value(plan.loss).into(), correct: value(plan.correct) as u64 })
+                let (loss, correct) = (value(plan.loss).into(), value(plan.correct) as u64);
+                Some(StepMetrics { loss, correct, stop: false })
             }
         }
     }
@@ -285,6 +286,7 @@ impl Program for CpuProgram {
             }
             step.values.learning_rate = inputs.learning_rate;
             step.values.optimizer_step = inputs.optimizer_step;
+            step.values.stop = inputs.stop;
             let index = Phase::ALL.iter().position(|&p| p == phase).unwrap_or(0);
             match self.run(mode, index, &step.values) {
                 Ok(()) => {}

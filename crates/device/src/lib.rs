@@ -68,6 +68,8 @@ pub struct StepInputs<'a> {
     pub learning_rate: f32,
     /// Number of this update since the optimiser's state was zero, from 1.
     pub optimizer_step: u64,
+    /// Whether somebody asked this rank to stop: [`StepMetrics::stop`] tells all of them, at the same step.
+    pub stop: bool,
 }
 
 /// Names a submitted step.
@@ -81,6 +83,8 @@ pub struct StepMetrics {
     pub loss: f64,
     /// Training: hits in the global batch. Evaluation: hits among this program's samples.
     pub correct: u64,
+    /// Training: whether any rank was asked to stop ([`StepInputs::stop`]). It travels with the last bucket, and costs nothing.
+    pub stop: bool,
 }
 
 /// Bytes a program will hold.

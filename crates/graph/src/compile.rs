@@ -171,7 +171,7 @@ fn train_plan(mut forward: Forward, options: &Options) -> Result<(Plan, Vec<Stat
     let (loss_node, loss, correct) = add_loss(&mut forward, scale, options.label_smoothing);
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
-    let metrics = graph.add_value("metrics", [options.shards + 1].into(), DType::F32, Role::Carried);
+    let metrics = graph.add_value("metrics", [options.shards + 2].into(), DType::F32, Role::Carried);
     let node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| Node {
         op,
         inputs: inputs.into(),

@@ -253,8 +253,8 @@ pub enum Op {
         /// As in the forward.
         smoothing: f32,
     },
-    /// `(loss [1], correct [1]) -> (metrics [shards + 1])`: zeros, but the shard's loss at its own place and its hits at the end,
-    /// so that the sum over shards holds every shard's loss.
+    /// `(loss [1], correct [1]) -> (metrics [shards + 2])`: zeros, but the shard's loss at its own place, behind the losses its
+    /// hits, and 1 at the end where the step was told to stop. The sum over shards holds every shard's loss.
     ShareMetrics {
         /// Number of shards.
         shards: usize,
@@ -278,7 +278,7 @@ pub enum Op {
         /// Index in [`crate::Plan::buckets`].
         bucket: usize,
     },
-    /// `(metrics [shards + 1]) -> ()`: fails the step, naming the shard, where a loss is not finite. No later instruction runs.
+    /// `(metrics [shards + 2]) -> ()`: fails the step, naming the shard, where a loss is not finite. No later instruction runs.
     CheckFinite,
     /// Updates all trainable parameters, which lie at the same offsets in the parameter, gradient and optimiser arenas.
     Update(Optimizer),

@@ -120,8 +120,8 @@ pub struct Plan {
     pub sample_indices: ValueId,
     /// `f32 [batch, classes]`; valid after the step in evaluation.
     pub logits: ValueId,
-    /// Training: `f32 [shards + 1]`, each shard's loss and the hits, summed over shards after the reduce phase.
-    /// Evaluation: see `loss` and `correct`.
+    /// Training: `f32 [shards + 2]`, each shard's loss, the hits and the number of shards asked to stop, summed over shards
+    /// after the reduce phase. Evaluation: see `loss` and `correct`.
     pub metrics: Option<ValueId>,
     /// This shard's loss, `f32 [1]`.
     pub loss: ValueId,

@@ -59,6 +59,7 @@ fn main() -> Result<()> {
         epoch: 0,
         learning_rate: 0.0,
         optimizer_step: 1,
+        stop: false,
     };
     let phases = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce, Phase::Check];
     let ticket = program.submit(Mode::Train, &phases, &step)?;

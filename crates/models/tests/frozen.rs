@@ -38,8 +38,8 @@ fn all_but_the_classifier_takes_nothing_but_the_classifier() {
         let kept: Vec<&str> =
             state.filter_map(|tensor| tensor.name.strip_prefix("optimizer.momentum_buffer.")).collect();
         assert!(!kept.is_empty() && kept.into_iter().all(of_classifier), "{}", model.name());
-        // Ranks exchange gradients of the classifier, and four losses with the hits.
-        let metrics = (train.shards + 1).next_multiple_of(Plan::ALIGNMENT / 4);
+        // Ranks exchange gradients of the classifier, and four losses with the hits and requests to stop.
+        let metrics = (train.shards + 2).next_multiple_of(Plan::ALIGNMENT / 4);
         let exchanged: usize = train.buckets.iter().map(|bucket| bucket.len).sum();
         assert_eq!(exchanged, train.trainable + metrics, "{}", model.name());
         let collective = |node: &Node| matches!(node.op, Op::SyncStatistics { .. } | Op::SyncSum);
@@ -110,6 +110,7 @@ fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
             epoch: 0,
             learning_rate: 0.01,
             optimizer_step: step,
+            stop: false,
         };
         let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
         assert!(program.metrics(ticket).unwrap().loss.is_finite());

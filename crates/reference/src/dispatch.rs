@@ -14,6 +14,7 @@ pub(crate) fn run(
     operands: &[&[f64]],
     shard: usize,
     epoch: u64,
+    stop: bool,
 ) -> Result<Vec<Vec<f64>>, DeviceError> {
     let input = |i: usize| dims(plan, node, &node.inputs, i);
     let output = |i: usize| dims(plan, node, &node.outputs, i);
@@ -91,7 +92,7 @@ pub(crate) fn run(
             vec![loss::cross_entropy_backward(probabilities, labels, last(0), scale, smoothing)]
         }
         (&Op::ShareMetrics { shards }, [[loss], [correct]]) => {
-            vec![loss::share_metrics(*loss, *correct, shard, shards)]
+            vec![loss::share_metrics(*loss, *correct, stop, shard, shards)]
         }
         _ => return Err(unsupported(node)),
     };

@@ -126,7 +126,7 @@ impl Step {
                     let operands = (node.inputs.iter().zip(&rounded))
                         .map(|(&id, rounded)| rounded.as_deref().map_or_else(|| shard.read(plan, id), Ok))
                         .collect::<Result<Vec<_>, _>>()?;
-                    let outputs = dispatch::run(plan, node, &operands, s, self.epoch)?;
+                    let outputs = dispatch::run(plan, node, &operands, s, self.epoch, inputs.stop)?;
                     node.outputs.iter().zip(outputs).for_each(|(&id, value)| shard.write(plan, id, value));
                 }
             }
@@ -198,14 +198,15 @@ fn update_parameters(
 /// Loss and hits of the whole batch: in training from the metrics that all shards share, in evaluation from each shard.
 fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
     let add = |a: f64, b: f64| a + b;
-    let (losses, correct) = match plan.metrics {
+    let (losses, correct, stop) = match plan.metrics {
         Some(metrics) => {
             let metrics = shards[0].read(plan, metrics)?;
-            let (losses, correct) = metrics.split_at(plan.shards);
-            (losses.to_vec(), correct.to_vec())
+            let (losses, rest) = metrics.split_at(plan.shards);
+            let (correct, stop) = rest.split_at(1);
+            (losses.to_vec(), correct.to_vec(), stop.iter().any(|&asked| asked > 0.0))
         }
-        None => (gather(plan, shards, plan.loss)?.concat(), gather(plan, shards, plan.correct)?.concat()),
+        None => (gather(plan, shards, plan.loss)?.concat(), gather(plan, shards, plan.correct)?.concat(), false),
     };
     let sum = |values: &[f64]| tree::reduce(values, &add).unwrap_or(0.0);
-    Ok(StepMetrics { loss: sum(&losses), correct: sum(&correct) as u64 })
+    Ok(StepMetrics { loss: sum(&losses), correct: sum(&correct) as u64, stop })
 }

@@ -82,6 +82,7 @@ fn the_rounding_reference_stores_maps_as_the_plan_says() {
             epoch: 0,
             learning_rate: 0.0,
             optimizer_step: 1,
+            stop: false,
         };
         program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
         for (channel, found) in program.store("logits").unwrap().into_iter().enumerate() {

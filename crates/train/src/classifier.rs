@@ -134,6 +134,7 @@ impl Classifier {
                 epoch: 0,
                 learning_rate: 0.0,
                 optimizer_step: 1,
+                stop: false,
             };
             let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
             program.metrics(ticket)?;

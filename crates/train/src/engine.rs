@@ -132,6 +132,7 @@ impl Engine {
             epoch: self.epoch,
             learning_rate: learning_rate as f32,
             optimizer_step: self.optimizer_step,
+            stop: false,
         };
         let ticket = self.program.submit(self.mode, phases, &inputs)?;
         let ends = last == Phase::Update || (self.mode == Mode::Evaluate && last == Phase::Loss);

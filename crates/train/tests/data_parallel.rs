@@ -60,6 +60,7 @@ impl Samples {
             epoch: 2,
             learning_rate: 0.05,
             optimizer_step: step + 1,
+            stop: false,
         }
     }
 }

@@ -139,8 +139,15 @@ torch.save({'logits': logits}, sys.argv[1] + '/logits.pth')
     assert_eq!((matching.loaded.len(), matching.total), (102, 102), "{matching}");
     let images: Vec<u8> = (0..2 * 64 * 64 * 3).map(|index| (index * 7919 % 251) as u8).collect();
     let (labels, sample_indices) = (&[0, 0], &[0, 1]);
-    let inputs =
-        StepInputs { images: &images, labels, sample_indices, epoch: 0, learning_rate: 0.0, optimizer_step: 1 };
+    let inputs = StepInputs {
+        images: &images,
+        labels,
+        sample_indices,
+        epoch: 0,
+        learning_rate: 0.0,
+        optimizer_step: 1,
+        stop: false,
+    };
     let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
     program.metrics(ticket).unwrap();
     let ours = program.store("logits").unwrap();

@@ -226,7 +226,7 @@ impl<'a> Preparation<'a> {
             Op::ShareMetrics { .. } => {
                 let (loss, correct, metrics) = (o.input(0)?, o.input(1)?, o.output(0)?);
                 let shard = self.shard;
-                kernel!(none, _c => loss::share(shard, loss, correct, metrics))
+                kernel!(none, (_c, step) => loss::share(shard, loss, correct, step.stop, metrics))
             }
             &Op::SyncStatistics { count } => {
                 let (own, all) = (o.moments(0)?, Moments { mean: o.output(0)?, variance: o.output(1)? });

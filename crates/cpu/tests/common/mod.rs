@@ -68,7 +68,7 @@ impl Batch {
 
     pub fn inputs(&self, step: u64) -> StepInputs<'_> {
         let Batch { images, labels, sample_indices } = self;
-        StepInputs { images, labels, sample_indices, epoch: 3, learning_rate: 0.002, optimizer_step: step }
+        StepInputs { images, labels, sample_indices, epoch: 3, learning_rate: 0.002, optimizer_step: step, stop: false }
     }
 
     /// The samples of one shard.

@@ -169,6 +169,7 @@ fn time_steps(
             // Small enough that the same batch over and over never leads to infinities.
             learning_rate: 1e-3,
             optimizer_step: step as u64 + 1,
+            stop: false,
         };
         if step == WARM_UP && profiled {
             program.start_profile();

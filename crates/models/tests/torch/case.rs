@@ -270,7 +270,15 @@ impl Case {
     fn inputs<'a>(&self, step: u64, images: &'a [u8], labels: &'a [i32]) -> StepInputs<'a> {
         // No case has dropout, which alone would read the indices.
         let sample_indices = &[0; 8][..self.batch];
-        StepInputs { images, labels, sample_indices, epoch: 0, learning_rate: self.learning_rate, optimizer_step: step }
+        StepInputs {
+            images,
+            labels,
+            sample_indices,
+            epoch: 0,
+            learning_rate: self.learning_rate,
+            optimizer_step: step,
+            stop: false,
+        }
     }
 }
 

@@ -56,11 +56,12 @@ pub fn cross_entropy_backward(
     probabilities.chunks(classes).zip(labels).flat_map(row).collect()
 }
 
-/// `[shards + 1]`: zeros but for this shard's loss at its own place and its hits at the end.
-pub fn share_metrics(loss: f64, correct: f64, shard: usize, shards: usize) -> Vec<f64> {
-    let mut metrics = vec![0.0; shards + 1];
+/// `[shards + 2]`: zeros but for this shard's loss at its own place, its hits, and 1 at the end where it is to stop.
+pub fn share_metrics(loss: f64, correct: f64, stop: bool, shard: usize, shards: usize) -> Vec<f64> {
+    let mut metrics = vec![0.0; shards + 2];
     metrics[shard] = loss;
     metrics[shards] = correct;
+    metrics[shards + 1] = f64::from(u8::from(stop));
     metrics
 }
 
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn metrics_have_a_place_per_shard() {
-        assert_eq!(share_metrics(0.5, 3.0, 1, 3), [0.0, 0.5, 0.0, 3.0]);
-        assert_eq!(share_metrics(0.5, 3.0, 0, 1), [0.5, 3.0]);
+        assert_eq!(share_metrics(0.5, 3.0, false, 1, 3), [0.0, 0.5, 0.0, 3.0, 0.0]);
+        assert_eq!(share_metrics(0.5, 3.0, true, 0, 1), [0.5, 3.0, 1.0]);
     }
 }

@@ -69,7 +69,7 @@ impl Batch {
 
     pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs<'_> {
         let Batch { images, labels, sample_indices } = self;
-        StepInputs { images, labels, sample_indices, epoch: 3, learning_rate, optimizer_step }
+        StepInputs { images, labels, sample_indices, epoch: 3, learning_rate, optimizer_step, stop: false }
     }
 
     /// The samples of one shard of `shards`.
