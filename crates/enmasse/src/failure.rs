@@ -3,7 +3,13 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use enmasse_train::{ConfigError, TrainError};
+use enmasse_train::{ConfigError, Stop, TrainError};
+
+/// Exit code of a run that was saved and is to be started again: `EX_TEMPFAIL` of sysexits.h.
+pub const REQUEUED: u8 = 75;
+
+/// Exit code after SIGTERM, as a shell would put it.
+pub const TERMINATED: u8 = 143;
 
 /// Why a command did not succeed.
 #[derive(Debug, PartialEq, Eq)]
@@ -12,8 +18,12 @@ pub enum Failure {
     Usage(String),
     /// Anything else that went wrong.
     Error(String),
-    /// The user or the scheduler asked to stop.
+    /// The user asked to stop.
     Interrupted,
+    /// The system or the scheduler asked to stop.
+    Terminated,
+    /// The run stopped as it was asked to, and is saved; it has said so.
+    Stopped(Stop),
     /// Somebody else tells the story (a rank's launcher), or has told it: only the exit code is left.
     Told(u8),
 }
@@ -29,16 +39,20 @@ impl Failure {
         match self {
             Failure::Usage(message) | Failure::Error(message) => message,
             Failure::Interrupted => "interrupted",
+            Failure::Terminated => "terminated",
+            Failure::Stopped(_) => "stopped",
             Failure::Told(_) => "failed",
         }
     }
 
-    /// 1 error, 2 usage, 130 interrupted.
+    /// 1 error, 2 usage, 75 saved and requeued, 130 interrupted, 143 terminated, saved or not.
     fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
             Failure::Error(_) => 1,
             Failure::Interrupted => 130,
+            Failure::Terminated | Failure::Stopped(Stop::End) => TERMINATED,
+            Failure::Stopped(Stop::Requeue) => REQUEUED,
             Failure::Told(code) => *code,
         }
     }
@@ -47,16 +61,16 @@ impl Failure {
     fn line(&self) -> Option<String> {
         match self {
             Failure::Usage(message) | Failure::Error(message) => Some(format!("error: {}", one_line(message))),
-            Failure::Interrupted => Some(self.message().to_owned()),
-            Failure::Told(_) => None,
+            Failure::Interrupted | Failure::Terminated => Some(self.message().to_owned()),
+            Failure::Stopped(_) | Failure::Told(_) => None,
         }
     }
 
     /// Prints the line and gives the exit code.
     pub fn say(&self) -> u8 {
         if let Some(line) = self.line() {
-            // Where standard error is gone, the code still tells.
-            let _ = writeln!(io::stderr(), "{line}");
+            // Where standard error is gone, the code still tells. In one piece: another thread may end the process.
+            let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
         }
         self.code()
     }
@@ -94,6 +108,9 @@ mod tests {
         check(Failure::error("a\nb\x1b[2J"), 1, Some("error: a b [2J"));
         check(Failure::Usage("no".into()), 2, Some("error: no"));
         check(Failure::Interrupted, 130, Some("interrupted"));
+        check(Failure::Terminated, 143, Some("terminated"));
+        check(Failure::Stopped(Stop::End), 143, None);
+        check(Failure::Stopped(Stop::Requeue), 75, None);
         check(Failure::Told(1), 1, None);
     }
 }

@@ -10,6 +10,7 @@ mod output;
 mod rank_log;
 mod ranks;
 mod reporter;
+mod requeue;
 mod settings;
 
 use std::process::ExitCode;

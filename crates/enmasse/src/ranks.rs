@@ -10,7 +10,7 @@ use enmasse_cpu::{Cores, Cpu, CpuOptions};
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, REQUEUED, TERMINATED};
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
 use crate::settings::{self, cores};
@@ -109,6 +109,8 @@ pub fn as_rank(
     let rank = Rank { group, local_rank, local_ranks, attempt };
     let failure = match body(&rank) {
         Ok(()) => return Ok(()),
+        // All ranks do the same.
+        Err(Failure::Stopped(stop)) => return Err(Failure::Stopped(stop)),
         Err(failure) => failure,
     };
     let Some(group) = &rank.group else { return Err(failure) };
@@ -150,10 +152,18 @@ fn threads(ranks: usize, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> 
     let run = |group: Group| {
         let local_rank = group.rank();
         let rank = Rank { group: Some(group.clone()), local_rank, local_ranks: ranks, attempt: 0 };
-        body(&rank).map_err(|failure| Arc::new(group.own_cause(CauseKind::Error, failure.message())))
+        match body(&rank) {
+            Ok(()) => Ok(None),
+            Err(Failure::Stopped(stop)) => Ok(Some(stop)),
+            Err(failure) => Err(Arc::new(group.own_cause(CauseKind::Error, failure.message()))),
+        }
     };
     let groups = Group::threads(ranks).map_err(Failure::error)?;
-    run_threads(groups, run).map(drop).map_err(Failure::error)
+    // All ranks stop, and for one reason.
+    match run_threads(groups, run).map_err(Failure::error)?.into_iter().flatten().next() {
+        Some(stop) => Err(Failure::Stopped(stop)),
+        None => Ok(()),
+    }
 }
 
 fn processes(ranks: usize, command: Vec<OsString>, output: Output) -> Result<(), Failure> {
@@ -161,6 +171,10 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output) -> Result<(),
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
     let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
+    if let Some(code) = stopped(&outcome) {
+        // The first rank has said so.
+        return Err(Failure::Told(code));
+    }
     if let Some(story) = story(&outcome) {
         let _ = writeln!(std::io::stderr(), "{story}");
     }
@@ -177,6 +191,13 @@ fn exit_code(outcome: &Outcome) -> u8 {
         code if matches!(outcome, Outcome::Interrupted(_)) => code,
         _ => 1,
     }
+}
+
+/// The code with which the ranks stopped as they were asked to.
+fn stopped(outcome: &Outcome) -> Option<u8> {
+    let Outcome::Failed(failure) = outcome else { return None };
+    let Some(Status::Code(code)) = failure.status else { return None };
+    [REQUEUED, TERMINATED].into_iter().find(|known| i32::from(*known) == code)
 }
 
 /// One line where the ranks themselves or the kernel said why; the last lines of a rank that ended without a word, or that a

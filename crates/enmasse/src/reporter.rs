@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use enmasse_train::{DoneRecord, EpochRecord, Event, Observer, Progress, SETTINGS, Started, TrainConfig};
+use enmasse_train::{
+    DoneRecord, EpochRecord, Event, Observer, Progress, SETTINGS, Started, StoppedRecord, TrainConfig,
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::{Failure, one_line};
@@ -79,6 +81,23 @@ impl Reporter {
         match self.audience {
             Audience::Everybody(mut output) => {
                 output.json(Event::Done(done).to_line());
+                output.finish()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The run stopped before its end, as it was asked to, and is saved.
+    pub fn stopped(mut self, run: Option<&Path>, epoch: u64, samples: u64) -> Result<(), Failure> {
+        self.bar.finish_and_clear();
+        self.shown = None;
+        let run = run.unwrap_or(Path::new(""));
+        let (pictures, quoted) = (counted(samples as usize, "picture"), quoted(run));
+        let text = format!("stopped in epoch {}, after {pictures}: go on by --resume --out {quoted}", epoch + 1);
+        self.line(Line::Figure, text);
+        match self.audience {
+            Audience::Everybody(mut output) => {
+                output.json(Event::Stopped(&StoppedRecord { epoch, samples, run: run.to_owned() }).to_line());
                 output.finish()
             }
             _ => Ok(()),

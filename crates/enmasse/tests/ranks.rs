@@ -8,38 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::runs::{arguments, assert_same, figures, tensors};
 use common::{
     Ended, Running, assert_whole, enmasse, exists, finish, metrics, pictures, plain_environment, program, send, until,
 };
 use enmasse_cpu::Isa;
-use enmasse_train::{Checkpoint, NamedTensor};
+use enmasse_train::Checkpoint;
 use rustix::process::Signal;
 
 /// So soon everybody is gone; on a busy machine the kernel may take its time to schedule them.
 const SOON: Duration = Duration::from_secs(10);
-
-/// The arguments of a run on `data` into `run`, then others.
-fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
-    let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--json", "--out"];
-    let mut arguments = vec!["train".to_owned(), data.display().to_string()];
-    arguments
-        .extend(fixed.iter().chain([&run.display().to_string().as_str()]).chain(others).map(|word| word.to_string()));
-    arguments
-}
-
-/// Every loss and accuracy of a run, digit by digit.
-fn figures(ended: &Ended) -> Vec<String> {
-    let epochs = ended.json().into_iter().filter(|line| line["event"] == "epoch");
-    epochs.map(|epoch| format!("{} {} {}", epoch["train_loss"], epoch["val_loss"], epoch["val_accuracy"])).collect()
-}
-
-/// The tensors of a run's checkpoint, optimiser state included, bit by bit.
-fn tensors(run: &Path, name: &str) -> Vec<(String, Vec<u32>)> {
-    let path = run.join("checkpoints").join(name);
-    let checkpoint = Checkpoint::load(&path).unwrap_or_else(|error| panic!("{error}"));
-    let bits = |tensor: NamedTensor| (tensor.name, tensor.values.into_iter().map(f32::to_bits).collect());
-    checkpoint.tensors.into_iter().map(bits).collect()
-}
 
 #[test]
 fn processes_and_threads_give_the_same_bits() {
@@ -136,7 +114,7 @@ fn an_interrupt_ends_all() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 10);
     let mut number = 0;
-    let mut check = |others: &[&str], ranks: usize, signal: Signal| {
+    let mut check = |others: &[&str], ranks: usize, signal: Signal, code: i32| {
         number += 1;
         let run = folder.path().join(format!("run{number}"));
         let running = endless(&data, &run, &[others, &["--save-every", "1"]].concat());
@@ -144,14 +122,14 @@ fn an_interrupt_ends_all() {
         assert_eq!(children.len(), ranks);
         running.signal(signal);
         let ended = ends_soon(running, &children);
-        assert_eq!(ended.code, Some(130), "{ended:?}");
+        assert_eq!(ended.code, Some(code), "{ended:?}");
         assert!(!ended.stderr.contains("error: "), "{}", ended.stderr);
         assert_whole(&run);
     };
-    check(&["--devices", "cpu:1"], 0, Signal::INT);
-    check(&["--devices", "cpu:2", "--ranks", "thread"], 0, Signal::INT);
-    check(&["--devices", "cpu:2"], 2, Signal::INT);
-    check(&["--devices", "cpu:2"], 2, Signal::TERM);
+    check(&["--devices", "cpu:1"], 0, Signal::INT, 130);
+    check(&["--devices", "cpu:2", "--ranks", "thread"], 0, Signal::INT, 130);
+    check(&["--devices", "cpu:2"], 2, Signal::INT, 130);
+    check(&["--devices", "cpu:2"], 2, Signal::TERM, 143);
 }
 
 #[test]
@@ -197,16 +175,7 @@ fn a_run_killed_in_mid_epoch_ends_as_one_never_stopped() {
 
         let resumed = enmasse(&arguments(&data, &stopped, &[&others[..], &["--resume"]].concat())).well();
         assert!(resumed.stderr.contains("resume: epoch"), "{}", resumed.stderr);
-        for file in ["last.safetensors", "best.safetensors"] {
-            assert!(tensors(&whole, file) == tensors(&stopped, file), "{name}: {file} differs");
-        }
-        let epochs = |run: &Path| metrics(run).iter().map(|epoch| epoch["epoch"].as_u64().unwrap()).collect::<Vec<_>>();
-        assert_eq!(epochs(&stopped), [0, 1, 2]);
-        let losses = |run: &Path| {
-            let of = |epoch: &serde_json::Value| format!("{} {}", epoch["train_loss"], epoch["val_loss"]);
-            metrics(run).iter().map(of).collect::<Vec<_>>()
-        };
-        assert_eq!(losses(&whole), losses(&stopped));
+        assert_same(&whole, &stopped);
         assert_eq!(figures(&never_stopped).len(), 3);
     };
     check("alone", &["--devices", "cpu:1"], 9);

@@ -25,8 +25,8 @@ pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
 pub use layers::{INTERNAL_VARIABLES, LayeredConfig};
 pub use value::{
-    Augmentation, Devices, Kind, LrScaling, OptimizerKind, Range, RankKind, SamplerKind, ScheduleKind, SplitRule,
-    UnusedParameters, expand_home,
+    Augmentation, Devices, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind,
+    SplitRule, UnusedParameters, expand_home,
 };
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
@@ -228,6 +228,8 @@ settings! {
     save_every: u64 = 0, "STEPS", ANY, Run;
     /// Stop after this many steps of the run.
     max_steps: Option<u64> = None, "STEPS", at_least(1), Invocation;
+    /// Signal at which the run is saved, its Slurm job requeued, and the program ended with code 75.
+    requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run;
     /// Compare the parameters of all ranks after every step.
     check_ranks: bool = false, "", ANY, Run;
     /// Let every rank print to standard error, not only the first.

@@ -8,7 +8,7 @@ use enmasse_device::DeviceError;
 use enmasse_graph::{ChoicesError, GraphError};
 use thiserror::Error;
 
-use crate::{CheckpointError, ConfigError, RunError};
+use crate::{CheckpointError, ConfigError, RunError, Stop};
 
 /// Why a run ended.
 #[derive(Debug, Error)]
@@ -55,6 +55,16 @@ pub enum TrainError {
         epoch: u64,
         /// The step of the run, from 1.
         step: u64,
+    },
+    /// All ranks stopped as one of them was asked to, at the same step, and a checkpoint of it is written.
+    #[error("stopped as asked in epoch {}, after {samples} pictures of it: go on by --resume", epoch + 1)]
+    Stopped {
+        /// What was asked for.
+        stop: Stop,
+        /// The epoch under way, from 0.
+        epoch: u64,
+        /// Pictures of it that are done, over all ranks.
+        samples: u64,
     },
     /// Weights that do not belong to the model.
     #[error("{0}")]

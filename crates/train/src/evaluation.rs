@@ -8,7 +8,7 @@ use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics};
 use enmasse_graph::{Mode, Phase};
 use serde::Serialize;
 
-use crate::{Observer, Progress, TrainError};
+use crate::{Observer, Progress, StopRequests, TrainError};
 
 /// What an evaluation found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -39,11 +39,30 @@ pub fn evaluate(
     position: EpochPosition,
     observer: &mut dyn Observer,
 ) -> Result<Evaluation, TrainError> {
+    // Nobody else knows these requests.
+    evaluate_until(&StopRequests::default(), program, loader, total, group, position, observer).map(|(found, _)| found)
+}
+
+/// The same, cut short where a rank is asked to stop: then all ranks are told so, and what was found is void.
+pub(crate) fn evaluate_until(
+    requests: &StopRequests,
+    program: &mut dyn Program,
+    loader: &EvalLoader,
+    total: u64,
+    group: Option<&Group>,
+    position: EpochPosition,
+    observer: &mut dyn Observer,
+) -> Result<(Evaluation, bool), TrainError> {
     let began = Instant::now();
     let shards = group.map_or(1, Group::world_size) as u64;
     let (mut loss, mut correct, mut samples) = (0.0, 0.0, 0u64);
+    let mut stopped = 0.0;
     for batch in loader.pass() {
         let batch = batch?;
+        if requests.asked().is_some() {
+            stopped = 1.0;
+            break;
+        }
         let metrics = run_batch(program, &batch, position.epoch)?;
         loss += metrics.loss;
         correct += metrics.correct as f64;
@@ -63,12 +82,13 @@ pub fn evaluate(
             group.check()?;
         }
     }
-    let mut sums = [loss, correct, samples as f64];
+    let mut sums = [loss, correct, samples as f64, stopped];
     if let Some(group) = group {
         group.all_reduce(&mut sums)?;
     }
-    let [loss, correct, samples] = sums;
-    Ok(Evaluation { loss: loss / samples.max(1.0), accuracy: correct / samples.max(1.0), samples: samples as u64 })
+    let [loss, correct, samples, stopped] = sums;
+    let (loss, accuracy) = (loss / samples.max(1.0), correct / samples.max(1.0));
+    Ok((Evaluation { loss, accuracy, samples: samples as u64 }, stopped > 0.0))
 }
 
 fn run_batch(program: &mut dyn Program, batch: &Batch, epoch: u64) -> Result<StepMetrics, DeviceError> {
@@ -79,6 +99,7 @@ fn run_batch(program: &mut dyn Program, batch: &Batch, epoch: u64) -> Result<Ste
         epoch,
         learning_rate: 0.0,
         optimizer_step: 1,
+        stop: false,
     };
     let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
     program.metrics(ticket)

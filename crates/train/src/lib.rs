@@ -10,6 +10,7 @@ mod error;
 mod evaluation;
 mod events;
 mod file;
+mod plans;
 mod position;
 mod preparation;
 mod process;
@@ -17,6 +18,7 @@ mod run_folder;
 mod run_log;
 mod run_writer;
 mod schedule;
+mod stop;
 mod tensorboard;
 mod trainer;
 mod training_data;
@@ -28,22 +30,24 @@ pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, Devices, INTERNAL_VARIABLES, Kind, LayeredConfig, LrScaling,
-    OptimizerKind, Precision, Range, RankKind, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, Source, SplitRule,
-    TrainConfig, UnusedParameters, expand_home,
+    OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
+    Source, SplitRule, TrainConfig, UnusedParameters, expand_home,
 };
 pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};
 pub use events::{Observer, Progress, Quiet, Started};
 pub use file::{FileError, write_whole};
+pub use plans::{compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;
 pub use process::{peak_rss_bytes, process_age};
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, utc_time};
-pub use run_log::{DoneRecord, EpochRecord, Event, RunLog};
+pub use run_log::{DoneRecord, EpochRecord, Event, RunLog, StoppedRecord};
 pub use schedule::Schedule;
+pub use stop::{Stop, StopRequests};
 pub use tensorboard::TensorBoard;
-pub use trainer::{ModelFn, Trainer, compile_plans, initialize};
+pub use trainer::{ModelFn, Trainer};
 pub use training_data::{SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
 pub use weights::{is_optimizer, load_pretrained, read_tensors, write_tensors};

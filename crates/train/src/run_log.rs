@@ -46,6 +46,17 @@ pub struct DoneRecord {
     pub run: PathBuf,
 }
 
+/// A run that stopped before its end, as it was asked to. As JSON its keys are a contract with scripts, in this order.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StoppedRecord {
+    /// The epoch under way, from 0.
+    pub epoch: u64,
+    /// Pictures of it that are done, over all ranks.
+    pub samples: u64,
+    /// The run folder.
+    pub run: PathBuf,
+}
+
 /// A line of `--json`.
 ///
 /// ```
@@ -61,6 +72,8 @@ pub enum Event<'a> {
     Epoch(&'a EpochRecord),
     /// The last line.
     Done(&'a DoneRecord),
+    /// The last line of a run that stopped before its end.
+    Stopped(&'a StoppedRecord),
 }
 
 impl Event<'_> {

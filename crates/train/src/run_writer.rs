@@ -123,6 +123,14 @@ impl RunWriter {
         Ok(())
     }
 
+    /// Writes what a run leaves that stops in the middle of an epoch.
+    pub fn stop(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
+        if let Some(sheet) = self.sheet.take() {
+            sheet.finish()?;
+        }
+        self.save(program, position)
+    }
+
     /// Writes the checkpoint to resume from, in the middle of an epoch.
     pub fn save(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
         let checkpoint = self.checkpoint(read_tensors(program)?, position);

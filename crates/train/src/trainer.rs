@@ -7,19 +7,20 @@ use std::time::Instant;
 use enmasse_comm::Group;
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Arena, Freeze, Mode, Optimizer, Options, Phase, Plans, Tensor, compile};
+use enmasse_graph::{Arena, Mode, Phase, Tensor};
 
 use enmasse_weights::Matching;
 
 use crate::agreement::{broadcast_state, check_ranks, compare_levels, compare_setup, compare_weights};
-use crate::evaluation::{EpochPosition, Evaluation, evaluate, predict};
+use crate::evaluation::{EpochPosition, Evaluation, evaluate, evaluate_until, predict};
+use crate::plans::{compile_plans, initialize};
 use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
 use crate::{
-    DoneRecord, EpochRecord, Observer, OptimizerKind, Position, Preparation, Progress, Quiet, RankKind, Schedule,
-    Started, TrainConfig, TrainError, TrainingData, Tuning, UnusedParameters,
+    DoneRecord, EpochRecord, Observer, Position, Preparation, Progress, Quiet, RankKind, Schedule, Started,
+    StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// A model: from pictures and the number of classes to logits.
@@ -43,6 +44,7 @@ pub struct Trainer<'a> {
     group: Option<Group>,
     loader_threads: usize,
     observer: Box<dyn Observer + 'a>,
+    requests: StopRequests,
     /// What the last fit left.
     trained: Option<Trained>,
 }
@@ -51,7 +53,15 @@ impl<'a> Trainer<'a> {
     /// A trainer without a group, which nobody watches.
     pub fn new(config: TrainConfig, device: &'a dyn Device) -> Self {
         let loader_threads = config.loader_threads.unwrap_or(1);
-        Trainer { config, device, group: None, loader_threads, observer: Box::new(Quiet), trained: None }
+        Trainer {
+            config,
+            device,
+            group: None,
+            loader_threads,
+            observer: Box::new(Quiet),
+            requests: StopRequests::default(),
+            trained: None,
+        }
     }
 
     /// Makes this trainer one rank of a group. Every rank must call the same methods.
@@ -69,10 +79,18 @@ impl<'a> Trainer<'a> {
         Trainer { loader_threads: threads.max(1), ..self }
     }
 
+    /// Through what it can be asked to stop.
+    pub fn stop_on(self, requests: StopRequests) -> Self {
+        Trainer { requests, ..self }
+    }
+
     /// Trains for the configured epochs, from the start or from where the run folder's last checkpoint is. With a group, an
-    /// error on this rank ends the others with the same cause.
+    /// error on this rank ends the others with the same cause; [`TrainError::Stopped`] is none, and all ranks have it.
     pub fn fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
-        self.as_one(|trainer| trainer.try_fit(model, data))
+        let result = self.as_one(|trainer| trainer.try_fit(model, data));
+        // A run that stops, for whatever reason, need not be told to.
+        self.requests.heed(result.is_err());
+        result
     }
 
     /// Loss and accuracy on the validation part, by the weights that [`Trainer::fit`] ended with. Every sample of it counts
@@ -104,7 +122,9 @@ impl<'a> Trainer<'a> {
     /// Does what all ranks do together: an error on this one ends the others, with the same cause.
     fn as_one<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
         let result = work(self);
-        if let (Err(error), Some(group)) = (&result, &self.group) {
+        if let (Err(error), Some(group)) = (&result, &self.group)
+            && !matches!(error, TrainError::Stopped { .. })
+        {
             group.abort(error.cause(group.rank()));
         }
         result
@@ -113,10 +133,15 @@ impl<'a> Trainer<'a> {
     fn try_fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let began = Instant::now();
         let mut session = Session::prepare(self, model, data)?;
+        self.requests.heed(true);
         session.announce(self, data);
         while session.position.epoch < self.config.epochs as u64 && !session.is_out_of_steps(&self.config) {
             let epoch = session.train_epoch(self)?;
-            let validation = evaluate(
+            if session.stopping {
+                return Err(session.stop(self)?);
+            }
+            let (validation, stopped) = evaluate_until(
+                &self.requests,
                 session.program.as_mut(),
                 &session.validation,
                 data.validation.len() as u64,
@@ -124,6 +149,9 @@ impl<'a> Trainer<'a> {
                 EpochPosition { epoch: session.position.epoch, epochs: self.config.epochs as u64 },
                 self.observer.as_mut(),
             )?;
+            if stopped {
+                return Err(session.stop(self)?);
+            }
             let record = EpochRecord {
                 epoch: session.position.epoch,
                 train_loss: session.position.mean_loss(),
@@ -156,51 +184,6 @@ impl<'a> Trainer<'a> {
         }
         Ok(bytes[0] as u64)
     }
-}
-
-/// The plans of a configuration for `world_size` ranks, whose pictures are prepared in this way.
-pub fn compile_plans(
-    config: &TrainConfig,
-    preparation: &Preparation,
-    model: &ModelFn,
-    classes: usize,
-    world_size: usize,
-) -> Result<Plans, TrainError> {
-    let optimizer = match config.optimizer {
-        OptimizerKind::Sgd => Optimizer::Sgd {
-            momentum: config.momentum as f32,
-            weight_decay: config.weight_decay as f32,
-            nesterov: config.nesterov,
-        },
-        OptimizerKind::AdamW => {
-            // PyTorch's defaults.
-            Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: config.weight_decay as f32 }
-        }
-    };
-    let options = Options {
-        shards: world_size,
-        sync_batch_norm: config.sync_bn,
-        freeze: match config.freeze_layers {
-            true => Freeze::AllButClassifier,
-            false => Freeze::Patterns(config.freeze.clone()),
-        },
-        label_smoothing: config.label_smoothing as f32,
-        optimizer,
-        seed: config.seed,
-        precision: config.precision,
-        mean: preparation.normalization.mean.clone(),
-        deviation: preparation.normalization.deviation.clone(),
-        allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), preparation.train.size, classes)
-    };
-    Ok(compile(&|x| model(x, classes), &options)?)
-}
-
-/// Sets every parameter of a new program to its first value, a function of (seed, name, element).
-pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceError> {
-    program.fill_state(&|tensor| tensor.slot.arena == Arena::Parameters, &|tensor, first, values| {
-        tensor.init.fill(seed, &tensor.name, tensor.layout, &tensor.shape, first, values);
-    })
 }
 
 /// What an epoch of training measured on the clock.
@@ -243,6 +226,8 @@ struct Session {
     schedule: Schedule,
     position: Position,
     resumed: Option<(u64, u64)>,
+    /// Whether a rank was asked to stop before the last step, and all know it.
+    stopping: bool,
     /// On the one rank that writes files.
     writer: Option<RunWriter>,
 }
@@ -312,6 +297,7 @@ impl Session {
             schedule,
             position,
             resumed,
+            stopping: false,
             writer,
         })
     }
@@ -371,7 +357,9 @@ impl Session {
         let batches = self.train.epoch(self.position.epoch, first as usize);
         // A run resumed with another global batch goes on behind the last sample it saw.
         let total = first + self.rest_of_epoch() * global_batch;
-        let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64);
+        // That of the last step, where an epoch is resumed behind it.
+        let last = first.saturating_sub(global_batch) as f64 / total.max(1) as f64;
+        let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         let mut pending: Option<Ticket> = None;
         for batch in batches {
             let batch = batch?;
@@ -380,7 +368,7 @@ impl Session {
                 let metrics = self.program.metrics(ticket);
                 self.count(metrics, global_batch)?;
                 self.after_step(trainer.observer.as_mut(), config, group, total, began, first)?;
-                if self.is_out_of_steps(config) {
+                if self.is_out_of_steps(config) || self.stopping {
                     break;
                 }
             }
@@ -393,6 +381,7 @@ impl Session {
                 epoch: self.position.epoch,
                 learning_rate: learning_rate as f32,
                 optimizer_step: self.position.optimizer_step + 1,
+                stop: trainer.requests.asked().is_some(),
             };
             pending = Some(self.program.submit(Mode::Train, &Phase::ALL, &inputs)?);
             if let Some(writer) = &mut self.writer {
@@ -422,6 +411,7 @@ impl Session {
         self.position.samples += samples;
         self.position.loss_sum += metrics.loss * samples as f64;
         self.position.correct += metrics.correct;
+        self.stopping = metrics.stop;
         Ok(())
     }
 
@@ -469,6 +459,15 @@ impl Session {
             Some(writer) => writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best),
             None => Ok(()),
         }
+    }
+
+    /// Saves where the run is, and says so once all ranks have come here: nobody leaves before the checkpoint is written.
+    fn stop(&mut self, trainer: &Trainer) -> Result<TrainError, TrainError> {
+        if let Some(writer) = &mut self.writer {
+            writer.stop(self.program.as_mut(), &self.position)?;
+        }
+        let stop = trainer.requests.agree(trainer.group.as_ref())?;
+        Ok(TrainError::Stopped { stop, epoch: self.position.epoch, samples: self.position.samples })
     }
 
     /// Complete global batches that the epoch has left.

@@ -10,28 +10,33 @@ use enmasse_device::Device;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, DoneRecord, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, TrainConfig, Trainer, TrainingData,
-    compile_plans, locate_run,
+    Devices, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, TrainConfig, TrainError,
+    Trainer, TrainingData, compile_plans, locate_run,
 };
 
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
+use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::LauncherFlags;
 use crate::output::{Output, counted};
 use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter};
+use crate::requeue::requeue;
 use crate::settings::{self, cores};
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    // First of all: whoever warns this process before its time limit must not end it.
+    let signals = RunSignals::default();
+    let interrupts = Interrupts::watch_run(&signals)?;
     let mut layers = settings::layers(matches)?;
     match LauncherFlags::of(matches).place(process_variable, &mut layers)? {
         Some(launched) => {
             launched.check_devices(&layers)?;
             let out = layers.config().out.clone();
-            ranks::as_rank(&launched, out.as_deref(), |rank| join_run(layers, rank))
+            signals.launched();
+            ranks::as_rank(&launched, out.as_deref(), |rank| join_run(layers, rank, &signals))
         }
-        None => start_run(layers),
+        None => start_run(layers, interrupts, &signals),
     }
 }
 
@@ -43,8 +48,7 @@ struct Run {
 }
 
 /// In a process that nobody launched: decides where the run goes and how many ranks it has, and runs them.
-fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
-    let interrupts = Interrupts::watch()?;
+fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSignals) -> Result<(), Failure> {
     let asked = layers.config();
     let located = match asked.resume {
         true => Some(locate_run(asked.out.as_deref(), &asked.model, true).map_err(Failure::error)?),
@@ -54,6 +58,7 @@ fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
         lay_saved_run(&mut layers, paths)?;
     }
     let mut config = settings::finish(layers)?;
+    signals.requeue_on(config.requeue_signal);
     let world_size = config.rank_count(cores());
     // The effective configuration says what the machine decided.
     config.devices = Some(Devices::Cpu(world_size));
@@ -67,11 +72,16 @@ fn start_run(mut layers: LayeredConfig) -> Result<(), Failure> {
     // Shows that the folder can be written, and is free; rank 0 opens it again.
     RunFolder::open(paths.clone(), run.config.resume).map_err(Failure::error)?;
     let command = || command_line(&run.config);
-    ranks::host(world_size, &run.config, Some(paths.root()), command, Some(interrupts), |rank| train(&run, rank))
+    if signals.requests.asked() == Some(Stop::Requeue) {
+        // Nothing is done yet, so there is nothing to save.
+        return requeue(&Rank::alone()).and(Err(Failure::Stopped(Stop::Requeue)));
+    }
+    let body = |rank: &Rank| train(&run, rank, &signals.requests);
+    ranks::host(world_size, &run.config, Some(paths.root()), command, Some(interrupts), body)
 }
 
 /// In a rank of somebody's job: takes part in the run that rank 0 decides on.
-fn join_run(mut layers: LayeredConfig, rank: &Rank) -> Result<(), Failure> {
+fn join_run(mut layers: LayeredConfig, rank: &Rank, signals: &RunSignals) -> Result<(), Failure> {
     if rank.attempt() > 0 {
         // The job's launcher has started it again: go on where it was.
         layers.argument("resume", "true")?;
@@ -94,11 +104,12 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank) -> Result<(), Failure> {
         lay_saved_run(&mut layers, &paths)?;
     }
     let mut config = settings::finish(layers)?;
+    signals.requeue_on(config.requeue_signal);
     config.out = Some(out);
     config.devices = Some(Devices::Cpu(rank.world_size()));
     let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
     let run = prepare(config, resumed, rank.world_size())?;
-    train(&run, rank)
+    train(&run, rank, &signals.requests)
 }
 
 /// Lays the configuration of the run to be resumed below everything else, where there is one.
@@ -171,16 +182,16 @@ fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Resul
 }
 
 /// One rank of the run.
-fn train(run: &Run, rank: &Rank) -> Result<(), Failure> {
+fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure> {
     let Run { config, model, data } = run;
     let device = rank.device(config)?;
-    let fit = |trainer: Trainer| -> Result<DoneRecord, Failure> {
+    let fit = |trainer: Trainer| {
         let trainer = match &rank.group {
             Some(group) => trainer.group(group.clone()),
             None => trainer,
         };
-        let mut trainer = trainer.loader_threads(rank.loader_threads(config));
-        Ok(trainer.fit(&|x, classes| model.forward(x, classes), data)?)
+        let mut trainer = trainer.loader_threads(rank.loader_threads(config)).stop_on(requests.clone());
+        trainer.fit(&|x, classes| model.forward(x, classes), data)
     };
     let number = rank.group.as_ref().map_or(0, Group::rank);
     let audience = match rank.is_first() {
@@ -195,7 +206,16 @@ fn train(run: &Run, rank: &Rank) -> Result<(), Failure> {
     }
     match fit(Trainer::new(config.clone(), &device).observer(&mut reporter)) {
         Ok(done) => reporter.done(&done),
-        Err(failure) => {
+        Err(TrainError::Stopped { stop, epoch, samples }) => {
+            reporter.stopped(config.out.as_deref(), epoch, samples)?;
+            match stop {
+                Stop::Requeue => requeue(rank)?,
+                Stop::End => {}
+            }
+            Err(Failure::Stopped(stop))
+        }
+        Err(error) => {
+            let failure = Failure::from(error);
             reporter.failed(&failure);
             Err(failure)
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod cluster;
+pub mod runs;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

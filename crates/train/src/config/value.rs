@@ -398,6 +398,44 @@ choices! {
     }
 }
 
+/// The signal that asks a run to have its job requeued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequeueSignal {
+    /// SIGUSR1, as Slurm's users mostly choose.
+    Usr1,
+    /// SIGUSR2, where something else takes the other.
+    Usr2,
+    /// No signal.
+    None,
+}
+
+/// Slurm's `--signal` takes names with and without SIG.
+impl SettingValue for RequeueSignal {
+    const KIND: Kind = Kind::Choice(&["USR1", "USR2", "none"]);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "USR1" | "SIGUSR1" => Ok(RequeueSignal::Usr1),
+            "USR2" | "SIGUSR2" => Ok(RequeueSignal::Usr2),
+            "none" => Ok(RequeueSignal::None),
+            _ => Err("must be USR1 or USR2 or none".to_owned()),
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let text = match self {
+            RequeueSignal::Usr1 => "USR1",
+            RequeueSignal::Usr2 => "USR2",
+            RequeueSignal::None => "none",
+        };
+        Some(text.to_owned())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.text().and_then(|text| quoted(&text))
+    }
+}
+
 /// The names of PyTorch and Lightning are taken too; with bf16 both keep weights in f32, as we do.
 impl SettingValue for Precision {
     const KIND: Kind = Kind::Choice(&[Precision::F32.name(), Precision::Bf16.name()]);

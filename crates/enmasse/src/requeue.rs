@@ -1,0 +1,115 @@
+//! Having Slurm start this job again: `scontrol requeue`, which only one rank may call, once all have saved.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use signal_hook::consts::SIGTERM;
+
+use crate::failure::Failure;
+use crate::output::say;
+use crate::ranks::Rank;
+
+/// Slurm's own commands give up a controller that does not answer after some ten seconds each.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Has the job of these ranks requeued by the first of them; returns on all when that is done. Where no scheduler runs them,
+/// the exit code is all there is: whoever started them may start them again.
+pub fn requeue(rank: &Rank) -> Result<(), Failure> {
+    let mut problem = String::new();
+    if rank.is_first()
+        && let Some(job) = job(|name| std::env::var_os(name))
+    {
+        match scontrol(&job) {
+            Ok(()) => say(format_args!("requeued: Slurm starts job {job} again, which goes on from here")),
+            Err(reason) => {
+                problem = format!("saved, but job {job} is not requeued: {reason}; submit it again with --resume")
+            }
+        }
+    }
+    match rank.agree(problem)? {
+        problem if problem.is_empty() => Ok(()),
+        problem => Err(Failure::Error(problem)),
+    }
+}
+
+/// By what `scontrol` knows the job: an element of an array as `ARRAY_ELEMENT`, since the last one's own number is the array's.
+fn job(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let number = |name: &str| {
+        let text = variable(name)?.into_string().ok()?;
+        (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(text)
+    };
+    match (number("SLURM_ARRAY_JOB_ID"), number("SLURM_ARRAY_TASK_ID")) {
+        (Some(array), Some(element)) => Some(format!("{array}_{element}")),
+        _ => number("SLURM_JOB_ID"),
+    }
+}
+
+fn scontrol(job: &str) -> Result<(), String> {
+    let mut command = Command::new("scontrol");
+    command.args(["requeue", job]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Slurm answers by SIGTERM to the processes of the job, which is not meant for this one.
+    command.process_group(0);
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "there is no scontrol here, as in many containers".to_owned(),
+        _ => format!("scontrol does not start: {error}"),
+    })?;
+    let ended = wait(&child).and_then(|ended| if ended { child.wait().map(Some) } else { Ok(None) });
+    match ended {
+        Ok(Some(status)) if status.success() => Ok(()),
+        // It was sent for what has been done.
+        Ok(Some(status)) if status.signal() == Some(SIGTERM) => Ok(()),
+        Ok(Some(status)) => {
+            let mut said = String::new();
+            if let Some(stderr) = child.stderr.take() {
+                // What cannot be read is not said.
+                let _ = stderr.take(1 << 10).read_to_string(&mut said);
+            }
+            Err(format!("scontrol requeue: {} ({status})", said.trim()))
+        }
+        Ok(None) => {
+            let _ = child.kill().and_then(|()| child.wait());
+            Err(format!("scontrol requeue has not answered within {} s", DEADLINE.as_secs()))
+        }
+        Err(error) => Err(format!("scontrol cannot be waited for: {error}")),
+    }
+}
+
+/// Whether the process ends before the deadline.
+fn wait(child: &Child) -> std::io::Result<bool> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(ErrorKind::InvalidData)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let deadline = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
+    loop {
+        match poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&deadline)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_by_the_names_that_scontrol_takes() {
+        let check = |variables: &[(&str, &str)], expected: Option<&str>| {
+            let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+            assert_eq!(job(find).as_deref(), expected, "{variables:?}");
+        };
+        check(&[], None);
+        check(&[("SLURM_JOB_ID", "77")], Some("77"));
+        check(&[("SLURM_JOB_ID", "")], None);
+        check(&[("SLURM_JOB_ID", "7; rm")], None);
+        let element = [("SLURM_JOB_ID", "70"), ("SLURM_ARRAY_JOB_ID", "70"), ("SLURM_ARRAY_TASK_ID", "4")];
+        check(&element, Some("70_4"));
+        check(&element[..2], Some("70"));
+    }
+}

@@ -1,0 +1,196 @@
+//! A run that is told to stop: it saves at the end of a step on all ranks, says so by its exit code, and goes on later as if
+//! nothing had been.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::runs::{arguments, assert_same};
+use common::{Ended, Running, assert_whole, enmasse, exists, pictures, program, send};
+use rustix::process::Signal;
+
+/// So many that a signal after the first epoch comes in time.
+const EPOCHS: &str = "60";
+
+/// Who is sent the signal.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// The process that was started.
+    Program,
+    /// One of its ranks.
+    Rank(usize),
+    /// All of them, as a scheduler does that stops a whole job.
+    Everybody,
+}
+
+struct Folder {
+    temporary: tempfile::TempDir,
+    data: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        let data = pictures(temporary.path(), 20);
+        Folder { temporary, data }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.temporary.path().join(name)
+    }
+
+    fn arguments(&self, run: &Path, others: &[&str]) -> Vec<String> {
+        arguments(&self.data, run, &[&["--epochs", EPOCHS, "--lr", "0.001"], others].concat())
+    }
+
+    /// Starts a run, sends a signal once its first epoch is done, and waits for its end.
+    fn stop(&self, command: &mut Command, to: To, signal: Signal) -> Ended {
+        let mut running = Running::start(command);
+        let line = running.line();
+        assert!(line.contains("\"epoch\":0"), "{line}");
+        let ranks = running.children();
+        match to {
+            To::Program => running.signal(signal),
+            To::Rank(rank) => send(ranks[rank], signal),
+            To::Everybody => {
+                running.signal(signal);
+                ranks.iter().for_each(|&rank| send(rank, signal));
+            }
+        }
+        let ended = running.finish();
+        assert!(ranks.iter().all(|&rank| !exists(rank)), "ranks are left");
+        ended
+    }
+}
+
+/// The run says that it stopped, and nothing else that is no epoch.
+#[track_caller]
+fn assert_stopped(ended: &Ended, code: i32, run: &Path) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    assert!(!ended.stderr.contains("error: "), "{}", ended.stderr);
+    let last = ended.json().pop().unwrap();
+    assert_eq!((&last["event"], last["run"].as_str()), (&"stopped".into(), run.to_str()), "{last}");
+    assert_whole(run);
+}
+
+#[test]
+fn terminated_runs_go_on_as_if_never_stopped() {
+    let folder = Folder::new();
+    let check = |name: &str, others: &[&str], receivers: &[To]| {
+        let whole = folder.path(&format!("{name}-whole"));
+        enmasse(&folder.arguments(&whole, others)).well();
+        for &to in receivers {
+            let run = folder.path(&format!("{name}-{to:?}"));
+            let words = folder.arguments(&run, others);
+            assert_stopped(&folder.stop(program().args(&words), to, Signal::TERM), 143, &run);
+            let resumed = enmasse(&[&words[..], &["--resume".to_owned()]].concat()).well();
+            assert!(resumed.stderr.contains("resume: epoch"), "{}", resumed.stderr);
+            assert_same(&whole, &run);
+        }
+    };
+    check("alone", &["--devices", "cpu:1"], &[To::Program]);
+    check("threads", &["--devices", "cpu:3", "--ranks", "thread"], &[To::Program]);
+    check("processes", &["--devices", "cpu:2"], &[To::Program, To::Rank(0), To::Rank(1), To::Everybody]);
+}
+
+/// Reading a picture that never comes, so that no step ever ends.
+#[test]
+fn asked_twice_it_ends_at_once() {
+    let folder = Folder::new();
+    let never = folder.data.join("red/900.jpg");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &never, rustix::fs::Mode::RWXU).unwrap();
+    let run = folder.path("run");
+    let mut child = program()
+        .args(folder.arguments(&run, &["--devices", "cpu:1", "--batch", "48"]))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("arguments:")));
+    send(child.id() as i32, Signal::TERM);
+    let saving = "terminated: saving at the end of this step; once more to end at once";
+    assert_eq!(lines.next().as_deref(), Some(saving));
+    send(child.id() as i32, Signal::TERM);
+    assert_eq!((lines.next().as_deref(), lines.next()), (Some("terminated"), None));
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(!run.join("checkpoints/last.safetensors").exists());
+}
+
+/// A folder with a `scontrol` that keeps what it is asked in a file, and does what `script` says.
+fn scontrol(folder: &Folder, name: &str, script: &str) -> (PathBuf, PathBuf) {
+    let (bin, asked) = (folder.path(&format!("{name}-bin")), folder.path(&format!("{name}-asked")));
+    fs::create_dir(&bin).unwrap();
+    let file = bin.join("scontrol");
+    fs::write(&file, format!("#!/bin/sh\necho \"$@\" >> '{}'\n{script}\n", asked.display())).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    (bin, asked)
+}
+
+/// The program in the second element of a job array.
+fn in_slurm(bin: &Path) -> Command {
+    let mut command = program();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    command.env("PATH", path).env("SLURM_JOB_ID", "71");
+    command.env("SLURM_ARRAY_JOB_ID", "70").env("SLURM_ARRAY_TASK_ID", "2");
+    command
+}
+
+#[test]
+fn a_warned_run_is_saved_and_requeued_once() {
+    let folder = Folder::new();
+    let check = |name: &str, others: &[&str], to: To, signal: Signal| {
+        // Slurm stops a job that it requeues.
+        let (bin, asked) = scontrol(&folder, name, "kill -TERM $PPID");
+        let (whole, run) = (folder.path(&format!("{name}-whole")), folder.path(name));
+        enmasse(&folder.arguments(&whole, others)).well();
+        let words = folder.arguments(&run, others);
+        assert_stopped(&folder.stop(in_slurm(&bin).args(&words), to, signal), 75, &run);
+        assert_eq!(fs::read_to_string(&asked).unwrap(), "requeue 70_2\n");
+        enmasse(&[&words[..], &["--resume".to_owned()]].concat()).well();
+        assert_same(&whole, &run);
+    };
+    check("alone", &["--devices", "cpu:1"], To::Program, Signal::USR1);
+    check("processes", &["--devices", "cpu:2", "--requeue-signal", "USR2"], To::Rank(1), Signal::USR2);
+}
+
+#[test]
+fn a_run_that_cannot_be_requeued_says_so() {
+    let folder = Folder::new();
+    let check = |name: &str, command: &mut Command, devices: &str, to: To, expected: Result<(), &str>| {
+        let run = folder.path(name);
+        let words = folder.arguments(&run, &["--devices", devices]);
+        let ended = folder.stop(command.args(words), to, Signal::USR1);
+        assert!(run.join("checkpoints/last.safetensors").exists());
+        match expected {
+            Ok(()) => assert_stopped(&ended, 75, &run),
+            Err(reason) => {
+                let errors: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+                assert_eq!((ended.code, errors.len()), (Some(1), 1), "{ended:?}");
+                assert!(errors[0].contains(reason) && errors[0].contains("--resume"), "{reason}: {errors:?}");
+            }
+        }
+    };
+    let (bin, _) = scontrol(&folder, "refusing", "echo 'Invalid job id specified' >&2; exit 1");
+    let reason = "saved, but job 70_2 is not requeued: scontrol requeue: Invalid job id specified (exit status: 1)";
+    check("refused", &mut in_slurm(&bin), "cpu:1", To::Program, Err(reason));
+    check("refused-ranks", &mut in_slurm(&bin), "cpu:2", To::Rank(0), Err(reason));
+    let mut lacking = in_slurm(&bin);
+    lacking.env("PATH", folder.path("empty"));
+    check("lacking", &mut lacking, "cpu:1", To::Program, Err("there is no scontrol here"));
+    // Nobody's job: the code asks whoever started it.
+    check("nobody", &mut program(), "cpu:1", To::Program, Ok(()));
+}
+
+#[test]
+fn a_signal_that_means_nothing_ends_as_ever() {
+    let folder = Folder::new();
+    let run = folder.path("run");
+    let words = folder.arguments(&run, &["--devices", "cpu:1", "--requeue-signal", "none"]);
+    let ended = folder.stop(program().args(words), To::Program, Signal::USR1);
+    assert_eq!(ended.code, None, "{ended:?}");
+}

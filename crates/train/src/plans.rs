@@ -1,0 +1,51 @@
+//! What a configuration makes of a model: the plans of a run, and the first values of its parameters.
+
+use enmasse_device::{DeviceError, Program};
+use enmasse_graph::{Arena, Freeze, Optimizer, Options, Plans, compile};
+
+use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
+
+/// The plans of a configuration for `world_size` ranks, whose pictures are prepared in this way.
+pub fn compile_plans(
+    config: &TrainConfig,
+    preparation: &Preparation,
+    model: &ModelFn,
+    classes: usize,
+    world_size: usize,
+) -> Result<Plans, TrainError> {
+    let optimizer = match config.optimizer {
+        OptimizerKind::Sgd => Optimizer::Sgd {
+            momentum: config.momentum as f32,
+            weight_decay: config.weight_decay as f32,
+            nesterov: config.nesterov,
+        },
+        OptimizerKind::AdamW => {
+            // PyTorch's defaults.
+            Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: config.weight_decay as f32 }
+        }
+    };
+    let options = Options {
+        shards: world_size,
+        sync_batch_norm: config.sync_bn,
+        freeze: match config.freeze_layers {
+            true => Freeze::AllButClassifier,
+            false => Freeze::Patterns(config.freeze.clone()),
+        },
+        label_smoothing: config.label_smoothing as f32,
+        optimizer,
+        seed: config.seed,
+        precision: config.precision,
+        mean: preparation.normalization.mean.clone(),
+        deviation: preparation.normalization.deviation.clone(),
+        allow_unused: config.unused_parameters == UnusedParameters::Zero,
+        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), preparation.train.size, classes)
+    };
+    Ok(compile(&|x| model(x, classes), &options)?)
+}
+
+/// Sets every parameter of a new program to its first value, a function of (seed, name, element).
+pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceError> {
+    program.fill_state(&|tensor| tensor.slot.arena == Arena::Parameters, &|tensor, first, values| {
+        tensor.init.fill(seed, &tensor.name, tensor.layout, &tensor.shape, first, values);
+    })
+}
