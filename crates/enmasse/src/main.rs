@@ -1,6 +1,7 @@
 //! The `enmasse` program: reads the command line, runs one command, and turns its failure into a line and an exit code.
 
 mod arguments;
+mod attempt;
 mod commands;
 mod failure;
 mod interrupt;

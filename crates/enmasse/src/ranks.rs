@@ -10,6 +10,7 @@ use enmasse_cpu::{Cores, Cpu, CpuOptions};
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
+use crate::attempt::attempt;
 use crate::failure::{Failure, REQUEUED, TERMINATED};
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
@@ -221,7 +222,7 @@ fn story(outcome: &Outcome) -> Option<String> {
 fn clear(folder: &Path) {
     if folder.is_dir() {
         // The failure that led here is the one to tell.
-        let _ = RunFolder::open(RunPaths::new(folder), true);
+        let _ = RunFolder::open(RunPaths::new(folder), true, &attempt());
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
 use enmasse_data::{Batch, Dataset};
 
-use crate::file::{FileError, write_whole};
+use crate::file::{FileError, Staging};
 use crate::{RunError, TrainError, TrainingData};
 
 /// Pictures on a sheet.
@@ -34,6 +34,7 @@ pub fn draw_classes(data: &TrainingData) -> String {
 /// The first pictures that this rank trains on, as the model sees them before normalising: gathered from the batches of
 /// training, so that nothing is decoded twice, and drawn by a thread of its own, so that no step waits.
 pub struct Sheet {
+    staging: Staging,
     path: PathBuf,
     size: usize,
     classes: Vec<String>,
@@ -43,8 +44,8 @@ pub struct Sheet {
 
 impl Sheet {
     /// An empty sheet, to become the SVG file `path`.
-    pub fn new(path: PathBuf, size: usize, classes: &[String]) -> Self {
-        Sheet { path, size, classes: classes.to_owned(), pictures: Vec::new(), thread: None }
+    pub fn new(staging: Staging, path: PathBuf, size: usize, classes: &[String]) -> Self {
+        Sheet { staging, path, size, classes: classes.to_owned(), pictures: Vec::new(), thread: None }
     }
 
     /// Takes from a batch what it still has room for. Draws it when it is full.
@@ -68,11 +69,12 @@ impl Sheet {
     }
 
     fn start(&mut self) -> Result<(), TrainError> {
+        let staging = self.staging.clone();
         let (path, size, classes) = (self.path.clone(), self.size, std::mem::take(&mut self.classes));
         let pictures = std::mem::take(&mut self.pictures);
         let draw = move || {
             let svg = draw_sheet(size, &classes, &pictures)?;
-            let written = write_whole(&path, |file| file.write_all(svg.as_bytes()));
+            let written = staging.write_whole(&path, |file| file.write_all(svg.as_bytes()));
             written.map_err(|error| RunError::from(error).into())
         };
         let thread = std::thread::Builder::new().name("charts".to_owned()).spawn(draw);

@@ -19,6 +19,8 @@ mod metadata;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fs::File;
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use enmasse_weights::safetensors::{TensorFile, write};
@@ -58,6 +60,12 @@ impl CheckpointError {
     }
 }
 
+/// Fills a file.
+pub(crate) type Fill<'a> = dyn FnMut(&mut BufWriter<&File>) -> io::Result<()> + 'a;
+
+/// Makes a file that appears whole or not at all.
+pub(crate) type WriteWhole<'a> = dyn Fn(&Path, &mut Fill) -> Result<(), FileError> + 'a;
+
 /// A run at rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
@@ -70,6 +78,11 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Writes the file, whole or not at all. Beside each `X.running_mean` PyTorch finds its `X.num_batches_tracked`.
     pub fn save(&self, path: &Path) -> Result<(), CheckpointError> {
+        self.save_by(path, &|path, fill| write_whole(path, |file| fill(file)))
+    }
+
+    /// The same, where `write` makes a file of what fills it.
+    pub(crate) fn save_by(&self, path: &Path, write_whole: &WriteWhole) -> Result<(), CheckpointError> {
         check_tensors(&self.tensors).map_err(|reason| CheckpointError::content(path, reason))?;
         let counter = self.meta.optimizer_step as i64;
         let mut metadata = self.meta.to_map();
@@ -88,7 +101,7 @@ impl Checkpoint {
             hashed.unwrap_or_else(|never| match never {});
         }
         metadata.insert(Checksum::KEY.to_owned(), checksum.finish());
-        write_whole(path, |file| write(file, &metadata, &self.tensors, counter))?;
+        write_whole(path, &mut |file| write(file, &metadata, &self.tensors, counter))?;
         Ok(())
     }
 

@@ -35,6 +35,7 @@ impl FileError {
                 "the disk is full; free some space, or choose another folder with --out".to_owned()
             }
             ErrorKind::NotFound => "it does not exist".to_owned(),
+            ErrorKind::CrossesDevices => "a run folder must be on one file system".to_owned(),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => format!("no permission ({})", self.source),
             _ => self.source.to_string(),
         }
@@ -47,10 +48,58 @@ const TEMPORARY: (&str, &str) = (".enmasse-", ".tmp");
 /// Writes a file through `fill` so that `path` holds either what it held before or all of the new content, whatever
 /// happens in between. Needs write permission for the folder.
 pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<(), FileError> {
-    let folder = match path.parent() {
+    write_by(parent(path), path, fill)
+}
+
+/// A folder in which the files of one writer take shape, on the file system that they are for. Once it is removed, that writer
+/// can write no more.
+#[derive(Clone, Debug)]
+pub(crate) struct Staging(PathBuf);
+
+impl Staging {
+    /// A folder that exists.
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        Staging(folder)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// As [`write_whole`].
+    pub(crate) fn write_whole(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    ) -> Result<(), FileError> {
+        write_by(&self.0, path, fill).map_err(|error| self.check(path).err().unwrap_or(error))
+    }
+
+    /// An error once the folder is removed, for what is written otherwise.
+    pub(crate) fn check(&self, path: &Path) -> Result<(), FileError> {
+        match std::fs::symlink_metadata(&self.0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let reason = "a later start of the job has taken the run over, so this one may write to it no more";
+                Err(FileError::of("write", path)(io::Error::other(reason)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
+    }
+}
+
+/// Writes a file that takes shape in `folder`.
+fn write_by(
+    folder: &Path,
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> Result<(), FileError> {
     let attempt = || {
         let temporary = Temporary::create(folder)?;
         let mut writer = BufWriter::with_capacity(1 << 20, &temporary.file);
@@ -60,7 +109,7 @@ pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::
         temporary.file.sync_all()?;
         temporary.rename(path)?;
         // The rename itself survives a power cut only once the folder is on disk.
-        File::open(folder)?.sync_all()
+        File::open(parent(path))?.sync_all()
     };
     attempt().map_err(FileError::of("write", path))
 }

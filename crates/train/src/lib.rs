@@ -1,6 +1,7 @@
 //! The trainer: configuration, schedules, the loop, metrics, loggers and checkpoints.
 
 mod agreement;
+mod attempt;
 mod charts;
 mod checkpoint;
 mod classifier;
@@ -26,6 +27,7 @@ mod tuning;
 mod weights;
 
 pub use agreement::compare_levels;
+pub use attempt::Attempt;
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{

@@ -14,23 +14,24 @@
 //! | `checkpoints/best.safetensors` | what eval and predict use |
 //! | `logs/rank-R.log` | what each rank has to say, written by itself |
 //! | `.lock` | empty; locked by the process that writes |
+//! | `.attempt-JOB-…` | where what the writer writes takes shape; without it, it cannot write |
 
-use std::fs::{File, OpenOptions};
+mod claim;
+
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_graph::Choices;
 use enmasse_weights::{NamedTensor, pth};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
-use crate::TrainConfig;
-use crate::file::{FileError, remove_temporaries, write_whole};
+use crate::file::{FileError, Staging, remove_temporaries};
+use crate::{Attempt, Checkpoint, TrainConfig, TrainError};
+use claim::Claim;
 
 /// Where runs are made without `--out`.
 const RUNS: &str = "runs";
@@ -50,6 +51,16 @@ pub enum RunError {
     /// Another process writes to the folder.
     #[error("{}: another process is training there; wait until it ends, or choose another --out", .0.display())]
     Busy(PathBuf),
+    /// A later start of the same job writes to the folder.
+    #[error("{}: {by} has taken the run over, so {own} may not write to it any more", path.display())]
+    Superseded {
+        /// The folder.
+        path: PathBuf,
+        /// What this process is.
+        own: Attempt,
+        /// What writes there.
+        by: Attempt,
+    },
     /// The folder lacks what was asked of it, or holds something else in its place.
     #[error("{}: {reason}", path.display())]
     Content {
@@ -195,17 +206,30 @@ impl RunPaths {
     }
 }
 
-/// Says where a run goes, before anyone owns the folder: `out`, or with `resume` the newest run in `runs/` that can be
-/// resumed, or a new folder `runs/<UTC time>-<model>`, which is made at once so that two runs never choose the same.
-pub fn locate_run(out: Option<&Path>, model: &str, resume: bool) -> Result<RunPaths, RunError> {
+/// Says where a run goes, before anyone owns the folder: `out`; or the newest run in `runs/` that an earlier start of the same
+/// job has left, or with `resume` that anybody has left, and can be resumed; or a new folder `runs/<UTC time>-<model>`, which is
+/// made at once so that two runs never choose the same.
+pub fn locate_run(out: Option<&Path>, model: &str, resume: bool, attempt: &Attempt) -> Result<RunPaths, RunError> {
     match out {
         Some(out) => Ok(RunPaths::new(out)),
-        None => locate_below(Path::new(RUNS), model, resume, SystemTime::now()),
+        None => locate_below(Path::new(RUNS), model, resume, attempt, SystemTime::now()),
     }
 }
 
-fn locate_below(runs: &Path, model: &str, resume: bool, now: SystemTime) -> Result<RunPaths, RunError> {
-    if resume && let Some(newest) = newest_resumable(runs)? {
+fn locate_below(
+    runs: &Path,
+    model: &str,
+    resume: bool,
+    attempt: &Attempt,
+    now: SystemTime,
+) -> Result<RunPaths, RunError> {
+    if attempt.is_repeated()
+        && !attempt.job.is_empty()
+        && let Some(own) = newest_resumable(runs, Some(&attempt.job))?
+    {
+        return Ok(own);
+    }
+    if resume && let Some(newest) = newest_resumable(runs, None)? {
         return Ok(newest);
     }
     std::fs::create_dir_all(runs).map_err(FileError::of("create", runs))?;
@@ -224,8 +248,8 @@ fn locate_below(runs: &Path, model: &str, resume: bool, now: SystemTime) -> Resu
     Err(RunError::Busy(runs.to_owned()))
 }
 
-/// Names begin with the time, so the greatest is the newest.
-fn newest_resumable(runs: &Path) -> Result<Option<RunPaths>, RunError> {
+/// Names begin with the time, so the greatest is the newest. Of any job, or of one.
+fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, RunError> {
     let entries = match std::fs::read_dir(runs) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -233,7 +257,14 @@ fn newest_resumable(runs: &Path) -> Result<Option<RunPaths>, RunError> {
     };
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(FileError::of("read", runs)));
     let paths = paths.collect::<Result<Vec<_>, _>>()?;
-    Ok(paths.into_iter().map(RunPaths::new).filter(RunPaths::is_resumable).max_by(|a, b| a.root.cmp(&b.root)))
+    let mut runs: Vec<_> = paths.into_iter().map(RunPaths::new).filter(RunPaths::is_resumable).collect();
+    runs.sort_by(|a, b| b.root.cmp(&a.root));
+    for run in runs {
+        if job.map_or(Ok(true), |job| claim::is_of_job(&run.root, job))? {
+            return Ok(Some(run));
+        }
+    }
+    Ok(None)
 }
 
 /// `20260131-235959`, from seconds since 1970. Source: H. Hinnant, "chrono-compatible low-level date algorithms"
@@ -250,40 +281,47 @@ pub fn utc_time(seconds: u64) -> String {
     format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// A run folder that this process writes to, and no other: the lock ends with the value, or with the process, however it
-/// ends.
+/// A run folder that this process writes to, and no other: the right ends with the value, or with the process, however it
+/// ends, or when a later start of the same job takes it over.
 #[derive(Debug)]
 pub struct RunFolder {
     paths: RunPaths,
     resumed: bool,
-    _lock: File,
+    claim: Claim,
 }
 
 impl RunFolder {
-    /// Makes the folder where there is none, locks it, and clears away what a killed writer left half done. A folder that
-    /// holds a run is refused unless `resume`.
-    pub fn open(paths: RunPaths, resume: bool) -> Result<Self, RunError> {
+    /// Makes the folder where there is none, claims it, and clears away what a killed writer left half done. A folder that
+    /// holds a run is refused unless `resume`; one that somebody writes to, unless that is an earlier start of this job.
+    pub fn open(paths: RunPaths, resume: bool, attempt: &Attempt) -> Result<Self, RunError> {
         let root = paths.root();
         if root.exists() && !root.is_dir() {
             return Err(RunError::IsFile(root.to_owned()));
         }
         std::fs::create_dir_all(root).map_err(FileError::of("create", root))?;
-        let lock = lock(root)?;
+        let attempt = &claim::as_named(attempt);
+        let lock = Claim::lock(root, attempt)?;
         // Asked under the lock: a run that began a moment ago counts.
         if paths.holds_run() && !resume {
             return Err(RunError::HoldsRun(root.to_owned()));
         }
+        let claim = Claim::take(root, attempt, lock)?;
         for folder in [root, &paths.checkpoints(), &paths.charts(), &paths.weights()] {
             std::fs::create_dir_all(folder).map_err(FileError::of("create", folder))?;
             remove_temporaries(folder)?;
         }
         let resumed = paths.is_resumable();
-        Ok(RunFolder { paths, resumed, _lock: lock })
+        Ok(RunFolder { paths, resumed, claim })
     }
 
     /// Where things lie.
     pub fn paths(&self) -> &RunPaths {
         &self.paths
+    }
+
+    /// Where files of the run take shape.
+    pub(crate) fn staging(&self) -> &Staging {
+        self.claim.staging()
     }
 
     /// Whether there was a checkpoint to go on from when the folder was opened.
@@ -321,7 +359,12 @@ impl RunFolder {
     /// Keeps the weights that an epoch ended with. `updates` is how many steps batch norms have seen.
     pub fn write_epoch_weights(&self, epoch: u64, tensors: &[NamedTensor], updates: u64) -> Result<(), RunError> {
         let path = self.paths.epoch_weights(epoch);
-        Ok(write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)
+        Ok(self.staging().write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)
+    }
+
+    /// Keeps a checkpoint.
+    pub(crate) fn write_checkpoint(&self, path: &Path, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        Ok(checkpoint.save_by(path, &|path, fill| self.staging().write_whole(path, |file| fill(file)))?)
     }
 
     fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunError> {
@@ -334,22 +377,7 @@ impl RunFolder {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), RunError> {
-        Ok(write_whole(path, |file| file.write_all(bytes))?)
-    }
-}
-
-/// Locks the folder through an empty file in it, which stays: network file systems lock only files open for writing. The
-/// kernel drops the lock when its holder dies, and children that are other programs do not inherit it.
-fn lock(root: &Path) -> Result<File, RunError> {
-    let path = root.join(".lock");
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(FileError::of("write to", root))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(RunError::Busy(root.to_owned())),
-        // Lustre without its flock option: nobody can lock there, and training is still wanted.
-        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => Ok(file),
-        Err(error) => Err(FileError::of("lock", &path)(error.into()).into()),
+        Ok(self.staging().write_whole(path, |file| file.write_all(bytes))?)
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::RunError;
-use crate::file::{FileError, write_whole};
+use crate::file::{FileError, Staging};
 
 /// What an epoch measured. As JSON its keys are a contract with scripts, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -91,28 +91,29 @@ impl Event<'_> {
 pub struct RunLog {
     path: PathBuf,
     file: File,
+    staging: Staging,
 }
 
 impl RunLog {
     /// Opens the log, and makes it where there is none. Records from `first_epoch` on are dropped, since those epochs are
-    /// about to run (again); so is a last line that a killed writer left incomplete.
-    pub fn open(path: &Path, first_epoch: u64) -> Result<Self, RunError> {
+    /// about to run (again); so is a last line that a killed writer left incomplete. It is another file than before: an earlier
+    /// start of the job that still has that one open adds nothing here.
+    pub(crate) fn open(staging: &Staging, path: &Path, first_epoch: u64) -> Result<Self, RunError> {
         let text = match std::fs::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(FileError::of("read", path)(error).into()),
         };
         let kept = records_before(&text, first_epoch);
-        if kept != text {
-            write_whole(path, |writer| writer.write_all(kept.as_bytes()))?;
-        }
+        staging.write_whole(path, |writer| writer.write_all(kept.as_bytes()))?;
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(FileError::of("write", path))?;
-        Ok(RunLog { path: path.to_owned(), file })
+        Ok(RunLog { path: path.to_owned(), file, staging: staging.clone() })
     }
 
     /// Adds an epoch, and waits until it is on disk. Write it before the checkpoint that ends the epoch: should the process
     /// die in between, the epoch runs again and its record is replaced, while in the other order it would be missing.
     pub fn append(&mut self, record: &EpochRecord) -> Result<(), RunError> {
+        self.staging.check(&self.path)?;
         let line = Event::Epoch(record).to_line() + "\n";
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         Ok(written.map_err(FileError::of("write", &self.path))?)
@@ -166,12 +167,13 @@ mod tests {
     fn each_epoch_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
+        let staging = Staging::new(folder.path().to_owned());
         let check = |before: Option<String>, first_epoch, expected: &[u64]| {
             match before {
                 Some(text) => std::fs::write(&path, text).unwrap(),
                 None => drop(std::fs::remove_file(&path)),
             }
-            let mut log = RunLog::open(&path, first_epoch).unwrap();
+            let mut log = RunLog::open(&staging, &path, first_epoch).unwrap();
             log.append(&record(first_epoch)).unwrap();
             let expected: String = expected.iter().map(|&epoch| line(epoch)).collect();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
@@ -192,7 +194,10 @@ mod tests {
     #[test]
     fn errors_name_the_file() {
         let check = |path: &str, expected: &str| {
-            assert_eq!(RunLog::open(Path::new(path), 0).unwrap_err().to_string(), expected)
+            assert_eq!(
+                RunLog::open(&Staging::new(std::env::temp_dir()), Path::new(path), 0).unwrap_err().to_string(),
+                expected
+            )
         };
         check("/nowhere/metrics.jsonl", "cannot write /nowhere/metrics.jsonl: it does not exist");
         check("/proc", "cannot read /proc: Is a directory (os error 21)");

@@ -9,7 +9,7 @@ use enmasse_graph::Choices;
 use crate::charts::{Sheet, draw_classes};
 use crate::weights::{is_optimizer, read_tensors};
 use crate::{
-    Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunLog, RunPaths,
+    Attempt, Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunLog, RunPaths,
     TensorBoard, TrainConfig, TrainError, TrainingData, locate_run,
 };
 
@@ -32,9 +32,10 @@ impl RunWriter {
         config: &TrainConfig,
         data: &TrainingData,
         preparation: &Preparation,
+        attempt: &Attempt,
     ) -> Result<(Self, Option<Checkpoint>), TrainError> {
-        let paths = locate_run(config.out.as_deref(), &config.model, config.resume)?;
-        let folder = RunFolder::open(paths, config.resume)?;
+        let paths = locate_run(config.out.as_deref(), &config.model, config.resume, attempt)?;
+        let folder = RunFolder::open(paths, config.resume, attempt)?;
         let last = folder.paths().last_checkpoint();
         let saved = if folder.is_resumed() { Some(Checkpoint::load(&last)?) } else { None };
         let split = data.listing();
@@ -91,7 +92,7 @@ impl RunWriter {
         if config.tune {
             self.folder.write_algorithms(&self.choices)?;
         }
-        let log = RunLog::open(&self.folder.paths().metrics(), position.epoch)?;
+        let log = RunLog::open(self.folder.staging(), &self.folder.paths().metrics(), position.epoch)?;
         let board = TensorBoard::create(self.folder(), position.epoch)?;
         self.logs = Some((log, board));
         Ok(())
@@ -100,7 +101,8 @@ impl RunWriter {
     /// Begins to draw what the run learns from: pictures of `size` pixels come with its first batches.
     pub fn begin_charts(&mut self, data: &TrainingData, size: usize) -> Result<(), TrainError> {
         self.folder.write_class_distribution(&draw_classes(data))?;
-        self.sheet = Some(Sheet::new(self.folder.paths().augmented(), size, &data.classes));
+        self.sheet =
+            Some(Sheet::new(self.folder.staging().clone(), self.folder.paths().augmented(), size, &data.classes));
         Ok(())
     }
 
@@ -134,7 +136,7 @@ impl RunWriter {
     /// Writes the checkpoint to resume from, in the middle of an epoch.
     pub fn save(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
         let checkpoint = self.checkpoint(read_tensors(program)?, position);
-        Ok(checkpoint.save(&self.folder.paths().last_checkpoint())?)
+        self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
     }
 
     /// Writes what the end of `epoch` leaves: its weights, the best checkpoint where this is it, the one to resume from.
@@ -154,9 +156,9 @@ impl RunWriter {
         self.folder.write_epoch_weights(epoch, &weights, position.optimizer_step)?;
         let checkpoint = self.checkpoint(weights.into_iter().chain(optimizer).collect(), position);
         if best {
-            checkpoint.save(&self.folder.paths().best_checkpoint())?;
+            self.folder.write_checkpoint(&self.folder.paths().best_checkpoint(), &checkpoint)?;
         }
-        Ok(checkpoint.save(&self.folder.paths().last_checkpoint())?)
+        self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
     }
 
     fn checkpoint(&mut self, tensors: Vec<NamedTensor>, position: &Position) -> Checkpoint {

@@ -19,7 +19,7 @@ use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
 use crate::{
-    DoneRecord, EpochRecord, Observer, Position, Preparation, Progress, Quiet, RankKind, Schedule, Started,
+    Attempt, DoneRecord, EpochRecord, Observer, Position, Preparation, Progress, Quiet, RankKind, Schedule, Started,
     StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
@@ -45,6 +45,7 @@ pub struct Trainer<'a> {
     loader_threads: usize,
     observer: Box<dyn Observer + 'a>,
     requests: StopRequests,
+    attempt: Attempt,
     /// What the last fit left.
     trained: Option<Trained>,
 }
@@ -60,6 +61,7 @@ impl<'a> Trainer<'a> {
             loader_threads,
             observer: Box::new(Quiet),
             requests: StopRequests::default(),
+            attempt: Attempt::default(),
             trained: None,
         }
     }
@@ -82,6 +84,11 @@ impl<'a> Trainer<'a> {
     /// Through what it can be asked to stop.
     pub fn stop_on(self, requests: StopRequests) -> Self {
         Trainer { requests, ..self }
+    }
+
+    /// Which start of its job it belongs to: the first of a job without a name, unless set.
+    pub fn attempt(self, attempt: Attempt) -> Self {
+        Trainer { attempt, ..self }
     }
 
     /// Trains for the configured epochs, from the start or from where the run folder's last checkpoint is. With a group, an
@@ -249,7 +256,8 @@ impl Session {
             compare_levels(group, trainer.device)?;
         }
         let (mut writer, saved) = match rank {
-            0 => RunWriter::open(config, data, &preparation).map(|(writer, saved)| (Some(writer), saved))?,
+            0 => RunWriter::open(config, data, &preparation, &trainer.attempt)
+                .map(|(writer, saved)| (Some(writer), saved))?,
             _ => (None, None),
         };
         let tuning = agree_on_algorithms(config, trainer.device, group, writer.as_mut(), &mut plans)?;

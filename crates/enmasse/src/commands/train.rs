@@ -14,6 +14,7 @@ use enmasse_train::{
     Trainer, TrainingData, compile_plans, locate_run,
 };
 
+use crate::attempt::attempt;
 use crate::failure::Failure;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::LauncherFlags;
@@ -49,9 +50,15 @@ struct Run {
 
 /// In a process that nobody launched: decides where the run goes and how many ranks it has, and runs them.
 fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSignals) -> Result<(), Failure> {
+    let attempt = attempt();
     let asked = layers.config();
-    let located = match asked.resume {
-        true => Some(locate_run(asked.out.as_deref(), &asked.model, true).map_err(Failure::error)?),
+    let located = match asked.resume || attempt.is_repeated() {
+        true => {
+            let paths = locate_run(asked.out.as_deref(), &asked.model, asked.resume, &attempt);
+            // Slurm has started it again: it goes on where it was.
+            layers.argument("resume", "true")?;
+            Some(paths.map_err(Failure::error)?)
+        }
         false => None,
     };
     if let Some(paths) = &located {
@@ -66,11 +73,11 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     // The folder comes last: what is refused before leaves nothing behind.
     let paths = match located {
         Some(paths) => paths,
-        None => locate_run(run.config.out.as_deref(), &run.config.model, false).map_err(Failure::error)?,
+        None => locate_run(run.config.out.as_deref(), &run.config.model, false, &attempt).map_err(Failure::error)?,
     };
     run.config.out = Some(paths.root().to_owned());
     // Shows that the folder can be written, and is free; rank 0 opens it again.
-    RunFolder::open(paths.clone(), run.config.resume).map_err(Failure::error)?;
+    RunFolder::open(paths.clone(), run.config.resume, &attempt).map_err(Failure::error)?;
     let command = || command_line(&run.config);
     if signals.requests.asked() == Some(Stop::Requeue) {
         // Nothing is done yet, so there is nothing to save.
@@ -82,16 +89,16 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
 
 /// In a rank of somebody's job: takes part in the run that rank 0 decides on.
 fn join_run(mut layers: LayeredConfig, rank: &Rank, signals: &RunSignals) -> Result<(), Failure> {
-    if rank.attempt() > 0 {
-        // The job's launcher has started it again: go on where it was.
-        layers.argument("resume", "true")?;
-    }
-    let out = match &layers.config().out {
+    let attempt = attempt();
+    let asked = layers.config();
+    // The job's launcher, or Slurm, has started it again: it goes on where it was.
+    let repeated = rank.attempt() > 0 || attempt.is_repeated();
+    let out = match &asked.out {
         Some(out) => out.clone(),
         None => {
             let own = if rank.is_first() {
-                let config = layers.config();
-                let paths = locate_run(None, &config.model, config.resume).map_err(Failure::error)?;
+                let anybodys = asked.resume || (repeated && attempt.job.is_empty());
+                let paths = locate_run(None, &asked.model, anybodys, &attempt).map_err(Failure::error)?;
                 paths.root().display().to_string()
             } else {
                 String::new()
@@ -99,6 +106,9 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, signals: &RunSignals) -> Res
             PathBuf::from(rank.agree(own)?)
         }
     };
+    if repeated {
+        layers.argument("resume", "true")?;
+    }
     let paths = RunPaths::new(&out);
     if layers.config().resume {
         lay_saved_run(&mut layers, &paths)?;
@@ -190,7 +200,8 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
             Some(group) => trainer.group(group.clone()),
             None => trainer,
         };
-        let mut trainer = trainer.loader_threads(rank.loader_threads(config)).stop_on(requests.clone());
+        let trainer = trainer.loader_threads(rank.loader_threads(config)).attempt(attempt());
+        let mut trainer = trainer.stop_on(requests.clone());
         trainer.fit(&|x, classes| model.forward(x, classes), data)
     };
     let number = rank.group.as_ref().map_or(0, Group::rank);

@@ -3,9 +3,14 @@
 use std::time::Duration;
 
 use super::*;
+use crate::{EpochRecord, RunLog};
 
 fn open(root: &Path, resume: bool) -> Result<RunFolder, RunError> {
-    RunFolder::open(RunPaths::new(root), resume)
+    RunFolder::open(RunPaths::new(root), resume, &Attempt::default())
+}
+
+fn start_of(job: &str, requeues: usize) -> Attempt {
+    Attempt { job: job.to_owned(), requeues, restarts: 0 }
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -68,15 +73,96 @@ fn one_writer_at_a_time() {
     open(folder.path(), false).unwrap();
 }
 
+/// What one start of a job holds, and another asks for.
+#[test]
+fn later_starts_of_a_job_take_its_run_over() {
+    let check = |held: Attempt, asked: Attempt, expected: Result<(), &str>| {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |attempt: &Attempt| {
+            let found = RunFolder::open(RunPaths::new(folder.path()), true, attempt);
+            found.map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "RUN"))
+        };
+        let first = open(&held).unwrap();
+        let second = open(&asked).map(|run| run.write_class_indices(&["b".to_owned()]).unwrap());
+        assert_eq!(second.as_ref().map_err(String::as_str), expected.as_ref().map_err(|text| *text), "{held} {asked}");
+        let wrote = first.write_class_indices(&["a".to_owned()]).map_err(|error| error.to_string());
+        let classes = first.paths().read_class_indices().unwrap();
+        match expected {
+            Err(_) => assert_eq!((wrote, classes), (Ok(()), vec!["a".to_owned()])),
+            Ok(()) => {
+                assert!(wrote.unwrap_err().ends_with("so this one may write to it no more"));
+                assert_eq!(classes, ["b"]);
+                // Nor once nobody else holds it.
+                first.write_config(&TrainConfig::default()).unwrap_err();
+            }
+        }
+        drop(first);
+        open(&held).unwrap();
+    };
+    let restart = |requeues, restarts| Attempt { restarts, ..start_of("7", requeues) };
+    let busy = Err("RUN: another process is training there; wait until it ends, or choose another --out");
+    let late = Err("RUN: start 3 of 7 has taken the run over, so start 2 of 7 may not write to it any more");
+    check(start_of("7", 0), start_of("7", 1), Ok(()));
+    check(restart(1, 5), restart(2, 0), Ok(()));
+    check(restart(1, 5), restart(1, 6), Ok(()));
+    check(start_of("7", 2), start_of("7", 1), late);
+    check(start_of("7", 1), start_of("7", 1), busy);
+    check(start_of("7", 0), start_of("8", 1), busy);
+    check(Attempt::default(), Attempt { restarts: 1, ..Attempt::default() }, busy);
+}
+
+/// The moment that matters: the file is complete, and is to be renamed.
+#[test]
+fn a_write_under_way_is_lost_when_the_run_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = RunPaths::new(folder.path());
+    let open = |requeues| RunFolder::open(paths.clone(), true, &start_of("7", requeues)).unwrap();
+    let first = open(0);
+    first.write_config(&TrainConfig::default()).unwrap();
+    let before = std::fs::read(paths.config()).unwrap();
+    let mut log = RunLog::open(first.staging(), &paths.metrics(), 0).unwrap();
+    let record = EpochRecord {
+        epoch: 0,
+        train_loss: 1.0,
+        train_accuracy: 0.5,
+        val_loss: 1.0,
+        val_accuracy: 0.5,
+        learning_rate: 0.1,
+        images_per_second: 1.0,
+        seconds: 1.0,
+        world_size: 1,
+    };
+    let mut second = None;
+    let written = first.staging().write_whole(&paths.config(), |file| {
+        file.write_all(b"late")?;
+        second = Some(open(1));
+        Ok(())
+    });
+    written.unwrap_err();
+    assert_eq!(std::fs::read(paths.config()).unwrap(), before);
+
+    // A log that is open all the while is another file from now on.
+    drop(RunLog::open(second.unwrap().staging(), &paths.metrics(), 0).unwrap());
+    log.append(&record).unwrap_err();
+    assert_eq!(std::fs::read(paths.metrics()).unwrap(), b"");
+    let claims = names(folder.path()).into_iter().filter(|name| name.starts_with(".attempt-7-")).count();
+    assert_eq!((claims, names(folder.path()).iter().any(|name| name.starts_with(".fenced-"))), (1, false));
+}
+
 #[test]
 fn what_the_killed_left_is_cleared_away() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path(), false).unwrap());
-    for name in [".enmasse-1-0.tmp", "checkpoints/.enmasse-1-1.tmp", "notes.tmp"] {
+    std::fs::create_dir_all(folder.path().join(".attempt-7-0-0-12.34")).unwrap();
+    std::fs::create_dir_all(folder.path().join(".fenced-12.34")).unwrap();
+    for name in
+        [".attempt-7-0-0-12.34/.enmasse-1-0.tmp", ".enmasse-1-0.tmp", "checkpoints/.enmasse-1-1.tmp", "notes.tmp"]
+    {
         std::fs::write(folder.path().join(name), "").unwrap();
     }
     let run = open(folder.path(), false).unwrap();
-    assert_eq!(names(folder.path()), [".lock", "charts", "checkpoints", "notes.tmp", "weights"]);
+    let own = run.staging().folder().file_name().unwrap().to_str().unwrap();
+    assert_eq!(names(folder.path()), [own, ".lock", "charts", "checkpoints", "notes.tmp", "weights"]);
     assert!(names(&run.paths().checkpoints()).is_empty());
 }
 
@@ -126,7 +212,7 @@ fn the_best_checkpoint_is_asked_for() {
         assert_eq!(message, format!("{}: {expected}", folder.path().display()));
     };
     check("is not a run folder: it has no checkpoints/best.safetensors");
-    let run = RunFolder::open(paths.clone(), false).unwrap();
+    let run = RunFolder::open(paths.clone(), false, &Attempt::default()).unwrap();
     run.write_config(&TrainConfig::default()).unwrap();
     check("is a run without a best checkpoint yet, as no epoch has ended");
     std::fs::write(paths.best_checkpoint(), "").unwrap();
@@ -138,20 +224,35 @@ fn default_folders_do_not_collide() {
     let folder = tempfile::tempdir().unwrap();
     let runs = folder.path().join("runs");
     let now = UNIX_EPOCH + Duration::from_secs(1_767_225_599);
-    let locate = |model: &str, resume| {
-        let paths = locate_below(&runs, model, resume, now).unwrap();
+    let first = Attempt::default();
+    let locate_for = |model: &str, resume, attempt: &Attempt| {
+        let paths = locate_below(&runs, model, resume, attempt, now).unwrap();
         (paths.root().file_name().unwrap().to_str().unwrap().to_owned(), paths)
     };
+    let locate = |model: &str, resume| locate_for(model, resume, &first);
     assert_eq!(locate("mlp", false).0, "20251231-235959-mlp");
     assert_eq!(locate("mlp", false).0, "20251231-235959-mlp-2");
     assert_eq!(locate("my/model", false).0, "20251231-235959-my-model");
     // Nothing can be resumed yet, so that --resume starts fresh.
     let (name, third) = locate("mlp", true);
     assert_eq!(name, "20251231-235959-mlp-3");
-    drop(RunFolder::open(third.clone(), true).unwrap());
+    drop(RunFolder::open(third.clone(), true, &Attempt::default()).unwrap());
     std::fs::write(third.last_checkpoint(), "").unwrap();
     assert_eq!(locate("mlp", true), (name, third));
-    assert_eq!(locate_run(Some(Path::new("x")), "mlp", true).unwrap(), RunPaths::new("x"));
+
+    // A requeued job goes on with its own run, be it asked or not, and with no other.
+    let (name, own) = locate_for("mlp", false, &start_of("slurm/7", 0));
+    drop(RunFolder::open(own.clone(), false, &start_of("slurm/7", 0)).unwrap());
+    std::fs::write(own.last_checkpoint(), "").unwrap();
+    let (_, newest) = locate("zoo", false);
+    drop(RunFolder::open(newest.clone(), false, &start_of("slurm/8", 0)).unwrap());
+    std::fs::write(newest.last_checkpoint(), "").unwrap();
+    for resume in [false, true] {
+        assert_eq!(locate_for("mlp", resume, &start_of("slurm/7", 1)), (name.clone(), own.clone()));
+    }
+    assert_eq!(locate_for("mlp", true, &start_of("slurm/9", 1)).1, newest);
+    assert_eq!(locate_for("mlp", false, &start_of("slurm/9", 1)).0, "20251231-235959-mlp-5");
+    assert_eq!(locate_run(Some(Path::new("x")), "mlp", true, &Attempt::default()).unwrap(), RunPaths::new("x"));
 }
 
 /// By `date -u -d @SECONDS`.

@@ -1,0 +1,48 @@
+//! Which start of a job this process belongs to, by the variables of whoever started it.
+
+use std::ffi::OsString;
+
+use enmasse_launch::{RESTART_COUNT, RUN_ID, process_variable};
+use enmasse_train::Attempt;
+
+/// This process's.
+pub fn attempt() -> Attempt {
+    read(process_variable)
+}
+
+/// Slurm's jobs have numbers of their own; a launcher's job has the name that it was given. Numbers that are none count as not
+/// set: that is for whoever needs a place to say.
+fn read(variable: impl Fn(&str) -> Option<OsString>) -> Attempt {
+    let text = |name: &str| variable(name)?.into_string().ok().filter(|text| !text.trim().is_empty());
+    let number = |name: &str| text(name).and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let restarts = number(RESTART_COUNT);
+    match text("SLURM_JOB_ID") {
+        Some(job) => {
+            Attempt { job: format!("slurm-{}", job.trim()), requeues: number("SLURM_RESTART_COUNT"), restarts }
+        }
+        // What torchrun calls a job that nobody gave a name.
+        None => Attempt { job: text(RUN_ID).filter(|name| name != "none").unwrap_or_default(), requeues: 0, restarts },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_by_variables() {
+        let check = |variables: &[(&str, &str)], job: &str, requeues: usize, restarts: usize| {
+            let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+            assert_eq!(read(find), Attempt { job: job.to_owned(), requeues, restarts }, "{variables:?}");
+        };
+        check(&[], "", 0, 0);
+        check(&[("SLURM_JOB_ID", "12")], "slurm-12", 0, 0);
+        check(&[("SLURM_JOB_ID", "12"), ("SLURM_RESTART_COUNT", "2")], "slurm-12", 2, 0);
+        check(&[("SLURM_RESTART_COUNT", "2")], "", 0, 0);
+        let launched = [(RUN_ID, "a"), (RESTART_COUNT, "3"), ("SLURM_JOB_ID", "12"), ("SLURM_RESTART_COUNT", "1")];
+        check(&launched, "slurm-12", 1, 3);
+        check(&launched[..2], "a", 0, 3);
+        check(&[(RUN_ID, "none"), (RESTART_COUNT, "1")], "", 0, 1);
+        check(&[(RUN_ID, " "), (RESTART_COUNT, "x")], "", 0, 0);
+    }
+}
