@@ -1,0 +1,229 @@
+//! The commands of a script's body.
+
+use super::source::{Kind, Source};
+use crate::shell::{Token, expand, tokens};
+
+/// Programs that start the others on all nodes.
+const STARTERS: &[&str] = &[
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "prun",
+    "prterun",
+    "orterun",
+    "ibrun",
+    "jsrun",
+    "aprun",
+    "pdsh",
+    "ssh",
+    "clush",
+    "parallel",
+    "xargs",
+    "deepspeed",
+    "ray",
+    "horovodrun",
+];
+/// Words in front of a command that are not its name.
+const BEFORE: &[&str] =
+    &["!", "{", "do", "else", "elif", "env", "exec", "if", "nice", "nohup", "then", "time", "until", "while"];
+/// Launchers of a node's processes: torchrun and its kin, which want to be started once per node.
+const NODE_LAUNCHERS: &[&str] = &["torchrun", "accelerate", "deepspeed"];
+const NODE_LAUNCHER_MODULES: &[&str] =
+    &["torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch"];
+/// What `python -m` runs while an environment is prepared.
+const PREPARING_MODULES: &[&str] = &["pip", "venv", "virtualenv", "ensurepip", "conda", "site"];
+/// Options of srun that take no value, or only one behind `=`.
+const SRUN_SWITCHES: &[&str] = &[
+    "contiguous",
+    "disable-status",
+    "exact",
+    "exclusive",
+    "hold",
+    "kill-on-bad-exit",
+    "label",
+    "multi-prog",
+    "no-allocate",
+    "no-kill",
+    "overcommit",
+    "overlap",
+    "oversubscribe",
+    "preserve-env",
+    "pty",
+    "quiet",
+    "unbuffered",
+    "verbose",
+    "whole",
+];
+const SRUN_SHORT_SWITCHES: &[&str] = &["-E", "-H", "-K", "-O", "-Q", "-X", "-Z", "-k", "-l", "-s", "-u", "-v"];
+
+/// A simple command: a program's name and its arguments.
+#[derive(Clone, Debug)]
+pub(super) struct Command {
+    /// The line on which it begins, from 1.
+    pub(super) line: usize,
+    /// Its words; the first is the program.
+    pub(super) words: Vec<String>,
+}
+
+impl Command {
+    /// The program's name without its folder.
+    pub(super) fn program(&self) -> &str {
+        base_name(self.words.first().map_or("", String::as_str))
+    }
+
+    /// Whether srun is given one of these options: in one word with its value, or alone.
+    pub(super) fn has_option(&self, names: &[&str]) -> bool {
+        self.own_options().any(|word| {
+            let name = word.split('=').next().unwrap_or_default();
+            let attached = |short: &&str| short.len() == 2 && !name.starts_with("--") && name.starts_with(*short);
+            names.contains(&name) || names.iter().any(attached)
+        })
+    }
+
+    /// The options in front of the program that srun starts, which has options of its own.
+    fn own_options(&self) -> impl Iterator<Item = &String> {
+        let mut is_value = false;
+        let own = self.words.iter().skip(1).take_while(move |word| {
+            let is_option = word.starts_with('-');
+            let own = is_option || is_value;
+            is_value = is_option && takes_next_word(word);
+            own
+        });
+        own.filter(|word| word.starts_with('-'))
+    }
+
+    /// Whether it starts training by itself: Python with a script or module, enmasse, torchrun, a program of this folder.
+    fn trains(&self) -> bool {
+        let first = self.words.get(1).map_or("", String::as_str);
+        let program = self.program();
+        match program {
+            "enmasse" => ["train", "launch"].contains(&first),
+            _ if is_python(program) => match first {
+                "" | "-c" | "-" | "-V" | "--version" | "-h" => false,
+                "-m" => !self.words.get(2).is_some_and(|module| PREPARING_MODULES.contains(&module.as_str())),
+                _ => true,
+            },
+            _ if NODE_LAUNCHERS.contains(&program) => true,
+            _ => self.words.first().is_some_and(|word| word.starts_with("./") && !word.ends_with(".sh")),
+        }
+    }
+
+    /// Whether a launcher of a node's processes is among its words: `torchrun`, `python -m torch.distributed.run`, ...
+    pub(super) fn node_launcher(&self) -> Option<&str> {
+        self.words.iter().enumerate().find_map(|(place, word)| {
+            let behind = self.words.get(place + 1).map(String::as_str);
+            let name = base_name(word);
+            match (name, behind) {
+                ("enmasse", Some("launch")) => Some("enmasse launch"),
+                _ if NODE_LAUNCHERS.contains(&name) => Some(name),
+                ("-m", Some(module)) if NODE_LAUNCHER_MODULES.contains(&module) => Some(module),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// All commands of a body.
+pub(super) struct Body {
+    commands: Vec<Command>,
+    /// Names of the variables that it sets.
+    variables: Vec<String>,
+}
+
+impl Body {
+    pub(super) fn of(source: &Source) -> Self {
+        let mut body = Body { commands: Vec::new(), variables: Vec::new() };
+        let mut pending: Option<(usize, String)> = None;
+        for line in source.lines.iter().filter(|line| line.kind == Kind::Command) {
+            let (start, mut text) = pending.take().unwrap_or((line.number, String::new()));
+            match line.text.strip_suffix('\\') {
+                Some(begun) => {
+                    text.push_str(begun);
+                    pending = Some((start, text));
+                }
+                None => {
+                    text.push_str(line.text);
+                    body.read(start, &text);
+                }
+            }
+        }
+        if let Some((start, text)) = pending {
+            body.read(start, &text);
+        }
+        body
+    }
+
+    fn read(&mut self, line: usize, text: &str) {
+        let mut words = Vec::new();
+        for token in tokens(text).into_iter().map(Some).chain([None]) {
+            match token {
+                Some(Token::Word(pieces)) => words.push(expand(&pieces, |name| format!("${name}"))),
+                Some(Token::Operator) | None => self.add(line, std::mem::take(&mut words)),
+            }
+        }
+    }
+
+    fn add(&mut self, line: usize, words: Vec<String>) {
+        let mut before = |word: &String| match assigned(word) {
+            Some(name) => {
+                self.variables.push(name.to_owned());
+                true
+            }
+            None => BEFORE.contains(&word.as_str()) || word == "export",
+        };
+        let skipped = words.iter().take_while(|word| before(word)).count();
+        let words: Vec<String> = words.into_iter().skip(skipped).collect();
+        if !words.is_empty() {
+            self.commands.push(Command { line, words });
+        }
+    }
+
+    /// Whether the script sets one of these variables.
+    pub(super) fn sets(&self, names: &[&str]) -> bool {
+        self.variables.iter().any(|name| names.contains(&name.as_str()))
+    }
+
+    /// The commands that srun starts.
+    pub(super) fn sruns(&self) -> impl Iterator<Item = &Command> {
+        self.commands.iter().filter(|command| command.program() == "srun")
+    }
+
+    /// Whether the shell itself waits for what runs in the background.
+    pub(super) fn waits(&self) -> bool {
+        self.commands.iter().any(|command| command.program() == "wait")
+    }
+
+    /// The command that trains, in a script that starts nothing on other nodes. What comes before is preparation.
+    pub(super) fn alone(&self) -> Option<&Command> {
+        match self.commands.iter().any(|command| STARTERS.contains(&command.program())) {
+            true => None,
+            false => self.commands.iter().rev().find(|command| command.trains()),
+        }
+    }
+}
+
+fn is_python(program: &str) -> bool {
+    let version = program.strip_prefix("python").or_else(|| program.strip_prefix("pypy"));
+    version.is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+/// Whether the value of srun's option is the next word.
+fn takes_next_word(option: &str) -> bool {
+    match option.strip_prefix("--") {
+        Some(long) => !long.contains('=') && !SRUN_SWITCHES.contains(&long),
+        None => option.len() == 2 && !SRUN_SHORT_SWITCHES.contains(&option),
+    }
+}
+
+fn base_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// The variable that `NAME=VALUE` sets.
+fn assigned(word: &str) -> Option<&str> {
+    let (name, _) = word.split_once('=')?;
+    let is_name = name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic())
+        && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
+    is_name.then_some(name)
+}

@@ -1,0 +1,149 @@
+//! Tasks, cores and devices: whether what is asked for and what is started fit together.
+
+use super::commands::{Body, Command};
+use super::directives::{Directive, Directives};
+use super::{Finding, find, quoted};
+use crate::value::number;
+
+pub(super) fn check(directives: &Directives, body: &Body, findings: &mut Vec<Finding>) {
+    let tasks = Tasks::of(directives);
+    tasks.check_product(directives, findings);
+    check_cpus(directives, body, findings);
+    check_gpus(directives, body, &tasks, findings);
+    check_srun(&tasks, body, findings);
+    for srun in body.sruns() {
+        check_options(srun, &tasks, directives, body, findings);
+    }
+}
+
+/// How many tasks there are, as far as the directives say.
+struct Tasks {
+    nodes: Option<u64>,
+    per_node: Option<u64>,
+    /// As `--ntasks` says it.
+    all: Option<u64>,
+}
+
+impl Tasks {
+    fn of(directives: &Directives) -> Self {
+        let nodes = match directives.get("nodes") {
+            Some(_) => directives.count("nodes"),
+            None => Some(1),
+        };
+        Tasks { nodes, per_node: directives.count("ntasks-per-node"), all: directives.count("ntasks") }
+    }
+
+    fn total(&self) -> u64 {
+        self.all.unwrap_or_else(|| self.nodes.unwrap_or(1).saturating_mul(self.per_node.unwrap_or(1)))
+    }
+
+    /// Of a node.
+    fn each(&self) -> Option<u64> {
+        self.per_node.or(match (self.all, self.nodes) {
+            (Some(all), Some(nodes)) if all.is_multiple_of(nodes) => Some(all / nodes),
+            (None, _) => Some(1),
+            _ => None,
+        })
+    }
+
+    fn check_product(&self, directives: &Directives, findings: &mut Vec<Finding>) {
+        let (Some(nodes), Some(per_node), Some(all)) = (self.nodes, self.per_node, self.all) else { return };
+        let (product, Some(ntasks)) = (nodes.saturating_mul(per_node), directives.get("ntasks")) else { return };
+        if directives.get("nodes").is_some() && product != all {
+            let problem = format!("--ntasks={all}, but --nodes={nodes} x --ntasks-per-node={per_node} is {product}");
+            find(findings, ntasks.line, problem, "leave --ntasks out: nodes x tasks per node says it all");
+        }
+    }
+}
+
+/// Several tasks, but a command that starts once.
+fn check_srun(tasks: &Tasks, body: &Body, findings: &mut Vec<Finding>) {
+    let Some(command) = body.alone() else { return };
+    let words = quoted(&command.words.join(" "));
+    let mend = format!("srun {words}");
+    match command.node_launcher() {
+        // It starts the ranks of its own node.
+        Some(launcher) => {
+            if let Some(nodes @ 2..) = tasks.nodes {
+                let problem = format!("{launcher} runs on the first of {nodes} nodes alone");
+                find(findings, command.line, problem, format!("srun --ntasks-per-node=1 {words}"));
+            }
+        }
+        None if tasks.total() > 1 => {
+            let problem = format!("no srun: one process starts although {} tasks are asked for", tasks.total());
+            find(findings, command.line, problem, mend);
+        }
+        None => {}
+    }
+}
+
+fn check_cpus(directives: &Directives, body: &Body, findings: &mut Vec<Finding>) {
+    let given = ["cpus-per-task", "cpus-per-gpu"].iter().any(|name| directives.get(name).is_some());
+    let on_each_srun = body.sruns().count() > 0 && body.sruns().all(|srun| srun.has_option(CPUS));
+    if !given && !on_each_srun {
+        let place = ["ntasks-per-node", "ntasks"].iter().find_map(|name| directives.get(name));
+        let line = place.map_or(directives.last_line(), |directive| directive.line);
+        let problem = "no --cpus-per-task: all threads of a task share one core, those that load data too";
+        find(findings, line, problem, "#SBATCH --cpus-per-task=8, or what a node has for each task");
+    }
+}
+
+fn check_gpus(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut Vec<Finding>) {
+    let per_node = |name| directives.get(name).and_then(|directive| Some((directive, gpus(&directive.value, name)?)));
+    let Some((directive, gpus)) = per_node("gres").or_else(|| per_node("gpus-per-node")) else { return };
+    // One task can use all devices of its node, and a launcher starts more processes.
+    let launched = body.sruns().any(|srun| srun.node_launcher().is_some());
+    if let Some(each @ 2..) = tasks.each().filter(|&each| each != gpus && !launched) {
+        let Directive { line, name, value, .. } = directive;
+        let problem = format!("--{name}={}: {gpus} GPUs of a node for {each} tasks", quoted(value));
+        find(findings, *line, problem, format!("one task per GPU: #SBATCH --ntasks-per-node={gpus}"));
+    }
+}
+
+/// The number of GPUs that `gpu:4`, `gpu:a100:4` or, of `--gpus-per-node`, `4` or `a100:4` asks for.
+fn gpus(value: &str, option: &str) -> Option<u64> {
+    let value = match option {
+        "gres" => value.split(',').find_map(|part| part.strip_prefix("gpu").filter(|rest| !rest.starts_with('_')))?,
+        _ => value,
+    };
+    let count = value.rsplit(':').next().and_then(|count| number(count.split('(').next()?));
+    if value.is_empty() { Some(1) } else { count.filter(|&count| count > 0) }
+}
+
+const CPUS: &[&str] = &["--cpus-per-task", "-c", "--cpus-per-gpu"];
+const KILL: &[&str] = &["--kill-on-bad-exit", "-K"];
+
+fn check_options(srun: &Command, tasks: &Tasks, directives: &Directives, body: &Body, findings: &mut Vec<Finding>) {
+    let inherited = body.sets(&["SRUN_CPUS_PER_TASK"]);
+    if directives.count("cpus-per-task").is_some_and(|count| count > 1) && !srun.has_option(CPUS) && !inherited {
+        let problem = "srun does not take over --cpus-per-task (Slurm 22.05 to 23.02): each task gets one core";
+        find(findings, srun.line, problem, "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" ...");
+    }
+    // A task may be told on the command line to run once, to prepare something.
+    if tasks.total() > 1 && !srun.has_option(&["--ntasks", "-n"]) {
+        if !srun.has_option(KILL) && !body.sets(&["SLURM_KILL_BAD_EXIT"]) {
+            let problem = "a task that fails leaves the others waiting for it until the time limit";
+            find(findings, srun.line, problem, "srun --kill-on-bad-exit=1 ...");
+        }
+        if let (Some(launcher), Some(each @ 2..)) = (srun.node_launcher(), tasks.each())
+            && !srun.has_option(&["--ntasks-per-node"])
+        {
+            let problem =
+                format!("{launcher} is started {each} times on each node, and starts that node's ranks each time");
+            find(
+                findings,
+                srun.line,
+                problem,
+                "#SBATCH --ntasks-per-node=1, and all cores of a node as --cpus-per-task",
+            );
+        }
+    }
+    let to_shell = directives.get("signal").filter(|signal| signal.value.starts_with("B:"));
+    let waits = body.waits();
+    if let Some(signal) = to_shell.filter(|_| !waits) {
+        let problem =
+            format!("--signal={} goes to the shell, which hears it when srun has ended", quoted(&signal.value));
+        let mend = format!("#SBATCH --signal={}, or srun ... & wait", quoted(signal.value.trim_start_matches("B:")));
+        find(findings, signal.line, problem, mend);
+    }
+}

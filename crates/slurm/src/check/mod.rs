@@ -1,0 +1,60 @@
+//! The usual mistakes of sbatch scripts, each with its line and what to write instead.
+
+mod addresses;
+mod commands;
+mod directives;
+mod layout;
+mod source;
+
+use commands::Body;
+use directives::Directives;
+use source::Source;
+
+/// Longest script worth reading, in bytes; more is left unread. Slurm's own default limit is 4 MiB.
+pub const MOST_SCRIPT_BYTES: usize = 1 << 20;
+/// Findings beyond this many are left out.
+const MOST_FINDINGS: usize = 100;
+/// Characters of the script that a finding quotes at most.
+const MOST_QUOTED: usize = 60;
+
+/// A mistake in a script.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong there, and what comes of it: one line.
+    pub problem: String,
+    /// What to write instead: one line.
+    pub mend: String,
+}
+
+/// The mistakes in the text of a script, by line. What is said of Slurm's answers was seen with 22.05.
+pub fn check(text: &str) -> Vec<Finding> {
+    let source = Source::read(text);
+    let directives = Directives::of(&source);
+    let body = Body::of(&source);
+    let mut findings = Vec::new();
+    source.check(&mut findings);
+    directives.check(&mut findings);
+    layout::check(&directives, &body, &mut findings);
+    addresses::check(&source, &directives, &mut findings);
+    findings.sort();
+    findings.dedup();
+    findings.truncate(MOST_FINDINGS);
+    findings
+}
+
+/// Adds a finding.
+fn find(findings: &mut Vec<Finding>, line: usize, problem: impl Into<String>, mend: impl Into<String>) {
+    findings.push(Finding { line, problem: problem.into(), mend: mend.into() });
+}
+
+/// A piece of the script inside a message: not too long, and without what moves the cursor.
+fn quoted(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { ' ' } else { c };
+    let mut short: String = text.trim().chars().map(shown).take(MOST_QUOTED).collect();
+    if text.trim().chars().nth(MOST_QUOTED).is_some() {
+        short.push_str("...");
+    }
+    short
+}

@@ -1,0 +1,126 @@
+//! A script in lines: the directives at its head, and the body that the shell runs.
+
+use super::{Finding, MOST_SCRIPT_BYTES, find, quoted};
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `#SBATCH` before the first command.
+    Directive,
+    /// `#SBATCH` behind it, which Slurm no longer reads.
+    LateDirective,
+    /// A line of the shell.
+    Command,
+    /// Inside a here-document: some program's input.
+    Document,
+    /// A comment, or nothing.
+    Comment,
+}
+
+/// A line of the script.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    /// From 1.
+    pub(super) number: usize,
+    pub(super) kind: Kind,
+    /// Without its end.
+    pub(super) text: &'a str,
+}
+
+/// A script's lines.
+pub(super) struct Source<'a> {
+    pub(super) lines: Vec<Line<'a>>,
+    /// The first line with a carriage return at its end.
+    dos: Option<usize>,
+}
+
+const PREFIX: &str = "#SBATCH";
+
+impl<'a> Source<'a> {
+    pub(super) fn read(text: &'a str) -> Self {
+        let mut end = text.len().min(MOST_SCRIPT_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut source = Source { lines: Vec::new(), dos: None };
+        let mut commands_begun = false;
+        let mut document: Option<&str> = None;
+        for (index, line) in text[..end].split('\n').enumerate() {
+            let number = index + 1;
+            let text = line.strip_suffix('\r').unwrap_or(line);
+            if text.len() < line.len() {
+                source.dos.get_or_insert(number);
+            }
+            let trimmed = text.trim();
+            let kind = match document {
+                Some(end) if trimmed == end => {
+                    document = None;
+                    Kind::Comment
+                }
+                Some(_) => Kind::Document,
+                None if is_directive(text) && commands_begun => Kind::LateDirective,
+                None if is_directive(text) => Kind::Directive,
+                None if trimmed.is_empty() || trimmed.starts_with('#') => Kind::Comment,
+                None => {
+                    commands_begun = true;
+                    document = here_document(text);
+                    Kind::Command
+                }
+            };
+            source.lines.push(Line { number, kind, text });
+        }
+        source
+    }
+
+    /// Mistakes of the lines as such.
+    pub(super) fn check(&self, findings: &mut Vec<Finding>) {
+        if !self.lines.first().is_some_and(|line| line.text.starts_with("#!")) {
+            let problem = "the first line does not name an interpreter; sbatch refuses the script";
+            find(findings, 1, problem, "begin with a line #!/bin/bash");
+        }
+        if let Some(line) = self.dos {
+            let problem = "the line ends in a carriage return, as on Windows; sbatch refuses the script";
+            find(findings, line, problem, "convert it: sed -i 's/\\r$//' FILE");
+        }
+        for line in &self.lines {
+            match line.kind {
+                Kind::LateDirective => {
+                    let problem = format!("{} stands behind the first command; Slurm ignores it", quoted(line.text));
+                    find(findings, line.number, problem, "move it up, below #!/bin/bash");
+                }
+                Kind::Comment => {
+                    if let Some(options) = nearly_directive(line.text) {
+                        let problem = format!("{} is a comment to Slurm, not a directive", quoted(line.text));
+                        find(findings, line.number, problem, format!("{PREFIX} {}", quoted(options)));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The options of a directive's line.
+pub(super) fn options(line: &str) -> Option<&str> {
+    line.strip_prefix(PREFIX).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
+}
+
+fn is_directive(line: &str) -> bool {
+    options(line).is_some()
+}
+
+/// The options of a comment that somebody took for a directive: `# SBATCH --x`, `#sbatch --x`. With two signs it is one that
+/// somebody has taken back.
+fn nearly_directive(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix('#')?.trim_start();
+    let (word, options) = rest.split_once([' ', '\t'])?;
+    (word.eq_ignore_ascii_case("SBATCH") && options.trim_start().starts_with('-')).then_some(options.trim())
+}
+
+/// The word that ends the here-document which begins on this line.
+fn here_document(line: &str) -> Option<&str> {
+    let (_, after) = line.split_once("<<")?;
+    let word = after.strip_prefix('-').unwrap_or(after).trim_start().trim_start_matches(['\'', '"', '\\']);
+    let length = word.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(word.len());
+    Some(&word[..length]).filter(|word| !word.is_empty() && !after.starts_with('<'))
+}

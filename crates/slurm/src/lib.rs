@@ -1,0 +1,28 @@
+//! Slurm as text: sbatch scripts written and checked, and what Slurm's commands print read back.
+//!
+//! Everything here is a function from text to text or values; running `sbatch`, `squeue` and `scontrol` is the caller's part.
+//!
+//! ```
+//! use enmasse_slurm::{Script, check};
+//! let script = Script::new("flowers", ["enmasse", "train"]);
+//! let text = script.text()?;
+//! assert!(text.starts_with("#!/bin/bash\n#SBATCH --job-name=flowers\n"));
+//! assert_eq!(check(&text), []);
+//! let tutorial = "#!/bin/bash\n#SBATCH --ntasks=4\n#SBATCH --output= a.out\npython train.py\n";
+//! let lines: Vec<usize> = check(tutorial).iter().map(|finding| finding.line).collect();
+//! assert_eq!(lines, [2, 3, 4]);
+//! # Ok::<(), enmasse_slurm::ScriptError>(())
+//! ```
+
+mod check;
+mod job;
+mod script;
+mod shell;
+mod sweep;
+mod value;
+
+pub use check::{Finding, MOST_SCRIPT_BYTES, check};
+pub use job::{Job, JobId, job_ids, jobs, submitted};
+pub use script::{Container, ContainerRuntime, RunName, Script, ScriptError, run_folder};
+pub use sweep::{Axis, Element, MOST_ELEMENTS, Sweep};
+pub use value::{SignalAhead, TimeLimit};

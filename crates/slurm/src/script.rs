@@ -1,0 +1,429 @@
+//! An sbatch script: what it asks Slurm for, and its text.
+
+use thiserror::Error;
+
+use crate::job::Job;
+use crate::shell::{Token, expand, quote, tokens};
+use crate::sweep::{MOST_ELEMENTS, Sweep};
+use crate::value::{SignalAhead, TimeLimit, number};
+
+/// Columns of a line of the script, as far as words allow.
+const COLUMNS: usize = 100;
+const INDENT: &str = "    ";
+
+/// Why a script cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ScriptError {
+    /// A text that no line of a script can hold.
+    #[error(
+        "{option} {value:?}: quotes, backslashes, dollar signs and control characters mean nothing to Slurm; leave them out"
+    )]
+    Text {
+        /// The option.
+        option: String,
+        /// What it was to be.
+        value: String,
+    },
+    /// A word of the command that no line can hold.
+    #[error("the argument {0:?} has a control character; leave it out")]
+    Argument(String),
+    /// Nothing where something is needed.
+    #[error("{0} is empty; name something, or leave the option out")]
+    Empty(String),
+    /// Not a `--time`.
+    #[error(
+        "--time {0}: must be MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS:MINUTES:SECONDS, ...; for instance 12:00:00"
+    )]
+    Time(String),
+    /// Not a `--signal`.
+    #[error("--signal {0}: must be USR1, USR2 or TERM, then @ and seconds before the time limit, for instance USR1@90")]
+    Signal(String),
+    /// The signal comes before the job begins.
+    #[error(
+        "--signal {signal} with --time {time}: the signal would come at once; ask for more time, or for fewer seconds"
+    )]
+    SignalAtOnce {
+        /// The signal and its seconds.
+        signal: SignalAhead,
+        /// The limit.
+        time: TimeLimit,
+    },
+    /// Not a `--mem`.
+    #[error("--mem {0}: must be a number with K, M, G or T, for instance 64G")]
+    Memory(String),
+    /// Not a setting with values.
+    #[error("--array {0}: must be NAME=VALUE,VALUE,... with the name of a setting")]
+    Axis(String),
+    /// One setting as two axes.
+    #[error("--array {0}: is there twice; give all its values once")]
+    AxisTwice(String),
+    /// More elements than Slurm takes.
+    #[error("--array: more than {MOST_ELEMENTS} combinations, which is all that Slurm takes; use fewer values")]
+    TooManyElements,
+    /// An extra option that is none.
+    #[error("--sbatch {0}: must be one long option of sbatch, --NAME or --NAME=VALUE")]
+    Extra(String),
+    /// An extra option that has a place of its own.
+    #[error("--sbatch {0}: is written by a flag of its own; use that")]
+    ExtraTwice(String),
+}
+
+/// What runs a container's image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerRuntime {
+    /// `apptainer exec`.
+    Apptainer,
+    /// `singularity exec`.
+    Singularity,
+    /// The plug-in that gives srun `--container-image`.
+    Pyxis,
+}
+
+/// A container that every rank runs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// A file, or a name that the runtime knows.
+    pub image: String,
+    /// What runs it.
+    pub runtime: ContainerRuntime,
+    /// Folders to be seen inside beside the working folder: `PATH` or `OUTSIDE:INSIDE`.
+    pub mounts: Vec<String>,
+}
+
+/// Where a run goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunName {
+    /// This folder.
+    Fixed(String),
+    /// A folder of this name with the job's id behind it, so that no two jobs share one.
+    PerJob(String),
+}
+
+/// An sbatch script. Every field that is `None` leaves its option to the cluster's own default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// The job's name.
+    pub job_name: String,
+    /// Where to queue.
+    pub partition: Option<String>,
+    /// Whom to charge.
+    pub account: Option<String>,
+    /// Quality of service.
+    pub qos: Option<String>,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Tasks of each node; each is a rank.
+    pub ntasks_per_node: usize,
+    /// Cores of each rank.
+    pub cpus_per_task: usize,
+    /// Devices of each node, such as `gpu:4`.
+    pub gres: Option<String>,
+    /// Memory of each node, such as `64G`.
+    pub memory: Option<String>,
+    /// The time limit.
+    pub time: Option<TimeLimit>,
+    /// File of standard output; `%j` is the job's id, `%A` and `%a` an array's id and the element's index.
+    pub output: Option<String>,
+    /// File of standard error; without it, that of standard output.
+    pub error: Option<String>,
+    /// Events to be told of by mail, such as `END,FAIL`.
+    pub mail_type: Option<String>,
+    /// Whom to tell.
+    pub mail_user: Option<String>,
+    /// Sent to the ranks ahead of the time limit, so that they save.
+    pub signal: Option<SignalAhead>,
+    /// Whether Slurm may start the job again: after a node's failure, a preemption, and when the ranks ask for it.
+    pub requeue: bool,
+    /// Whether a rank that fails ends the others.
+    pub kill_on_bad_exit: bool,
+    /// Elements of the array that run at the same time, at most.
+    pub array_limit: Option<usize>,
+    /// Further options of sbatch, `--NAME` or `--NAME=VALUE`.
+    pub extra: Vec<String>,
+    /// Modules to load.
+    pub modules: Vec<String>,
+    /// What the ranks run in.
+    pub container: Option<Container>,
+    /// The run folder, or the folder of an array's runs.
+    pub run: RunName,
+    /// The program of a rank, with its subcommand; `--out` and an array element's flags come next.
+    pub program: Vec<String>,
+    /// What follows them.
+    pub arguments: Vec<String>,
+    /// Hyper-parameters, a run for each combination; empty for a single run.
+    pub sweep: Sweep,
+}
+
+impl Script {
+    /// A script with a single rank and nothing else asked for.
+    pub fn new(job_name: impl Into<String>, program: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let job_name = job_name.into();
+        Script {
+            run: RunName::PerJob(format!("runs/{job_name}")),
+            job_name,
+            partition: None,
+            account: None,
+            qos: None,
+            nodes: 1,
+            ntasks_per_node: 1,
+            cpus_per_task: 1,
+            gres: None,
+            memory: None,
+            time: None,
+            output: None,
+            error: None,
+            mail_type: None,
+            mail_user: None,
+            signal: None,
+            requeue: true,
+            kill_on_bad_exit: true,
+            array_limit: None,
+            extra: Vec::new(),
+            modules: Vec::new(),
+            container: None,
+            program: program.into_iter().map(Into::into).collect(),
+            arguments: Vec::new(),
+            sweep: Sweep::default(),
+        }
+    }
+
+    /// The script. [`crate::check`] finds nothing in it.
+    pub fn text(&self) -> Result<String, ScriptError> {
+        self.check_words()?;
+        // Modules are functions of login shells on many clusters.
+        let mut text = format!("#!/bin/bash{}\n", if self.modules.is_empty() { "" } else { " -l" });
+        for directive in self.directives()? {
+            text.push_str(&format!("#SBATCH {directive}\n"));
+        }
+        let (nodes, tasks) = (self.nodes, self.ntasks_per_node);
+        text.push_str(&format!(
+            "\n# Ranks: {nodes} nodes x {tasks} tasks = {}. Each finds its place in Slurm's variables.\nset -e\n",
+            nodes.saturating_mul(tasks)
+        ));
+        for module in &self.modules {
+            text.push_str(&format!("module load {}\n", quote(module)));
+        }
+        text.push_str(
+            "\n# Ranks meet in the run folder, and a job that starts again goes on from it: all nodes must share it.\n",
+        );
+        text.push_str(&self.run_lines());
+        text.push('\n');
+        if self.kill_on_bad_exit {
+            text.push_str("# A rank that fails ends the others at once.\n");
+        }
+        text.push_str(&wrap(&self.command_words()));
+        Ok(text)
+    }
+
+    /// Everything that goes into the body, which is quoted there.
+    fn check_words(&self) -> Result<(), ScriptError> {
+        let container = self.container.iter().flat_map(|container| container.mounts.iter().chain([&container.image]));
+        let (RunName::Fixed(run) | RunName::PerJob(run)) = &self.run;
+        let values = self.sweep.axes().iter().flat_map(|axis| &axis.values);
+        let mut words =
+            self.program.iter().chain(&self.arguments).chain(&self.modules).chain(container).chain([run]).chain(values);
+        match words.find(|word| word.contains(char::is_control)) {
+            Some(word) => Err(ScriptError::Argument(word.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn directives(&self) -> Result<Vec<String>, ScriptError> {
+        if let (Some(signal), Some(time)) = (&self.signal, &self.time)
+            && time.seconds().is_some_and(|limit| limit <= signal.seconds())
+        {
+            return Err(ScriptError::SignalAtOnce { signal: signal.clone(), time: time.clone() });
+        }
+        if let Some(memory) = self.memory.as_ref().filter(|memory| !is_memory(memory)) {
+            return Err(ScriptError::Memory(memory.clone()));
+        }
+        let count = |count: usize| Some(count.to_string());
+        let elements = self.sweep.elements().len();
+        let limit = self.array_limit.map_or(String::new(), |limit| format!("%{limit}"));
+        let array = (elements > 0).then(|| format!("0-{}{limit}", elements - 1));
+        let options = [
+            ("job-name", Some(self.job_name.clone())),
+            ("partition", self.partition.clone()),
+            ("account", self.account.clone()),
+            ("qos", self.qos.clone()),
+            ("nodes", count(self.nodes)),
+            ("ntasks-per-node", count(self.ntasks_per_node)),
+            ("cpus-per-task", count(self.cpus_per_task)),
+            ("gres", self.gres.clone()),
+            ("mem", self.memory.clone()),
+            ("time", self.time.as_ref().map(TimeLimit::to_string)),
+            ("array", array),
+            ("output", Some(self.output_file())),
+            ("error", self.error.clone()),
+            // Without it a second start of the job would wipe what the first one said.
+            ("open-mode", Some("append".to_owned())),
+            ("mail-type", self.mail_type.clone()),
+            ("mail-user", self.mail_user.clone()),
+            ("signal", self.signal.as_ref().map(SignalAhead::to_string)),
+        ];
+        let mut lines = Vec::new();
+        for (name, value) in &options {
+            if let Some(value) = value {
+                lines.push(format!("--{name}={}", directive_value(&format!("--{name}"), value)?));
+            }
+        }
+        lines.push(if self.requeue { "--requeue" } else { "--no-requeue" }.to_owned());
+        for extra in &self.extra {
+            let malformed = || ScriptError::Extra(extra.clone());
+            let option = extra.strip_prefix("--").ok_or_else(malformed)?;
+            let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+                return Err(malformed());
+            }
+            if options.iter().any(|(own, _)| *own == name) || ["requeue", "no-requeue", "ntasks"].contains(&name) {
+                return Err(ScriptError::ExtraTwice(extra.clone()));
+            }
+            lines.push(match value {
+                Some(value) => format!("--{name}={}", directive_value(extra, value)?),
+                None => extra.clone(),
+            });
+        }
+        Ok(lines)
+    }
+
+    /// Where Slurm writes what the job says.
+    pub fn output_file(&self) -> String {
+        let id = if self.sweep.is_empty() { "%j" } else { "%A_%a" };
+        // A name may have what means a folder, or a number, in a file's name.
+        let name = self.job_name.replace(['/', '%'], "_");
+        self.output.clone().unwrap_or_else(|| format!("{name}-{id}.out"))
+    }
+
+    /// The lines that set `run`, and for an array the flags of the element.
+    fn run_lines(&self) -> String {
+        if self.sweep.is_empty() {
+            return format!("run={}\n", self.run_word(""));
+        }
+        let mut lines = String::from("case $SLURM_ARRAY_TASK_ID in\n");
+        for element in self.sweep.elements() {
+            let flags: Vec<String> = element.flags().iter().map(|flag| quote(flag)).collect();
+            let folder = self.run_word(&format!("/{}", element.folder()));
+            lines.push_str(&format!("{INDENT}{}) set -- {}; run={folder} ;;\n", element.index, flags.join(" ")));
+        }
+        let otherwise = "*) echo \"error: this script has no element $SLURM_ARRAY_TASK_ID\" >&2; exit 2 ;;";
+        lines.push_str(&format!("{INDENT}{otherwise}\nesac\n"));
+        lines
+    }
+
+    /// The run folder as a word of the shell.
+    fn run_word(&self, below: &str) -> String {
+        match &self.run {
+            RunName::Fixed(folder) => quote(&format!("{folder}{below}")),
+            RunName::PerJob(folder) => {
+                let id = if self.sweep.is_empty() { "SLURM_JOB_ID" } else { "SLURM_ARRAY_JOB_ID" };
+                let below = if below.is_empty() { String::new() } else { quote(below) };
+                format!("{}${id}{below}", quote(&format!("{folder}-")))
+            }
+        }
+    }
+
+    /// The words of the last command, as the shell reads them.
+    fn command_words(&self) -> Vec<String> {
+        let mut words = vec!["srun".to_owned()];
+        words.push(format!("--kill-on-bad-exit={}", u8::from(self.kill_on_bad_exit)));
+        // From 22.05 on srun takes this number from its own command line only.
+        words.push("--cpus-per-task=\"$SLURM_CPUS_PER_TASK\"".to_owned());
+        if let Some(container) = &self.container {
+            words.extend(self.container_words(container));
+        }
+        words.extend(self.program.iter().map(|word| quote(word)));
+        // In front of the arguments, since one of those may be `--`.
+        words.push("--out=\"$run\"".to_owned());
+        if !self.sweep.is_empty() {
+            words.push("\"$@\"".to_owned());
+        }
+        words.extend(self.arguments.iter().map(|word| quote(word)));
+        words
+    }
+
+    fn container_words(&self, container: &Container) -> Vec<String> {
+        let mounts = || container.mounts.iter().map(|mount| quote(mount));
+        let program = match container.runtime {
+            ContainerRuntime::Pyxis => {
+                // The working folder with its own name, since paths of the command may be relative to it.
+                let mounts: String = mounts().map(|mount| format!(",{mount}")).collect();
+                return vec![
+                    format!("--container-image={}", quote(&container.image)),
+                    format!("--container-mounts=\"$PWD:$PWD\"{mounts}"),
+                    "--container-workdir=\"$PWD\"".to_owned(),
+                ];
+            }
+            ContainerRuntime::Apptainer => "apptainer",
+            ContainerRuntime::Singularity => "singularity",
+        };
+        let mut words = vec![program.to_owned(), "exec".to_owned()];
+        if self.gres.as_ref().is_some_and(|gres| gres.starts_with("gpu")) {
+            words.push("--nv".to_owned());
+        }
+        words.extend(["--bind".to_owned(), "\"$PWD\"".to_owned()]);
+        words.extend(mounts().flat_map(|mount| ["--bind".to_owned(), mount]));
+        words.extend(["--pwd".to_owned(), "\"$PWD\"".to_owned(), quote(&container.image)]);
+        words
+    }
+}
+
+/// Words on lines that end in backslashes, each line but the first indented.
+fn wrap(words: &[String]) -> String {
+    let mut lines = String::new();
+    let mut columns = 0;
+    for word in words {
+        let width = word.chars().count();
+        if columns > 0 && columns + 1 + width + " \\".len() > COLUMNS {
+            lines.push_str(&format!(" \\\n{INDENT}"));
+            columns = INDENT.len();
+        } else if columns > 0 {
+            lines.push(' ');
+            columns += 1;
+        }
+        lines.push_str(word);
+        columns += width;
+    }
+    lines.push('\n');
+    lines
+}
+
+/// A value as a line of directives has it.
+fn directive_value(option: &str, value: &str) -> Result<String, ScriptError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    match value {
+        "" => Err(ScriptError::Empty(option.to_owned())),
+        value if value.contains(|c: char| c.is_control() || "\"'\\$".contains(c)) => {
+            Err(ScriptError::Text { option: option.to_owned(), value: value.to_owned() })
+        }
+        value if value.chars().all(plain) => Ok(value.to_owned()),
+        value => Ok(format!("\"{value}\"")),
+    }
+}
+
+fn is_memory(text: &str) -> bool {
+    let digits = text.strip_suffix(|c: char| "KMGTkmgt".contains(c)).unwrap_or(text);
+    !digits.is_empty() && number(digits).is_some()
+}
+
+/// The run folder of a job, from the text of its script; relative to the job's working folder. `None` where the script was not
+/// written by [`Script::text`], or the job stands for several elements of an array.
+pub fn run_folder(script: &str, job: &Job) -> Option<String> {
+    let value = |name: &str| match name {
+        "SLURM_JOB_ID" => job.id.to_string(),
+        "SLURM_ARRAY_JOB_ID" => job.array.as_ref().map_or(String::new(), |(array, _)| array.to_string()),
+        _ => String::new(),
+    };
+    let line = match &job.array {
+        None => script.lines().find(|line| line.starts_with("run="))?,
+        Some((_, element)) => {
+            let index = number(element)?;
+            script.lines().find_map(|line| line.strip_prefix(INDENT)?.strip_prefix(&format!("{index}) set -- ")))?
+        }
+    };
+    // The last `run=` is ours: what comes before are flags.
+    tokens(line).iter().rev().find_map(|token| match token {
+        Token::Word(word) => Some(expand(word, value).strip_prefix("run=")?.to_owned()),
+        Token::Operator => None,
+    })
+}

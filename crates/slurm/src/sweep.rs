@@ -1,0 +1,163 @@
+//! A grid of hyper-parameters: every combination of the values of some settings, one array element each.
+
+use crate::ScriptError;
+
+/// Slurm's default `MaxArraySize` is 1001: indices 0 to 1000.
+pub const MOST_ELEMENTS: usize = 1001;
+/// Longest part of a value that goes into a folder's name.
+const MOST_NAME: usize = 40;
+
+/// A setting and its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// The setting, as its flag names it without dashes.
+    pub name: String,
+    /// What it is set to, one after another.
+    pub values: Vec<String>,
+}
+
+impl Axis {
+    /// Reads `NAME=VALUE,VALUE,...`.
+    pub fn parse(text: &str) -> Result<Self, ScriptError> {
+        let malformed = || ScriptError::Axis(text.to_owned());
+        let (name, values) = text.split_once('=').ok_or_else(malformed)?;
+        let name = name.trim_start_matches('-');
+        let of_flag = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(of_flag) {
+            return Err(malformed());
+        }
+        let values: Vec<String> = values.split(',').map(str::to_owned).collect();
+        if values.iter().any(String::is_empty) {
+            return Err(malformed());
+        }
+        Ok(Axis { name: name.to_owned(), values })
+    }
+}
+
+/// One combination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// Its array index.
+    pub index: usize,
+    /// Settings and values, in the order of the axes.
+    pub values: Vec<(String, String)>,
+}
+
+impl Element {
+    /// The flags that set it.
+    pub fn flags(&self) -> Vec<String> {
+        self.values.iter().map(|(name, value)| format!("--{name}={value}")).collect()
+    }
+
+    /// The folder of its run: the index, so that no two are the same, and what tells people what it is.
+    pub fn folder(&self) -> String {
+        let mut folder = self.index.to_string();
+        for (name, value) in &self.values {
+            let kept = |c: char| if c.is_ascii_alphanumeric() || ".+-_".contains(c) { c } else { '_' };
+            folder.push_str(&format!("-{name}={}", value.chars().take(MOST_NAME).map(kept).collect::<String>()));
+        }
+        folder
+    }
+}
+
+/// All combinations of some axes; the last axis changes fastest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    axes: Vec<Axis>,
+}
+
+impl Sweep {
+    /// The combinations of these axes; of none there is no array at all.
+    pub fn new(axes: Vec<Axis>) -> Result<Self, ScriptError> {
+        for (place, axis) in axes.iter().enumerate() {
+            // Flags have both spellings.
+            let same = |other: &Axis| other.name.replace('_', "-") == axis.name.replace('_', "-");
+            if axes.iter().take(place).any(same) {
+                return Err(ScriptError::AxisTwice(axis.name.clone()));
+            }
+        }
+        let count = axes.iter().try_fold(1usize, |product, axis| product.checked_mul(axis.values.len()));
+        match count {
+            Some(..=MOST_ELEMENTS) => Ok(Sweep { axes }),
+            _ => Err(ScriptError::TooManyElements),
+        }
+    }
+
+    /// Whether there is no array.
+    pub fn is_empty(&self) -> bool {
+        self.axes.is_empty()
+    }
+
+    /// Its axes.
+    pub fn axes(&self) -> &[Axis] {
+        &self.axes
+    }
+
+    /// Every combination, by index.
+    pub fn elements(&self) -> Vec<Element> {
+        let count = if self.is_empty() { 0 } else { self.axes.iter().map(|axis| axis.values.len()).product() };
+        (0..count).map(|index| self.element(index)).collect()
+    }
+
+    fn element(&self, index: usize) -> Element {
+        let mut left = index;
+        let mut values = Vec::with_capacity(self.axes.len());
+        for axis in self.axes.iter().rev() {
+            let value = axis.values.get(left % axis.values.len().max(1)).cloned().unwrap_or_default();
+            values.push((axis.name.clone(), value));
+            left /= axis.values.len().max(1);
+        }
+        values.reverse();
+        Element { index, values }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sweep(axes: &[&str]) -> Result<Sweep, ScriptError> {
+        Sweep::new(axes.iter().map(|axis| Axis::parse(axis)).collect::<Result<_, _>>()?)
+    }
+
+    #[test]
+    fn the_last_axis_changes_fastest() {
+        let sweep = sweep(&["lr=0.1,0.01", "--batch=64,128", "model=mlp"]).unwrap();
+        let flags: Vec<String> = sweep.elements().iter().map(|element| element.flags().join(" ")).collect();
+        let expected = [
+            "--lr=0.1 --batch=64 --model=mlp",
+            "--lr=0.1 --batch=128 --model=mlp",
+            "--lr=0.01 --batch=64 --model=mlp",
+            "--lr=0.01 --batch=128 --model=mlp",
+        ];
+        assert_eq!(flags, expected);
+        assert_eq!(sweep.elements()[2].folder(), "2-lr=0.01-batch=64-model=mlp");
+        assert_eq!(Sweep::default().elements(), []);
+    }
+
+    #[test]
+    fn folders_are_plain_names() {
+        let value = format!("../a b/{}", "x".repeat(99));
+        let element = Element { index: 3, values: vec![("weights".into(), value)] };
+        assert_eq!(element.folder(), format!("3-weights=.._a_b_{}", "x".repeat(MOST_NAME - 7)));
+    }
+
+    #[test]
+    fn refused() {
+        let check = |axes: &[&str], expected: &str| assert_eq!(sweep(axes).unwrap_err().to_string(), expected);
+        for axis in ["lr", "=1", "lr=", "lr=1,,2", "l r=1", "1=2", "0-9"] {
+            let expected = format!("--array {axis}: must be NAME=VALUE,VALUE,... with the name of a setting");
+            check(&[axis], &expected);
+        }
+        check(
+            &["weight-decay=1", "lr=1", "weight_decay=2"],
+            "--array weight_decay: is there twice; give all its values once",
+        );
+        let wide = format!("lr={}", vec!["1"; 100].join(","));
+        let other = wide.replace("lr", "batch");
+        check(
+            &[&wide, &other],
+            "--array: more than 1001 combinations, which is all that Slurm takes; use fewer values",
+        );
+    }
+}
