@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_train::{Kind, SETTINGS, Setting, expand_home};
 
-use crate::commands::{FORMATS, launch};
+use crate::commands::{FORMATS, launch, slurm};
 use crate::failure::Failure;
 use crate::launcher_flags;
 
@@ -57,6 +57,7 @@ pub fn command() -> Command {
         .subcommand(bench())
         .subcommand(launch::command("launch"))
         .subcommand(launch::command(OLD_LAUNCH).hide(true))
+        .subcommand(slurm::command())
 }
 
 /// `enmasse train`.
@@ -209,7 +210,7 @@ fn source() -> Arg {
 }
 
 /// A path, where the shell has left `~` alone.
-fn path(text: &str) -> Result<PathBuf, String> {
+pub fn path(text: &str) -> Result<PathBuf, String> {
     expand_home(Path::new(text)).ok_or_else(|| "~ has no meaning here, as HOME is not set".to_owned())
 }
 

@@ -191,8 +191,7 @@ impl Script {
     /// The script. [`crate::check`] finds nothing in it.
     pub fn text(&self) -> Result<String, ScriptError> {
         self.check_words()?;
-        // Modules are functions of login shells on many clusters.
-        let mut text = format!("#!/bin/bash{}\n", if self.modules.is_empty() { "" } else { " -l" });
+        let mut text = String::from("#!/bin/bash\n");
         for directive in self.directives()? {
             text.push_str(&format!("#SBATCH {directive}\n"));
         }

@@ -168,6 +168,9 @@ fn lines_of_directives() {
     ] {
         in_head(fine, &[]);
     }
+    let late = "#!/bin/bash\n#SBATCH --output=logs/%j.out -c 1\nmkdir -p logs/";
+    finds(late, &[(2, "--output: Slurm opens the file before the script makes logs", "mkdir -p logs")]);
+    finds("#!/bin/bash\n#SBATCH --output=logs/%j.out -c 1\nmkdir -p other", &[]);
     let waits = "#!/bin/bash\n#SBATCH --signal=B:USR1@90 -c 1\nsrun python a.py &\nwait";
     finds(waits, &[]);
     finds(

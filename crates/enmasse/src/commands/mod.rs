@@ -6,6 +6,7 @@ mod export;
 pub mod launch;
 mod plan;
 mod predict;
+pub mod slurm;
 mod train;
 mod weights;
 
@@ -32,6 +33,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("bench", matches)) => bench::run(matches),
         Some(("launch", matches)) => launch::run(matches, true),
         Some((OLD_LAUNCH, matches)) => launch::run(matches, false),
+        Some(("slurm", matches)) => slurm::run(matches),
         _ => Ok(()),
     }
 }

@@ -99,13 +99,13 @@ fn port(text: &str) -> Option<u16> {
 /// An address that means the own machine, given as that of rank 0.
 fn own_host(text: &str) -> Option<&'static str> {
     let lower = text.to_ascii_lowercase();
-    let given = |host: &&str| {
+    let given = |host: &str| {
         ["master_addr=", "master-addr=", "master_addr ", "master-addr ", "tcp://", "endpoint=", "endpoint "].iter().any(
             |name| {
                 let behind = lower.find(name).map(|at| lower[at + name.len()..].trim_start_matches(['"', '\'']));
-                behind.is_some_and(|behind| behind.starts_with(*host))
+                behind.is_some_and(|behind| behind.starts_with(host))
             },
         )
     };
-    ["localhost", "127.0.0.1"].into_iter().find(|host| given(&host))
+    ["localhost", "127.0.0.1"].into_iter().find(|host| given(host))
 }

@@ -189,6 +189,12 @@ impl Body {
         self.commands.iter().filter(|command| command.program() == "srun")
     }
 
+    /// Whether the script makes this folder.
+    pub(super) fn makes_folder(&self, folder: &str) -> bool {
+        let mut made = self.commands.iter().filter(|command| command.program() == "mkdir");
+        made.any(|command| command.words.iter().any(|word| word.trim_end_matches('/') == folder))
+    }
+
     /// Whether the shell itself waits for what runs in the background.
     pub(super) fn waits(&self) -> bool {
         self.commands.iter().any(|command| command.program() == "wait")

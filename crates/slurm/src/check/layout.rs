@@ -11,6 +11,7 @@ pub(super) fn check(directives: &Directives, body: &Body, findings: &mut Vec<Fin
     check_cpus(directives, body, findings);
     check_gpus(directives, body, &tasks, findings);
     check_srun(&tasks, body, findings);
+    check_folders(directives, body, findings);
     for srun in body.sruns() {
         check_options(srun, &tasks, directives, body, findings);
     }
@@ -85,6 +86,19 @@ fn check_cpus(directives: &Directives, body: &Body, findings: &mut Vec<Finding>)
         let line = place.map_or(directives.last_line(), |directive| directive.line);
         let problem = "no --cpus-per-task: all threads of a task share one core, those that load data too";
         find(findings, line, problem, "#SBATCH --cpus-per-task=8, or what a node has for each task");
+    }
+}
+
+/// A folder for the output that the script makes itself.
+fn check_folders(directives: &Directives, body: &Body, findings: &mut Vec<Finding>) {
+    for directive in ["output", "error"].into_iter().filter_map(|name| directives.get(name)) {
+        let Some((folder, _)) = directive.value.rsplit_once('/') else { continue };
+        if !folder.is_empty() && body.makes_folder(folder) {
+            let Directive { line, name, .. } = directive;
+            let problem =
+                format!("--{name}: Slurm opens the file before the script makes {}, and ends the job", quoted(folder));
+            find(findings, *line, problem, format!("run before sbatch: mkdir -p {}", quoted(folder)));
+        }
     }
 }
 

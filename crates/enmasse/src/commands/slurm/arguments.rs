@@ -1,0 +1,148 @@
+//! The command line of `enmasse slurm`. Options that sbatch has too are named as there.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, Command, value_parser};
+
+use crate::arguments::{count, path};
+
+/// The whole of it.
+pub fn command() -> Command {
+    Command::new("slurm")
+        .about("Write, submit, watch and check Slurm's batch scripts")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(script())
+        .subcommand(submit())
+        .subcommand(status())
+        .subcommand(check())
+}
+
+fn script() -> Command {
+    Command::new("script")
+        .about("Print a batch script that trains on the nodes of a cluster")
+        .override_usage("enmasse slurm script [OPTIONS] -- [ARGUMENTS OF enmasse train]")
+        .args(job())
+        .arg(
+            Arg::new("to")
+                .long("to")
+                .value_name("FILE")
+                .value_parser(path)
+                .help("Write it to this file, which must be new [default: standard output]"),
+        )
+        .arg(train())
+}
+
+fn submit() -> Command {
+    let of_a_job: Vec<_> = job().iter().map(|arg| arg.get_id().clone()).collect();
+    Command::new("submit")
+        .about("Submit such a script, or one that there is")
+        .override_usage(
+            "enmasse slurm submit [OPTIONS] -- [ARGUMENTS OF enmasse train]\n       enmasse slurm submit FILE",
+        )
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .value_parser(path)
+                .conflicts_with_all(of_a_job)
+                .conflicts_with("train")
+                .help("A batch script; its mistakes are told, as by check"),
+        )
+        .args(job())
+        .arg(
+            Arg::new("dry-run")
+                .long("dry-run")
+                .action(ArgAction::SetTrue)
+                .help("Print what would be run and submitted, and do nothing"),
+        )
+        .arg(json())
+        .arg(train())
+}
+
+fn status() -> Command {
+    Command::new("status")
+        .about("The state of jobs, and the last epoch of their runs")
+        .arg(Arg::new("job").value_name("JOB").num_args(0..).help("Jobs: ID, or ID_ELEMENT [default: all of yours]"))
+        .arg(json())
+}
+
+fn check() -> Command {
+    Command::new("check")
+        .about("Find the usual mistakes in a batch script; the exit code is 1 where there are some")
+        .arg(Arg::new("file").value_name("FILE").required(true).value_parser(path).help("A batch script"))
+        .arg(json())
+}
+
+fn json() -> Arg {
+    Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON objects, one per line")
+}
+
+fn train() -> Arg {
+    Arg::new("train")
+        .value_name("TRAIN")
+        .last(true)
+        .num_args(0..)
+        .allow_hyphen_values(true)
+        .value_parser(value_parser!(OsString))
+        .help("Arguments of enmasse train")
+}
+
+fn text(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(placeholder).help(help)
+}
+
+/// What a job is made of.
+fn job() -> Vec<Arg> {
+    vec![
+        text("job-name", "NAME", "The job's name [default: the model's]").short('J'),
+        text("partition", "NAME", "Where to queue").short('p'),
+        text("account", "NAME", "Whom to charge").short('A'),
+        text("qos", "NAME", "Quality of service").short('q'),
+        count("nodes", "N", "Number of nodes [default: 1]").short('N'),
+        count("ntasks-per-node", "N", "Ranks of each node [default: 1]"),
+        count("cpus-per-task", "N", "Cores of each rank [default: 1]").short('c'),
+        text("gres", "LIST", "Devices of each node, such as gpu:4"),
+        text("mem", "SIZE", "Memory of each node, such as 64G"),
+        text("time", "LIMIT", "Time limit: MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS, ...").short('t'),
+        text("output", "FILE", "File of what the job says [default: NAME-%j.out, NAME-%A_%a.out of an array]")
+            .short('o'),
+        text("error", "FILE", "File of standard error [default: that of --output]").short('e'),
+        text("mail-type", "EVENTS", "What to be told of by mail, such as END,FAIL"),
+        text("mail-user", "ADDRESS", "Whom to tell"),
+        text("array", "NAME=VALUE,...", "Settings of train and their values: a run for each combination, in an array")
+            .num_args(1..)
+            .action(ArgAction::Append),
+        count("array-limit", "N", "Runs of the array at the same time, at most"),
+        text(
+            "signal",
+            "NAME@SECONDS|none",
+            "USR1, USR2 or TERM so long before the time limit: the ranks save, and at the first \
+             two go on in a new start of the job [default: USR1@90; TERM@90 with --no-requeue]",
+        ),
+        Arg::new("no-requeue")
+            .long("no-requeue")
+            .action(ArgAction::SetTrue)
+            .help("Never start the job again: not after a node's failure, and not for a signal"),
+        Arg::new("kill-on-bad-exit")
+            .long("kill-on-bad-exit")
+            .short('K')
+            .value_name("0|1")
+            .value_parser(["0", "1"])
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("1")
+            .help("Whether a rank that fails ends the others [default: 1]"),
+        text("module", "NAME", "Module to load; may be repeated").action(ArgAction::Append),
+        text("container", "IMAGE", "Run the ranks in this container, which must hold enmasse"),
+        text("container-runtime", "NAME", "What runs it [default: apptainer]")
+            .value_parser(["apptainer", "singularity", "pyxis"])
+            .requires("container"),
+        text("container-mounts", "PATH[:INSIDE],...", "Folders to be seen inside, beside the working folder")
+            .value_delimiter(',')
+            .requires("container"),
+        text("sbatch", "OPTION", "Any other option of sbatch, such as --sbatch=--constraint=h100; may be repeated")
+            .allow_hyphen_values(true)
+            .action(ArgAction::Append),
+    ]
+}

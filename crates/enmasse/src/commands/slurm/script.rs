@@ -1,0 +1,292 @@
+//! `enmasse slurm script`: from options to a script, with the training's arguments checked as `enmasse train` would.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::ArgMatches;
+use enmasse_slurm::{Axis, Container, ContainerRuntime, Element, RunName, Script, ScriptError, SignalAhead, Sweep};
+use enmasse_train::{Devices, Setting, TrainConfig};
+
+use crate::arguments::{given, parse};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::settings;
+
+/// How long before the time limit the ranks are told, unless the user says so.
+const SECONDS_AHEAD: u64 = 90;
+/// Settings that each element has of its own, or that the job decides.
+const NOT_SWEPT: [&str; 4] = ["out", "devices", "ranks", "resume"];
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let Some(script) = script(matches)? else { return Ok(()) };
+    let text = script.text().map_err(usage)?;
+    match matches.get_one::<PathBuf>("to") {
+        Some(path) => {
+            write_new(path, &text)?;
+            let mut output = Output::new(false);
+            output.text(format_args!("submit it: sbatch {}", path.display()));
+            output.finish()
+        }
+        None => {
+            let mut output = Output::new(false);
+            output.text(text.trim_end());
+            output.finish()
+        }
+    }
+}
+
+fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let refused = |error| Failure::Error(format!("cannot write {}: {error}", path.display()));
+    let mut file = File::create_new(path).map_err(refused)?;
+    file.write_all(text.as_bytes()).map_err(refused)
+}
+
+/// The script that was asked for; `None` where the training's arguments ask for help, which is printed.
+pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
+    let words: Vec<String> = matches
+        .get_many::<OsString>("train")
+        .into_iter()
+        .flatten()
+        .map(|word| word.to_str().map(str::to_owned))
+        .collect::<Option<_>>()
+        .ok_or_else(|| Failure::Usage("the arguments of train must be UTF-8 text".to_owned()))?;
+    let Some(train) = train_matches(&words)? else { return Ok(None) };
+    let config = train_config(&train)?;
+    let sweep = sweep(matches, &words, &train)?;
+
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    let texts = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned().collect::<Vec<_>>();
+    let count = |name: &str| matches.get_one::<usize>(name).copied();
+    let job_name = text("job-name").unwrap_or_else(|| config.model.clone());
+    let time = text("time").map(|time| time.parse()).transpose().map_err(usage)?;
+    let requeue = !matches.get_flag("no-requeue");
+    let mut script = Script {
+        partition: text("partition"),
+        account: text("account"),
+        qos: text("qos"),
+        nodes: count("nodes").unwrap_or(1),
+        ntasks_per_node: count("ntasks-per-node").unwrap_or(1),
+        cpus_per_task: count("cpus-per-task").unwrap_or(1),
+        gres: text("gres"),
+        memory: text("mem"),
+        output: text("output"),
+        error: text("error"),
+        mail_type: text("mail-type"),
+        mail_user: text("mail-user"),
+        requeue,
+        kill_on_bad_exit: text("kill-on-bad-exit").is_none_or(|choice| choice == "1"),
+        array_limit: count("array-limit"),
+        extra: texts("sbatch"),
+        modules: texts("module"),
+        arguments: without_out(words),
+        sweep,
+        time,
+        ..Script::new(job_name, Vec::<String>::new())
+    };
+    script.signal = signal(text("signal").as_deref(), &script)?;
+    if let Some(image) = text("container") {
+        let runtime = match text("container-runtime").as_deref() {
+            Some("pyxis") => ContainerRuntime::Pyxis,
+            Some("singularity") => ContainerRuntime::Singularity,
+            _ => ContainerRuntime::Apptainer,
+        };
+        script.container = Some(Container { image, runtime, mounts: texts("container-mounts") });
+    }
+    let program = if script.container.is_some() { "enmasse".to_owned() } else { own_name()? };
+    script.program = vec![program, "train".to_owned()];
+    if let Some(signal) = script.signal.as_ref().filter(|signal| signal.name() == "USR2") {
+        script.program.push(format!("--requeue-signal={}", signal.name()));
+    }
+    if let Some(out) = &config.out {
+        let out = out.to_str().ok_or_else(|| Failure::Usage(format!("--out {}: must be UTF-8 text", out.display())))?;
+        script.run = RunName::Fixed(out.to_owned());
+    }
+    if script.array_limit.is_some() && script.sweep.is_empty() {
+        return Err(Failure::Usage("--array-limit: there is no array; name its settings by --array".to_owned()));
+    }
+    Ok(Some(script))
+}
+
+fn usage(error: ScriptError) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+/// The command line of `enmasse train` with these arguments.
+fn train_matches(words: &[String]) -> Result<Option<ArgMatches>, Failure> {
+    let line = ["enmasse", "train"].into_iter().chain(words.iter().map(String::as_str)).map(OsString::from);
+    let matches = parse(line).map_err(|failure| match failure {
+        Failure::Usage(message) => Failure::Usage(format!("train: {message}")),
+        other => other,
+    })?;
+    Ok(matches.and_then(|mut matches| matches.remove_subcommand()).map(|(_, train)| train))
+}
+
+/// What it comes to: everything wrong shows here rather than hours later on a node.
+fn train_config(train: &ArgMatches) -> Result<TrainConfig, Failure> {
+    let config = settings::layers(train)?.finish()?;
+    enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    match config.devices {
+        Some(devices @ Devices::Cpu(count)) if count > 1 => Err(Failure::Usage(format!(
+            "--devices {devices}: in a job each task is a rank of one device; leave it out, and say --nodes and --ntasks-per-node"
+        ))),
+        _ => Ok(config),
+    }
+}
+
+/// The array, each element of which must be what `enmasse train` takes.
+fn sweep(matches: &ArgMatches, words: &[String], train: &ArgMatches) -> Result<Sweep, Failure> {
+    let axes = matches.get_many::<String>("array").into_iter().flatten();
+    let axes: Vec<Axis> = axes.map(|axis| Axis::parse(axis)).collect::<Result<_, _>>().map_err(usage)?;
+    for Axis { name, .. } in &axes {
+        let refuse = |why: &str| Err(Failure::Usage(format!("--array {name}: {why}")));
+        match Setting::find(name) {
+            None => return refuse("enmasse train has no such setting"),
+            Some(setting) if NOT_SWEPT.contains(&setting.name) => return refuse("the script decides this itself"),
+            Some(setting) if given(train).any(|(given, _)| given == setting.name) => {
+                return refuse("the arguments of train set it too; leave one of them out");
+            }
+            Some(_) => {}
+        }
+    }
+    let sweep = Sweep::new(axes).map_err(usage)?;
+    for element in sweep.elements() {
+        let flags = Element::flags(&element);
+        let line: Vec<String> = flags.iter().chain(words).cloned().collect();
+        train_matches(&line)?.map(|train| train_config(&train)).transpose()?;
+    }
+    Ok(sweep)
+}
+
+fn signal(asked: Option<&str>, script: &Script) -> Result<Option<SignalAhead>, Failure> {
+    let limit = script.time.as_ref().and_then(|time| time.seconds());
+    match asked {
+        Some("none") => Ok(None),
+        Some(text) => {
+            let signal = SignalAhead::from_str(text).map_err(usage)?;
+            if signal.name() != "TERM" && !script.requeue {
+                return Err(Failure::Usage(format!(
+                    "--signal {signal} with --no-requeue: it asks for a new start, which is refused; say TERM@{}",
+                    signal.seconds()
+                )));
+            }
+            Ok(Some(signal))
+        }
+        // With a shorter limit it would come at once.
+        None if limit.is_some_and(|limit| limit <= SECONDS_AHEAD) => Ok(None),
+        None => {
+            let name = if script.requeue { "USR1" } else { "TERM" };
+            SignalAhead::from_str(&format!("{name}@{SECONDS_AHEAD}")).map(Some).map_err(usage)
+        }
+    }
+}
+
+/// The arguments without `--out`, which the script gives itself.
+fn without_out(words: Vec<String>) -> Vec<String> {
+    let mut kept = Vec::with_capacity(words.len());
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--" => {
+                kept.push(word);
+                kept.extend(words.by_ref());
+            }
+            "--out" => drop(words.next()),
+            other if other.starts_with("--out=") => {}
+            _ => kept.push(word),
+        }
+    }
+    kept
+}
+
+/// What names this program on a node: `enmasse` where that is what the search path finds, or its whole path.
+fn own_name() -> Result<String, Failure> {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize());
+    let own = own.map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
+    let found = std::env::var_os("PATH").and_then(|search| {
+        std::env::split_paths(&search)
+            .map(|folder| folder.join("enmasse"))
+            .find(|path| path.is_file())?
+            .canonicalize()
+            .ok()
+    });
+    match own.to_str() {
+        _ if found.as_ref() == Some(&own) => Ok("enmasse".to_owned()),
+        Some(path) => Ok(path.to_owned()),
+        None => Err(Failure::Error(format!("{}: a script needs a UTF-8 path; put it on the PATH", own.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The script of a command line; or the message.
+    fn written(line: &str) -> Result<String, String> {
+        let line = ["enmasse", "slurm", "script"].into_iter().chain(line.split_whitespace()).map(OsString::from);
+        let matches = parse(line).and_then(|matches| {
+            let (_, slurm) = matches.unwrap().remove_subcommand().unwrap();
+            let script = script(slurm.subcommand().unwrap().1)?.unwrap();
+            script.text().map_err(usage)
+        });
+        matches.map_err(|failure| failure.message().to_owned())
+    }
+
+    #[test]
+    fn options_come_into_the_script() {
+        let check = |line: &str, expected: &[&str]| {
+            let text = written(line).unwrap();
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            let has = |line: &&&str| lines.iter().any(|found| found == *line);
+            let missing: Vec<_> = expected.iter().filter(|line| !has(line)).collect();
+            assert!(missing.is_empty(), "{missing:?} not in\n{text}");
+        };
+        let sbatch = "#SBATCH --signal=USR1@90";
+        check("", &["#SBATCH --job-name=resnet18", sbatch, "#SBATCH --requeue", "run=runs/resnet18-$SLURM_JOB_ID"]);
+        check(
+            "-N 2 --ntasks-per-node 4 -c 8 -t 10",
+            &["#SBATCH --nodes=2", "#SBATCH --cpus-per-task=8", "#SBATCH --time=10", sbatch],
+        );
+        check("--no-requeue", &["#SBATCH --no-requeue", "#SBATCH --signal=TERM@90"]);
+        check("-J a -- --out=~x/y --model mlp", &["run='~x/y'"]);
+        check("-J a -- --epochs 3 --out x/y -- data", &["run=x/y"]);
+        check("--sbatch --exclusive --sbatch=--constraint=a", &["#SBATCH --exclusive", "#SBATCH --constraint=a"]);
+        let element = "1) set -- --lr=0.1 --batch=8; run=runs/resnet18-$SLURM_ARRAY_JOB_ID/1-lr=0.1-batch=8 ;;";
+        check("--array lr=0.1 batch=4,8 --array-limit 1", &["#SBATCH --array=0-1%1", element]);
+        assert!(!written("--time 1").unwrap().contains("--signal"));
+        assert!(!written("--signal none").unwrap().contains("--signal"));
+        assert!(written("--signal USR2@60").unwrap().contains("train --requeue-signal=USR2 --out=\"$run\""));
+        let kept = without_out(["--epochs", "3", "--out", "a", "--out=b", "--", "--out"].map(str::to_owned).into());
+        assert_eq!(kept, ["--epochs", "3", "--", "--out"]);
+    }
+
+    #[test]
+    fn what_train_would_refuse_is_refused_here() {
+        let check = |line: &str, expected: &str| assert_eq!(written(line).unwrap_err(), expected, "{line}");
+        check("-- --epoch 3", "train: unexpected argument '--epoch' found: did you mean --epochs?");
+        check("--array lr=0.1 rate=3", "--array rate: enmasse train has no such setting");
+        check("--array out=a,b", "--array out: the script decides this itself");
+        check("--array lr=0.1,0.2 -- --lr 3", "--array lr: the arguments of train set it too; leave one of them out");
+        check("--array-limit 2", "--array-limit: there is no array; name its settings by --array");
+        check(
+            "-- --devices cpu:4",
+            "--devices cpu:4: in a job each task is a rank of one device; leave it out, and say --nodes and --ntasks-per-node",
+        );
+        check(
+            "--signal USR1@60 --no-requeue",
+            "--signal USR1@60 with --no-requeue: it asks for a new start, which is refused; say TERM@60",
+        );
+        check(
+            "--array epochs=1,x",
+            &train_matches(&["--epochs=x".into()])
+                .and_then(|train| train_config(&train.unwrap()))
+                .unwrap_err()
+                .message()
+                .to_owned(),
+        );
+        assert!(written("-- --model nonesuch").unwrap_err().contains("nonesuch"));
+        assert!(written("data").unwrap_err().contains("data"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Slurm's own commands, run to their end or to a deadline.
+
+use std::io::{ErrorKind, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+
+/// They give up a controller that does not answer by themselves, after some ten seconds and a few attempts.
+const DEADLINE: Duration = Duration::from_secs(100);
+/// Bytes taken of what one prints; a large cluster's queue is a tenth of it.
+const MOST_OUTPUT: u64 = 64 << 20;
+
+/// What a command said.
+pub struct Said {
+    pub success: bool,
+    pub stdout: String,
+    /// The first line of its errors.
+    pub problem: String,
+}
+
+/// Runs one of Slurm's commands with this text as its input.
+pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Failure> {
+    let fail = |why: String| Failure::Error(format!("{program}: {why}"));
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            fail("there is no such program here; run this where Slurm is, on a login node".to_owned())
+        }
+        _ => fail(error.to_string()),
+    })?;
+    let deadline = Instant::now() + DEADLINE;
+    let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    if let Some(mut stdin) = child.stdin.take() {
+        let input = input.to_owned();
+        std::thread::spawn(move || {
+            // Who does not read it all has said why.
+            let _ = stdin.write_all(input.as_bytes());
+        });
+    }
+    let mut said = |stream: Receiver<String>| {
+        let text = stream.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        text.map_err(|_| {
+            end(&mut child);
+            fail(format!("has not answered within {} s; is the controller up?", DEADLINE.as_secs()))
+        })
+    };
+    let (stdout, stderr) = (said(stdout)?, said(stderr)?);
+    let status = child.wait().map_err(|error| fail(error.to_string()))?;
+    let problem =
+        stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason was given").to_owned();
+    Ok(Said { success: status.success(), stdout, problem })
+}
+
+/// Everything that comes from a stream, once it has ended.
+fn reader(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(stream) = stream {
+            // What was read before an error counts.
+            let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
+        }
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+fn end(child: &mut Child) {
+    // It may have ended meanwhile.
+    let _ = child.kill();
+    let _ = child.wait();
+}
