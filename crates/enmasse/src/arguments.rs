@@ -308,8 +308,9 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
     let mut arguments = arguments.into_iter().peekable();
     let mut joined = Vec::new();
     while let Some(mut argument) = arguments.next() {
-        // Another program's arguments are its own.
-        let others = argument == "--" || (joined.len() == 1 && argument == "launch");
+        // Another program's arguments are its own, and the 1 behind --json is a job.
+        let others =
+            argument == "--" || (joined.len() == 1 && ["launch", "slurm"].iter().any(|name| argument == *name));
         if is_switch(&argument)
             && let Some(value) = arguments.next_if(|word| word.to_str().is_some_and(is_truth))
         {
@@ -415,7 +416,9 @@ mod tests {
         let both = "the argument '[DATA]' cannot be used with '--data-path <DIR>'; see --help";
         assert_eq!(read("train C --data-path D").unwrap_err(), Failure::Usage(both.into()));
         let launched = "launch -n 2 python3 train.py --json True";
-        assert_eq!(join_switches(["enmasse"].into_iter().chain(launched.split(' ')).map(OsString::from)).len(), 8);
+        for line in [launched, "slurm status a b c --json 1"] {
+            assert_eq!(join_switches(["enmasse"].into_iter().chain(line.split(' ')).map(OsString::from)).len(), 8);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::sweep::{MOST_ELEMENTS, Sweep};
 use crate::value::{SignalAhead, TimeLimit, number};
 
 /// Columns of a line of the script, as far as words allow.
-const COLUMNS: usize = 100;
+const COLUMNS: usize = 110;
 const INDENT: &str = "    ";
 
 /// Why a script cannot be written.
@@ -211,7 +211,7 @@ impl Script {
         if self.kill_on_bad_exit {
             text.push_str("# A rank that fails ends the others at once.\n");
         }
-        text.push_str(&wrap(&self.command_words()));
+        text.push_str(&wrap(&self.command()));
         Ok(text)
     }
 
@@ -322,23 +322,23 @@ impl Script {
         }
     }
 
-    /// The words of the last command, as the shell reads them.
-    fn command_words(&self) -> Vec<String> {
-        let mut words = vec!["srun".to_owned()];
-        words.push(format!("--kill-on-bad-exit={}", u8::from(self.kill_on_bad_exit)));
-        // From 22.05 on srun takes this number from its own command line only.
-        words.push("--cpus-per-task=\"$SLURM_CPUS_PER_TASK\"".to_owned());
-        if let Some(container) = &self.container {
-            words.extend(self.container_words(container));
-        }
-        words.extend(self.program.iter().map(|word| quote(word)));
+    /// The last command: words as the shell reads them, those of srun, of the container, and of the program apart.
+    fn command(&self) -> [Vec<String>; 3] {
+        let srun = vec![
+            "srun".to_owned(),
+            format!("--kill-on-bad-exit={}", u8::from(self.kill_on_bad_exit)),
+            // From 22.05 on srun takes this number from its own command line only.
+            "--cpus-per-task=\"$SLURM_CPUS_PER_TASK\"".to_owned(),
+        ];
+        let container = self.container.as_ref().map_or(Vec::new(), |container| self.container_words(container));
+        let mut program: Vec<String> = self.program.iter().map(|word| quote(word)).collect();
         // In front of the arguments, since one of those may be `--`.
-        words.push("--out=\"$run\"".to_owned());
+        program.push("--out=\"$run\"".to_owned());
         if !self.sweep.is_empty() {
-            words.push("\"$@\"".to_owned());
+            program.push("\"$@\"".to_owned());
         }
-        words.extend(self.arguments.iter().map(|word| quote(word)));
-        words
+        program.extend(self.arguments.iter().map(|word| quote(word)));
+        [srun, container, program]
     }
 
     fn container_words(&self, container: &Container) -> Vec<String> {
@@ -367,24 +367,27 @@ impl Script {
     }
 }
 
-/// Words on lines that end in backslashes, each line but the first indented.
-fn wrap(words: &[String]) -> String {
-    let mut lines = String::new();
-    let mut columns = 0;
-    for word in words {
-        let width = word.chars().count();
-        if columns > 0 && columns + 1 + width + " \\".len() > COLUMNS {
-            lines.push_str(&format!(" \\\n{INDENT}"));
-            columns = INDENT.len();
-        } else if columns > 0 {
-            lines.push(' ');
-            columns += 1;
-        }
-        lines.push_str(word);
-        columns += width;
+/// A command on one line, or each of its parts on lines of its own; lines but the last end in backslashes.
+fn wrap(parts: &[Vec<String>]) -> String {
+    let whole = parts.concat().join(" ");
+    if whole.chars().count() <= COLUMNS {
+        return whole + "\n";
     }
-    lines.push('\n');
-    lines
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        lines.push(String::new());
+        for word in part {
+            let last = lines.last().map_or(0, |line| line.chars().count());
+            if last > 0 && INDENT.len() + last + 1 + word.chars().count() > COLUMNS {
+                lines.push(String::new());
+            }
+            if let Some(line) = lines.last_mut() {
+                line.push_str(if line.is_empty() { "" } else { " " });
+                line.push_str(word);
+            }
+        }
+    }
+    lines.join(&format!(" \\\n{INDENT}")) + "\n"
 }
 
 /// A value as a line of directives has it.

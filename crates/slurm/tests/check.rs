@@ -116,6 +116,30 @@ fn options_of_srun() {
     finds("#!/bin/bash\nsrun python a.py", &[(1, "no --cpus-per-task", "#SBATCH --cpus-per-task")]);
 }
 
+/// As PyTorch's own example of several nodes has it.
+#[test]
+fn torchrun_on_each_node() {
+    let script = "#!/bin/bash
+#SBATCH --ntasks=4
+#SBATCH --nodes=4
+#SBATCH --gpus-per-task=1
+#SBATCH --cpus-per-task=4
+
+nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )
+head_node=${nodes[0]}
+head_node_ip=$(srun --nodes=1 --ntasks=1 -w \"$head_node\" hostname --ip-address)
+
+srun torchrun \\
+--nnodes 4 \\
+--nproc_per_node 1 \\
+--rdzv_endpoint $head_node_ip:29500 \\
+train.py 50 10
+";
+    let inherited = (11, "srun does not take over --cpus-per-task", "srun --cpus-per-task");
+    let waits = (11, "leaves the others waiting", "srun --kill-on-bad-exit=1");
+    finds(script, &[waits, inherited, (14, "port 29500 is every job's", "MASTER_PORT=")]);
+}
+
 #[test]
 fn tasks_and_devices() {
     let product = |says| [(2, says, "leave --ntasks out")];

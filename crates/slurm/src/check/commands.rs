@@ -72,25 +72,32 @@ impl Command {
         base_name(self.words.first().map_or("", String::as_str))
     }
 
-    /// Whether srun is given one of these options: in one word with its value, or alone.
+    /// Whether srun is given one of these options.
     pub(super) fn has_option(&self, names: &[&str]) -> bool {
-        self.own_options().any(|word| {
-            let name = word.split('=').next().unwrap_or_default();
-            let attached = |short: &&str| short.len() == 2 && !name.starts_with("--") && name.starts_with(*short);
-            names.contains(&name) || names.iter().any(attached)
-        })
+        self.option(names).is_some()
     }
 
-    /// The options in front of the program that srun starts, which has options of its own.
-    fn own_options(&self) -> impl Iterator<Item = &String> {
-        let mut is_value = false;
-        let own = self.words.iter().skip(1).take_while(move |word| {
-            let is_option = word.starts_with('-');
-            let own = is_option || is_value;
-            is_value = is_option && takes_next_word(word);
-            own
-        });
-        own.filter(|word| word.starts_with('-'))
+    /// The value that srun is given for one of these options, long or short; empty where there is none. What follows the
+    /// program that srun starts are that program's options.
+    fn option(&self, names: &[&str]) -> Option<&str> {
+        let mut words = self.words.iter().skip(1).map(String::as_str);
+        while let Some(word) = words.next().filter(|word| word.starts_with('-')) {
+            let next = if takes_next_word(word) { words.next() } else { None };
+            let given = names.iter().find_map(|name| Some((name, word.strip_prefix(name)?)));
+            match given.map(|(name, rest)| (name.starts_with("--"), rest.strip_prefix('=').unwrap_or(rest), rest)) {
+                Some((_, _, "")) => return Some(next.unwrap_or_default()),
+                Some((true, value, rest)) if value.len() < rest.len() => return Some(value),
+                Some((false, value, _)) => return Some(value),
+                // A longer name, such as --ntasks-per-node.
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Whether srun starts one task only, as scripts do to ask or to prepare something.
+    pub(super) fn is_single(&self) -> bool {
+        self.option(&["--ntasks", "-n"]) == Some("1")
     }
 
     /// Whether it starts training by itself: Python with a script or module, enmasse, torchrun, a program of this folder.

@@ -12,7 +12,7 @@ pub(super) fn check(directives: &Directives, body: &Body, findings: &mut Vec<Fin
     check_gpus(directives, body, &tasks, findings);
     check_srun(&tasks, body, findings);
     check_folders(directives, body, findings);
-    for srun in body.sruns() {
+    for srun in body.sruns().filter(|srun| tasks.total() == 1 || !srun.is_single()) {
         check_options(srun, &tasks, directives, body, findings);
     }
 }
@@ -133,8 +133,7 @@ fn check_options(srun: &Command, tasks: &Tasks, directives: &Directives, body: &
         let problem = "srun does not take over --cpus-per-task (Slurm 22.05 to 23.02): each task gets one core";
         find(findings, srun.line, problem, "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" ...");
     }
-    // A task may be told on the command line to run once, to prepare something.
-    if tasks.total() > 1 && !srun.has_option(&["--ntasks", "-n"]) {
+    if tasks.total() > 1 {
         if !srun.has_option(KILL) && !body.sets(&["SLURM_KILL_BAD_EXIT"]) {
             let problem = "a task that fails leaves the others waiting for it until the time limit";
             find(findings, srun.line, problem, "srun --kill-on-bad-exit=1 ...");

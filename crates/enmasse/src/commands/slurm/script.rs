@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ArgMatches;
-use enmasse_slurm::{Axis, Container, ContainerRuntime, Element, RunName, Script, ScriptError, SignalAhead, Sweep};
+use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep};
 use enmasse_train::{Devices, Setting, TrainConfig};
 
 use crate::arguments::{given, parse};
@@ -23,19 +23,15 @@ const NOT_SWEPT: [&str; 4] = ["out", "devices", "ranks", "resume"];
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let Some(script) = script(matches)? else { return Ok(()) };
     let text = script.text().map_err(usage)?;
+    let mut output = Output::new(false);
     match matches.get_one::<PathBuf>("to") {
         Some(path) => {
             write_new(path, &text)?;
-            let mut output = Output::new(false);
             output.text(format_args!("submit it: sbatch {}", path.display()));
-            output.finish()
         }
-        None => {
-            let mut output = Output::new(false);
-            output.text(text.trim_end());
-            output.finish()
-        }
+        None => output.text(text.trim_end()),
     }
+    output.finish()
 }
 
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
@@ -55,6 +51,10 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         .ok_or_else(|| Failure::Usage("the arguments of train must be UTF-8 text".to_owned()))?;
     let Some(train) = train_matches(&words)? else { return Ok(None) };
     let config = train_config(&train)?;
+    if config.resume && config.out.is_none() {
+        let message = "--resume: the folder of a new job is new; say which run to go on with by --out";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let sweep = sweep(matches, &words, &train)?;
 
     let text = |name: &str| matches.get_one::<String>(name).cloned();
@@ -153,8 +153,7 @@ fn sweep(matches: &ArgMatches, words: &[String], train: &ArgMatches) -> Result<S
     }
     let sweep = Sweep::new(axes).map_err(usage)?;
     for element in sweep.elements() {
-        let flags = Element::flags(&element);
-        let line: Vec<String> = flags.iter().chain(words).cloned().collect();
+        let line: Vec<String> = element.flags().iter().chain(words).cloned().collect();
         train_matches(&line)?.map(|train| train_config(&train)).transpose()?;
     }
     Ok(sweep)
@@ -269,6 +268,7 @@ mod tests {
         check("--array lr=0.1 rate=3", "--array rate: enmasse train has no such setting");
         check("--array out=a,b", "--array out: the script decides this itself");
         check("--array lr=0.1,0.2 -- --lr 3", "--array lr: the arguments of train set it too; leave one of them out");
+        check("-- --resume", "--resume: the folder of a new job is new; say which run to go on with by --out");
         check("--array-limit 2", "--array-limit: there is no array; name its settings by --array");
         check(
             "-- --devices cpu:4",
