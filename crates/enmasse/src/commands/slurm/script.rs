@@ -278,14 +278,7 @@ mod tests {
             "--signal USR1@60 --no-requeue",
             "--signal USR1@60 with --no-requeue: it asks for a new start, which is refused; say TERM@60",
         );
-        check(
-            "--array epochs=1,x",
-            &train_matches(&["--epochs=x".into()])
-                .and_then(|train| train_config(&train.unwrap()))
-                .unwrap_err()
-                .message()
-                .to_owned(),
-        );
+        check("--array epochs=1,x", "--epochs x: must be a whole number, 1 or more");
         assert!(written("-- --model nonesuch").unwrap_err().contains("nonesuch"));
         assert!(written("data").unwrap_err().contains("data"));
     }
