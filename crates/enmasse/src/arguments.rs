@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_train::{Kind, SETTINGS, Setting, expand_home};
 
-use crate::commands::{FORMATS, launch, slurm};
+use crate::commands::{FORMATS, SELF_TEST, launch, slurm};
 use crate::failure::Failure;
 use crate::launcher_flags;
 
@@ -58,6 +58,7 @@ pub fn command() -> Command {
         .subcommand(launch::command("launch"))
         .subcommand(launch::command(OLD_LAUNCH).hide(true))
         .subcommand(slurm::command())
+        .subcommand(doctor())
 }
 
 /// `enmasse train`.
@@ -198,6 +199,16 @@ fn bench() -> Command {
         .disable_help_subcommand(true)
         .subcommand(step)
         .subcommand(peak)
+}
+
+fn doctor() -> Command {
+    Command::new("doctor")
+        .about("One page for a bug report: this machine, a test of 2 ranks, and why a run failed")
+        .after_help("Exit code 0: no problems; 1: some. No secret is shown: look it over, and publish it.")
+        .arg(Arg::new("run").value_name("RUN").value_parser(path).help("Run folder, of a run that failed"))
+        .arg(Arg::new("data").long("data").value_name("DIR").value_parser(path).help("Look at this data set too"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
+        .arg(Arg::new(SELF_TEST).long(SELF_TEST).hide(true))
 }
 
 /// A run folder or a weights file.

@@ -1,6 +1,7 @@
 //! One module per command.
 
 mod bench;
+mod doctor;
 mod eval;
 mod export;
 pub mod launch;
@@ -16,6 +17,7 @@ use clap::ArgMatches;
 use enmasse_data::shapes;
 use enmasse_train::TrainConfig;
 
+pub use doctor::SELF_TEST;
 pub use export::FORMATS;
 
 use crate::arguments::OLD_LAUNCH;
@@ -34,6 +36,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("launch", matches)) => launch::run(matches, true),
         Some((OLD_LAUNCH, matches)) => launch::run(matches, false),
         Some(("slurm", matches)) => slurm::run(matches),
+        Some(("doctor", matches)) => doctor::run(matches),
         _ => Ok(()),
     }
 }

@@ -1,0 +1,105 @@
+//! `enmasse doctor [RUN]`: one page about this machine, and about why a run failed, for a bug report.
+
+mod bounded;
+mod cgroup;
+mod data;
+mod disk;
+mod environment;
+mod gpu;
+mod lists;
+mod memory;
+mod network;
+mod processor;
+mod report;
+mod self_test;
+
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use enmasse_data::shapes;
+use enmasse_train::utc_time;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use cgroup::Limits;
+use report::Report;
+
+pub use self_test::FLAG as SELF_TEST;
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    if let Some(part) = matches.get_one::<String>(SELF_TEST) {
+        return self_test::play(part);
+    }
+    let path = |name: &str| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
+    let mut report = examine(path("run"), path("data"));
+    report.redact(&environment::secrets(std::env::vars_os()));
+    let mut output = Output::new(matches.get_flag("json"));
+    match output.is_json() {
+        true => output.json(report.to_json()),
+        false => output.text(&report),
+    }
+    output.finish()?;
+    if report.has_problems() { Err(Failure::Told(1)) } else { Ok(()) }
+}
+
+/// Looks at everything, at what tells most first.
+fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
+    let limits = Limits::gather();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let sections = vec![
+        processor::section(&limits),
+        memory::section(&limits),
+        gpu::section(),
+        network::section(&host),
+        environment::section(&|name| std::env::var_os(name)),
+        self_test::section(),
+        data::section(data),
+        disk::section(&places(run)),
+    ];
+    Report { heading: heading(&host), sections }
+}
+
+/// Program, machine, time.
+fn heading(host: &str) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let kernel = rustix::system::uname();
+    let release = read_to_string("/etc/os-release").unwrap_or_default();
+    let system = system_name(&release).unwrap_or("Linux of unknown make");
+    format!(
+        "enmasse {} on {host}: {system}, kernel {} {}; {} UTC",
+        env!("CARGO_PKG_VERSION"),
+        kernel.release().to_string_lossy(),
+        kernel.machine().to_string_lossy(),
+        utc_time(now.as_secs())
+    )
+}
+
+/// `Debian GNU/Linux 12 (bookworm)` out of `/etc/os-release`.
+fn system_name(release: &str) -> Option<&str> {
+    let line = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(line.trim_matches(['"', '\''])).filter(|name| !name.is_empty())
+}
+
+/// Where enmasse writes.
+fn places(run: Option<&Path>) -> Vec<(&'static str, PathBuf)> {
+    let runs = run.map_or_else(|| PathBuf::from("runs"), Path::to_owned);
+    let cache = shapes::default_cache().ok();
+    let mut places = vec![("runs", runs), ("temporary", std::env::temp_dir())];
+    places.extend(cache.map(|cache| ("cache", cache)));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systems() {
+        let check = |text: &str, expected: Option<&str>| assert_eq!(system_name(text), expected);
+        check("NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n", Some("Debian GNU/Linux 12 (bookworm)"));
+        check("PRETTY_NAME=Alpine\n", Some("Alpine"));
+        check("PRETTY_NAME=\"\"\n", None);
+        check("", None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Whether a data set can be used: recognised, with pictures in every class, and readable.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use enmasse_data::{OpenData, OpenOptions, open};
+
+use super::report::{Finding, Section};
+use crate::output::counted;
+
+/// Pictures that are read, evenly over the data set.
+const SAMPLES: usize = 256;
+/// Reading them ends after this time.
+const TIME: Duration = Duration::from_secs(10);
+/// So many pictures that cannot be read are named.
+const NAMED: usize = 5;
+
+pub fn section(root: Option<&Path>) -> Section {
+    let findings = match root {
+        Some(root) => look(root),
+        None => vec![Finding::ok("folder", "none named; --data DIR looks at one")],
+    };
+    Section { title: "data", findings }
+}
+
+fn look(root: &Path) -> Vec<Finding> {
+    let data = match open(root, &OpenOptions::default()) {
+        Ok(data) => data,
+        Err(error) => return vec![Finding::problem("folder", error, "name a folder of class folders, CIFAR or MNIST")],
+    };
+    let mut findings = vec![what(root, &data)];
+    findings.extend(uneven(&data));
+    findings.push(readable(&data));
+    findings
+}
+
+fn what(root: &Path, data: &OpenData) -> Finding {
+    let (train, validation) = (data.train.len(), data.validation.len());
+    let pictures = counted(train + validation, "picture");
+    let classes = counted(data.classes.len(), "class");
+    let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.kind.name());
+    Finding::ok("folder", text).fact("pictures", train + validation).fact("classes", data.classes.len())
+}
+
+/// A note where a class has far fewer pictures than another, since accuracy then hides how it does.
+fn uneven(data: &OpenData) -> Option<Finding> {
+    const RATIO: usize = 10;
+    let mut counts = vec![0usize; data.classes.len()];
+    for set in [&data.train, &data.validation] {
+        for index in 0..set.len() {
+            *counts.get_mut(set.label(index))? += 1;
+        }
+    }
+    let (least, class) = counts.iter().zip(&data.classes).min_by_key(|(count, _)| **count)?;
+    let (most, largest) = counts.iter().zip(&data.classes).max_by_key(|(count, _)| **count)?;
+    let text = format!("class {class} has {least}, class {largest} {most}");
+    let remedy = "look at each class by itself: the accuracy over all hardly shows the small one";
+    (least * RATIO < *most).then(|| Finding::note("balance", text, remedy))
+}
+
+/// Reads some of the pictures.
+fn readable(data: &OpenData) -> Finding {
+    let began = Instant::now();
+    let sets = [&data.train, &data.validation];
+    let total: usize = sets.iter().map(|set| set.len()).sum();
+    let picked =
+        (0..SAMPLES.min(total)).map(|sample| (sample as u128 * total as u128 / SAMPLES.min(total) as u128) as usize);
+    let (mut read, mut bad) = (0, Vec::new());
+    for index in picked {
+        if began.elapsed() > TIME {
+            break;
+        }
+        let set = if index < data.train.len() {
+            data.train.read(index)
+        } else {
+            data.validation.read(index - data.train.len())
+        };
+        read += 1;
+        bad.extend(set.err().map(|error| error.to_string()));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let finding = match bad.len() {
+        0 => Finding::ok("pictures", format!("{read} of {total} were read in {seconds:.1} s, on one thread")),
+        count => {
+            let named = bad.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
+            let more = if count > NAMED { "; ..." } else { "" };
+            let text = format!("{count} of {read} that were tried cannot be used: {named}{more}");
+            Finding::problem(
+                "pictures",
+                text,
+                "repair or remove these files; --convert-rgb takes pictures of other colours",
+            )
+        }
+    };
+    finding.fact("read", read).fact("unreadable", bad.len()).fact("seconds", seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Status;
+    use super::*;
+    use jpeg_encoder::{ColorType, Encoder};
+
+    fn folder(counts: &[(&str, usize)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (class, count) in counts {
+            std::fs::create_dir(root.path().join(class)).unwrap();
+            for number in 0..*count {
+                let file = Encoder::new_file(root.path().join(format!("{class}/{number}.jpg")), 90).unwrap();
+                file.encode(&[7; 8 * 8 * 3], 8, 8, ColorType::Rgb).unwrap();
+            }
+        }
+        root
+    }
+
+    #[test]
+    fn folders() {
+        let check = |counts: &[(&str, usize)], broken: Option<&str>, expected: &[Status]| {
+            let root = folder(counts);
+            broken.into_iter().for_each(|file| std::fs::write(root.path().join(file), "no picture").unwrap());
+            let found: Vec<Status> = look(root.path()).iter().map(|finding| finding.status).collect();
+            assert_eq!(found, expected, "{counts:?} {broken:?}");
+        };
+        use Status::{Note, Ok, Problem};
+        check(&[("a", 6), ("b", 7)], None, &[Ok, Ok]);
+        check(&[("a", 6), ("b", 61)], None, &[Ok, Note, Ok]);
+        check(&[("a", 6), ("b", 60)], None, &[Ok, Ok]);
+        check(&[("a", 6), ("b", 7)], Some("b/2.jpg"), &[Ok, Problem]);
+        check(&[], None, &[Problem]);
+    }
+
+    #[test]
+    fn every_picture_that_is_broken_is_counted() {
+        let root = folder(&[("a", 10), ("b", 10)]);
+        (0..8).for_each(|number| std::fs::write(root.path().join(format!("a/{number}.jpg")), "").unwrap());
+        let finding = look(root.path()).pop().unwrap();
+        assert!(finding.text.starts_with("8 of 20 that were tried cannot be used: "), "{}", finding.text);
+        assert!(finding.text.ends_with("; ...") && finding.text.matches(".jpg").count() >= NAMED, "{}", finding.text);
+    }
+}

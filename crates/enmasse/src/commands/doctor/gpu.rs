@@ -1,0 +1,363 @@
+//! GPUs, their driver and libraries: found, or why not. Nothing is loaded or initialised; files and `nvidia-smi` tell.
+
+use std::collections::BTreeMap;
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::bounded;
+use super::report::{Finding, Section};
+use crate::output::counted;
+
+/// `nvidia-smi` wakes the driver, which may take seconds; longer than this it hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const NVIDIA: &str = "0x10de";
+const AMD: &str = "0x1002";
+
+/// What programs on NVIDIA's GPUs load.
+const LIBRARIES: [(&str, &str); 6] = [
+    ("libcuda.so", "driver"),
+    ("libcudart.so", "CUDA runtime"),
+    ("libnvrtc.so", "NVRTC"),
+    ("libcublasLt.so", "cuBLASLt"),
+    ("libcudnn.so", "cuDNN"),
+    ("libnccl.so", "NCCL"),
+];
+
+pub fn section() -> Section {
+    Section { title: "GPUs", findings: Seen::gather().findings() }
+}
+
+/// What the machine shows of GPUs.
+#[derive(Debug, Default)]
+struct Seen {
+    /// GPUs on the bus, by vendor.
+    nvidia: usize,
+    amd: usize,
+    /// `/proc/driver/nvidia/version`.
+    driver: Option<String>,
+    /// `/dev/nvidia0` and so on.
+    devices: usize,
+    /// What `nvidia-smi` said of each GPU, or why it did not; `None` where there is no such program.
+    smi: Option<Result<String, String>>,
+    /// The highest CUDA version that the driver knows.
+    cuda: Option<String>,
+    /// Path of each library found.
+    libraries: BTreeMap<&'static str, PathBuf>,
+}
+
+impl Seen {
+    fn gather() -> Self {
+        let vendors = vendors();
+        let count = |vendor: &str| vendors.iter().filter(|found| *found == vendor).count();
+        let is_device = |name: &str| name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok());
+        let (smi, cuda) = smi();
+        Seen {
+            nvidia: count(NVIDIA),
+            amd: count(AMD),
+            driver: read_to_string("/proc/driver/nvidia/version").ok(),
+            devices: names(Path::new("/dev")).filter(|name| is_device(name)).count(),
+            smi,
+            cuda,
+            libraries: libraries(&folders()),
+        }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = vec![self.driver_finding()];
+        match &self.smi {
+            Some(Ok(text)) => findings
+                .extend(parse_gpus(text).into_iter().map(|(index, gpu)| Finding::ok(format!("GPU {index}"), gpu))),
+            Some(Err(why)) if self.nvidia > 0 || self.driver.is_some() => {
+                let remedy = "if it names a mismatch, restart the machine: the driver was updated under way";
+                findings.push(Finding::note("nvidia-smi", format!("it fails: {why}"), remedy));
+            }
+            _ => {}
+        }
+        if self.is_there() || self.libraries.len() > 1 {
+            findings.push(self.libraries_finding());
+        }
+        findings
+    }
+
+    fn is_there(&self) -> bool {
+        self.nvidia > 0 || self.driver.is_some() || self.devices > 0
+    }
+
+    fn driver_finding(&self) -> Finding {
+        const HERE: &str = "this build of enmasse computes on the CPU";
+        let version = self.driver.as_deref().map(|text| driver_version(text).unwrap_or("of unknown version"));
+        let on_bus = counted(self.nvidia, "NVIDIA GPU");
+        let finding = match version {
+            None if self.nvidia > 0 => {
+                let text = format!("{on_bus} on the bus, but no driver: /proc/driver/nvidia is missing; {HERE}");
+                Finding::note("driver", text, "install NVIDIA's driver, or in a virtual machine pass the GPU through")
+            }
+            None if self.amd > 0 => Finding::ok(
+                "driver",
+                format!("{}, which enmasse has no code for; {HERE}", counted(self.amd, "AMD GPU")),
+            ),
+            None => Finding::ok("driver", format!("no GPU: none on the bus, and no /proc/driver/nvidia; {HERE}")),
+            Some(version) if self.devices == 0 => {
+                let text =
+                    format!("NVIDIA {version}, but no /dev/nvidia0: this container or job was given no GPU; {HERE}");
+                Finding::note(
+                    "driver",
+                    text,
+                    "start the container with its GPUs (--gpus all), or ask for some (Slurm: --gres=gpu:1)",
+                )
+            }
+            Some(version) => {
+                let cuda = self.cuda.as_ref().map_or(String::new(), |cuda| format!(", CUDA up to {cuda}"));
+                Finding::ok("driver", format!("NVIDIA {version}{cuda}; {}; {HERE}", counted(self.devices, "device")))
+            }
+        };
+        finding.fact("nvidia_gpus", self.nvidia).fact("version", version).fact("devices", self.devices)
+    }
+
+    fn libraries_finding(&self) -> Finding {
+        let found = |(file, name): &(&str, &str)| {
+            let path = self.libraries.get(file)?;
+            let version = path.file_name().and_then(|file| file.to_str()).and_then(library_version).unwrap_or_default();
+            Some(format!("{name} {version} ({})", path.display()).replace("  ", " "))
+        };
+        let texts: Vec<String> = LIBRARIES.iter().filter_map(found).collect();
+        let missing: Vec<&str> =
+            LIBRARIES.iter().filter(|(file, _)| !self.libraries.contains_key(file)).map(|(_, name)| *name).collect();
+        let text = match (texts.is_empty(), missing.is_empty()) {
+            (true, _) => "none found".to_owned(),
+            (_, true) => texts.join(", "),
+            _ => format!("{}; not found: {}", texts.join(", "), missing.join(", ")),
+        };
+        let finding = match missing.as_slice() {
+            [] => Finding::ok("libraries", text),
+            _ => Finding::note(
+                "libraries",
+                text,
+                "install them, or name their folder in LD_LIBRARY_PATH, before computing on GPUs",
+            ),
+        };
+        finding.fact("missing", missing)
+    }
+}
+
+/// The vendor of each display or 3-D controller on the PCI bus.
+fn vendors() -> Vec<String> {
+    let root = Path::new("/sys/bus/pci/devices");
+    let read =
+        |device: &str, file: &str| read_to_string(root.join(device).join(file)).unwrap_or_default().trim().to_owned();
+    let controllers = names(root).filter(|device| read(device, "class").starts_with("0x03"));
+    controllers.map(|device| read(&device, "vendor")).collect()
+}
+
+/// The entries of a folder; none where it cannot be read.
+fn names(folder: &Path) -> impl Iterator<Item = String> {
+    read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// Asks `nvidia-smi` for its GPUs, and for the CUDA version.
+fn smi() -> (Option<Result<String, String>>, Option<String>) {
+    let ask = |arguments: &[&str]| bounded::run(Command::new("nvidia-smi").args(arguments), PATIENCE);
+    let list = ["--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits"];
+    match ask(&list) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => (None, None),
+        Err(error) => (Some(Err(error.to_string())), None),
+        Ok(ended) if ended.is_success() => {
+            let cuda = ask(&[]).ok().filter(|ended| ended.is_success()).and_then(|ended| cuda_version(&ended.stdout));
+            (Some(Ok(ended.stdout)), cuda)
+        }
+        Ok(ended) => {
+            let late = format!("no answer within {} s", PATIENCE.as_secs());
+            let why = if ended.status.is_none() { late } else { ended.last_line().unwrap_or("no word").to_owned() };
+            (Some(Err(why)), None)
+        }
+    }
+}
+
+/// `0, NVIDIA H200, 143771, 9.0` of each line, as the number and a description.
+fn parse_gpus(text: &str) -> Vec<(String, String)> {
+    let gpu = |line: &str| {
+        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+        let [index, name, memory, capability] = fields.as_slice() else { return None };
+        Some(((*index).to_owned(), format!("{name}, {memory} MiB, compute capability {capability}")))
+    };
+    text.lines().filter_map(gpu).collect()
+}
+
+/// `12.4` out of the head of the table, `| NVIDIA-SMI 550.54 ... CUDA Version: 12.4 |`.
+fn cuda_version(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("CUDA Version:")?;
+    Some(rest.split_whitespace().next()?.to_owned()).filter(|version| is_version(version))
+}
+
+/// `550.54.15` out of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`.
+fn driver_version(text: &str) -> Option<&str> {
+    text.lines().next()?.split_whitespace().find(|word| word.contains('.') && is_version(word))
+}
+
+/// `9.1.0` out of `libcudnn.so.9.1.0`.
+fn library_version(file: &str) -> Option<&str> {
+    file.split_once(".so.").map(|(_, version)| version).filter(|version| is_version(version))
+}
+
+fn is_version(text: &str) -> bool {
+    !text.is_empty() && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Where libraries usually lie.
+fn folders() -> Vec<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&listed).filter(|path| path.is_absolute()).collect();
+    for (name, below) in [("CUDA_HOME", "lib64"), ("CUDA_PATH", "lib64"), ("CONDA_PREFIX", "lib")] {
+        folders.extend(variable(name).map(|root| root.join(below)));
+    }
+    for file in names(Path::new("/etc/ld.so.conf.d")) {
+        let text = read_to_string(Path::new("/etc/ld.so.conf.d").join(file)).unwrap_or_default();
+        folders.extend(configured_folders(&text));
+    }
+    let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    folders.extend([&machine, "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda/lib64"].map(PathBuf::from));
+    // The wheels of Python bring their own.
+    for root in variable("VIRTUAL_ENV").iter() {
+        for python in names(&root.join("lib")) {
+            let wheels = root.join("lib").join(python).join("site-packages/nvidia");
+            folders.extend(names(&wheels).map(|wheel| wheels.join(wheel).join("lib")));
+        }
+    }
+    folders
+}
+
+/// The folders that a file of `ld.so.conf.d` names.
+fn configured_folders(text: &str) -> Vec<PathBuf> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    lines.filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
+}
+
+/// The first file of each library, with every link followed, since the last name has the whole version.
+fn libraries(folders: &[PathBuf]) -> BTreeMap<&'static str, PathBuf> {
+    let mut found = BTreeMap::new();
+    for folder in folders {
+        let mut files: Vec<String> = names(folder).filter(|name| name.starts_with("lib")).collect();
+        files.sort();
+        for (library, _) in LIBRARIES {
+            let is_it = |file: &&String| {
+                file.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            // The longest name is that of the file, the shorter ones are links to it.
+            if let Some(file) = files.iter().filter(is_it).max_by_key(|file| file.len()) {
+                let path = folder.join(file);
+                found.entry(library).or_insert_with(|| path.canonicalize().unwrap_or(path));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Status;
+    use super::*;
+
+    #[test]
+    fn versions() {
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version: 12.2";
+        let open =
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)";
+        let check = |text: &str, expected: Option<&str>| assert_eq!(driver_version(text), expected);
+        check(closed, Some("535.104.05"));
+        check(open, Some("570.86.15"));
+        check("", None);
+        check("NVRM version: none", None);
+        let check = |text: &str, expected: Option<&str>| assert_eq!(cuda_version(text).as_deref(), expected);
+        check("| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4     |", Some("12.4"));
+        check("| CUDA Version: N/A |", None);
+        check("CUDA Version:", None);
+        let check = |file: &str, expected: Option<&str>| assert_eq!(library_version(file), expected);
+        check("libcudnn.so.9.1.0", Some("9.1.0"));
+        check("libnccl.so.2", Some("2"));
+        check("libcuda.so", None);
+        check("libcuda.so.x", None);
+    }
+
+    #[test]
+    fn gpus() {
+        let text = "0, NVIDIA H200, 143771, 9.0\n1, NVIDIA H200, 143771, 9.0\n\nno devices were found\n";
+        let found = parse_gpus(text);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[1], ("1".to_owned(), "NVIDIA H200, 143771 MiB, compute capability 9.0".to_owned()));
+    }
+
+    #[test]
+    fn found_or_why_not() {
+        let driver = || Some("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue".to_owned());
+        let check = |seen: Seen, expected: &[(Status, &str)]| {
+            let findings = seen.findings();
+            let found: Vec<_> = findings.iter().map(|finding| (finding.status, finding.text.as_str())).collect();
+            assert_eq!(found.len(), expected.len(), "{found:?}");
+            for ((status, text), (expected, mention)) in found.iter().zip(expected) {
+                assert!(status == expected && text.contains(mention), "{text}: {mention}");
+            }
+        };
+        check(Seen::default(), &[(Status::Ok, "no GPU: none on the bus")]);
+        check(Seen { amd: 1, ..Seen::default() }, &[(Status::Ok, "1 AMD GPU")]);
+        check(
+            Seen { nvidia: 2, ..Seen::default() },
+            &[(Status::Note, "2 NVIDIA GPUs on the bus, but no driver"), (Status::Note, "none found")],
+        );
+        check(
+            Seen { driver: driver(), ..Seen::default() },
+            &[(Status::Note, "NVIDIA 550.54.15, but no /dev/nvidia0"), (Status::Note, "none found")],
+        );
+        let mut libraries: BTreeMap<_, _> = LIBRARIES.iter().map(|(file, _)| (*file, PathBuf::from(file))).collect();
+        libraries.insert("libcudnn.so", "/usr/lib/libcudnn.so.9.1.0".into());
+        let whole = || Seen {
+            nvidia: 1,
+            driver: driver(),
+            devices: 1,
+            smi: Some(Ok("0, NVIDIA H200, 143771, 9.0\n".to_owned())),
+            cuda: Some("12.4".to_owned()),
+            libraries: libraries.clone(),
+            ..Seen::default()
+        };
+        check(
+            whole(),
+            &[
+                (Status::Ok, "NVIDIA 550.54.15, CUDA up to 12.4; 1 device; "),
+                (Status::Ok, "NVIDIA H200, 143771 MiB"),
+                (Status::Ok, "cuDNN 9.1.0 (/usr/lib/libcudnn.so.9.1.0), NCCL (libnccl.so)"),
+            ],
+        );
+        let mut lacking = whole();
+        lacking.libraries.remove("libnccl.so");
+        lacking.smi = Some(Err("Driver/library version mismatch".to_owned()));
+        check(
+            lacking,
+            &[
+                (Status::Ok, "550.54.15"),
+                (Status::Note, "it fails: Driver/library version mismatch"),
+                (Status::Note, "; not found: NCCL"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_file_behind_the_links_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        for file in ["libcudnn.so.9.1.0", "libcudnn_graph.so.9.1.0", "libnccl.so.2"] {
+            std::fs::write(folder.path().join(file), "").unwrap();
+        }
+        std::os::unix::fs::symlink("libcudnn.so.9.1.0", folder.path().join("libcudnn.so.9")).unwrap();
+        std::fs::write(other.path().join("libnccl.so.2.9"), "").unwrap();
+        let found = libraries(&[folder.path().to_owned(), PathBuf::from("/nowhere"), other.path().to_owned()]);
+        let names: Vec<_> = found.values().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["libcudnn.so.9.1.0", "libnccl.so.2"]);
+        assert_eq!(
+            configured_folders("# a\n/usr/x # b\ninclude /etc/*.conf\n\n/y\n"),
+            [PathBuf::from("/usr/x"), "/y".into()]
+        );
+    }
+}

@@ -1,0 +1,37 @@
+//! The kernel's lists of numbers: `0-3,8`.
+
+/// The numbers of a list, in its order; `None` where it is none. An empty list has none.
+pub fn parse_list(text: &str) -> Option<Vec<usize>> {
+    /// No machine has as many cores; a longer list is no list of cores.
+    const MOST: usize = 1 << 16;
+    let mut numbers = Vec::new();
+    for piece in text.trim().split(',').filter(|piece| !piece.is_empty()) {
+        let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last < first || last - first >= MOST || numbers.len() + (last - first) >= MOST {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        let check =
+            |text: &str, expected: Option<&[usize]>| assert_eq!(parse_list(text).as_deref(), expected, "{text}");
+        check("0-1\n", Some(&[0, 1]));
+        check("0,2-4,9", Some(&[0, 2, 3, 4, 9]));
+        check("\n", Some(&[]));
+        check("3", Some(&[3]));
+        check("4-2", None);
+        check("0-99999999999", None);
+        check("0-70000", None);
+        check("a", None);
+        check("1-", None);
+    }
+}

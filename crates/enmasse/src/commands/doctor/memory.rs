@@ -1,0 +1,151 @@
+//! Memory and the other limits that the kernel sets to this process.
+
+use std::fs::read_to_string;
+
+use rustix::process::{Resource, getrlimit};
+
+use super::cgroup::Limits;
+use super::report::{Finding, Section};
+use crate::output::counted;
+
+const MIB: u64 = 1 << 20;
+
+/// Less than this is not enough for any training.
+const LEAST: u64 = 256 * MIB;
+/// Less than this is not enough for resnet34 in batches of 32 at 224 pixels.
+const LITTLE: u64 = 2048 * MIB;
+/// A rank opens tens of files: its data set's, sockets to other ranks, logs.
+const FEW_FILES: u64 = 1024;
+
+pub fn section(limits: &Limits) -> Section {
+    let mut findings = vec![match Memory::parse(&read_to_string("/proc/meminfo").unwrap_or_default()) {
+        Some(memory) => memory.finding(limits),
+        None => Finding::note("memory", "the kernel does not say how much there is", "check that /proc is mounted"),
+    }];
+    findings.extend(limits.killed_for_memory.filter(|&count| count > 0).map(killed));
+    findings.push(open_files(getrlimit(Resource::Nofile).current));
+    Section { title: "memory and limits", findings }
+}
+
+/// Bytes, from `/proc/meminfo`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    total: u64,
+    available: u64,
+    swap: u64,
+}
+
+impl Memory {
+    fn parse(text: &str) -> Option<Self> {
+        let bytes = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+        };
+        let total = bytes("MemTotal")?;
+        // Kernels before 3.14 lack MemAvailable.
+        let available = bytes("MemAvailable").or_else(|| bytes("MemFree"))?;
+        Some(Memory { total, available, swap: bytes("SwapTotal").unwrap_or(0) })
+    }
+
+    fn finding(&self, limits: &Limits) -> Finding {
+        let Memory { total, available, swap } = *self;
+        let mut text = format!("{} available of {}", size(available), size(total));
+        let left = match limits.memory {
+            Some((limit, used)) if limit < total => {
+                text.push_str(&format!("; the control group may have {}, and has {}", size(limit), size(used)));
+                // What the group holds of files yields; only a lower bound of what is left is known.
+                available.min(limit.saturating_sub(used))
+            }
+            _ => available,
+        };
+        text.push_str(&match swap {
+            0 => "; no swap".to_owned(),
+            _ => format!("; {} of swap", size(swap)),
+        });
+        let finding = match left {
+            0..LEAST => Finding::problem("memory", text, "end other programs, or ask for more memory (Slurm: --mem)"),
+            LEAST..LITTLE => {
+                Finding::note("memory", text, "choose a small --batch, or ask for more memory (Slurm: --mem)")
+            }
+            _ => Finding::ok("memory", text),
+        };
+        finding.fact("total_bytes", total).fact("available_bytes", available).fact("left_bytes", left)
+    }
+}
+
+fn killed(count: u64) -> Finding {
+    let text = format!(
+        "the kernel has killed {} of this control group for want of memory",
+        counted(count as usize, "process")
+    );
+    Finding::note("killed", text, "ask for more memory (Slurm: --mem), or lower --batch or the number of ranks")
+        .fact("killed", count)
+}
+
+/// `None`: no limit.
+fn open_files(limit: Option<u64>) -> Finding {
+    let finding = match limit {
+        Some(limit) if limit < FEW_FILES => {
+            let remedy = format!("raise it: ulimit -n {FEW_FILES}");
+            Finding::note("open files", format!("at most {limit} at a time"), remedy)
+        }
+        Some(limit) => Finding::ok("open files", format!("at most {limit} at a time")),
+        None => Finding::ok("open files", "without limit"),
+    };
+    finding.fact("limit", limit)
+}
+
+/// Bytes for people: MiB up to 10 GiB, then GiB.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0..MIB => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        MIB..10_737_418_240 => format!("{} MiB", bytes / MIB),
+        _ => format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Status;
+    use super::*;
+
+    #[test]
+    fn meminfo() {
+        let check = |text: &str, expected: Option<[u64; 3]>| {
+            let expected = expected.map(|[total, available, swap]| Memory { total, available, swap });
+            assert_eq!(Memory::parse(text), expected, "{text}");
+        };
+        check(
+            "MemTotal:       100 kB\nMemFree: 5 kB\nMemAvailable:    50 kB\nSwapTotal: 1 kB\n",
+            Some([102_400, 51_200, 1024]),
+        );
+        check("MemTotal: 100 kB\nMemFree: 5 kB\n", Some([102_400, 5120, 0]));
+        check("MemTotal: 100 MB\nMemAvailable: 50 kB\n", None);
+        check("MemTotal: 99999999999999999999 kB\nMemAvailable: 50 kB\n", None);
+        check("MemTotal: 18446744073709551615 kB\nMemAvailable: 50 kB\n", None);
+        check("", None);
+    }
+
+    #[test]
+    fn findings() {
+        let gib = |count: u64| count << 30;
+        let check = |available, memory: Option<(u64, u64)>, status: Status, expected: &str| {
+            let limits = Limits { memory, ..Limits::default() };
+            let found = Memory { total: gib(32), available, swap: 0 }.finding(&limits);
+            assert_eq!((found.status, found.text.as_str()), (status, expected));
+        };
+        check(gib(20), None, Status::Ok, "20.0 GiB available of 32.0 GiB; no swap");
+        check(gib(1), None, Status::Note, "1024 MiB available of 32.0 GiB; no swap");
+        check(gib(0), None, Status::Problem, "0.0 KiB available of 32.0 GiB; no swap");
+        let text = "20.0 GiB available of 32.0 GiB; the control group may have 4096 MiB, and has 3072 MiB; no swap";
+        check(gib(20), Some((gib(4), gib(3))), Status::Note, text);
+        let text = "20.0 GiB available of 32.0 GiB; the control group may have 4096 MiB, and has 5120 MiB; no swap";
+        check(gib(20), Some((gib(4), gib(5))), Status::Problem, text);
+        // A limit beyond the machine is none.
+        check(gib(20), Some((gib(64), gib(3))), Status::Ok, "20.0 GiB available of 32.0 GiB; no swap");
+        assert_eq!(open_files(Some(256)).status, Status::Note);
+        assert_eq!(open_files(Some(1024)).status, Status::Ok);
+        assert_eq!(open_files(None).status, Status::Ok);
+        assert!(killed(2).text.contains("killed 2 processes"));
+    }
+}

@@ -1,0 +1,209 @@
+//! Two ranks that reduce numbers together, as processes of this program: what training needs of the machine.
+//!
+//! The doctor starts a launcher, which starts the ranks; so that whatever happens to them, one process is to be ended, and
+//! the others end with it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use enmasse_comm::{CauseKind, Group, Rendezvous, TransportChoice};
+use enmasse_launch::{Job, Output, Store};
+use serde_json::{Value, json};
+
+use super::bounded::{self, Ended};
+use super::environment::LAUNCHER_VARIABLES;
+use super::report::{Finding, Section};
+use crate::failure::Failure;
+use crate::output::{self, say};
+
+/// The hidden flag by which the program is started for a part of the test.
+pub const FLAG: &str = "self-test";
+
+/// One transport takes so long at most.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Sooner than that, so that the ranks can say why.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Reductions of one number, for the time that a single one takes.
+const SMALL: usize = 200;
+/// Numbers of a large reduction: 16 MiB in f32, as much as a bucket of gradients or a few.
+const NUMBERS: usize = 4 << 20;
+/// How many of these.
+const LARGE: usize = 5;
+
+/// What carries the bytes, and the part that a process plays.
+const PARTS: [(&str, TransportChoice); 2] = [("shared memory", TransportChoice::Shared), ("TCP", TransportChoice::Tcp)];
+
+pub fn section() -> Section {
+    let findings = PARTS.iter().enumerate().map(|(number, (name, _))| test(name, number)).collect();
+    Section { title: "all-reduce of 2 ranks", findings }
+}
+
+fn test(name: &'static str, number: usize) -> Finding {
+    let remedy = "look at the other findings; if they do not explain it, please report it with this page";
+    let ended = match command(&format!("launch-{number}")).and_then(|mut command| bounded::run(&mut command, DEADLINE))
+    {
+        Ok(ended) => ended,
+        Err(error) => return Finding::problem(name, format!("cannot start this program again: {error}"), remedy),
+    };
+    match result(&ended) {
+        Ok(Times { join, small, large }) => {
+            let rate = (NUMBERS * size_of::<f32>()) as f64 / large / 1e9;
+            let text = format!(
+                "right; joined after {:.0} ms, one number takes {:.1} us, 16 MiB take {:.1} ms ({rate:.2} GB/s)",
+                join * 1e3,
+                small * 1e6,
+                large * 1e3
+            );
+            Finding::ok(name, text).fact("join_s", join).fact("small_s", small).fact("large_s", large)
+        }
+        Err(why) => Finding::problem(name, why, remedy),
+    }
+}
+
+/// This program in one part of the test, without the place that a launcher may have given to the doctor itself.
+fn command(part: &str) -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("doctor").arg(format!("--{FLAG}={part}"));
+    for name in LAUNCHER_VARIABLES {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+/// Seconds.
+struct Times {
+    /// From the start of a rank's own code to the group.
+    join: f64,
+    /// The reduction of one number.
+    small: f64,
+    /// The reduction of [`NUMBERS`].
+    large: f64,
+}
+
+/// What rank 0 has measured, or why it has not.
+fn result(ended: &Ended) -> Result<Times, String> {
+    let said = ended.last_line().map(|line| line.trim_start_matches("error: "));
+    if ended.status.is_none() {
+        return Err(format!("no result within {} s: {}", DEADLINE.as_secs(), said.unwrap_or("nothing was said")));
+    }
+    if !ended.is_success() {
+        return Err(said.unwrap_or("it failed without a word").to_owned());
+    }
+    let measured = || -> Option<Times> {
+        let object: Value = serde_json::from_str(ended.stdout.trim()).ok()?;
+        let number = |name: &str| object[name].as_f64();
+        Some(Times { join: number("join")?, small: number("small")?, large: number("large")? })
+    };
+    measured().ok_or_else(|| format!("no figures came of it, but {:?}", ended.stdout.trim()))
+}
+
+/// Plays a part of the test; every other word is an error.
+pub fn play(part: &str) -> Result<(), Failure> {
+    let unknown = || Failure::Usage(format!("--{FLAG} {part}: is the doctor's own, and no part of its test"));
+    let (role, number) = part.split_once('-').ok_or_else(unknown)?;
+    let index: usize = number.parse().map_err(|_| unknown())?;
+    let (_, transport) = PARTS.get(index).ok_or_else(unknown)?;
+    match role {
+        "launch" => launch(number),
+        "rank" => rank(*transport),
+        _ => Err(unknown()),
+    }
+}
+
+fn launch(number: &str) -> Result<(), Failure> {
+    let program = std::env::current_exe().map_err(Failure::error)?;
+    let arguments = ["doctor".to_owned(), format!("--{FLAG}=rank-{number}")];
+    let job = Job::new(program, 2).args(arguments).store(Store::Inherited).output(Output::RankZero);
+    let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
+    match outcome.report() {
+        None => Ok(()),
+        Some(report) => {
+            say(report);
+            Err(Failure::Told(1))
+        }
+    }
+}
+
+fn rank(transport: TransportChoice) -> Result<(), Failure> {
+    let began = Instant::now();
+    let mut rendezvous = Rendezvous::from_environment().map_err(Failure::error)?;
+    (rendezvous.transport, rendezvous.join_timeout) = (transport, JOIN_TIMEOUT);
+    let group = rendezvous.join().map_err(Failure::error)?;
+    let join = began.elapsed().as_secs_f64();
+    let (small, large) = measure(&group)?;
+    if group.is_main() {
+        let mut output = output::Output::new(true);
+        output.json(json!({ "join": join, "small": small, "large": large }));
+        output.finish()?;
+    }
+    group.barrier().map_err(Failure::error)
+}
+
+/// Seconds of a small and of a large reduction, the median of several; an error where a sum is not what it must be.
+fn measure(group: &Group) -> Result<(f64, f64), Failure> {
+    let ranks = group.world_size();
+    let own = |rank: usize, index: usize| ((rank + 1) * (index % 7 + 1)) as f32;
+    let time = |numbers: &mut [f32]| -> Result<f64, Failure> {
+        let rank = group.rank();
+        numbers.iter_mut().enumerate().for_each(|(index, number)| *number = own(rank, index));
+        group.barrier().map_err(Failure::error)?;
+        let began = Instant::now();
+        group.all_reduce(numbers).map_err(Failure::error)?;
+        let seconds = began.elapsed().as_secs_f64();
+        // Small whole numbers: their sums are exact.
+        let expected = |index: usize| (0..ranks).map(|rank| own(rank, index)).sum::<f32>();
+        match numbers.iter().enumerate().find(|&(index, &number)| number != expected(index)) {
+            None => Ok(seconds),
+            Some((index, number)) => {
+                let message = format!("the sum of number {index} is {number}, and should be {}", expected(index));
+                group.abort(group.own_cause(CauseKind::Error, message.clone()));
+                Err(Failure::Error(message))
+            }
+        }
+    };
+    let median = |count: usize, numbers: &mut [f32]| -> Result<f64, Failure> {
+        let mut seconds = (0..count).map(|_| time(numbers)).collect::<Result<Vec<_>, _>>()?;
+        seconds.sort_unstable_by(f64::total_cmp);
+        Ok(seconds[count / 2])
+    };
+    Ok((median(SMALL, &mut [0.0])?, median(LARGE, &mut vec![0.0; NUMBERS])?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn results() {
+        let check = |status: Option<i32>, stdout: &str, stderr: &str, expected: Result<f64, &str>| {
+            let status = status.map(|code| ExitStatus::from_raw(code << 8));
+            let ended = Ended { status, stdout: stdout.to_owned(), stderr: stderr.to_owned() };
+            assert_eq!(result(&ended).map(|times| times.large), expected.map_err(str::to_owned));
+        };
+        check(Some(0), "{\"join\":0.1,\"small\":1e-6,\"large\":0.25}\n", "", Ok(0.25));
+        check(Some(0), "{\"join\":0.1}\n", "", Err("no figures came of it, but \"{\\\"join\\\":0.1}\""));
+        check(Some(0), "", "", Err("no figures came of it, but \"\""));
+        check(Some(1), "", "error: rank 1 fell silent\n", Err("rank 1 fell silent"));
+        check(Some(1), "", "", Err("it failed without a word"));
+        check(None, "", "warning: slow\n", Err("no result within 10 s: warning: slow"));
+        check(None, "", "", Err("no result within 10 s: nothing was said"));
+    }
+
+    #[test]
+    fn sums_are_checked_between_threads_too() {
+        let ranks = enmasse_launch::spawn(2, |group| {
+            measure(&group).map_err(|failure| failure.message().to_owned()).map(|(small, large)| small + large)
+        });
+        assert!(ranks.unwrap().into_iter().all(|seconds| seconds > 0.0));
+    }
+
+    #[test]
+    fn other_parts_are_refused() {
+        for part in ["", "rank", "rank-2", "launch-x", "play-0"] {
+            assert!(matches!(play(part), Err(Failure::Usage(_))), "{part}");
+        }
+    }
+}
