@@ -4,6 +4,7 @@ mod arguments;
 mod attempt;
 mod commands;
 mod failure;
+mod failure_record;
 mod interrupt;
 mod launched;
 mod launcher_flags;

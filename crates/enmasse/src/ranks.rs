@@ -12,6 +12,7 @@ use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
 use crate::attempt::attempt;
 use crate::failure::{Failure, REQUEUED, TERMINATED};
+use crate::failure_record::FailureRecord;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
 use crate::settings::{self, cores};
@@ -142,7 +143,7 @@ pub fn host(
         (_, RankKind::Process) => {
             // The launcher hears of them from here on, and stops the ranks.
             drop(interrupts);
-            let result = processes(ranks, command(), output);
+            let result = processes(ranks, command(), output, folder);
             folder.into_iter().for_each(clear);
             result
         }
@@ -167,7 +168,7 @@ fn threads(ranks: usize, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> 
     }
 }
 
-fn processes(ranks: usize, command: Vec<OsString>, output: Output) -> Result<(), Failure> {
+fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Option<&Path>) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
     let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
@@ -175,6 +176,9 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output) -> Result<(),
     if let Some(code) = stopped(&outcome) {
         // The first rank has said so.
         return Err(Failure::Told(code));
+    }
+    if let (Some(folder), Some(record)) = (folder, FailureRecord::of_outcome(&outcome)) {
+        record.keep(folder);
     }
     if let Some(story) = story(&outcome) {
         let _ = writeln!(std::io::stderr(), "{story}");

@@ -2,7 +2,12 @@
 
 mod common;
 
-use common::{Ended, finish, pictures, program};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Ended, Running, enmasse, finish, pictures, program, send};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// The findings of a section.
@@ -102,5 +107,101 @@ fn no_secret_is_shown() {
         for secret in secrets {
             assert!(!ended.stdout.contains(secret) && !ended.stderr.contains(secret), "{secret}: {ended:?}");
         }
+    }
+}
+
+/// What the doctor says of a run folder.
+fn diagnosis(run: &Path) -> Value {
+    report(&finish(program().args(["doctor", "--json"]).arg(run)))
+}
+
+/// The arguments of a tiny run.
+fn train(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
+    let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--lr", "0.001", "--json", "--out"];
+    let words = ["train", data.to_str().unwrap()].into_iter().chain(fixed).chain([run.to_str().unwrap()]);
+    words.chain(others.iter().copied()).map(str::to_owned).collect()
+}
+
+const ENDLESS: [&str; 4] = ["--epochs", "1000000", "--save-every", "1"];
+
+#[test]
+fn a_killed_rank_is_the_root_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let arguments = |others: &[&str]| train(&data, &run, others);
+    let mut running = Running::start(program().args(arguments(&[&ENDLESS[..], &["--devices", "cpu:3"]].concat())));
+    running.line();
+    let working = diagnosis(&run);
+    // Where the table of locks names another device (overlay), a run at work looks like one that was killed.
+    assert!(["state", "root cause"].iter().any(|name| findings(&working, "run")[0]["name"] == *name), "{working}");
+    let victim = running.children()[1];
+    send(victim, Signal::KILL);
+    running.finish();
+
+    let report = diagnosis(&run);
+    let cause = &findings(&report, "run")[0];
+    assert_eq!((&cause["name"], &cause["status"]), (&"root cause".into(), &"problem".into()), "{cause}");
+    assert_eq!((&cause["facts"]["rank"], &cause["facts"]["signal"]), (&1.into(), &9.into()), "{cause}");
+    let text = cause["text"].as_str().unwrap();
+    assert!(text.contains(&format!("(process {victim}) was killed by signal 9 (SIGKILL)")), "{text}");
+    assert!(cause["remedy"].as_str().unwrap().ends_with("go on by --resume"), "{cause}");
+    assert_eq!(finding(&report, "run", "ranks")["facts"]["world_size"], 3);
+    common::assert_whole(&run);
+
+    // The run goes on and ends: what was is past.
+    enmasse(&arguments(&["--epochs", "2", "--devices", "cpu:2", "--resume"])).well();
+    let report = diagnosis(&run);
+    assert_eq!(findings(&report, "run")[0]["text"], "the run has ended well", "{report}");
+    assert_eq!(finding(&report, "run", "ranks")["facts"]["world_size"], 2);
+    assert!(finding(&report, "run", "earlier")["text"].as_str().unwrap().contains("signal 9"), "{report}");
+}
+
+#[test]
+fn ranks_of_other_launchers_leave_a_record_or_their_logs() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    for victim in 0..2 {
+        let run = folder.path().join(format!("run{victim}"));
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: usize| {
+            let mut command: Command = program();
+            command.args(train(&data, &run, &ENDLESS)).env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+            Running::start(command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string()))
+        };
+        let mut ranks = [start(0), start(1)];
+        ranks[0].line();
+        ranks[victim].signal(Signal::KILL);
+        ranks.into_iter().for_each(|rank| drop(rank.finish()));
+        // Rank 0 writes for all; where it is the one that is gone, the other's log names it.
+        assert_eq!(run.join("logs/failure.json").exists(), victim == 1);
+        let report = diagnosis(&run);
+        let cause = &findings(&report, "run")[0];
+        assert_eq!((&cause["facts"]["rank"], &cause["facts"]["kind"]), (&victim.into(), &"exited".into()), "{cause}");
+        assert!(cause["text"].as_str().unwrap().starts_with(&format!("rank {victim} on host ")), "{cause}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_told_in_its_own_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    for kind in ["process", "thread"] {
+        let run = folder.path().join(kind);
+        let ended = enmasse(&train(&data, &run, &["--lr", "1e30", "--devices", "cpu:2", "--ranks", kind]));
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let report = diagnosis(&run);
+        let cause = &findings(&report, "run")[0];
+        assert!(cause["text"].as_str().unwrap().contains("non-finite loss"), "{cause}");
+        assert!(report["problems"].as_u64() >= Some(1), "{report}");
+    }
+}
+
+#[test]
+fn folders_that_hold_no_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for run in [folder.path().to_owned(), folder.path().join("nowhere")] {
+        let report = diagnosis(&run);
+        assert_eq!(findings(&report, "run")[0]["status"], "problem", "{report}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -9,9 +9,12 @@ mod gpu;
 mod lists;
 mod memory;
 mod network;
+mod past_run;
 mod processor;
+mod rank_end;
 mod report;
 mod self_test;
+mod story;
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -23,7 +26,7 @@ use enmasse_train::utc_time;
 use crate::failure::Failure;
 use crate::output::Output;
 use cgroup::Limits;
-use report::Report;
+use report::{Report, Section};
 
 pub use self_test::FLAG as SELF_TEST;
 
@@ -47,7 +50,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
     let limits = Limits::gather();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let sections = vec![
+    let mut sections: Vec<Section> = run.map(past_run::section).into_iter().collect();
+    sections.extend([
         processor::section(&limits),
         memory::section(&limits),
         gpu::section(),
@@ -56,7 +60,7 @@ fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
         self_test::section(),
         data::section(data),
         disk::section(&places(run)),
-    ];
+    ]);
     Report { heading: heading(&host), sections }
 }
 
@@ -71,7 +75,7 @@ fn heading(host: &str) -> String {
         env!("CARGO_PKG_VERSION"),
         kernel.release().to_string_lossy(),
         kernel.machine().to_string_lossy(),
-        utc_time(now.as_secs())
+        rank_end::clock(&utc_time(now.as_secs()))
     )
 }
 

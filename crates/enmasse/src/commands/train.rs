@@ -16,6 +16,7 @@ use enmasse_train::{
 
 use crate::attempt::attempt;
 use crate::failure::Failure;
+use crate::failure_record::keep_failure;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::LauncherFlags;
 use crate::output::{Output, counted};
@@ -228,6 +229,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         Err(error) => {
             let failure = Failure::from(error);
             reporter.failed(&failure);
+            keep_failure(config.out.as_deref(), rank, &failure);
             Err(failure)
         }
     }

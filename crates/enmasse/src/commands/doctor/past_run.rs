@@ -1,0 +1,170 @@
+//! A run folder as a patient: what its files tell of how the run ended, and whether it can go on.
+
+use std::fs::{File, read_dir, read_to_string};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use enmasse_train::RunPaths;
+use rustix::fs::{major, minor};
+use serde_json::Value;
+
+use super::rank_end::{RankEnd, read_log};
+use super::report::{Finding, Section};
+use super::story::Evidence;
+use crate::failure_record::FailureRecord;
+
+/// The end of a log that is read: the latest attempt lies there.
+const LOG_TAIL: u64 = 1 << 20;
+/// A record is a few KiB.
+const RECORD: u64 = 1 << 20;
+/// Logs of more ranks are left out.
+const MOST_LOGS: usize = 4096;
+
+pub fn section(run: &Path) -> Section {
+    let findings = match run.is_dir() {
+        true => look(run),
+        false => {
+            vec![Finding::problem("run", format!("{}: no such folder", run.display()), "name the folder of a run")]
+        }
+    };
+    Section { title: "run", findings }
+}
+
+fn look(run: &Path) -> Vec<Finding> {
+    let paths = RunPaths::new(run);
+    let mut findings = evidence(run).findings();
+    if findings.len() == 1 && !paths.holds_run() {
+        let text = format!("{}: holds no run", run.display());
+        return vec![Finding::problem("run", text, "name the folder of a run, such as one in runs/")];
+    }
+    findings.push(progress(&tail(&paths.metrics(), LOG_TAIL).unwrap_or_default(), paths.is_resumable()));
+    findings
+}
+
+fn evidence(run: &Path) -> Evidence {
+    let record = tail(&FailureRecord::path(run), RECORD).and_then(|text| FailureRecord::parse(&text));
+    let resumable = RunPaths::new(run).is_resumable();
+    Evidence { record, ends: ends(&run.join("logs")), writer: writer(&run.join(".lock")), resumable }
+}
+
+fn ends(logs: &Path) -> Vec<RankEnd> {
+    let names = read_dir(logs).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let rank = |name: &str| name.strip_prefix("rank-")?.strip_suffix(".log")?.parse::<usize>().ok();
+    let mut ranks: Vec<usize> = names.filter_map(|name| rank(&name)).collect();
+    ranks.sort_unstable();
+    ranks.truncate(MOST_LOGS);
+    let read = |rank: usize| read_log(rank, &tail(&logs.join(format!("rank-{rank}.log")), LOG_TAIL)?);
+    ranks.into_iter().filter_map(read).collect()
+}
+
+/// The last bytes of a file, as text.
+fn tail(path: &Path, most: u64) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(most))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The process on this machine that holds the lock of a run folder. The lock itself is left alone, since a run that begins in
+/// this moment would take a lock of ours for another run's.
+fn writer(lock: &Path) -> Option<u32> {
+    let file = lock.metadata().ok()?;
+    holder(&read_to_string("/proc/locks").ok()?, major(file.dev()), minor(file.dev()), file.ino())
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 5249 fe:00:10322940 0 EOF`: process, device and file of whoever has, not awaits, the lock.
+fn holder(locks: &str, major: u32, minor: u32, file: u64) -> Option<u32> {
+    let held = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, "WRITE", process, place, ..] = fields.as_slice() else { return None };
+        let mut place = place.split(':');
+        let mut device = || u32::from_str_radix(place.next()?, 16).ok();
+        let is_it = device()? == major && device()? == minor && place.next()?.parse::<u64>().ok()? == file;
+        process.parse().ok().filter(|_| is_it)
+    };
+    locks.lines().find_map(held)
+}
+
+/// The last epoch of `metrics.jsonl`, and whether a checkpoint waits.
+fn progress(metrics: &str, resumable: bool) -> Finding {
+    let epochs = metrics.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let last = epochs.filter(|epoch| epoch["epoch"].is_u64()).last();
+    let done = match &last {
+        Some(epoch) => {
+            let number =
+                |name: &str| epoch[name].as_f64().map_or("not finite".to_owned(), |number| format!("{number:.4}"));
+            let epochs = epoch["epoch"].as_u64().unwrap_or(0).saturating_add(1);
+            format!(
+                "{epochs} whole epochs, train loss {}, val accuracy {}",
+                number("train_loss"),
+                number("val_accuracy")
+            )
+            .replacen("1 whole epochs", "1 whole epoch", usize::from(epochs == 1))
+        }
+        None => "no whole epoch".to_owned(),
+    };
+    let finding = match resumable {
+        true => Finding::ok("progress", format!("{done}; there is a checkpoint to go on from by --resume")),
+        false => Finding::ok("progress", format!("{done}; there is no checkpoint, so that a new attempt starts anew")),
+    };
+    finding.fact("epoch", last.map(|epoch| epoch["epoch"].clone())).fact("resumable", resumable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FlockOperation, flock};
+
+    #[test]
+    fn holders() {
+        let locks = "\
+1: FLOCK  ADVISORY  WRITE 5249 fe:00:10322940 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 77 fe:00:10322999 0 EOF
+2: FLOCK  ADVISORY  READ 5250 fe:00:10322941 0 EOF
+3: POSIX  ADVISORY  WRITE x fe:01
+";
+        let check = |minor, file, expected| assert_eq!(holder(locks, 0xfe, minor, file), expected);
+        check(0, 10_322_940, Some(5249));
+        check(1, 10_322_940, None);
+        check(0, 10_322_941, None);
+        check(0, 10_322_999, None);
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".lock");
+        assert_eq!(writer(&path), None);
+        let file = File::create(&path).unwrap();
+        assert_eq!(writer(&path), None);
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        // Some file systems (overlay) show another device to the table of locks: then nobody can tell.
+        assert!([None, Some(std::process::id())].contains(&writer(&path)));
+    }
+
+    #[test]
+    fn progresses() {
+        let check = |metrics: &str, resumable, expected: &str| assert_eq!(progress(metrics, resumable).text, expected);
+        let none = "there is no checkpoint, so that a new attempt starts anew";
+        check("", false, &format!("no whole epoch; {none}"));
+        check("torn\n{\"epo", false, &format!("no whole epoch; {none}"));
+        let line = |epoch: u64| format!("{{\"epoch\":{epoch},\"train_loss\":0.5,\"val_accuracy\":null}}\n");
+        let waits = "there is a checkpoint to go on from by --resume";
+        check(&line(0), true, &format!("1 whole epoch, train loss 0.5000, val accuracy not finite; {waits}"));
+        let text = format!("11 whole epochs, train loss 0.5000, val accuracy not finite; {waits}");
+        check(&(line(9) + &line(10)), true, &text);
+    }
+
+    #[test]
+    fn only_the_end_of_a_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, "0123456789").unwrap();
+        assert_eq!(tail(&path, 4).as_deref(), Some("6789"));
+        assert_eq!(tail(&path, 40).as_deref(), Some("0123456789"));
+        assert_eq!(tail(&folder.path().join("b"), 4), None);
+    }
+}
