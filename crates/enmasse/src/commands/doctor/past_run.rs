@@ -90,8 +90,8 @@ fn holder(locks: &str, major: u32, minor: u32, file: u64) -> Option<u32> {
 
 /// The last epoch of `metrics.jsonl`, and whether a checkpoint waits.
 fn progress(metrics: &str, resumable: bool) -> Finding {
-    let epochs = metrics.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let last = epochs.filter(|epoch| epoch["epoch"].is_u64()).last();
+    let mut epochs = metrics.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let last = epochs.find(|epoch| epoch["epoch"].is_u64());
     let done = match &last {
         Some(epoch) => {
             let number =

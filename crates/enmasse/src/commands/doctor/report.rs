@@ -272,7 +272,7 @@ cores
         let facts = json!({ "lines": [format!("a {secret}"), { "deep": secret }] });
         let finding = Finding::note("a", format!("{secret} {secret}"), &secret).fact("f", facts);
         report.sections[1].findings.push(finding);
-        report.redact(&[secret.clone()]);
+        report.redact(std::slice::from_ref(&secret));
         assert!(!report.to_string().contains(&secret) && !report.to_json().to_string().contains(&secret));
         assert!(report.to_string().contains("[secret] [secret]"));
     }
