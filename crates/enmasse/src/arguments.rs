@@ -205,7 +205,12 @@ fn doctor() -> Command {
     Command::new("doctor")
         .about("One page for a bug report: this machine, a test of 2 ranks, and why a run failed")
         .after_help("Exit code 0: no problems; 1: some. No secret is shown: look it over, and publish it.")
-        .arg(Arg::new("run").value_name("RUN").value_parser(path).help("Run folder, of a run that failed"))
+        .arg(
+            Arg::new("run")
+                .value_name("RUN")
+                .value_parser(path)
+                .help("Folder of a run that failed, or of a launcher's logs (--log-dir)"),
+        )
         .arg(Arg::new("data").long("data").value_name("DIR").value_parser(path).help("Look at this data set too"))
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
         .arg(Arg::new(SELF_TEST).long(SELF_TEST).hide(true))

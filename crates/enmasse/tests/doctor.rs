@@ -205,3 +205,15 @@ fn folders_that_hold_no_run() {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }
+
+#[test]
+fn a_folder_of_launcher_logs_is_read_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let rank = folder.path().join("job_x/attempt_0/1");
+    std::fs::create_dir_all(&rank).unwrap();
+    std::fs::write(rank.join("error.json"), "{\"message\":{\"message\":\"ValueError: no\"}}").unwrap();
+    let report = diagnosis(folder.path());
+    let cause = &findings(&report, "run")[0];
+    assert_eq!((&cause["name"], &cause["facts"]["local_rank"]), (&"root cause".into(), &1.into()), "{cause}");
+    assert_eq!(cause["text"], "local rank 1 failed first, of 1 rank: ValueError: no");
+}

@@ -7,6 +7,7 @@ mod disk;
 mod environment;
 mod gpu;
 mod lists;
+mod log_folder;
 mod memory;
 mod network;
 mod past_run;

@@ -9,6 +9,7 @@ use enmasse_train::RunPaths;
 use rustix::fs::{major, minor};
 use serde_json::Value;
 
+use super::log_folder;
 use super::rank_end::{RankEnd, read_log};
 use super::report::{Finding, Section};
 use super::story::Evidence;
@@ -22,6 +23,10 @@ const RECORD: u64 = 1 << 20;
 const MOST_LOGS: usize = 4096;
 
 pub fn section(run: &Path) -> Section {
+    let is_run = RunPaths::new(run).holds_run();
+    if let Some(section) = Some(run).filter(|_| !is_run).and_then(log_folder::section) {
+        return section;
+    }
     let findings = match run.is_dir() {
         true => look(run),
         false => {
@@ -36,7 +41,11 @@ fn look(run: &Path) -> Vec<Finding> {
     let mut findings = evidence(run).findings();
     if findings.len() == 1 && !paths.holds_run() {
         let text = format!("{}: holds no run", run.display());
-        return vec![Finding::problem("run", text, "name the folder of a run, such as one in runs/")];
+        return vec![Finding::problem(
+            "run",
+            text,
+            "name the folder of a run, such as one in runs/, or of a launcher's logs",
+        )];
     }
     findings.push(progress(&tail(&paths.metrics(), LOG_TAIL).unwrap_or_default(), paths.is_resumable()));
     findings
@@ -59,7 +68,7 @@ fn ends(logs: &Path) -> Vec<RankEnd> {
 }
 
 /// The last bytes of a file, as text.
-fn tail(path: &Path, most: u64) -> Option<String> {
+pub fn tail(path: &Path, most: u64) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(most))).ok()?;
