@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use enmasse_launch::LaunchedRank;
+use enmasse_launch::{Interpretation, LaunchedRank};
 use enmasse_train::SETTINGS;
 use serde_json::{Map, Value};
 
@@ -40,6 +40,7 @@ pub const LAUNCHER_VARIABLES: &[&str] = &[
     "SLURM_STEP_TASKS_PER_NODE",
     "SLURM_NNODES",
     "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
     "SLURM_STEP_NODELIST",
     "SLURM_CPUS_PER_TASK",
     "SLURM_CPUS_ON_NODE",
@@ -60,14 +61,25 @@ pub const LAUNCHER_VARIABLES: &[&str] = &[
     "OMPI_COMM_WORLD_NODE_RANK",
     "PMI_RANK",
     "PMI_SIZE",
+    "PMI_JOBID",
     "PMIX_RANK",
+    "PMIX_NAMESPACE",
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
     "LSB_JOBID",
     "LSB_HOSTS",
     "LSB_MCPU_HOSTS",
-    "LSF_PM_TASKID",
+    "JSM_NAMESPACE_RANK",
+    "JSM_NAMESPACE_SIZE",
+    "JSM_NAMESPACE_LOCAL_RANK",
+    "JSM_NAMESPACE_LOCAL_SIZE",
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
     "KUBERNETES_SERVICE_HOST",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_ERROR_FILE",
     "ENMASSE_JOB",
     "ENMASSE_TOKEN",
     "ENMASSE_TOKEN_FD",
@@ -110,22 +122,32 @@ pub fn section(lookup: Lookup) -> Section {
 
 /// The place that the variables give this process, and by which of them.
 fn interpretation(lookup: Lookup) -> Finding {
-    match LaunchedRank::from_lookup(lookup) {
-        Ok(None) => Finding::ok(
-            "launcher",
-            "none: neither RANK nor WORLD_SIZE is set, so that `enmasse train` starts its own ranks",
-        ),
-        Ok(Some(place)) => {
-            let master =
-                place.master.as_ref().map_or(String::new(), |(host, port)| format!(", which meet at {host}:{port}"));
+    let Interpretation { place, launcher, why, warning, .. } = match LaunchedRank::interpret(lookup) {
+        Ok(interpretation) => interpretation,
+        Err(error) => {
+            return Finding::problem("launcher", error, "unset these variables, or let a launcher set them all");
+        }
+    };
+    let finding = match (place, warning) {
+        (Some(place), _) => {
+            let master = place.master.map_or(String::new(), |(host, port)| format!(", which meet at {host}:{port}"));
             let text = format!(
-                "this process is rank {} of {}{master}, because RANK and WORLD_SIZE are set; local rank {} of {}, node {} of {}",
-                place.rank, place.world_size, place.local_rank, place.local_world_size, place.node, place.node_count
+                "this process is rank {} of {}{master}, local rank {} of {}, node {} of {}, by {}: {why}",
+                place.rank,
+                place.world_size,
+                place.local_rank,
+                place.local_world_size,
+                place.node,
+                place.node_count,
+                launcher.name()
             );
             Finding::ok("launcher", text).fact("rank", place.rank).fact("world_size", place.world_size)
         }
-        Err(error) => Finding::problem("launcher", error, "unset these variables, or let a launcher set them all"),
-    }
+        // A doctor may well be alone where training must not be.
+        (None, Some(warning)) => Finding::note("launcher", why, format!("before training here: {warning}")),
+        (None, None) => Finding::ok("launcher", format!("{why}; `enmasse train` starts its own ranks")),
+    };
+    finding.fact("launcher", launcher.name())
 }
 
 /// The variables among `names` that are set.
@@ -184,10 +206,15 @@ mod tests {
             assert_eq!(found.status, status, "{variables}");
             assert!(found.text.contains(mention), "{variables}: {}", found.text);
         };
-        check("", Status::Ok, "none: neither RANK nor WORLD_SIZE is set");
+        check("", Status::Ok, "`enmasse train` starts its own ranks");
         let place = "RANK=1 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500";
-        check(place, Status::Ok, "rank 1 of 2, which meet at node1:29500, because RANK and WORLD_SIZE are set");
+        check(place, Status::Ok, "rank 1 of 2, which meet at node1:29500, local rank 1 of 2, node 0 of 1, by torchrun");
         check("RANK=1", Status::Problem, "WORLD_SIZE is not set although RANK is");
+        let mpi =
+            "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
+        check(mpi, Status::Ok, "by Open MPI");
+        // In a batch script, and not behind srun.
+        check("SLURM_JOB_ID=7 SLURM_NTASKS=4", Status::Note, "SLURM");
     }
 
     #[test]
