@@ -19,6 +19,7 @@ mod story;
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ArgMatches;
 use enmasse_data::shapes;
@@ -27,9 +28,12 @@ use enmasse_train::utc_time;
 use crate::failure::Failure;
 use crate::output::Output;
 use cgroup::Limits;
-use report::{Report, Section};
+use report::{Finding, Report, Section};
 
 pub use self_test::FLAG as SELF_TEST;
+
+/// Listing a large data set takes a while; longer than this is a fault.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if let Some(part) = matches.get_one::<String>(SELF_TEST) {
@@ -51,7 +55,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
     let limits = Limits::gather();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut sections: Vec<Section> = run.map(past_run::section).into_iter().collect();
+    let mut sections: Vec<Section> = run.map(|run| patiently("run", run, past_run::section)).into_iter().collect();
     sections.extend([
         processor::section(&limits),
         memory::section(&limits),
@@ -59,10 +63,19 @@ fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
         network::section(&host),
         environment::section(&|name| std::env::var_os(name)),
         self_test::section(),
-        data::section(data),
-        disk::section(&places(run)),
     ]);
+    sections.extend(data.map(|data| patiently("data", data, data::section)));
+    sections.push(disk::section(&places(run)));
     Report { heading: heading(&host), sections }
+}
+
+/// What `look` finds in a folder that a person has named, whose file server may be slow, or gone.
+fn patiently(title: &'static str, folder: &Path, look: fn(&Path) -> Section) -> Section {
+    let own = folder.to_owned();
+    bounded::within(PATIENCE, move || look(&own)).unwrap_or_else(|| {
+        let text = format!("{}: not read within {} s", folder.display(), PATIENCE.as_secs());
+        Section { title, findings: vec![Finding::problem(title, text, "see whether its file server answers")] }
+    })
 }
 
 /// Program, machine, time.

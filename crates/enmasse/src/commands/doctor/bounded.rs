@@ -1,4 +1,4 @@
-//! Other programs, run to their end or to a deadline.
+//! Other programs, and calls into the kernel that may hang, run to their end or to a deadline.
 
 use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
@@ -62,6 +62,17 @@ pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
     Ok(Ended { status: ended?.then_some(status), stdout: text(stdout), stderr: text(stderr) })
 }
 
+/// The result of `call`; none when it takes longer than `time`, as calls to a file server that is gone do. Its thread is then
+/// left behind, and ends with the process.
+pub fn within<T: Send + 'static>(time: Duration, call: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        // Nobody may listen any more.
+        let _ = sender.send(call());
+    });
+    receiver.recv_timeout(time).ok()
+}
+
 /// Reads a stream to its end, so that its writer never waits.
 fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = channel();
@@ -101,6 +112,14 @@ mod tests {
         // More than is kept, and more than a pipe holds.
         let ended = shell("head -c 3000000 /dev/zero", LONG);
         assert_eq!((ended.is_success(), ended.stdout.len() as u64), (true, KEPT));
+    }
+
+    #[test]
+    fn calls_that_hang_are_left() {
+        assert_eq!(within(Duration::from_secs(60), || 7), Some(7));
+        let (held, hang) = channel::<()>();
+        assert_eq!(within(Duration::from_millis(50), move || hang.recv().is_ok()), None);
+        drop(held);
     }
 
     #[test]

@@ -15,12 +15,8 @@ const TIME: Duration = Duration::from_secs(10);
 /// So many pictures that cannot be read are named.
 const NAMED: usize = 5;
 
-pub fn section(root: Option<&Path>) -> Section {
-    let findings = match root {
-        Some(root) => look(root),
-        None => vec![Finding::ok("folder", "none named; --data DIR looks at one")],
-    };
-    Section { title: "data", findings }
+pub fn section(root: &Path) -> Section {
+    Section { title: "data", findings: look(root) }
 }
 
 fn look(root: &Path) -> Vec<Finding> {

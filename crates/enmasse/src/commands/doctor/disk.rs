@@ -1,9 +1,11 @@
 //! Room for a run, for data that are made, and for temporary files.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Access, StatVfs, access, statvfs};
 
+use super::bounded::within;
 use super::memory::size;
 use super::report::{Finding, Section};
 
@@ -14,11 +16,22 @@ const LEAST: u64 = 400 * MIB;
 /// Less than this is soon used up by each epoch's weights.
 const LITTLE: u64 = 4096 * MIB;
 
+/// A file system that takes longer does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Looks at the file systems of `places`, each of them once.
 pub fn section(places: &[(&str, PathBuf)]) -> Section {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let findings = places.iter().map(|(name, place)| look(name, place, &mounts)).collect();
+    let findings = places.iter().map(|(name, place)| patient_look(name, place, &mounts)).collect();
     Section { title: "disk", findings }
+}
+
+fn patient_look(name: &str, place: &Path, mounts: &str) -> Finding {
+    let own = (name.to_owned(), place.to_owned(), mounts.to_owned());
+    within(PATIENCE, move || look(&own.0, &own.1, &own.2)).unwrap_or_else(|| {
+        let text = format!("{}: no answer within {} s", place.display(), PATIENCE.as_secs());
+        Finding::problem(name, text, "its file server does not answer: see to it, or choose another folder")
+    })
 }
 
 fn look(name: &str, place: &Path, mounts: &str) -> Finding {

@@ -178,11 +178,15 @@ fn value_of(name: &str, value: OsString) -> String {
 pub fn secrets(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     /// A shorter value would be found in texts that have nothing to do with it.
     const SHORTEST: usize = 6;
-    const WORDS: [&str; 7] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY"];
+    const WORDS: [&str; 9] =
+        ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "JWT"];
     let is_secret = |name: &str| !name.ends_with("_FD") && WORDS.iter().any(|word| name.to_uppercase().contains(word));
     let secret = variables.filter(|(name, _)| is_secret(&name.to_string_lossy()));
     let values = secret.map(|(_, value)| value.to_string_lossy().trim().to_owned());
-    values.filter(|value| value.len() >= SHORTEST).collect()
+    let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
+    // A part taken out first would leave the rest of the whole.
+    values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
+    values
 }
 
 #[cfg(test)]
@@ -247,5 +251,7 @@ mod tests {
         check("ENMASSE_TOKEN_FD", "123456", false);
         check("TOKEN", "short", false);
         check("HOME", "/home/somebody", false);
+        let all = ["abcdef", "abcdefgh", "abcdefg"].map(|value| (format!("TOKEN{value}").into(), value.into()));
+        assert_eq!(secrets(all.into_iter()), ["abcdefgh", "abcdefg", "abcdef"]);
     }
 }

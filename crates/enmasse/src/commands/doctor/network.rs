@@ -3,9 +3,9 @@
 use std::fs::{read_dir, read_to_string};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 use std::path::Path;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use super::bounded::within;
 use super::report::{Finding, Section};
 
 /// A name service that does not answer takes longer.
@@ -170,15 +170,13 @@ fn infiniband() -> Option<Finding> {
 
 /// The addresses of a name, or why there are none.
 fn resolve(host: &str) -> Result<Vec<IpAddr>, String> {
-    let (sender, receiver) = channel();
     let name = host.to_owned();
     // The library's call has no deadline of its own.
-    std::thread::spawn(move || {
-        let addresses = (name.as_str(), 0).to_socket_addrs();
-        let _ = sender
-            .send(addresses.map(|list| list.map(|address| address.ip()).collect()).map_err(|error| error.to_string()));
+    let addresses = within(PATIENCE, move || {
+        let addresses = (name.as_str(), 0).to_socket_addrs().map_err(|error| error.to_string())?;
+        Ok(addresses.map(|address| address.ip()).collect())
     });
-    receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+    addresses.unwrap_or_else(|| Err(format!("no answer within {} s", PATIENCE.as_secs())))
 }
 
 fn own_name(host: &str, addresses: Result<Vec<IpAddr>, String>) -> Finding {

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use enmasse_comm::{CauseKind, Group, Rendezvous, TransportChoice};
-use enmasse_launch::{Job, Output, Store};
+use enmasse_launch::{Job, Outcome, Output, Store};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::bounded::{self, Ended};
@@ -83,7 +84,8 @@ struct Times {
 
 /// What rank 0 has measured, or why it has not.
 fn result(ended: &Ended) -> Result<Times, String> {
-    let said = ended.last_line().map(|line| line.trim_start_matches("error: "));
+    let error = ended.stderr.lines().find_map(|line| line.strip_prefix("error: "));
+    let said = error.or_else(|| ended.last_line());
     if ended.status.is_none() {
         return Err(format!("no result within {} s: {}", DEADLINE.as_secs(), said.unwrap_or("nothing was said")));
     }
@@ -112,17 +114,19 @@ pub fn play(part: &str) -> Result<(), Failure> {
 }
 
 fn launch(number: &str) -> Result<(), Failure> {
+    // Should the doctor be killed, nobody is left who would end this process at its deadline.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::error)?;
     let program = std::env::current_exe().map_err(Failure::error)?;
     let arguments = ["doctor".to_owned(), format!("--{FLAG}=rank-{number}")];
     let job = Job::new(program, 2).args(arguments).store(Store::Inherited).output(Output::RankZero);
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
-    match outcome.report() {
-        None => Ok(()),
-        Some(report) => {
-            say(report);
-            Err(Failure::Told(1))
-        }
+    let Some(report) = outcome.report() else { return Ok(()) };
+    match &outcome {
+        // The rank's own last word says more than how it ended.
+        Outcome::Failed(failure) => say(failure.stderr.last().unwrap_or(&report)),
+        _ => say(report),
     }
+    Err(Failure::Told(1))
 }
 
 fn rank(transport: TransportChoice) -> Result<(), Failure> {
@@ -187,6 +191,7 @@ mod tests {
         check(Some(0), "{\"join\":0.1}\n", "", Err("no figures came of it, but \"{\\\"join\\\":0.1}\""));
         check(Some(0), "", "", Err("no figures came of it, but \"\""));
         check(Some(1), "", "error: rank 1 fell silent\n", Err("rank 1 fell silent"));
+        check(Some(1), "", "error: no memory\nrank 0 exited with code 1\n", Err("no memory"));
         check(Some(1), "", "", Err("it failed without a word"));
         check(None, "", "warning: slow\n", Err("no result within 10 s: warning: slow"));
         check(None, "", "", Err("no result within 10 s: nothing was said"));
