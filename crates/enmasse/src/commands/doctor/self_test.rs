@@ -26,11 +26,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Reductions of one number, for the time that a single one takes.
-const SMALL: usize = 200;
+const SMALL: usize = 100;
 /// Numbers of a large reduction: 16 MiB in f32, as much as a bucket of gradients or a few.
 const NUMBERS: usize = 4 << 20;
 /// How many of these.
-const LARGE: usize = 5;
+const LARGE: usize = 3;
 
 /// What carries the bytes, and the part that a process plays.
 const PARTS: [(&str, TransportChoice); 2] = [("shared memory", TransportChoice::Shared), ("TCP", TransportChoice::Tcp)];
