@@ -12,6 +12,7 @@
 //! killed (SIGKILL), the kernel ends the ranks, while processes that these started are left to notice by themselves.
 
 mod assignment;
+mod elastic;
 mod environment;
 mod error_file;
 mod groups;

@@ -1,0 +1,478 @@
+//! The leader: takes agents in, starts attempts, and stops them when something changes. See the parent module.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
+use super::{Time, Timing};
+
+/// No node runs more workers.
+const MOST_LOCAL_RANKS: u32 = 1 << 12;
+
+/// What the user asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Fewest nodes of an attempt.
+    pub least: usize,
+    /// Most nodes of an attempt; others wait until one of those is gone.
+    pub most: usize,
+    /// How often workers that failed are started again. Nodes that come or go do not count.
+    pub max_restarts: u32,
+    /// Durations.
+    pub timing: Timing,
+    /// The host of the rendezvous endpoint: how others reach the agents of the leader's own machine.
+    pub endpoint_host: String,
+}
+
+/// What happens to a leader. Connections have numbers, which are not used again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaderEvent {
+    /// An agent said something.
+    Message {
+        /// The connection.
+        peer: u64,
+        /// The other end's address, as text.
+        address: String,
+        /// What it said.
+        message: ToLeader,
+    },
+    /// A connection broke or was closed by the other end.
+    Closed {
+        /// Which one.
+        peer: u64,
+    },
+    /// Another leader answers at the endpoint: this one gives up, and its agents find the other.
+    Rival,
+    /// The user stops this leader's agent, and with it the job.
+    Shutdown {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// What a leader wants done, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaderAction {
+    /// Tell an agent.
+    Send {
+        /// Its connection.
+        peer: u64,
+        /// What.
+        message: ToMember,
+    },
+    /// Close a connection, of which nothing more will be heard.
+    Close {
+        /// Which one.
+        peer: u64,
+    },
+    /// Tell the user.
+    Say(String),
+}
+
+/// What an agent's workers are doing, as far as its leader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It has none.
+    Idle,
+    Running,
+    /// They ended, with success.
+    Done,
+    /// They ended with a failure, or were told to: until then the agent's answer must come.
+    Stopping {
+        until: Time,
+    },
+}
+
+#[derive(Debug)]
+struct Peer {
+    agent: u64,
+    host: String,
+    address: String,
+    port: u16,
+    local_world_size: u32,
+    next_attempt: u32,
+    /// When it last gave a sign of life that was answered.
+    heard: Time,
+    standing: Standing,
+    leaving: bool,
+    /// Global ranks in the current attempt.
+    ranks: Range<u32>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Gathering { since: Time, enough_since: Option<Time> },
+    Running { newcomers_since: Option<Time> },
+    Stopping,
+    Over(Verdict),
+}
+
+/// A failure of workers; `own` when the rank it blames is of the node that reports it.
+#[derive(Debug)]
+struct Failed {
+    own: bool,
+    verdict: Verdict,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Leader {
+    name: u64,
+    rules: Rules,
+    started: Time,
+    phase: Phase,
+    peers: BTreeMap<u64, Peer>,
+    /// Agents in the order of the last attempt's ranks.
+    order: Vec<u64>,
+    /// The latest connection of every agent that ever came, by the agents' own count.
+    visits: BTreeMap<u64, u32>,
+    /// Agents that were lost with workers, and when these are gone for certain.
+    fences: BTreeMap<u64, Time>,
+    next_attempt: u32,
+    has_run: bool,
+    /// Nodes came or went in the current attempt, so that failures of workers do not count.
+    changed: bool,
+    failed: Option<Failed>,
+    restarts: u32,
+    actions: Vec<LeaderAction>,
+}
+
+impl Leader {
+    /// A leader with a random name, which no other leader has.
+    pub fn new(name: u64, rules: Rules, now: Time) -> Self {
+        Leader {
+            name,
+            rules,
+            started: now,
+            phase: Phase::Gathering { since: now, enough_since: None },
+            peers: BTreeMap::new(),
+            order: Vec::new(),
+            visits: BTreeMap::new(),
+            fences: BTreeMap::new(),
+            next_attempt: 0,
+            has_run: false,
+            changed: false,
+            failed: None,
+            restarts: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened at `now`, which never goes back.
+    pub fn handle(&mut self, now: Time, event: LeaderEvent) -> Vec<LeaderAction> {
+        match event {
+            LeaderEvent::Message { peer, address, message } => self.hear(now, peer, address, message),
+            LeaderEvent::Closed { peer } => self.lose(now, peer, "was lost"),
+            LeaderEvent::Rival => {
+                self.say("another leader answers at the rendezvous endpoint: this one gives up".into());
+                let peers: Vec<u64> = std::mem::take(&mut self.peers).into_keys().collect();
+                self.actions.extend(peers.into_iter().map(|peer| LeaderAction::Close { peer }));
+                self.phase = Phase::Over(Verdict::NoLeader { why: "another leader has taken over".into() });
+            }
+            LeaderEvent::Shutdown { signal } => self.finish(Verdict::Interrupted { signal }),
+            LeaderEvent::Tick => {}
+        }
+        self.proceed(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When to send [`LeaderEvent::Tick`] if nothing else happens.
+    pub fn deadline(&self, now: Time) -> Option<Time> {
+        let Timing { last_call, join, .. } = self.rules.timing;
+        let fence = self.rules.timing.fence();
+        let mut times: Vec<Time> = self.peers.values().map(|peer| peer.heard + fence).collect();
+        for peer in self.peers.values() {
+            if let Standing::Stopping { until } = peer.standing {
+                times.push(until);
+            }
+        }
+        match self.phase {
+            Phase::Gathering { since, enough_since } => {
+                times.extend(self.fences.values());
+                times.push(match enough_since {
+                    Some(enough) => enough + last_call,
+                    None => since + join,
+                });
+                times.push(self.started + fence);
+            }
+            Phase::Running { newcomers_since } => times.extend(newcomers_since.map(|since| since + last_call)),
+            Phase::Stopping | Phase::Over(_) => {}
+        }
+        times.into_iter().filter(|&time| time > now).min()
+    }
+
+    /// How the job ended, once it has.
+    pub fn verdict(&self) -> Option<&Verdict> {
+        if let Phase::Over(verdict) = &self.phase { Some(verdict) } else { None }
+    }
+
+    /// Whether agents are still to be told, or to hear, how it ended.
+    pub fn has_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    fn hear(&mut self, now: Time, id: u64, seen_at: String, message: ToLeader) {
+        if let ToLeader::Join { .. } = message {
+            return self.join(now, id, seen_at, message);
+        }
+        let current = self.next_attempt.checked_sub(1);
+        let limit = now + self.rules.timing.stop;
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match message {
+            ToLeader::Join { .. } => {}
+            ToLeader::Beat { number } => {
+                peer.heard = now;
+                self.send(id, ToMember::Echo { number });
+            }
+            ToLeader::Ended { attempt, end } if Some(attempt) == current => match end {
+                WorkersEnd::Done if peer.standing == Standing::Running => peer.standing = Standing::Done,
+                WorkersEnd::Done => {}
+                WorkersEnd::Failed { rank, code, report } => {
+                    let own = rank.is_some_and(|rank| peer.ranks.contains(&rank));
+                    let verdict = Verdict::Failed { host: peer.host.clone(), code, report };
+                    let is_better = self.failed.as_ref().is_none_or(|known| own && !known.own);
+                    if is_better && peer.standing != Standing::Idle {
+                        self.failed = Some(Failed { own, verdict });
+                    }
+                    if peer.standing == Standing::Running {
+                        // Until it says that it is ready for the next attempt.
+                        peer.standing = Standing::Stopping { until: limit };
+                        self.send(id, ToMember::Stop { attempt, why: "its own workers failed".into() });
+                        self.stop(now, "workers failed");
+                    }
+                }
+            },
+            ToLeader::Stopped { attempt, port } if Some(attempt) == current => {
+                if matches!(peer.standing, Standing::Stopping { .. }) {
+                    (peer.standing, peer.port) = (Standing::Idle, port);
+                }
+                if peer.leaving {
+                    self.close(id);
+                }
+            }
+            // Of an attempt that is over.
+            ToLeader::Ended { .. } | ToLeader::Stopped { .. } => {}
+            ToLeader::Leave if peer.standing == Standing::Idle => self.close(id),
+            ToLeader::Leave => {
+                let (host, is_running) = (peer.host.clone(), peer.standing == Standing::Running);
+                (peer.leaving, peer.standing) = (true, Standing::Stopping { until: limit });
+                self.change(now, &format!("node {host} leaves"), is_running);
+            }
+        }
+    }
+
+    fn join(&mut self, now: Time, id: u64, seen_at: String, message: ToLeader) {
+        let ToLeader::Join { agent, visit, host, address, port, local_world_size, next_attempt } = message else {
+            return;
+        };
+        let is_late = self.visits.get(&agent).is_some_and(|&latest| latest >= visit);
+        let is_sensible = (1..=MOST_LOCAL_RANKS).contains(&local_world_size) && !self.peers.contains_key(&id);
+        if is_late || !is_sensible {
+            // What comes late on a connection that its agent has given up says nothing about the agent now.
+            return self.close(id);
+        }
+        if let Phase::Over(verdict) = &self.phase {
+            let verdict = verdict.clone();
+            return self.send(id, ToMember::Over(verdict));
+        }
+        self.visits.insert(agent, visit);
+        // It is back, and none of its workers runs.
+        let former = self.peers.iter().find(|(_, peer)| peer.agent == agent).map(|(&former, _)| former);
+        if let Some(former) = former {
+            self.lose(now, former, "came back");
+            self.actions.push(LeaderAction::Close { peer: former });
+        }
+        self.fences.remove(&agent);
+        let address = match (address.is_empty(), is_loopback(&seen_at)) {
+            (false, _) => address,
+            (true, false) => seen_at,
+            (true, true) => self.rules.endpoint_host.clone(),
+        };
+        let (standing, leaving, ranks) = (Standing::Idle, false, 0..0);
+        let peer =
+            Peer { agent, host, address, port, local_world_size, next_attempt, heard: now, standing, leaving, ranks };
+        self.peers.insert(id, peer);
+    }
+
+    /// A connection is gone, and nothing more will come through it.
+    fn lose(&mut self, now: Time, id: u64, how: &str) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        if peer.standing != Standing::Idle {
+            self.fences.insert(peer.agent, peer.heard + self.rules.timing.fence());
+            self.change(now, &format!("node {} {how}", peer.host), true);
+        }
+    }
+
+    /// Nodes came or went: the attempt cannot go on, and what its workers say from now on follows from that.
+    fn change(&mut self, now: Time, why: &str, is_news: bool) {
+        if let Phase::Running { .. } | Phase::Stopping = self.phase {
+            self.changed = true;
+            if is_news {
+                self.say(why.to_owned());
+            }
+            self.stop(now, why);
+        }
+    }
+
+    /// Stops all workers of the attempt.
+    fn stop(&mut self, now: Time, why: &str) {
+        let Phase::Running { .. } = self.phase else { return };
+        self.phase = Phase::Stopping;
+        let attempt = self.next_attempt.saturating_sub(1);
+        let until = now + self.rules.timing.stop;
+        for (&id, peer) in &mut self.peers {
+            if let Standing::Running | Standing::Done = peer.standing {
+                peer.standing = Standing::Stopping { until };
+                let message = ToMember::Stop { attempt, why: why.to_owned() };
+                self.actions.push(LeaderAction::Send { peer: id, message });
+            }
+        }
+    }
+
+    /// Does what is due.
+    fn proceed(&mut self, now: Time) {
+        let fence = self.rules.timing.fence();
+        let due = |peer: &Peer| match peer.standing {
+            _ if now >= peer.heard + fence => Some("has fallen silent"),
+            Standing::Stopping { until } if now >= until => Some("does not stop its workers"),
+            _ => None,
+        };
+        let lost: Vec<_> = self.peers.iter().filter_map(|(&id, peer)| Some((id, due(peer)?))).collect();
+        for (id, how) in lost {
+            self.actions.push(LeaderAction::Close { peer: id });
+            self.lose(now, id, how);
+        }
+        if matches!(self.phase, Phase::Stopping) && self.peers.values().all(|peer| peer.standing == Standing::Idle) {
+            self.conclude(now);
+        }
+        match self.phase {
+            Phase::Gathering { since, enough_since } => self.gather(now, since, enough_since),
+            Phase::Running { newcomers_since } => self.look_after(now, newcomers_since),
+            Phase::Stopping | Phase::Over(_) => {}
+        }
+    }
+
+    /// No workers are left that the leader is in touch with: again, unless they have failed too often.
+    fn conclude(&mut self, now: Time) {
+        if let Some(failed) = self.failed.take()
+            && !self.changed
+        {
+            if self.restarts == self.rules.max_restarts {
+                return self.finish(failed.verdict);
+            }
+            self.restarts += 1;
+            if let Verdict::Failed { host, report, .. } = failed.verdict {
+                let (restarts, most) = (self.restarts, self.rules.max_restarts);
+                self.say(format!("node {host}: {report}\nrestart {restarts} of {most}"));
+            }
+        }
+        self.phase = Phase::Gathering { since: now, enough_since: None };
+    }
+
+    fn gather(&mut self, now: Time, since: Time, enough_since: Option<Time>) {
+        let Timing { last_call, join, .. } = self.rules.timing;
+        self.fences.retain(|_, &mut until| until > now);
+        let here = self.peers.len();
+        if here < self.rules.least {
+            self.phase = Phase::Gathering { since, enough_since: None };
+            if now >= since + join {
+                self.finish(Verdict::TooFew { here: here as u32, least: self.rules.least as u32 });
+            }
+            return;
+        }
+        let enough = enough_since.unwrap_or(now);
+        self.phase = Phase::Gathering { since, enough_since: Some(enough) };
+        // Workers of a former leader may live until their leases end.
+        let follows_another = !self.has_run && self.peers.values().any(|peer| peer.next_attempt > 0);
+        let is_quiet = self.fences.is_empty() && (!follows_another || now >= self.started + self.rules.timing.fence());
+        let is_called = here >= self.rules.most || self.has_run || now >= enough + last_call;
+        if is_quiet && is_called {
+            self.run();
+        }
+    }
+
+    /// Deals out the ranks: those who were there before keep their order, newcomers follow in the order of their coming.
+    fn run(&mut self) {
+        let place = |agent: u64| self.order.iter().position(|&known| known == agent).unwrap_or(usize::MAX);
+        let mut chosen: Vec<u64> = self.peers.keys().copied().collect();
+        chosen.sort_by_key(|id| self.peers.get(id).map(|peer| place(peer.agent)));
+        chosen.truncate(self.rules.most);
+
+        let wanted = self.peers.values().map(|peer| peer.next_attempt).max().unwrap_or(0);
+        let attempt = self.next_attempt.max(wanted);
+        let master = chosen.first().and_then(|id| self.peers.get(id));
+        let Some((master_host, master_port)) = master.map(|peer| (peer.address.clone(), peer.port)) else { return };
+        let members = || chosen.iter().filter_map(|id| self.peers.get(id));
+        let (node_count, world_size) = (chosen.len() as u32, members().map(|peer| peer.local_world_size).sum());
+        self.order = members().map(|peer| peer.agent).collect();
+        let mut first_rank = 0;
+        for (node_rank, id) in chosen.iter().enumerate() {
+            let Some(peer) = self.peers.get_mut(id) else { continue };
+            peer.standing = Standing::Running;
+            peer.ranks = first_rank..first_rank + peer.local_world_size;
+            let assigned = Assigned {
+                attempt,
+                leader: self.name,
+                node_rank: node_rank as u32,
+                node_count,
+                first_rank,
+                world_size,
+                master_host: master_host.clone(),
+                master_port,
+            };
+            first_rank = peer.ranks.end;
+            self.actions.push(LeaderAction::Send { peer: *id, message: ToMember::Run(assigned) });
+        }
+        for peer in self.peers.values_mut() {
+            peer.next_attempt = attempt + 1;
+        }
+        (self.next_attempt, self.has_run, self.changed, self.failed) = (attempt + 1, true, false, None);
+        self.phase = Phase::Running { newcomers_since: None };
+        self.say(format!("attempt {attempt}: {node_count} nodes, {world_size} ranks"));
+    }
+
+    /// Ends the job when all are done, and restarts for newcomers.
+    fn look_after(&mut self, now: Time, newcomers_since: Option<Time>) {
+        let count = |standing| self.peers.values().filter(|peer| peer.standing == standing).count();
+        let (idle, running, done) = (count(Standing::Idle), count(Standing::Running), count(Standing::Done));
+        if running == 0 && done > 0 {
+            return self.finish(Verdict::Done);
+        }
+        // Whoever comes when some are done already comes too late.
+        let welcome = idle > 0 && running < self.rules.most && done == 0;
+        let since = newcomers_since.unwrap_or(now);
+        self.phase = Phase::Running { newcomers_since: welcome.then_some(since) };
+        if welcome && now >= since + self.rules.timing.last_call {
+            self.change(now, if idle == 1 { "a node has come" } else { "nodes have come" }, true);
+        }
+    }
+
+    fn finish(&mut self, verdict: Verdict) {
+        if let Phase::Over(_) = self.phase {
+            return;
+        }
+        for &id in self.peers.keys() {
+            self.actions.push(LeaderAction::Send { peer: id, message: ToMember::Over(verdict.clone()) });
+        }
+        self.phase = Phase::Over(verdict);
+    }
+
+    fn send(&mut self, peer: u64, message: ToMember) {
+        self.actions.push(LeaderAction::Send { peer, message });
+    }
+
+    fn close(&mut self, peer: u64) {
+        self.peers.remove(&peer);
+        self.actions.push(LeaderAction::Close { peer });
+    }
+
+    fn say(&mut self, text: String) {
+        self.actions.push(LeaderAction::Say(text));
+    }
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}

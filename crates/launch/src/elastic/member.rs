@@ -1,0 +1,350 @@
+//! The agent of one node: keeps in touch with the leader, and has workers started and stopped. See the parent module.
+
+use std::collections::VecDeque;
+
+use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
+use super::{Time, Timing};
+
+/// Between two attempts to reach a leader.
+const RETRY: Time = Time::from_millis(200);
+
+/// What an agent says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Myself {
+    /// A random number that no other agent has.
+    pub agent: u64,
+    /// The host's name, for people.
+    pub host: String,
+    /// Where workers of other nodes reach this one; empty to go by the connection.
+    pub address: String,
+    /// How many workers this node runs.
+    pub local_world_size: u32,
+}
+
+/// What happens to an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// The connection asked for is there. The port is one on which rank 0 could open its store.
+    Linked {
+        /// That port.
+        port: u16,
+    },
+    /// It did not come about.
+    NotLinked {
+        /// Why.
+        why: String,
+    },
+    /// The connection broke, or was closed by the other end.
+    Lost,
+    /// The leader said something.
+    Message(ToMember),
+    /// No worker is left, whether they ended by themselves or were stopped.
+    WorkersEnded {
+        /// How.
+        end: WorkersEnd,
+        /// A port for the next attempt.
+        port: u16,
+    },
+    /// The user stops this agent.
+    StopRequest {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// What an agent wants done, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberAction {
+    /// Connect to the leader at the endpoint, or become it.
+    Connect,
+    /// Close the connection; nothing more will be heard of it.
+    Disconnect,
+    /// Tell the leader.
+    Send(ToLeader),
+    /// Start this node's workers.
+    Start(Assigned),
+    /// Ask the workers to end.
+    Stop {
+        /// Why, for people.
+        why: String,
+    },
+    /// Kill the workers.
+    Kill {
+        /// Why, for people.
+        why: String,
+    },
+    /// This agent is done: no workers are left.
+    Exit(Verdict),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Without workers and without a leader, until the deadline; `retry` is when to try again.
+    Seeking { deadline: Time, retry: Option<Time>, why: String },
+    /// In touch with a leader, without workers.
+    Idle,
+    /// Workers run.
+    Running { attempt: u32 },
+    /// They ended by themselves.
+    Ended { attempt: u32 },
+    /// They were asked to end; `exit` is why this agent exits afterwards, if it does.
+    Stopping { attempt: u32, exit: Option<Verdict> },
+    /// Nothing is left to do.
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Member {
+    myself: Myself,
+    timing: Timing,
+    state: State,
+    visits: u32,
+    linked: bool,
+    port: u16,
+    next_attempt: u32,
+    /// Signs of life without an answer yet: number, and when they were sent.
+    beats: VecDeque<(u32, Time)>,
+    next_beat: u32,
+    beat_due: Time,
+    /// When the leader may take it that this agent's workers are gone.
+    lease: Time,
+    has_killed: bool,
+    actions: Vec<MemberAction>,
+}
+
+impl Member {
+    /// An agent without workers, which looks for its leader at the first [`MemberEvent::Tick`].
+    pub fn new(myself: Myself, timing: Timing, now: Time) -> Self {
+        let state = State::Seeking { deadline: now + timing.join, retry: Some(now), why: "none was sought".into() };
+        Member {
+            myself,
+            timing,
+            state,
+            visits: 0,
+            linked: false,
+            port: 0,
+            next_attempt: 0,
+            beats: VecDeque::new(),
+            next_beat: 0,
+            beat_due: now,
+            lease: now,
+            has_killed: false,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened at `now`, which never goes back.
+    pub fn handle(&mut self, now: Time, event: MemberEvent) -> Vec<MemberAction> {
+        // Before anything else: what was heard in time may have come too late to this machine's attention.
+        self.check_lease(now);
+        match event {
+            MemberEvent::Linked { port } => self.linked(now, port),
+            MemberEvent::NotLinked { why } => {
+                if let State::Seeking { deadline, .. } = self.state {
+                    self.state = State::Seeking { deadline, retry: Some(now + RETRY), why };
+                }
+            }
+            MemberEvent::Lost => self.lost(now, "the connection to the leader broke"),
+            MemberEvent::Message(message) if self.linked => self.hear(now, message),
+            MemberEvent::Message(_) => {}
+            MemberEvent::WorkersEnded { end, port } => self.workers_ended(now, end, port),
+            MemberEvent::StopRequest { signal } => self.leave(Verdict::Interrupted { signal }),
+            MemberEvent::Tick => {}
+        }
+        self.proceed(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When to send [`MemberEvent::Tick`] if nothing else happens.
+    pub fn deadline(&self) -> Option<Time> {
+        let beat = (self.linked && self.state != State::Over).then_some(self.beat_due);
+        let state = match &self.state {
+            State::Seeking { deadline, retry, .. } => Some(retry.map_or(*deadline, |retry| retry.min(*deadline))),
+            State::Running { .. } | State::Stopping { .. } if !self.has_killed => Some(self.lease),
+            State::Idle | State::Ended { .. } => Some(self.lease),
+            _ => None,
+        };
+        beat.into_iter().chain(state).min()
+    }
+
+    fn linked(&mut self, now: Time, port: u16) {
+        let State::Seeking { .. } = self.state else {
+            // It was given up meanwhile.
+            return self.actions.push(MemberAction::Disconnect);
+        };
+        self.visits += 1;
+        (self.port, self.linked, self.state) = (port, true, State::Idle);
+        (self.lease, self.beat_due) = (now + self.timing.lease, now);
+        self.beats.clear();
+        let Myself { agent, host, address, local_world_size } = self.myself.clone();
+        let (visit, next_attempt) = (self.visits, self.next_attempt);
+        let join = ToLeader::Join { agent, visit, host, address, port, local_world_size, next_attempt };
+        self.actions.push(MemberAction::Send(join));
+    }
+
+    /// Without a leader: workers end in order as long as the lease lasts, since the world they form may be whole.
+    fn lost(&mut self, now: Time, why: &str) {
+        self.linked = false;
+        match self.state.clone() {
+            State::Running { attempt } => {
+                self.state = State::Stopping { attempt, exit: None };
+                self.actions.push(MemberAction::Stop { why: why.to_owned() });
+            }
+            State::Idle | State::Ended { .. } => self.seek(now, why),
+            State::Seeking { deadline, .. } => {
+                self.state = State::Seeking { deadline, retry: Some(now + RETRY), why: why.to_owned() };
+            }
+            State::Stopping { .. } | State::Over => {}
+        }
+    }
+
+    fn seek(&mut self, now: Time, why: &str) {
+        self.state = State::Seeking { deadline: now + self.timing.join, retry: Some(now), why: why.to_owned() };
+    }
+
+    fn hear(&mut self, now: Time, message: ToMember) {
+        match message {
+            ToMember::Echo { number } => {
+                while let Some((sent, when)) = self.beats.pop_front() {
+                    if sent == number {
+                        // The leader counts from when it heard, which was later.
+                        self.lease = self.lease.max(when + self.timing.lease);
+                        break;
+                    }
+                }
+            }
+            ToMember::Run(assigned) => {
+                let attempt = assigned.attempt;
+                if self.state != State::Idle || attempt < self.next_attempt || self.next_attempt == u32::MAX {
+                    // Not what this agent could have been told, after what it said.
+                    self.actions.push(MemberAction::Disconnect);
+                    return self.lost(now, "the leader told it to run an attempt that is over");
+                }
+                self.next_attempt = attempt.saturating_add(1);
+                self.has_killed = false;
+                self.state = State::Running { attempt };
+                self.actions.push(MemberAction::Start(assigned));
+            }
+            ToMember::Stop { attempt, why } => match self.state {
+                State::Running { attempt: current } if current == attempt => {
+                    self.state = State::Stopping { attempt, exit: None };
+                    self.actions.push(MemberAction::Stop { why });
+                }
+                State::Ended { attempt: current } if current == attempt => {
+                    self.state = State::Idle;
+                    self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port: self.port }));
+                }
+                _ => {}
+            },
+            ToMember::Over(verdict) => match self.state.clone() {
+                State::Running { attempt } => {
+                    self.state = State::Stopping { attempt, exit: Some(verdict) };
+                    self.actions.push(MemberAction::Stop { why: "the job is over".into() });
+                }
+                State::Stopping { attempt, exit } => {
+                    self.state = State::Stopping { attempt, exit: exit.or(Some(verdict)) };
+                }
+                _ => self.exit(verdict),
+            },
+        }
+    }
+
+    fn workers_ended(&mut self, now: Time, end: WorkersEnd, port: u16) {
+        self.port = port;
+        match self.state.clone() {
+            State::Running { attempt } => {
+                self.state = State::Ended { attempt };
+                self.actions.push(MemberAction::Send(ToLeader::Ended { attempt, end }));
+            }
+            State::Stopping { attempt, exit } => {
+                if self.linked {
+                    self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port }));
+                }
+                match exit {
+                    Some(verdict) => self.exit(verdict),
+                    None if self.linked => self.state = State::Idle,
+                    None => self.seek(now, "the leader was lost"),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The user stops this agent; the second time, its workers are killed.
+    fn leave(&mut self, verdict: Verdict) {
+        if self.linked && !matches!(self.state, State::Stopping { exit: Some(_), .. } | State::Over) {
+            self.actions.push(MemberAction::Send(ToLeader::Leave));
+        }
+        match self.state.clone() {
+            State::Running { attempt } => {
+                self.state = State::Stopping { attempt, exit: Some(verdict) };
+                self.actions.push(MemberAction::Stop { why: "it was asked to stop".into() });
+            }
+            State::Stopping { attempt, exit: None } => {
+                self.state = State::Stopping { attempt, exit: Some(verdict) };
+            }
+            State::Stopping { .. } => self.kill("it was asked to stop again"),
+            State::Ended { attempt } => {
+                if self.linked {
+                    self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port: self.port }));
+                }
+                self.exit(verdict);
+            }
+            State::Seeking { .. } | State::Idle => self.exit(verdict),
+            State::Over => {}
+        }
+    }
+
+    fn exit(&mut self, verdict: Verdict) {
+        if self.linked {
+            self.actions.push(MemberAction::Disconnect);
+        }
+        self.linked = false;
+        self.state = State::Over;
+        self.actions.push(MemberAction::Exit(verdict));
+    }
+
+    fn kill(&mut self, why: &str) {
+        if !self.has_killed {
+            self.has_killed = true;
+            self.actions.push(MemberAction::Kill { why: why.to_owned() });
+        }
+    }
+
+    /// When the lease ends, the leader may start others in the place of this agent's workers.
+    fn check_lease(&mut self, now: Time) {
+        if now < self.lease {
+            return;
+        }
+        if self.linked {
+            self.actions.push(MemberAction::Disconnect);
+            self.lost(now, "the leader has fallen silent");
+        }
+        if let State::Running { .. } | State::Stopping { .. } = self.state {
+            self.kill("the leader has not been heard of in time");
+        }
+    }
+
+    /// Does what is due.
+    fn proceed(&mut self, now: Time) {
+        if self.linked && self.state != State::Over && now >= self.beat_due {
+            self.beat_due = now + self.timing.beat();
+            let number = self.next_beat;
+            self.next_beat = self.next_beat.wrapping_add(1);
+            self.beats.push_back((number, now));
+            self.actions.push(MemberAction::Send(ToLeader::Beat { number }));
+        }
+        if let State::Seeking { deadline, retry, why } = &mut self.state {
+            if now >= *deadline {
+                let why = std::mem::take(why);
+                self.exit(Verdict::NoLeader { why });
+            } else if retry.is_some_and(|retry| now >= retry) {
+                *retry = None;
+                self.actions.push(MemberAction::Connect);
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! What agents and their leader say to each other, as values and as bounded bytes.
+
+use thiserror::Error;
+
+/// Longest text in a message, in bytes.
+pub(super) const TEXT_LIMIT: usize = 16 << 10;
+
+/// From an agent to its leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToLeader {
+    /// Here I am, and none of my workers runs.
+    Join {
+        /// A random number that tells agents apart.
+        agent: u64,
+        /// Counts this agent's connections: what comes late on an older one is no news.
+        visit: u32,
+        /// The agent's host name, for people.
+        host: String,
+        /// Where workers of other nodes reach this one; empty where the leader is to go by the connection.
+        address: String,
+        /// A port on which rank 0 could open its store.
+        port: u16,
+        /// How many workers this node runs.
+        local_world_size: u32,
+        /// The lowest attempt that this agent would run.
+        next_attempt: u32,
+    },
+    /// A sign of life.
+    Beat {
+        /// Its number.
+        number: u32,
+    },
+    /// The workers ended by themselves; none is left.
+    Ended {
+        /// Of this attempt.
+        attempt: u32,
+        /// How.
+        end: WorkersEnd,
+    },
+    /// The workers are gone, as was asked.
+    Stopped {
+        /// Of this attempt.
+        attempt: u32,
+        /// A port for the next one.
+        port: u16,
+    },
+    /// This node leaves. If it has workers, it is stopping them, and says so when they are gone.
+    Leave,
+}
+
+/// From the leader to an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToMember {
+    /// The sign of life of this number has arrived.
+    Echo {
+        /// Its number.
+        number: u32,
+    },
+    /// Start workers.
+    Run(Assigned),
+    /// Stop the workers, if any are left.
+    Stop {
+        /// Of this attempt.
+        attempt: u32,
+        /// What has changed, for people.
+        why: String,
+    },
+    /// The job is over.
+    Over(Verdict),
+}
+
+/// A node's place in an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// The attempt, counted over the whole job.
+    pub attempt: u32,
+    /// The leader that it is an attempt of.
+    pub leader: u64,
+    /// This node among all nodes.
+    pub node_rank: u32,
+    /// Number of nodes.
+    pub node_count: u32,
+    /// The rank of this node's first worker.
+    pub first_rank: u32,
+    /// Number of workers on all nodes.
+    pub world_size: u32,
+    /// Where rank 0 opens its store: host.
+    pub master_host: String,
+    /// And port.
+    pub master_port: u16,
+}
+
+/// How one node's workers ended by themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkersEnd {
+    /// All with success.
+    Done,
+    /// With a failure.
+    Failed {
+        /// The rank to blame, where it is known.
+        rank: Option<u32>,
+        /// The exit code that the job ends with if it is not started again.
+        code: u8,
+        /// What happened, for people.
+        report: String,
+    },
+}
+
+/// How the job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every worker with success.
+    Done,
+    /// Workers failed, and no restarts are left.
+    Failed {
+        /// The node whose worker is to blame.
+        host: String,
+        /// Exit code.
+        code: u8,
+        /// What happened, for people.
+        report: String,
+    },
+    /// Too few nodes came in time.
+    TooFew {
+        /// How many are here.
+        here: u32,
+        /// How many it takes.
+        least: u32,
+    },
+    /// Somebody stopped the leader, by this signal.
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// No leader was found in time.
+    NoLeader {
+        /// What the last attempt to reach one said.
+        why: String,
+    },
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a malformed message from another agent: do all nodes run the same version?")]
+pub struct MalformedMessage;
+
+impl ToLeader {
+    /// Kind and payload of a frame.
+    pub fn encode(&self) -> (u8, Vec<u8>) {
+        let mut bytes = Vec::new();
+        let kind = match self {
+            ToLeader::Join { agent, visit, host, address, port, local_world_size, next_attempt } => {
+                bytes.extend(agent.to_le_bytes());
+                bytes.extend(visit.to_le_bytes());
+                put_text(&mut bytes, host);
+                put_text(&mut bytes, address);
+                bytes.extend(port.to_le_bytes());
+                bytes.extend(local_world_size.to_le_bytes());
+                bytes.extend(next_attempt.to_le_bytes());
+                1
+            }
+            ToLeader::Beat { number } => {
+                bytes.extend(number.to_le_bytes());
+                2
+            }
+            ToLeader::Ended { attempt, end } => {
+                bytes.extend(attempt.to_le_bytes());
+                match end {
+                    WorkersEnd::Done => 3,
+                    WorkersEnd::Failed { rank, code, report } => {
+                        bytes.extend(rank.unwrap_or(u32::MAX).to_le_bytes());
+                        bytes.push(*code);
+                        put_text(&mut bytes, report);
+                        4
+                    }
+                }
+            }
+            ToLeader::Stopped { attempt, port } => {
+                bytes.extend(attempt.to_le_bytes());
+                bytes.extend(port.to_le_bytes());
+                5
+            }
+            ToLeader::Leave => 6,
+        };
+        (kind, bytes)
+    }
+
+    /// Reads what [`ToLeader::encode`] wrote, and nothing else.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, MalformedMessage> {
+        let mut rest = Reader(payload);
+        let message = match kind {
+            1 => ToLeader::Join {
+                agent: rest.u64()?,
+                visit: rest.u32()?,
+                host: rest.text()?,
+                address: rest.text()?,
+                port: rest.u16()?,
+                local_world_size: rest.u32()?,
+                next_attempt: rest.u32()?,
+            },
+            2 => ToLeader::Beat { number: rest.u32()? },
+            3 => ToLeader::Ended { attempt: rest.u32()?, end: WorkersEnd::Done },
+            4 => {
+                let attempt = rest.u32()?;
+                let rank = Some(rest.u32()?).filter(|&rank| rank != u32::MAX);
+                let end = WorkersEnd::Failed { rank, code: rest.u8()?, report: rest.text()? };
+                ToLeader::Ended { attempt, end }
+            }
+            5 => ToLeader::Stopped { attempt: rest.u32()?, port: rest.u16()? },
+            6 => ToLeader::Leave,
+            _ => return Err(MalformedMessage),
+        };
+        rest.end(message)
+    }
+}
+
+impl ToMember {
+    /// Kind and payload of a frame.
+    pub fn encode(&self) -> (u8, Vec<u8>) {
+        let mut bytes = Vec::new();
+        let kind = match self {
+            ToMember::Echo { number } => {
+                bytes.extend(number.to_le_bytes());
+                1
+            }
+            ToMember::Run(assigned) => {
+                bytes.extend(assigned.leader.to_le_bytes());
+                for number in [
+                    assigned.attempt,
+                    assigned.node_rank,
+                    assigned.node_count,
+                    assigned.first_rank,
+                    assigned.world_size,
+                ] {
+                    bytes.extend(number.to_le_bytes());
+                }
+                put_text(&mut bytes, &assigned.master_host);
+                bytes.extend(assigned.master_port.to_le_bytes());
+                2
+            }
+            ToMember::Stop { attempt, why } => {
+                bytes.extend(attempt.to_le_bytes());
+                put_text(&mut bytes, why);
+                3
+            }
+            ToMember::Over(verdict) => match verdict {
+                Verdict::Done => 4,
+                Verdict::Failed { host, code, report } => {
+                    put_text(&mut bytes, host);
+                    bytes.push(*code);
+                    put_text(&mut bytes, report);
+                    5
+                }
+                Verdict::TooFew { here, least } => {
+                    bytes.extend(here.to_le_bytes());
+                    bytes.extend(least.to_le_bytes());
+                    6
+                }
+                Verdict::Interrupted { signal } => {
+                    bytes.extend(signal.to_le_bytes());
+                    7
+                }
+                Verdict::NoLeader { why } => {
+                    put_text(&mut bytes, why);
+                    8
+                }
+            },
+        };
+        (kind, bytes)
+    }
+
+    /// Reads what [`ToMember::encode`] wrote, and nothing else.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, MalformedMessage> {
+        let mut rest = Reader(payload);
+        let message = match kind {
+            1 => ToMember::Echo { number: rest.u32()? },
+            2 => ToMember::Run(Assigned {
+                leader: rest.u64()?,
+                attempt: rest.u32()?,
+                node_rank: rest.u32()?,
+                node_count: rest.u32()?,
+                first_rank: rest.u32()?,
+                world_size: rest.u32()?,
+                master_host: rest.text()?,
+                master_port: rest.u16()?,
+            }),
+            3 => ToMember::Stop { attempt: rest.u32()?, why: rest.text()? },
+            4 => ToMember::Over(Verdict::Done),
+            5 => ToMember::Over(Verdict::Failed { host: rest.text()?, code: rest.u8()?, report: rest.text()? }),
+            6 => ToMember::Over(Verdict::TooFew { here: rest.u32()?, least: rest.u32()? }),
+            7 => ToMember::Over(Verdict::Interrupted { signal: rest.u32()? as i32 }),
+            8 => ToMember::Over(Verdict::NoLeader { why: rest.text()? }),
+            _ => return Err(MalformedMessage),
+        };
+        rest.end(message)
+    }
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    let text = &text[..text.floor_char_boundary(TEXT_LIMIT)];
+    bytes.extend((text.len() as u32).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedMessage> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(MalformedMessage)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn u8(&mut self) -> Result<u8, MalformedMessage> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, MalformedMessage> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, MalformedMessage> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, MalformedMessage> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, MalformedMessage> {
+        let length = self.u32()? as usize;
+        if length > TEXT_LIMIT {
+            return Err(MalformedMessage);
+        }
+        let (text, rest) = self.0.split_at_checked(length).ok_or(MalformedMessage)?;
+        self.0 = rest;
+        std::str::from_utf8(text).map(str::to_owned).map_err(|_| MalformedMessage)
+    }
+
+    fn end<T>(self, message: T) -> Result<T, MalformedMessage> {
+        if self.0.is_empty() { Ok(message) } else { Err(MalformedMessage) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_shorter() {
+        let to_leader = [
+            ToLeader::Join {
+                agent: 7,
+                visit: 8,
+                host: "h".into(),
+                address: "10.0.0.1".into(),
+                port: 9,
+                local_world_size: 4,
+                next_attempt: 2,
+            },
+            ToLeader::Beat { number: 3 },
+            ToLeader::Ended { attempt: 1, end: WorkersEnd::Done },
+            ToLeader::Ended { attempt: 1, end: WorkersEnd::Failed { rank: None, code: 9, report: "r".repeat(100) } },
+            ToLeader::Ended { attempt: 1, end: WorkersEnd::Failed { rank: Some(3), code: 9, report: "".into() } },
+            ToLeader::Stopped { attempt: 5, port: 6 },
+            ToLeader::Leave,
+        ];
+        for message in to_leader {
+            let (kind, bytes) = message.encode();
+            assert_eq!(ToLeader::decode(kind, &bytes), Ok(message));
+            (0..bytes.len()).for_each(|end| assert!(ToLeader::decode(kind, &bytes[..end]).is_err()));
+            assert!(ToLeader::decode(kind, &[&bytes[..], &[0]].concat()).is_err());
+        }
+        let assigned = Assigned {
+            attempt: 1,
+            leader: 2,
+            node_rank: 3,
+            node_count: 4,
+            first_rank: 5,
+            world_size: 6,
+            master_host: "m".into(),
+            master_port: 7,
+        };
+        let to_member = [
+            ToMember::Echo { number: 3 },
+            ToMember::Run(assigned),
+            ToMember::Stop { attempt: 5, why: "w".into() },
+            ToMember::Over(Verdict::Done),
+            ToMember::Over(Verdict::Failed { host: "h".into(), code: 1, report: "r".into() }),
+            ToMember::Over(Verdict::TooFew { here: 1, least: 2 }),
+            ToMember::Over(Verdict::Interrupted { signal: 15 }),
+            ToMember::Over(Verdict::NoLeader { why: "w".into() }),
+        ];
+        for message in to_member {
+            let (kind, bytes) = message.encode();
+            assert_eq!(ToMember::decode(kind, &bytes), Ok(message));
+            (0..bytes.len()).for_each(|end| assert!(ToMember::decode(kind, &bytes[..end]).is_err()));
+            assert!(ToMember::decode(kind, &[&bytes[..], &[0]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn texts_are_bounded() {
+        let (kind, bytes) = ToMember::Over(Verdict::NoLeader { why: "é".repeat(TEXT_LIMIT) }).encode();
+        let Ok(ToMember::Over(Verdict::NoLeader { why })) = ToMember::decode(kind, &bytes) else { panic!() };
+        assert_eq!(why.len(), TEXT_LIMIT);
+        assert!(ToMember::decode(8, &[0xff; 40]).is_err());
+    }
+}

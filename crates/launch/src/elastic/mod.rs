@@ -1,0 +1,73 @@
+//! Elastic jobs: `--nnodes MIN:MAX`. Nodes may come and go; between two attempts the ranks are dealt out anew.
+//!
+//! Every node runs an agent. The one that listens at the rendezvous endpoint is also the *leader*: it takes the others in,
+//! starts an attempt when enough are there, and stops all workers when a node is lost, leaves, comes, or fails. Both sides
+//! are state machines without IO and without a clock ([`Leader`], [`Member`]): events and the time go in, actions come
+//! out, so that thousands of seeded schedules of faults run in virtual time.
+//!
+//! What always holds, whatever fails:
+//!
+//! - An agent never runs two attempts of one number, nor an older one after a newer. Every message about workers names its
+//!   attempt, and each attempt has a token of its own, so that workers left over from another one are strangers.
+//! - Two attempts of one leader never overlap, not even when the network is cut: an agent that has heard nothing from its
+//!   leader for the time of a *lease* kills its workers, and the leader waits for longer than that.
+//! - Leaders that do not know of each other (the endpoint has moved to another machine while the old one lives) part as
+//!   soon as the old one finds another at its endpoint. Until then each may run a world; the run folder, which takes
+//!   the checkpoints of one attempt only, decides between them.
+//!
+//! Workers are restarted at every change. Changing a world in place would be one more answer of the leader where it now
+//! sends [`ToMember::Stop`], with an epoch beside the attempt's number.
+
+mod leader;
+mod member;
+mod message;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod simulation_tests;
+
+use std::time::Duration;
+
+pub use leader::{Leader, LeaderAction, LeaderEvent, Rules};
+pub use member::{Member, MemberAction, MemberEvent, Myself};
+pub use message::{Assigned, MalformedMessage, ToLeader, ToMember, Verdict, WorkersEnd};
+
+/// Time since any fixed moment, by a clock that never goes back.
+pub type Time = Duration;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// An agent that has not heard from its leader for so long kills its workers.
+    pub lease: Duration,
+    /// How long to wait for more nodes once the least number is there, and to gather newcomers before a restart for them.
+    pub last_call: Duration,
+    /// How long to wait for the least number of nodes, or for a leader.
+    pub join: Duration,
+    /// How long an agent may take to stop its workers before it is given up.
+    pub stop: Duration,
+}
+
+impl Default for Timing {
+    /// A lost node costs 5 s, a lost leader is waited for 10 min as under torchrun.
+    fn default() -> Self {
+        Timing {
+            lease: Duration::from_secs(4),
+            last_call: Duration::from_secs(5),
+            join: Duration::from_secs(600),
+            stop: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Timing {
+    /// Between two signs of life.
+    pub fn beat(&self) -> Duration {
+        self.lease / 4
+    }
+
+    /// After so long without a sign of life, an agent's lease has ended, by any clock that is not a quarter off.
+    pub fn fence(&self) -> Duration {
+        self.lease + self.lease / 4
+    }
+}

@@ -1,0 +1,141 @@
+//! Seeded schedules of faults, and what must hold in the end.
+
+use super::simulation::{Crash, Random, Simulation};
+use super::{Rules, Time, Timing, Verdict, WorkersEnd};
+
+const SCHEDULES: u64 = 1500;
+
+fn rules(least: usize, most: usize, max_restarts: u32) -> Rules {
+    Rules { least, most, max_restarts, timing: Timing::default(), endpoint_host: "n0".into() }
+}
+
+fn seconds(seconds: u64) -> Time {
+    Time::from_secs(seconds)
+}
+
+fn failure() -> WorkersEnd {
+    WorkersEnd::Failed { rank: None, code: 3, report: "exited with code 3".into() }
+}
+
+/// What may happen in a schedule, beside nodes that come, crash and leave, slow messages and cut links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Menu {
+    workers_fail: bool,
+    leaders_crash: bool,
+    /// The endpoint moves to another node while the old leader may live.
+    two_leaders: bool,
+}
+
+/// One schedule: a minute or two of faults, then quiet.
+fn check_schedule(seed: u64, menu: Menu) {
+    let mut random = Random(seed ^ 0x5eed);
+    let nodes = 2 + random.below(5);
+    let least = 1 + random.below(nodes);
+    let most = least + random.below(nodes + 1 - least);
+    // Where no worker fails by itself, no restart may be counted.
+    let max_restarts = if menu.workers_fail { u32::MAX } else { 0 };
+    let mut simulation = Simulation::new(seed, nodes, rules(least, most, max_restarts));
+    (0..nodes).for_each(|node| simulation.start(node));
+    for _ in 0..random.below(40) {
+        let pause = random.millis(1, 6000);
+        simulation.run_until(simulation.now + pause);
+        do_something(&mut simulation, &mut random, menu);
+    }
+    settle(&mut simulation, least, most);
+}
+
+fn do_something(simulation: &mut Simulation, random: &mut Random, menu: Menu) {
+    let node = random.below(simulation.nodes.len());
+    let (alive, is_endpoint) = (simulation.nodes[node].alive, node == simulation.endpoint);
+    let leads = simulation.nodes[node].leader.is_some();
+    let may_crash = alive && (menu.leaders_crash || (!is_endpoint && !leads));
+    let how = if random.below(2) == 0 { Crash::Process } else { Crash::Machine };
+    match random.below(10) {
+        0 | 1 if may_crash => simulation.crash(node, how),
+        0..=3 if !alive => simulation.start(node),
+        2 => simulation.part[node] ^= 1,
+        3 => simulation.part.fill(0),
+        4 => simulation.pause(node, random.millis(1, 900), true),
+        5 => simulation.pause(node, random.millis(1, 30_000), false),
+        6 => simulation.delay = random.millis(0, 7000),
+        7 => simulation.delay = random.millis(0, 20),
+        8 if menu.workers_fail => simulation.end_workers(node, failure()),
+        8 if may_crash && !leads => simulation.ask_to_stop(node),
+        9 if menu.two_leaders && random.below(3) == 0 => {
+            if alive {
+                simulation.crash(node, how);
+            }
+            simulation.endpoint = node;
+            simulation.start(node);
+        }
+        _ => {}
+    }
+}
+
+/// Everything heals; a world of as many nodes as can be runs, goes on, and ends well.
+fn settle(simulation: &mut Simulation, least: usize, most: usize) {
+    simulation.part.fill(0);
+    simulation.delay = Time::from_millis(20);
+    // The longest pause.
+    simulation.run_until(simulation.now + seconds(30));
+    for node in 0..simulation.nodes.len() {
+        if !simulation.nodes[node].alive {
+            assert!(matches!(simulation.nodes[node].exit, None | Some(Verdict::Interrupted { .. })));
+            simulation.start(node);
+        }
+    }
+    simulation.run_until(simulation.now + seconds(100));
+    let running = simulation.running();
+    let expected = simulation.nodes.len().min(most).max(least);
+    assert_eq!(running.len(), expected, "{running:?}");
+    assert!(running.iter().all(|(_, world)| *world == running[0].1), "{running:?}");
+    let members = &simulation.worlds[&running[0].1];
+    assert_eq!(members.len(), expected);
+    // Nothing changes as long as nothing happens.
+    simulation.run_until(simulation.now + seconds(100));
+    assert_eq!(simulation.running(), running);
+
+    let order: Vec<usize> = running.iter().map(|(node, _)| *node).collect();
+    for node in order {
+        let pause = simulation.random.millis(1, 3000);
+        simulation.run_until(simulation.now + pause);
+        simulation.end_workers(node, WorkersEnd::Done);
+    }
+    simulation.run_until(simulation.now + seconds(30));
+    for (index, node) in simulation.nodes.iter().enumerate() {
+        assert_eq!(node.exit, Some(Verdict::Done), "node {index}");
+        assert!(!node.alive, "node {index}");
+    }
+}
+
+fn check_schedules(menu: Menu) {
+    for seed in 0..SCHEDULES {
+        let run = std::panic::AssertUnwindSafe(|| check_schedule(seed, menu));
+        if let Err(error) = std::panic::catch_unwind(run) {
+            eprintln!("seed {seed} of {menu:?}");
+            std::panic::resume_unwind(error);
+        }
+    }
+}
+
+const NODES_ONLY: Menu = Menu { workers_fail: false, leaders_crash: false, two_leaders: false };
+
+#[test]
+fn nodes_come_and_go() {
+    check_schedules(NODES_ONLY);
+}
+
+#[test]
+fn leaders_crash_too() {
+    check_schedules(Menu { leaders_crash: true, ..NODES_ONLY });
+}
+
+#[test]
+fn workers_fail_too() {
+    check_schedules(Menu { workers_fail: true, leaders_crash: true, two_leaders: false });
+}
+
+#[test]
+fn there_may_be_two_leaders() {
+    check_schedules(Menu { leaders_crash: true, two_leaders: true, workers_fail: true });
+}
