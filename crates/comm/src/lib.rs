@@ -28,6 +28,7 @@ pub use element::{Element, Reduction};
 pub use engine::Handle;
 pub use error::JoinError;
 pub use group::{Group, Options, Reduce};
+pub use net::channel::{Channel, ChannelError, ChannelListener};
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
 pub use token::{TOKEN_BYTES, Token};
 pub use tree::{tree_fold, tree_sum};

@@ -32,6 +32,14 @@ pub(crate) struct Identity {
     pub epoch: u32,
 }
 
+impl Identity {
+    /// Of an attempt of a job.
+    pub(crate) fn of_job(job: &str, attempt: u32) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(job.as_bytes()).as_bytes();
+        Identity { job: u64::from_le_bytes([a, b, c, d, e, f, g, h]), attempt, epoch: 0 }
+    }
+}
+
 /// A collective over memory of the caller. Element counts are per rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {

@@ -129,7 +129,7 @@ impl Hall {
                     let _ = stream.shutdown(std::net::Shutdown::Both);
                 }
             }
-            Purpose::Control | Purpose::Data => self.watch(stream, who),
+            Purpose::Control | Purpose::Data | Purpose::Agent => self.watch(stream, who),
         }
     }
 
@@ -154,8 +154,8 @@ impl Hall {
         if *rank == 0 || *rank >= self.world_size {
             return Some(format!("rank {rank} on host {host} is not one of 1 to {}", self.world_size - 1));
         }
-        if who.purpose == Purpose::Data {
-            return Some("rank 0 takes the bytes of collectives elsewhere".to_owned());
+        if let Purpose::Data | Purpose::Agent = who.purpose {
+            return Some("rank 0 takes the bytes of collectives elsewhere, and knows no agents".to_owned());
         }
         if who.purpose == Purpose::Control && seats.taken.contains(rank) {
             return Some(format!("rank {rank} has joined already: was it started twice?"));

@@ -48,8 +48,13 @@ impl Token {
         (text.len() >= SHORTEST_TEXT).then(|| Token(blake3::derive_key("enmasse token of a text", text.as_bytes())))
     }
 
-    /// What ranks use that were given no token. Everybody knows it: for loopback only.
-    pub(crate) fn none() -> Self {
+    /// Another one, which only who holds this one can tell; another for each context.
+    pub fn derive(&self, context: &[u8]) -> Self {
+        Token(*blake3::keyed_hash(&self.0, context).as_bytes())
+    }
+
+    /// What is used where no token was given. Everybody knows it: for loopback only.
+    pub fn none() -> Self {
         Token(blake3::derive_key("enmasse without token", b""))
     }
 
@@ -178,6 +183,10 @@ mod tests {
         assert_ne!(proof, token.proof(Side::Accepting, &a, &b));
         assert_ne!(proof, token.proof(Side::Connecting, &b, &a));
         assert_eq!(format!("{token:?}"), "Token(secret)");
+        let derived = |token: &Token, context| *token.derive(context).as_bytes();
+        assert_eq!(derived(&token, b"a"), derived(&token, b"a"));
+        assert_ne!(derived(&token, b"a"), derived(&token, b"b"));
+        assert_ne!(derived(&token, b"a"), derived(&other, b"a"));
     }
 
     #[test]

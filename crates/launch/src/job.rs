@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use enmasse_comm::Token;
 use thiserror::Error;
 
 use crate::assignment::Assignment;
@@ -78,6 +79,7 @@ pub struct Job {
     pub(crate) grace: Duration,
     pub(crate) signal_grace: Duration,
     pub(crate) stop_signals: Vec<i32>,
+    pub(crate) token: Option<Token>,
 }
 
 impl Job {
@@ -99,6 +101,7 @@ impl Job {
             grace: Duration::from_secs(1),
             signal_grace: Duration::from_secs(30),
             stop_signals: STOP_SIGNALS.to_vec(),
+            token: None,
         }
     }
 
@@ -182,6 +185,13 @@ impl Job {
         let number = |name: &str| signal_number(name).ok_or_else(|| LaunchError::Signal { name: name.to_owned() });
         self.stop_signals = names.into_iter().map(number).collect::<Result<_, _>>()?;
         Ok(self)
+    }
+
+    /// The secret that all nodes share. Unless set, a job of one node makes a new one for each attempt, and launchers of several
+    /// nodes hand out none.
+    pub fn token(mut self, token: Token) -> Self {
+        self.token = Some(token);
+        self
     }
 
     /// What this node runs of the job, at an attempt counted from 0, where its nodes are known beforehand.

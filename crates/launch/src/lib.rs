@@ -32,6 +32,7 @@ mod verdict;
 mod workers;
 
 pub use assignment::Assignment;
+pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
     DeviceError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
     LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, NodeListError, RANK, RESTART_COUNT, RUN_ID,

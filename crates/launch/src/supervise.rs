@@ -61,6 +61,9 @@ struct Watch<'a> {
     stopping: Stopping,
     /// The signal that made the launcher stop the ranks.
     interrupted: Option<i32>,
+    /// Requests that came through `recall`.
+    recalls: usize,
+    /// The first of them made the launcher stop the ranks.
     recalled: bool,
     /// Ranks in the order in which their ends were noticed, each with whether that was before any was stopped.
     ended: Vec<(usize, bool)>,
@@ -69,8 +72,8 @@ struct Watch<'a> {
 }
 
 impl Workers {
-    /// Waits until every rank is gone, stopping all when one fails, when the launcher is asked to stop, or as soon as `recall`
-    /// is readable.
+    /// Waits until every rank is gone, stopping all when one fails, when the launcher is asked to stop, or when a byte comes out
+    /// of the pipe `recall`; a second one kills them.
     ///
     /// A signal to the launcher is passed on to the process group of each rank; otherwise stopping begins with SIGTERM. What is
     /// there after the job's grace is killed; a second Ctrl-C kills at once. What ranks leave behind in their process groups is
@@ -81,6 +84,7 @@ impl Workers {
             recall,
             stopping: Stopping::No,
             interrupted: None,
+            recalls: 0,
             recalled: false,
             ended: Vec::new(),
             consoles: [Console::stdout(), Console::stderr()],
@@ -120,10 +124,7 @@ impl Workers {
         for event in &events {
             match *event {
                 Event::Signal(stream) => self.heed(stream, watch),
-                Event::Recall => {
-                    watch.recalled = true;
-                    self.ask_to_stop(watch, Signal::TERM, self.job.grace);
-                }
+                Event::Recall => self.heed_recall(watch),
                 Event::Ended => self.collect_ended(watch)?,
                 Event::Output(rank, index) => {
                     if let (Some(worker), Some(console)) = (self.list.get_mut(rank), watch.consoles.get_mut(index))
@@ -155,7 +156,7 @@ impl Workers {
         for (index, signal) in watch.signals.streams.iter().enumerate() {
             descriptors.push((Event::Signal(index), PollFd::new(&signal.stream, PollFlags::IN)));
         }
-        if let Some(recall) = watch.recall.filter(|_| watch.stopping == Stopping::No) {
+        if let Some(recall) = watch.recall.filter(|_| !matches!(watch.stopping, Stopping::Killed { .. })) {
             descriptors.push((Event::Recall, PollFd::from_borrowed_fd(recall, PollFlags::IN)));
         }
         for (rank, worker) in self.list.iter().enumerate() {
@@ -206,6 +207,26 @@ impl Workers {
                 // Another request while a failure is being dealt with: the code to exit with is the request's.
                 Stopping::Asked { .. } | Stopping::Killed { .. } => {}
             }
+        }
+    }
+
+    /// Reads one request from the pipe, so that the next stays there.
+    fn heed_recall(&self, watch: &mut Watch<'_>) {
+        let Some(recall) = watch.recall else { return };
+        if !matches!(rustix::io::read(recall, &mut [0]), Ok(1)) {
+            // Nobody is left to ask for anything.
+            watch.recall = None;
+            return;
+        }
+        watch.recalls += 1;
+        match watch.stopping {
+            Stopping::No => {
+                watch.recalled = true;
+                self.ask_to_stop(watch, Signal::TERM, self.job.grace);
+            }
+            Stopping::Asked { .. } if watch.recalls > 1 => self.kill(watch),
+            // They are stopping for another reason, which is the one to tell.
+            Stopping::Asked { .. } | Stopping::Killed { .. } => {}
         }
     }
 
@@ -302,7 +323,7 @@ impl Workers {
 }
 
 /// The name of this machine.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

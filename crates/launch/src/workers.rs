@@ -57,9 +57,10 @@ impl Workers {
         }
         let mut assignment = assignment.clone();
         // Who is one of several nodes cannot give the others a secret: they have it already, or none.
-        let token = match assignment.node_count {
-            1 => Some(Token::generate().map_err(LaunchError::kernel("draw random numbers"))?),
-            _ => None,
+        let token = match &job.token {
+            Some(token) => Some(token.clone()),
+            None if assignment.node_count > 1 => None,
+            None => Some(Token::generate().map_err(LaunchError::kernel("draw random numbers"))?),
         };
         let mut store = open_store(job, &mut assignment)?;
         job.logs.begin_attempt(assignment.attempt, assignment.local_world_size)?;

@@ -38,6 +38,8 @@ pub(crate) enum Purpose {
     Store = 2,
     /// The bytes of collectives.
     Data = 3,
+    /// Agents, which are no ranks.
+    Agent = 4,
 }
 
 /// Who connects, and to what.
@@ -168,7 +170,9 @@ impl Introduction {
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&purpose, rest) = bytes.split_first()?;
-        let purpose = [Purpose::Control, Purpose::Store, Purpose::Data].into_iter().find(|&p| p as u8 == purpose)?;
+        let purpose = [Purpose::Control, Purpose::Store, Purpose::Data, Purpose::Agent]
+            .into_iter()
+            .find(|&p| p as u8 == purpose)?;
         let (rank, rest) = rest.split_first_chunk()?;
         let (world_size, rest) = rest.split_first_chunk()?;
         let (job, rest) = rest.split_first_chunk()?;

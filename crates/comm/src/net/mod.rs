@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(crate) mod acceptor;
+pub(crate) mod channel;
 pub(crate) mod handshake;
 
 /// Most bytes in a frame's payload: a value of the store and its key.

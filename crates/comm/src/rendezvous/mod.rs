@@ -163,8 +163,7 @@ impl Rendezvous {
     }
 
     fn identity(&self) -> Identity {
-        let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(self.job.as_bytes()).as_bytes();
-        Identity { job: u64::from_le_bytes([a, b, c, d, e, f, g, h]), attempt: self.attempt, epoch: 0 }
+        Identity::of_job(&self.job, self.attempt)
     }
 
     fn introduction(&self, purpose: Purpose) -> Introduction {

@@ -261,6 +261,10 @@ impl Member {
             }
             State::Stopping { attempt, exit } => {
                 if self.linked {
+                    if let WorkersEnd::Failed { rank: Some(_), .. } = end {
+                        // They had failed before they were asked: it may be why the others were stopped.
+                        self.actions.push(MemberAction::Send(ToLeader::Ended { attempt, end }));
+                    }
                     self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port }));
                 }
                 match exit {

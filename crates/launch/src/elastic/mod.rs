@@ -18,22 +18,54 @@
 //! Workers are restarted at every change. Changing a world in place would be one more answer of the leader where it now
 //! sends [`ToMember::Stop`], with an epoch beside the attempt's number.
 
+mod agent;
+mod hall;
 mod leader;
 mod member;
 mod message;
+mod run;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod simulation_tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-pub use leader::{Leader, LeaderAction, LeaderEvent, Rules};
-pub use member::{Member, MemberAction, MemberEvent, Myself};
-pub use message::{Assigned, MalformedMessage, ToLeader, ToMember, Verdict, WorkersEnd};
+use enmasse_comm::Token;
+
+pub use run::{ElasticError, Ending, launch_elastic};
 
 /// Time since any fixed moment, by a clock that never goes back.
-pub type Time = Duration;
+type Time = Duration;
+
+/// Takes lines for the user, from any thread.
+type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Where agents meet, and what proves that they may.
+#[derive(Clone, Debug)]
+struct Endpoint {
+    host: String,
+    port: u16,
+    token: Token,
+}
+
+/// A job whose nodes may come and go.
+#[derive(Clone, Debug)]
+pub struct Elastic {
+    /// Fewest nodes of an attempt.
+    pub least: usize,
+    /// Most nodes of an attempt; others wait until one of those is gone.
+    pub most: usize,
+    /// Where the nodes meet: host and port. The host must lead to one node on all of them.
+    pub endpoint: (String, u16),
+    /// The secret of the job, needed unless the endpoint is a loopback address.
+    pub token: Option<Token>,
+    /// Where workers of other nodes reach this one; by the address it connects from unless set.
+    pub local_address: Option<String>,
+    /// Durations.
+    pub timing: Timing,
+}
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

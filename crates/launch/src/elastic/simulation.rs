@@ -6,10 +6,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use super::{
-    Assigned, Leader, LeaderAction, LeaderEvent, Member, MemberAction, MemberEvent, Myself, Rules, Time, ToLeader,
-    ToMember, Verdict, WorkersEnd,
-};
+use super::Time;
+use super::leader::{Leader, LeaderAction, LeaderEvent, Rules};
+use super::member::{Member, MemberAction, MemberEvent, Myself};
+use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
 
 /// Numbers out of a seed (SplitMix64).
 pub struct Random(pub u64);

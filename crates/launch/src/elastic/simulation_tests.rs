@@ -1,7 +1,9 @@
 //! Seeded schedules of faults, and what must hold in the end.
 
+use super::leader::Rules;
+use super::message::{Verdict, WorkersEnd};
 use super::simulation::{Crash, Random, Simulation};
-use super::{Rules, Time, Timing, Verdict, WorkersEnd};
+use super::{Time, Timing};
 
 const SCHEDULES: u64 = 1500;
 

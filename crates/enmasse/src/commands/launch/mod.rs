@@ -1,6 +1,7 @@
 //! `enmasse launch [flags] PROGRAM ARGS`: any program as N ranks, as torchrun starts it.
 
 mod flags;
+mod meeting;
 mod options;
 mod program;
 
@@ -42,10 +43,11 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
             }
         }
         Topology::Meeting(meeting) => {
-            let (least, most) = (meeting.least, meeting.most);
-            return Err(Failure::Usage(format!(
-                "--nnodes {least}:{most}: this launcher numbers no nodes; say --nnodes N --node-rank R on each"
-            )));
+            let job = match options.run_id {
+                Some(run_id) => job.run_id(run_id),
+                None => job,
+            };
+            return meeting::run(&job, meeting, options.shutdown_timeout);
         }
     };
     let outcome = enmasse_launch::launch_telling(&job, |failure, attempt| {

@@ -1,0 +1,159 @@
+//! Connections between programs that are no ranks, such as the agents of an elastic job: they prove the token to each other
+//! as ranks do, and then exchange frames.
+
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::acceptor::{Acceptor, Admit};
+use super::handshake::{HandshakeError, Introduction, Purpose, answer, introduce};
+use super::{configure, read_frame, write_frame};
+use crate::cause::host_name;
+use crate::operation::Identity;
+use crate::token::Token;
+
+/// Most bytes of a message.
+const MESSAGE_LIMIT: usize = 1 << 16;
+/// How long a message may wait for room on its way: whoever reads nothing for so long hangs.
+const WRITE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why there is no channel.
+#[derive(Debug, Error)]
+pub enum ChannelError {
+    /// Nobody answers, or not in time.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The other side holds another token.
+    #[error("the other side holds another token: set ENMASSE_TOKEN to the same text on all nodes")]
+    Token,
+    /// The other side wants none.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// An open connection, whose other end holds the same token. Any thread may write, one should read.
+#[derive(Debug)]
+pub struct Channel {
+    stream: TcpStream,
+    writing: std::sync::Mutex<()>,
+}
+
+impl Channel {
+    /// Connects to somebody who listens for the same job, within `limit`.
+    pub fn connect(address: SocketAddr, token: &Token, job: &str, limit: Duration) -> Result<Self, ChannelError> {
+        let stream = TcpStream::connect_timeout(&address, limit)?;
+        let introduction = Introduction {
+            purpose: Purpose::Agent,
+            rank: 0,
+            world_size: 0,
+            identity: Identity::of_job(job, 0),
+            host: host_name(),
+        };
+        introduce(&stream, token, &introduction, limit).map_err(|error| match error {
+            HandshakeError::Io(error) => ChannelError::Io(error),
+            HandshakeError::Token => ChannelError::Token,
+            HandshakeError::Refused(why) => ChannelError::Refused(why),
+        })?;
+        Ok(Channel::over(stream)?)
+    }
+
+    fn over(stream: TcpStream) -> io::Result<Self> {
+        configure(&stream, WRITE_LIMIT)?;
+        // A quiet channel is no dead one: whoever uses it sends signs of life.
+        stream.set_read_timeout(None)?;
+        Ok(Channel { stream, writing: std::sync::Mutex::new(()) })
+    }
+
+    /// Sends one message.
+    pub fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
+        let _turn = self.writing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        write_frame(&self.stream, kind, payload)
+    }
+
+    /// Waits for a message: its kind and payload. It ends with an error when either side closes.
+    pub fn receive(&self) -> io::Result<(u8, Vec<u8>)> {
+        let frame = read_frame(&self.stream, MESSAGE_LIMIT)?;
+        Ok((frame.kind, frame.payload))
+    }
+
+    /// Closes it for both sides; what was sent arrives.
+    pub fn close(&self) {
+        // It may be closed already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Where the other end is.
+    pub fn peer(&self) -> io::Result<IpAddr> {
+        Ok(self.stream.peer_addr()?.ip())
+    }
+}
+
+/// Listens for channels. Dropping it closes the socket; channels stay open.
+pub struct ChannelListener {
+    _acceptor: Acceptor,
+}
+
+impl ChannelListener {
+    /// Takes connections in; `admit` runs in a thread of each connection's own, for as long as it likes.
+    pub fn start(
+        listener: TcpListener,
+        token: Token,
+        job: &str,
+        admit: impl Fn(Channel) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let identity = Identity::of_job(job, 0);
+        let admit: Arc<Admit> = Arc::new(move |stream: TcpStream, who: Introduction| {
+            let refusal = match who {
+                _ if who.purpose != Purpose::Agent => Some("this is where agents meet, not ranks"),
+                _ if who.identity != identity => Some("it belongs to another job: do two jobs use one address?"),
+                _ => None,
+            };
+            if answer(&stream, refusal).is_ok()
+                && refusal.is_none()
+                && let Ok(channel) = Channel::over(stream)
+            {
+                admit(channel);
+            }
+        });
+        Ok(ChannelListener { _acceptor: Acceptor::start(listener, token, admit)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn channels_carry_messages_for_those_who_belong_to_the_job() {
+        let token = Token::generate().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let admit = move |channel: Channel| {
+            channel.send(7, b"welcome").unwrap();
+            sender.send(channel.receive().map_err(|error| error.kind())).unwrap();
+        };
+        let listener = ChannelListener::start(listener, token.clone(), "job", admit).unwrap();
+        let channel = Channel::connect(address, &token, "job", LIMIT).unwrap();
+        assert_eq!(channel.receive().unwrap(), (7, b"welcome".to_vec()));
+        channel.send(8, b"hello").unwrap();
+        assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), Ok((8, b"hello".to_vec())));
+
+        let channel = Channel::connect(address, &token, "job", LIMIT).unwrap();
+        channel.close();
+        assert!(receiver.recv_timeout(LIMIT).unwrap().is_err());
+
+        let refused = Channel::connect(address, &token, "another", LIMIT).unwrap_err();
+        assert!(refused.to_string().starts_with("it belongs to another job"), "{refused}");
+        let stranger = Channel::connect(address, &Token::generate().unwrap(), "job", LIMIT).unwrap_err();
+        assert!(matches!(stranger, ChannelError::Token), "{stranger}");
+        drop(listener);
+        assert!(Channel::connect(address, &token, "job", LIMIT).is_err());
+    }
+}

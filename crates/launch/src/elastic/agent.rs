@@ -1,0 +1,262 @@
+//! The thread of a node's agent: a [`Member`] with its connection. The workers are run by the launcher's own thread, which
+//! gets [`Order`]s from here.
+
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use enmasse_comm::Channel;
+
+use super::hall::Hall;
+use super::leader::Rules;
+use super::member::{Member, MemberAction, MemberEvent, Myself};
+use super::message::{Assigned, ToMember, Verdict, WorkersEnd};
+use super::{Endpoint, Tell};
+
+/// Longest attempt to reach a leader.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the launcher's thread is to do.
+pub(super) enum Order {
+    /// Run workers. The first byte of the pipe asks to stop them, the second to kill them; the socket holds the port of
+    /// rank 0's store until then.
+    Start { assigned: Assigned, recall: PipeReader, reserved: Option<TcpListener> },
+    /// Nothing more.
+    Exit(Verdict),
+}
+
+/// What an agent hears of. Connections are numbered, so that what comes late from an older one is told apart.
+pub(super) enum Notice {
+    Connected(Result<Channel, String>),
+    Message(u64, ToMember),
+    Lost(u64),
+    WorkersEnded(WorkersEnd),
+    StopRequest(i32),
+}
+
+/// Everything that an agent is told beforehand.
+pub(super) struct Setting {
+    pub(super) endpoint: Endpoint,
+    pub(super) job: String,
+    pub(super) myself: Myself,
+    pub(super) rules: Rules,
+    pub(super) tell: Tell,
+    /// Where this agent leads, if it does.
+    pub(super) hall: Arc<Mutex<Option<Hall>>>,
+}
+
+pub(super) struct Agent {
+    setting: Setting,
+    origin: Instant,
+    member: Member,
+    notices: Sender<Notice>,
+    orders: Sender<Order>,
+    /// Wakes the launcher's thread for an order.
+    wake: Arc<OwnedFd>,
+    channel: Option<Arc<Channel>>,
+    links: u64,
+    recall: Option<(PipeWriter, u8)>,
+    reserved: Option<TcpListener>,
+}
+
+impl Agent {
+    pub(super) fn new(setting: Setting, notices: Sender<Notice>, orders: Sender<Order>, wake: Arc<OwnedFd>) -> Self {
+        let origin = Instant::now();
+        let member = Member::new(setting.myself.clone(), setting.rules.timing, Duration::ZERO);
+        let (channel, links, recall, reserved) = (None, 0, None, None);
+        Agent { setting, origin, member, notices, orders, wake, channel, links, recall, reserved }
+    }
+
+    /// Runs until the agent exits, or the launcher's thread is gone.
+    pub(super) fn run(mut self, inbox: &Receiver<Notice>) {
+        let mut goes_on = self.handle(MemberEvent::Tick);
+        while goes_on {
+            let now = self.origin.elapsed();
+            let deadline = self.member.deadline();
+            // Without a deadline there is an owner: the launcher's thread holds the other end.
+            let left = deadline.map_or(Duration::from_secs(3600), |deadline| deadline.saturating_sub(now));
+            let notice = match inbox.recv_timeout(left) {
+                Ok(notice) => Some(notice),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let event = notice.map_or(Some(MemberEvent::Tick), |notice| self.event(notice));
+            goes_on = event.is_none_or(|event| self.handle(event));
+        }
+    }
+
+    fn event(&mut self, notice: Notice) -> Option<MemberEvent> {
+        Some(match notice {
+            Notice::Connected(Ok(channel)) => {
+                self.links += 1;
+                let (channel, link, notices) = (Arc::new(channel), self.links, self.notices.clone());
+                self.channel = Some(channel.clone());
+                let reader = std::thread::Builder::new().name("enmasse-agent-reader".into());
+                let reading = reader.spawn(move || read(&channel, link, &notices));
+                if reading.is_err() {
+                    return Some(MemberEvent::NotLinked { why: "cannot start a thread".into() });
+                }
+                MemberEvent::Linked { port: self.reserve() }
+            }
+            Notice::Connected(Err(why)) => MemberEvent::NotLinked { why },
+            Notice::Message(link, message) if link == self.links => MemberEvent::Message(message),
+            Notice::Lost(link) if link == self.links => {
+                self.channel = None;
+                MemberEvent::Lost
+            }
+            Notice::Message(..) | Notice::Lost(_) => return None,
+            Notice::WorkersEnded(end) => {
+                self.recall = None;
+                MemberEvent::WorkersEnded { end, port: self.reserve() }
+            }
+            Notice::StopRequest(signal) => {
+                // Who leads ends the job.
+                if let Some(hall) = self.hall().as_ref() {
+                    hall.shut_down(signal);
+                }
+                MemberEvent::StopRequest { signal }
+            }
+        })
+    }
+
+    /// False when the agent has exited.
+    fn handle(&mut self, event: MemberEvent) -> bool {
+        for action in self.member.handle(self.origin.elapsed(), event) {
+            match action {
+                MemberAction::Connect => self.connect(),
+                MemberAction::Disconnect => {
+                    self.channel.take().into_iter().for_each(|channel| channel.close());
+                    self.links += 1;
+                }
+                MemberAction::Send(message) => {
+                    let (kind, payload) = message.encode();
+                    if let Some(channel) = &self.channel
+                        && channel.send(kind, &payload).is_err()
+                    {
+                        // Its reader tells of the end.
+                        channel.close();
+                    }
+                }
+                MemberAction::Start(assigned) => self.start(assigned),
+                MemberAction::Stop { why } => self.recall(1, &why),
+                MemberAction::Kill { why } => self.recall(2, &why),
+                MemberAction::Exit(verdict) => {
+                    self.order(Order::Exit(verdict));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// In a thread of its own, since it takes its time while signals must be heard.
+    fn connect(&self) {
+        let (endpoint, job, notices) = (self.setting.endpoint.clone(), self.setting.job.clone(), self.notices.clone());
+        let (hall, rules, tell) = (self.setting.hall.clone(), self.setting.rules.clone(), self.setting.tell.clone());
+        // As good as any other random number, and different at each attempt.
+        let name = self.setting.myself.agent.wrapping_add(self.origin.elapsed().as_nanos() as u64);
+        let connect = move || {
+            let result = open_hall(&hall, &endpoint, &job, rules, name, tell)
+                .map_err(|error| format!("cannot lead at {}:{}: {error}", endpoint.host, endpoint.port))
+                .and_then(|()| reach(&endpoint, &job));
+            let _ = notices.send(Notice::Connected(result));
+        };
+        let thread = std::thread::Builder::new().name("enmasse-agent-connect".into()).spawn(connect);
+        if let Err(error) = thread {
+            let _ = self.notices.send(Notice::Connected(Err(error.to_string())));
+        }
+    }
+
+    fn start(&mut self, assigned: Assigned) {
+        match io::pipe() {
+            Ok((recall, writer)) => {
+                self.recall = Some((writer, 0));
+                let reserved = self.reserved.take();
+                self.order(Order::Start { assigned, recall, reserved });
+            }
+            Err(error) => {
+                let report = format!("cannot make a pipe: {error}");
+                let _ = self.notices.send(Notice::WorkersEnded(WorkersEnd::Failed { rank: None, code: 1, report }));
+            }
+        }
+    }
+
+    /// Asks the launcher's thread to stop (1) or kill (2) the workers.
+    fn recall(&mut self, degree: u8, why: &str) {
+        if let Some((pipe, done)) = &mut self.recall {
+            (self.setting.tell)(&format!("{} the workers: {why}", if degree == 1 { "stopping" } else { "killing" }));
+            while *done < degree {
+                // The pipe is empty or holds a byte, so that nothing waits; it is closed if they are gone already.
+                let _ = pipe.write_all(&[0]);
+                *done += 1;
+            }
+        }
+    }
+
+    fn order(&self, order: Order) {
+        if self.orders.send(order).is_ok() {
+            // An event counter takes any number below its maximum.
+            let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// A free port for rank 0's store, held until workers start.
+    fn reserve(&mut self) -> u16 {
+        let host = if self.setting.endpoint.is_loopback() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+        if self.reserved.is_none() {
+            self.reserved = TcpListener::bind((host, 0)).ok();
+        }
+        let address = self.reserved.as_ref().and_then(|listener| listener.local_addr().ok());
+        address.map_or(0, |address| address.port())
+    }
+
+    fn hall(&self) -> MutexGuard<'_, Option<Hall>> {
+        self.setting.hall.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(channel: &Channel, link: u64, notices: &Sender<Notice>) {
+    while let Ok((kind, payload)) = channel.receive() {
+        let Ok(message) = ToMember::decode(kind, &payload) else { break };
+        if notices.send(Notice::Message(link, message)).is_err() {
+            break;
+        }
+    }
+    channel.close();
+    let _ = notices.send(Notice::Lost(link));
+}
+
+/// Becomes the leader where nobody is.
+fn open_hall(
+    hall: &Mutex<Option<Hall>>,
+    endpoint: &Endpoint,
+    job: &str,
+    rules: Rules,
+    name: u64,
+    tell: Tell,
+) -> io::Result<()> {
+    let mut hall = hall.lock().unwrap_or_else(PoisonError::into_inner);
+    if hall.as_ref().is_some_and(Hall::is_over) {
+        *hall = None;
+    }
+    if hall.is_none() {
+        *hall = Hall::open(endpoint, job, rules, name, tell)?;
+    }
+    Ok(())
+}
+
+fn reach(endpoint: &Endpoint, job: &str) -> Result<Channel, String> {
+    let place = format!("{}:{}", endpoint.host, endpoint.port);
+    let addresses = endpoint.addresses().map_err(|error| format!("{place}: {error}"))?;
+    let mut why = format!("{place}: the name has no address");
+    for address in addresses {
+        match Channel::connect(address, &endpoint.token, job, CONNECT_LIMIT) {
+            Ok(channel) => return Ok(channel),
+            Err(error) => why = format!("{place}: {error}"),
+        }
+    }
+    Err(why)
+}

@@ -1,0 +1,241 @@
+//! Where agents meet: a [`Leader`] with its connections, behind the rendezvous endpoint.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use enmasse_comm::{Channel, ChannelListener};
+
+use super::leader::{Leader, LeaderAction, LeaderEvent, Rules};
+use super::message::ToLeader;
+use super::{Endpoint, Tell, Time};
+
+/// How long a leader waits for the answer of another one in its place.
+const PROBE_LIMIT: Duration = Duration::from_secs(3);
+
+/// A leader at work. Dropping it closes everything.
+pub(super) struct Hall {
+    shared: Arc<Shared>,
+    listener: Option<ChannelListener>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    origin: Instant,
+    tell: Tell,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    leader: Leader,
+    channels: HashMap<u64, Arc<Channel>>,
+    next_peer: u64,
+    closing: bool,
+}
+
+impl Hall {
+    /// Opens the hall, if the endpoint is an address of this machine on which nobody listens yet; `None` if it is not.
+    pub(super) fn open(
+        endpoint: &Endpoint,
+        job: &str,
+        rules: Rules,
+        name: u64,
+        tell: Tell,
+    ) -> io::Result<Option<Self>> {
+        let addresses = endpoint.addresses()?;
+        let is_local_name = addresses.iter().all(|address| address.ip().is_loopback()) && !endpoint.is_loopback();
+        let bind = |address: &SocketAddr| match is_local_name {
+            // This machine's own name may lead to loopback here, and to the network elsewhere.
+            true => TcpListener::bind(("0.0.0.0", endpoint.port)),
+            false => TcpListener::bind(address),
+        };
+        let Some(listener) = addresses.iter().find_map(|address| bind(address).ok()) else { return Ok(None) };
+        let origin = Instant::now();
+        let leader = Leader::new(name, rules.clone(), Time::ZERO);
+        let state = State { leader, channels: HashMap::new(), next_peer: 0, closing: false };
+        let shared = Arc::new(Shared { origin, tell, state: Mutex::new(state), changed: Condvar::new() });
+        let admit = {
+            let shared = shared.clone();
+            move |channel| shared.serve(channel)
+        };
+        let listener = ChannelListener::start(listener, endpoint.token.clone(), job, admit)?;
+        let mut hall = Hall { shared: shared.clone(), listener: Some(listener), threads: Vec::new() };
+        let clock = {
+            let shared = shared.clone();
+            move || shared.keep_time()
+        };
+        let watch = {
+            let (endpoint, job) = (endpoint.clone(), job.to_owned());
+            move || shared.watch_for_rivals(&endpoint, &job, rules.timing.lease)
+        };
+        let spawn = |name: &str| std::thread::Builder::new().name(name.into());
+        hall.threads.push(spawn("enmasse-leader").spawn(clock)?);
+        hall.threads.push(spawn("enmasse-probe").spawn(watch)?);
+        Ok(Some(hall))
+    }
+
+    /// The job is to end, since this leader's own agent was told to.
+    pub(super) fn shut_down(&self, signal: i32) {
+        self.shared.handle(LeaderEvent::Shutdown { signal });
+    }
+
+    /// Whether this leader has no more to say.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.state().leader.verdict().is_some()
+    }
+
+    /// Waits until all agents have heard how the job ended and are gone, or for so long.
+    pub(super) fn linger(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut state = self.shared.state();
+        while state.leader.has_peers() && state.leader.verdict().is_some() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Hall {
+    fn drop(&mut self) {
+        self.listener = None;
+        {
+            let mut state = self.shared.state();
+            state.closing = true;
+            state.channels.values().for_each(|channel| channel.close());
+        }
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Every change is complete when the lock is released, also by a panic.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread of one connection.
+    fn serve(&self, channel: Channel) {
+        let Ok(address) = channel.peer() else { return };
+        let (channel, address) = (Arc::new(channel), address.to_string());
+        let peer = {
+            let mut state = self.state();
+            if state.closing {
+                return;
+            }
+            state.next_peer += 1;
+            let peer = state.next_peer;
+            state.channels.insert(peer, channel.clone());
+            peer
+        };
+        while let Ok((kind, payload)) = channel.receive() {
+            // Whoever sends what makes no sense is closed, and heard of no more.
+            let Ok(message) = ToLeader::decode(kind, &payload) else { break };
+            self.handle(LeaderEvent::Message { peer, address: address.clone(), message });
+        }
+        channel.close();
+        self.state().channels.remove(&peer);
+        self.handle(LeaderEvent::Closed { peer });
+    }
+
+    fn handle(&self, event: LeaderEvent) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.closing {
+            return;
+        }
+        for action in state.leader.handle(self.origin.elapsed(), event) {
+            match action {
+                LeaderAction::Send { peer, message } => {
+                    let (kind, payload) = message.encode();
+                    // The thread that reads from a broken connection tells of its end.
+                    if let Some(channel) = state.channels.get(&peer)
+                        && channel.send(kind, &payload).is_err()
+                    {
+                        channel.close();
+                    }
+                }
+                LeaderAction::Close { peer } => {
+                    state.channels.remove(&peer).into_iter().for_each(|channel| channel.close());
+                }
+                LeaderAction::Say(text) => (self.tell)(&text),
+            }
+        }
+        drop(guard);
+        self.changed.notify_all();
+    }
+
+    /// The thread that wakes the leader at its deadlines.
+    fn keep_time(&self) {
+        let mut state = self.state();
+        while !state.closing {
+            let now = self.origin.elapsed();
+            let deadline = state.leader.deadline(now);
+            // Without a deadline there is an owner: whatever happens wakes this thread.
+            let left = deadline.map_or(Duration::from_secs(3600), |deadline| deadline.saturating_sub(now));
+            let (woken, timeout) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            if timeout.timed_out() && !state.closing {
+                drop(state);
+                self.handle(LeaderEvent::Tick);
+                state = self.state();
+            }
+        }
+    }
+
+    /// The thread that looks whether the endpoint still leads here.
+    fn watch_for_rivals(&self, endpoint: &Endpoint, job: &str, pause: Duration) {
+        loop {
+            let deadline = Instant::now() + pause;
+            let mut state = self.state();
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if state.closing || left.is_zero() {
+                    break;
+                }
+                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            if state.closing {
+                return;
+            }
+            drop(state);
+            let Ok(addresses) = endpoint.addresses() else { continue };
+            if addresses.iter().any(|address| is_own(address.ip())) {
+                continue;
+            }
+            let answers = |address| Channel::connect(address, &endpoint.token, job, PROBE_LIMIT).is_ok();
+            if addresses.into_iter().any(answers) {
+                self.handle(LeaderEvent::Rival);
+                return;
+            }
+        }
+    }
+}
+
+/// Whether an address belongs to this machine: only then can a socket be bound to it.
+fn is_own(address: IpAddr) -> bool {
+    TcpListener::bind((address, 0)).is_ok()
+}
+
+impl Endpoint {
+    /// What the host's name leads to now.
+    pub(super) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
+        Ok((bare, self.port).to_socket_addrs()?.collect())
+    }
+
+    /// Whether the host says by itself that only this machine is meant.
+    pub(super) fn is_loopback(&self) -> bool {
+        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
+        bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}

@@ -1,0 +1,222 @@
+//! An elastic job on one node, from the agent's start to its end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use enmasse_comm::Token;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use signal_hook::consts::SIGINT;
+use thiserror::Error;
+
+use super::agent::{Agent, Notice, Order, Setting};
+use super::leader::Rules;
+use super::member::Myself;
+use super::message::{Assigned, Verdict, WorkersEnd};
+use super::{Elastic, Endpoint, Tell};
+use crate::assignment::Assignment;
+use crate::job::{Job, LaunchError};
+use crate::outcome::Outcome;
+use crate::signals::Signals;
+use crate::supervise::host_name;
+use crate::workers::Workers;
+
+/// The name of a job whose nodes were not given one, as torchrun has it.
+const NAMELESS: &str = "none";
+
+/// Why an elastic job cannot begin.
+#[derive(Debug, Error)]
+pub enum ElasticError {
+    /// Agents of other machines can come, and nothing proves that they are ours.
+    #[error(
+        "{endpoint} is open to other machines: set ENMASSE_TOKEN to one secret text of 16 bytes or more on all nodes"
+    )]
+    TokenRequired {
+        /// The rendezvous endpoint.
+        endpoint: String,
+    },
+    /// The launcher's own trouble.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
+/// How an elastic job ended on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The code to exit with.
+    pub code: u8,
+    /// What to say, if anything remains to be said.
+    pub report: Option<String>,
+}
+
+/// Runs this node's part of an elastic job, for as long as the job lasts. `tell` gets lines for the user.
+pub fn launch_elastic(
+    job: &Job,
+    elastic: &Elastic,
+    tell: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<Ending, ElasticError> {
+    let (host, port) = elastic.endpoint.clone();
+    let place = format!("{host}:{port}");
+    let mut endpoint = Endpoint { host, port, token: Token::none() };
+    match &elastic.token {
+        Some(token) => endpoint.token = token.clone(),
+        None if endpoint.is_loopback() => {}
+        None => return Err(ElasticError::TokenRequired { endpoint: place }),
+    }
+    let mut signals = Signals::watch(job)?;
+    let tell: Tell = Arc::new(tell);
+    let rules = Rules {
+        least: elastic.least,
+        most: elastic.most,
+        max_restarts: u32::try_from(job.max_restarts).unwrap_or(u32::MAX),
+        timing: elastic.timing,
+        endpoint_host: endpoint.host.clone(),
+    };
+    let myself = Myself {
+        agent: random_number().map_err(LaunchError::kernel("draw random numbers"))?,
+        host: host_name(),
+        address: elastic.local_address.clone().unwrap_or_default(),
+        local_world_size: u32::try_from(job.local_world_size).unwrap_or(u32::MAX),
+    };
+    let run_id = job.run_id.clone().unwrap_or_else(|| NAMELESS.to_owned());
+    let hall = Arc::new(Mutex::new(None));
+    let setting = Setting {
+        endpoint: endpoint.clone(),
+        job: run_id.clone(),
+        myself,
+        rules,
+        tell: tell.clone(),
+        hall: hall.clone(),
+    };
+
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let wake = Arc::new(wake.map_err(LaunchError::kernel("make an event counter"))?);
+    let ((notices, inbox), (orders, desk)) = (channel(), channel());
+    let agent = Agent::new(setting, notices.clone(), orders, wake.clone());
+    std::thread::Builder::new()
+        .name("enmasse-agent".into())
+        .spawn(move || agent.run(&inbox))
+        .map_err(LaunchError::kernel("start a thread"))?;
+
+    let node = Node { job, run_id, token: endpoint.token, tell };
+    let verdict = loop {
+        match next_order(&desk, &wake, &mut signals)? {
+            Next::Order(Order::Start { assigned, recall, reserved }) => {
+                // Free for the store from here on.
+                drop(reserved);
+                let (signal, end) = node.attempt(&assigned, &mut signals, recall.as_fd());
+                signal.into_iter().for_each(|signal| drop(notices.send(Notice::StopRequest(signal))));
+                let _ = notices.send(Notice::WorkersEnded(end));
+            }
+            Next::Order(Order::Exit(verdict)) => break verdict,
+            Next::Signal(signal) => drop(notices.send(Notice::StopRequest(signal))),
+        }
+    };
+    if let Some(hall) = hall.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        hall.linger(elastic.timing.stop);
+    }
+    Ok(ending(verdict, elastic.timing.join.as_secs(), &place))
+}
+
+enum Next {
+    Order(Order),
+    Signal(i32),
+}
+
+/// Sleeps until there is something to do while no workers run.
+fn next_order(desk: &Receiver<Order>, wake: &OwnedFd, signals: &mut Signals) -> Result<Next, LaunchError> {
+    loop {
+        // Whatever was counted, all orders are looked for.
+        let _ = rustix::io::read(wake, &mut [0; 8]);
+        match desk.try_recv() {
+            Ok(order) => return Ok(Next::Order(order)),
+            Err(std::sync::mpsc::TryRecvError::Empty) => {}
+            Err(std::sync::mpsc::TryRecvError::Disconnected) => {
+                return Ok(Next::Order(Order::Exit(Verdict::NoLeader { why: "the agent's thread ended".into() })));
+            }
+        }
+        if let Some(signal) = signals.pending() {
+            return Ok(Next::Signal(signal));
+        }
+        let streams = signals.streams.iter().map(|signal| PollFd::new(&signal.stream, PollFlags::IN));
+        let mut ready: Vec<_> = streams.chain([PollFd::new(wake, PollFlags::IN)]).collect();
+        match poll(&mut ready, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(source) => return Err(LaunchError::kernel("wait for events")(source)),
+        }
+    }
+}
+
+fn random_number() -> std::io::Result<u64> {
+    let [a, b, c, d, e, f, g, h, ..] = *Token::generate()?.as_bytes();
+    Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}
+
+/// What the attempts of this node have in common.
+struct Node<'a> {
+    job: &'a Job,
+    run_id: String,
+    token: Token,
+    tell: Tell,
+}
+
+impl Node<'_> {
+    /// Runs the workers of one attempt: the signal that ended them, if one did, and how they ended.
+    fn attempt(
+        &self,
+        assigned: &Assigned,
+        signals: &mut Signals,
+        recall: std::os::fd::BorrowedFd<'_>,
+    ) -> (Option<i32>, WorkersEnd) {
+        let assignment = Assignment {
+            node_rank: assigned.node_rank as usize,
+            node_count: assigned.node_count as usize,
+            first_rank: assigned.first_rank as usize,
+            world_size: assigned.world_size as usize,
+            local_world_size: self.job.local_world_size,
+            master: (assigned.master_host.clone(), assigned.master_port),
+            attempt: assigned.attempt as usize,
+            max_restarts: self.job.max_restarts,
+            run_id: self.run_id.clone(),
+        };
+        // Workers that a lost node has left behind are strangers to the next attempt.
+        let context = [&assigned.leader.to_le_bytes()[..], &assigned.attempt.to_le_bytes()].concat();
+        let job = self.job.clone().token(self.token.derive(&context));
+        let outcome = Workers::spawn(&job, &assignment).and_then(|workers| workers.supervise(signals, Some(recall)));
+        let stopped = |code| WorkersEnd::Failed { rank: None, code, report: "stopped".into() };
+        match outcome {
+            Ok(Outcome::Done) => (None, WorkersEnd::Done),
+            Ok(outcome @ Outcome::Interrupted(signal)) => (Some(signal), stopped(outcome.exit_code())),
+            Ok(outcome @ Outcome::Recalled) => (None, stopped(outcome.exit_code())),
+            Ok(Outcome::Failed(failure)) => {
+                (self.tell)(&format!("error: {failure}"));
+                let rank = failure.rank.and_then(|rank| u32::try_from(rank).ok());
+                let report = failure.to_string();
+                let code = Outcome::Failed(failure).exit_code();
+                (None, WorkersEnd::Failed { rank, code, report })
+            }
+            Err(error) => {
+                (self.tell)(&format!("error: {error}"));
+                (None, WorkersEnd::Failed { rank: None, code: 1, report: error.to_string() })
+            }
+        }
+    }
+}
+
+fn ending(verdict: Verdict, seconds: u64, place: &str) -> Ending {
+    let (code, report) = match verdict {
+        Verdict::Done => (0, None),
+        Verdict::Failed { host, code, .. } if host == host_name() => (code, None),
+        Verdict::Failed { host, code, report } => (code, Some(format!("error: node {host}: {report}"))),
+        Verdict::TooFew { here, least } => {
+            (1, Some(format!("error: {here} of at least {least} nodes came to {place} within {seconds} s")))
+        }
+        Verdict::Interrupted { signal: SIGINT } => (130, Some("interrupted: the workers are stopped".into())),
+        Verdict::Interrupted { signal } => {
+            let outcome = Outcome::Interrupted(signal);
+            (outcome.exit_code(), outcome.report())
+        }
+        Verdict::NoLeader { why } => (1, Some(format!("error: no node leads at {place} within {seconds} s: {why}"))),
+    };
+    Ending { code, report }
+}
