@@ -1,5 +1,6 @@
 //! The vectors of the x86 levels, over the intrinsics.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Kernel, Simd};
@@ -131,10 +132,23 @@ macro_rules! x86_simd {
     };
 }
 
+/// The vector, held in a register. A load that the compiler folds into a masked move waits for the mask, hence for what
+/// the mask is made of: two streams from memory then come one after the other.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn loaded(mut a: __m512) -> __m512 {
+    // SAFETY: there are no instructions.
+    unsafe { asm!("/* {0} */", inout(zmm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+    a
+}
+
 #[inline(always)]
 unsafe fn gate_512(a: __m512, gate: __m512) -> __m512 {
     // SAFETY: called by the level's methods only.
-    unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_ps()), a) }
+    unsafe {
+        let a = loaded(a);
+        _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_ps()), a)
+    }
 }
 
 #[inline(always)]
