@@ -22,7 +22,7 @@ impl Rows {
     /// Scratch for every function of this module.
     pub(crate) fn scratch(self) -> Scratch {
         let sums = sweep::sum_scratch(self.rows, self.channels, 2);
-        Scratch { shared: sums.max(3 * self.channels), private: 0 }
+        Scratch { shared: sums.max(3 * self.channels) + self.channels, private: 0 }
     }
 }
 
@@ -112,14 +112,32 @@ pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x
     });
 }
 
-struct Normalize<E, R, const RESIDUAL: bool> {
-    rectifier: PhantomData<R>,
+/// The forward up to the residual. Gradients compute by it what the rectifier saw, and get the same bits: it is the same
+/// operations on the same operands, and a channel is in a vector, or in the tail behind the vectors, in every pass.
+struct Affine<E> {
     x: Region<E>,
-    residual: Region<E>,
-    y: Region<E>,
     mean: Region<f32>,
     scale: Region<f32>,
     bias: Region<f32>,
+}
+
+impl<E: Element> Affine<E> {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+            S::mul_add(centred, S::load(self.scale.at(channel, n)), S::load(self.bias.at(channel, n)))
+        }
+    }
+}
+
+struct Normalize<E, R, const RESIDUAL: bool> {
+    rectifier: PhantomData<R>,
+    affine: Affine<E>,
+    residual: Region<E>,
+    y: Region<E>,
 }
 
 impl<E: Element, R: Rectify, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
@@ -128,9 +146,7 @@ impl<E: Element, R: Rectify, const RESIDUAL: bool> Pass for Normalize<E, R, RESI
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
-            let bias = S::load(self.bias.at(channel, n));
-            let mut y = S::mul_add(centred, S::load(self.scale.at(channel, n)), bias);
+            let mut y = self.affine.at::<S>(index, channel);
             if RESIDUAL {
                 y = S::add(y, E::load::<S>(self.residual.at(index, n)));
             }
@@ -162,18 +178,18 @@ pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>
     let scale = context.shared.part(0, channels);
     // SAFETY: the scratch is this instruction's; operands as promised.
     unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
-    let mean = f.moments.mean;
+    let affine = Affine { x: f.x, mean: f.moments.mean, scale, bias: f.bias };
     with_rectifier!(f.rectifier, R => {
         let rectifier = PhantomData::<R>;
         // SAFETY: the caller's promise.
         unsafe {
             match f.residual {
                 None => {
-                    let pass = Normalize::<E, R, false> { rectifier, x: f.x, residual: f.x, y: f.y, mean, scale, bias: f.bias };
+                    let pass = Normalize::<E, R, false> { rectifier, affine, residual: f.x, y: f.y };
                     sweep::by_channel(context, rows, channels, &pass);
                 }
                 Some(residual) => {
-                    let pass = Normalize::<E, R, true> { rectifier, x: f.x, residual, y: f.y, mean, scale, bias: f.bias };
+                    let pass = Normalize::<E, R, true> { rectifier, affine, residual, y: f.y };
                     sweep::by_channel(context, rows, channels, &pass);
                 }
             }
@@ -196,24 +212,70 @@ fn deviation_inverse(variance: f32, epsilon: f32) -> f32 {
     (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
 }
 
-struct ReduceTerms<E, R> {
+/// How a gradient knows what the forward's rectifier saw.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gate<E> {
+    /// By the result.
+    Stored(Region<E>),
+    /// From x, which is read anyway, where there was no residual.
+    Recomputed { weight: Region<f32>, bias: Region<f32> },
+}
+
+/// dy where the rectifier let the forward's result pass.
+struct Gated<E, R, const STORED: bool> {
     rectifier: PhantomData<R>,
     dy: Region<E>,
-    x: Region<E>,
     y: Region<E>,
+    affine: Affine<E>,
+}
+
+impl<E: Element, R: Rectify, const STORED: bool> Gated<E, R, STORED> {
+    /// What `g` says; the scratch is for one value per channel.
+    ///
+    /// # Safety
+    /// Regions are valid.
+    unsafe fn new(g: &Gradient<E>, scale: Region<f32>) -> Self {
+        let (x, mean) = (g.x, g.moments.mean);
+        let (y, bias) = match g.gate {
+            Some((_, Gate::Stored(y))) => (y, mean),
+            Some((_, Gate::Recomputed { weight, bias })) => {
+                // SAFETY: the caller's promise.
+                unsafe { scales(g.moments.variance, weight, g.epsilon, scale) };
+                (x, bias)
+            }
+            None => (x, mean),
+        };
+        Gated { rectifier: PhantomData, dy: g.dy, y, affine: Affine { x, mean, scale, bias } }
+    }
+
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let dy = E::load::<S>(self.dy.at(index, S::LANES));
+            match () {
+                () if !R::GATES => dy,
+                () if STORED => R::gate::<S>(dy, E::load::<S>(self.y.at(index, S::LANES))),
+                // Rounded as it was stored: in bf16 what is nearly 6 became 6, and denormal numbers 0.
+                () => R::gate::<S>(dy, E::rounded::<S>(R::apply::<S>(self.affine.at::<S>(index, channel)))),
+            }
+        }
+    }
+}
+
+struct ReduceTerms<E, R, const STORED: bool> {
+    dy: Gated<E, R, STORED>,
+    x: Region<E>,
     mean: Region<f32>,
 }
 
-impl<E: Element, R: Rectify> Terms<2> for ReduceTerms<E, R> {
+impl<E: Element, R: Rectify, const STORED: bool> Terms<2> for ReduceTerms<E, R, STORED> {
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut dy = E::load::<S>(self.dy.at(index, n));
-            if R::GATES {
-                dy = R::gate::<S>(dy, E::load::<S>(self.y.at(index, n)));
-            }
+            let dy = self.dy.at::<S>(index, channel);
             let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
             [dy, S::mul(dy, centred)]
         }
@@ -227,9 +289,19 @@ pub(crate) struct Gradient<E> {
     pub dy: Region<E>,
     pub x: Region<E>,
     pub moments: Moments,
-    /// The forward's rectifier with its result, if it had one.
-    pub gate: Option<(Rectifier, Region<E>)>,
+    /// The forward's rectifier, if it had one.
+    pub gate: Option<(Rectifier, Gate<E>)>,
     pub epsilon: f32,
+}
+
+impl<E> Gradient<E> {
+    fn rectifier(&self) -> Option<Rectifier> {
+        self.gate.as_ref().map(|(rectifier, _)| *rectifier)
+    }
+
+    fn is_stored(&self) -> bool {
+        !matches!(self.gate, Some((_, Gate::Recomputed { .. })))
+    }
 }
 
 /// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only where the rectifier let the
@@ -251,20 +323,23 @@ pub(crate) unsafe fn reduce<E: Element>(
         *dbias.at(channel, 1) = sum as f32;
         *dweight.at(channel, 1) = (product * inverse) as f32;
     };
-    let (dy, x, mean) = (g.dy, g.x, g.moments.mean);
-    let (chosen, y) = g.gate.unzip();
-    with_rectifier!(chosen, R => {
-        let terms = ReduceTerms { rectifier: PhantomData::<R>, dy, x, y: y.unwrap_or(x), mean };
-        // SAFETY: the caller's promise.
-        unsafe { sweep::sum(context, rows, channels, &terms, finish) }
-    });
+    let (x, mean) = (g.x, g.moments.mean);
+    let scale = context.shared.part(sweep::sum_scratch(rows, channels, 2), channels);
+    macro_rules! run {
+        ($stored:literal) => {
+            // SAFETY: the caller's promise; the scratch is this instruction's.
+            with_rectifier!(g.rectifier(), R => unsafe {
+                let terms = ReduceTerms::<E, R, $stored> { dy: Gated::new(g, scale), x, mean };
+                sweep::sum(context, rows, channels, &terms, finish)
+            })
+        };
+    }
+    if g.is_stored() { run!(true) } else { run!(false) }
 }
 
-struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool> {
-    rectifier: PhantomData<R>,
-    dy: Region<E>,
+struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool, const STORED: bool> {
+    dy: Gated<E, R, STORED>,
     x: Region<E>,
-    y: Region<E>,
     dx: Region<E>,
     dresidual: Region<E>,
     mean: Region<f32>,
@@ -274,16 +349,15 @@ struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool> {
     slope: Region<f32>,
 }
 
-impl<E: Element, R: Rectify, const RESIDUAL: bool, const SUMS: bool> Pass for Backward<E, R, RESIDUAL, SUMS> {
+impl<E: Element, R: Rectify, const RESIDUAL: bool, const SUMS: bool, const STORED: bool> Pass
+    for Backward<E, R, RESIDUAL, SUMS, STORED>
+{
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut dy = E::load::<S>(self.dy.at(index, n));
-            if R::GATES {
-                dy = R::gate::<S>(dy, E::load::<S>(self.y.at(index, n)));
-            }
+            let dy = self.dy.at::<S>(index, channel);
             let mut inner = dy;
             if SUMS {
                 let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
@@ -315,7 +389,7 @@ pub(crate) unsafe fn backward<E: Element>(
 ) {
     let Rows { rows, channels } = g.size;
     let coefficients = |i: usize| context.shared.part(i * channels, channels);
-    let (scale, shift, slope) = (coefficients(0), coefficients(1), coefficients(2));
+    let (scale, shift, slope, gate) = (coefficients(0), coefficients(1), coefficients(2), coefficients(3));
     // SAFETY: the scratch is this instruction's; operands as promised.
     unsafe {
         scales(g.moments.variance, weight, g.epsilon, scale);
@@ -327,25 +401,27 @@ pub(crate) unsafe fn backward<E: Element>(
             }
         }
     }
-    let (dy, x, mean) = (g.dy, g.x, g.moments.mean);
-    let (chosen, y) = g.gate.unzip();
-    let (y, residual) = (y.unwrap_or(g.x), dresidual.unwrap_or(dx));
+    let (x, mean, dresidual, residual) = (g.x, g.moments.mean, dresidual.unwrap_or(dx), dresidual.is_some());
     macro_rules! run {
-        ($residual:literal, $sums:literal) => {
-            with_rectifier!(chosen, R => {
-                let (rectifier, dresidual) = (PhantomData, residual);
+        ($residual:literal, $sums:literal, $stored:literal) => {
+            // SAFETY: the caller's promise; the scratch is this instruction's.
+            with_rectifier!(g.rectifier(), R => unsafe {
+                let dy = Gated::new(g, gate);
                 let pass =
-                    Backward::<E, R, $residual, $sums> { rectifier, dy, x, y, dx, dresidual, mean, scale, shift, slope };
-                // SAFETY: the caller's promise.
-                unsafe { sweep::by_channel(context, rows, channels, &pass) }
+                    Backward::<E, R, $residual, $sums, $stored> { dy, x, dx, dresidual, mean, scale, shift, slope };
+                sweep::by_channel(context, rows, channels, &pass)
             })
         };
     }
-    match (dresidual.is_some(), sums.is_some()) {
-        (false, false) => run!(false, false),
-        (false, true) => run!(false, true),
-        (true, false) => run!(true, false),
-        (true, true) => run!(true, true),
+    match (residual, sums.is_some(), g.is_stored()) {
+        (false, false, false) => run!(false, false, false),
+        (false, false, true) => run!(false, false, true),
+        (false, true, false) => run!(false, true, false),
+        (false, true, true) => run!(false, true, true),
+        (true, false, false) => run!(true, false, false),
+        (true, false, true) => run!(true, false, true),
+        (true, true, false) => run!(true, true, false),
+        (true, true, true) => run!(true, true, true),
     }
 }
 

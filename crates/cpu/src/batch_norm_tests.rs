@@ -61,7 +61,14 @@ fn run(input: &Input, isa: Isa, threads: usize) -> Results {
         normalize(context, &forward);
         bias_backward(context, size, Region::of(&dy), Region::of_mut(&mut channel_sums));
         let over = Region::of_mut(&mut dresidual);
-        let g = Gradient { size, dy: over, x, moments, gate: rectifier.map(|r| (r, y_over)), epsilon: EPSILON };
+        let g = Gradient {
+            size,
+            dy: over,
+            x,
+            moments,
+            gate: rectifier.map(|r| (r, Gate::Stored(y_over))),
+            epsilon: EPSILON,
+        };
         let sums = (Region::of_mut(&mut dbias), Region::of_mut(&mut dweight));
         reduce(context, &g, sums.0, sums.1);
         let dresidual = input.with_residual.then_some(over);
@@ -151,6 +158,62 @@ proptest! {
     fn any_size(rows in 2usize..700, channels in 1usize..70, rectifier in 0usize..3, with_residual: bool) {
         let rectifier = [None, Some(Rectifier::Relu), Some(Rectifier::Relu6)][rectifier];
         check(rows, channels, rectifier, with_residual, 0.5);
+    }
+}
+
+/// Bits of the gradients without residual: dbias, dweight, dx, and dx over running statistics.
+fn gradients<E: Element>(
+    isa: Isa,
+    size: Rows,
+    rectifier: Rectifier,
+    [x, dy, weight, bias]: &[Vec<f32>; 4],
+    recomputed: bool,
+) -> Vec<u32> {
+    let context = &mut GuardedContext::new(Edge::BOTH[0], 2, isa, size.scratch());
+    let stored = |values: &[f32]| values.iter().map(|&value| E::of(value)).collect::<Vec<E>>();
+    let (x, dy) = (stored(x), stored(dy));
+    let mut sums = [(); 4].map(|()| vec![0.0; size.channels]);
+    let mut maps = [(); 3].map(|()| vec![E::ZERO; x.len()]);
+    let [mean, variance, dbias, dweight] = sums.each_mut().map(|values| Region::of_mut(values));
+    let [y, dx, constant_dx] = maps.each_mut().map(|values| Region::of_mut(values));
+    let (x, dy, weight, bias) = (Region::of(&x), Region::of(&dy), Region::of(weight), Region::of(bias));
+    let (moments, epsilon) = (Moments { mean, variance }, EPSILON);
+    // SAFETY: every region is a live buffer of the right size.
+    unsafe {
+        statistics(context, size, x, moments);
+        let rectifier = Some(rectifier);
+        normalize(context, &Forward { size, x, moments, weight, bias, residual: None, y, epsilon, rectifier });
+        let gate = if recomputed { Gate::Recomputed { weight, bias } } else { Gate::Stored(y) };
+        let g = Gradient { size, dy, x, moments, gate: rectifier.map(|r| (r, gate)), epsilon };
+        reduce(context, &g, dbias, dweight);
+        backward(context, &g, weight, Some((dbias, dweight, size.rows)), dx, None);
+        backward(context, &g, weight, None, constant_dx, None);
+    }
+    let maps = maps[1..].iter().flatten().map(|value| value.get());
+    sums[2..].iter().flatten().copied().chain(maps).map(f32::to_bits).collect()
+}
+
+fn check_gates<E: Element>(rows: usize, channels: usize, rectifier: Rectifier) {
+    let n = rows * channels;
+    // Results around 0 and 6, normal and denormal: in bf16 both limits are where rounding decides.
+    let at =
+        |channel: usize| [(1.0, 0.0), (1e-38, 0.0), (1e-38, 1e-38), (0.03, 6.0), (0.0, 0.0), (-4.0, 3.0)][channel % 6];
+    let (weight, bias) = (0..channels).map(at).unzip();
+    let operands = [noise(1, n), noise(2, n), weight, bias];
+    let size = Rows { rows, channels };
+    for isa in available() {
+        let [stored, recomputed] = [false, true].map(|by| gradients::<E>(isa, size, rectifier, &operands, by));
+        assert_eq!(stored, recomputed, "{isa} {} {rows}x{channels}", E::DTYPE);
+    }
+}
+
+#[test]
+fn recomputed_gates_are_the_stored_ones() {
+    for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
+        for (rows, channels) in [(500, 64), (301, 37), (7, 3)] {
+            check_gates::<f32>(rows, channels, rectifier);
+            check_gates::<enmasse_tensor::Bf16>(rows, channels, rectifier);
+        }
     }
 }
 

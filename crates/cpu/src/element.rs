@@ -53,6 +53,8 @@ pub(crate) trait Element: Stored {
     /// # Safety
     /// As that of [`Element::words`].
     unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32);
+    /// What loading would give after storing: values rounded.
+    unsafe fn rounded<S: Simd>(v: S::V) -> S::V;
     /// The value.
     fn get(self) -> f32;
     /// The nearest element.
@@ -90,6 +92,10 @@ impl Element for f32 {
     unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { Self::words::<S>(rows, count, to) }
+    }
+    #[inline(always)]
+    unsafe fn rounded<S: Simd>(v: S::V) -> S::V {
+        v
     }
     #[inline(always)]
     fn get(self) -> f32 {
@@ -153,6 +159,11 @@ impl Element for Bf16 {
                 i += 1;
             }
         }
+    }
+    #[inline(always)]
+    unsafe fn rounded<S: Simd>(v: S::V) -> S::V {
+        // SAFETY: the caller's promise. The upper half of a word is what the value is in f32.
+        unsafe { S::pair(S::splat(0.0), v) }
     }
     #[inline(always)]
     fn get(self) -> f32 {

@@ -5,7 +5,7 @@ use enmasse_graph::{Conv2d, Rectifier, Window};
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch_norm::{self, Forward, Gradient, Moments, Rows};
+use crate::batch_norm::{self, Forward, Gate, Gradient, Moments, Rows};
 use crate::conv::{ConvShape, Depthwise, DepthwiseGradient, Start};
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::guard::{Edge, Guarded, GuardedContext};
@@ -119,7 +119,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
             batch_norm::normalize(context, &forward)
         });
     }
-    let gate = rectifier.map(|rectifier| (rectifier, y));
+    let gate = rectifier.map(|rectifier| (rectifier, Gate::Stored(y)));
     let norm = Gradient { size, dy: res, x, moments, gate, epsilon: 1e-3 };
     out!(value "batch norm reduce" [dbias: channels, dweight: channels] {
         batch_norm::reduce(context, &norm, Region::of_mut(&mut dbias), Region::of_mut(&mut dweight))

@@ -168,13 +168,18 @@ impl Backward<'_> {
     ) {
         let [x, mean, variance, weight, bias] = [0, 1, 2, 3, 4].map(|i| node.inputs[i]);
         let residual = node.inputs.get(5).copied();
-        let y = rectifier.map(|_| node.outputs[0]);
+        // What follows from x again need not be read again.
+        let gate = match (rectifier, residual) {
+            (None, _) => vec![],
+            (Some(_), Some(_)) => vec![node.outputs[0]],
+            (Some(_), None) => vec![weight, bias],
+        };
         let channels = self.graph.shape(weight).clone();
         let batch = matches!(statistics, NormStatistics::Batch { .. });
         let through_x = self.wants[x.0];
         let mut sums = Vec::new();
         if self.wants[weight.0] || self.wants[bias.0] || (batch && through_x) {
-            let inputs = [dy, x, mean, variance].into_iter().chain(y).collect();
+            let inputs = [dy, x, mean, variance].iter().chain(&gate).copied().collect();
             let outputs = self.emit(Op::BatchNormReduce { epsilon, rectifier }, inputs, &[channels.clone(), channels]);
             self.add_gradient(bias, outputs[0]);
             self.add_gradient(weight, outputs[1]);
@@ -182,7 +187,7 @@ impl Backward<'_> {
         }
         let masked_residual = rectifier.is_some() && residual.is_some_and(|r| self.wants[r.0]);
         if through_x || masked_residual {
-            let inputs = [dy, x, mean, variance, weight].into_iter().chain(sums).chain(y).collect();
+            let inputs = [dy, x, mean, variance, weight].into_iter().chain(sums).chain(gate).collect();
             let shape = self.graph.shape(x).clone();
             let shapes = vec![shape; 1 + usize::from(masked_residual)];
             let op = Op::BatchNormBackward { epsilon, statistics, rectifier, residual: masked_residual };

@@ -172,17 +172,18 @@ pub enum Op {
         /// What is applied last.
         rectifier: Option<Rectifier>,
     },
-    /// `(dy, x, mean, variance, [y]) -> (dbias [C], dweight [C])`: sums of `dy` and of `dy * (x - mean) / sqrt(variance + epsilon)`,
-    /// where with a rectifier `dy` counts only where it lets `y` pass.
+    /// `(dy, x, mean, variance, [gate]) -> (dbias [C], dweight [C])`: sums of `dy` and of `dy * (x - mean) / sqrt(variance + epsilon)`,
+    /// where with a rectifier `dy` counts only where it let the forward's result pass. The gate is that result, `y`, or where
+    /// there was no residual `weight, bias`, from which it follows.
     BatchNormReduce {
         /// Added to the variance.
         epsilon: f32,
-        /// What the forward applied last: `y` is given.
+        /// What the forward applied last: a gate is given.
         rectifier: Option<Rectifier>,
     },
-    /// `(dy, x, mean, variance, weight, dbias, dweight, [y]) -> (dx, [dresidual])`: with a rectifier dy is masked by it first, and
+    /// `(dy, x, mean, variance, weight, dbias, dweight, [gate]) -> (dx, [dresidual])`: with a rectifier dy is masked by it first, and
     /// with `residual` the masked dy is stored too (over `dy` if the memory pass says so). Over running statistics
-    /// `dx = dy * weight / sqrt(variance + epsilon)` and there are no sums among the operands: `(dy, x, mean, variance, weight, [y])`.
+    /// `dx = dy * weight / sqrt(variance + epsilon)` and there are no sums among the operands: `(dy, x, mean, variance, weight, [gate])`.
     BatchNormBackward {
         /// Added to the variance.
         epsilon: f32,

@@ -1,9 +1,11 @@
 //! From an instruction that concerns one shard alone to the kernel that carries it out.
 
+use std::borrow::Cow;
+
 use enmasse_device::DeviceError;
 use enmasse_graph::{Node, NormStatistics, Op, Plan, Rectifier, ValueId};
 
-use crate::kernels::batch_norm::{self, Gate, Normalizer};
+use crate::kernels::batch_norm::{self, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
 use crate::kernels::{activation, dropout, image, linear, loss, pool};
 
@@ -43,25 +45,28 @@ pub(crate) fn run(
             let by = Normalizer { mean, variance, epsilon };
             vec![batch_norm::normalize(x, &by, weight, bias, residual.first().copied(), rectifier)]
         }
-        (&Op::BatchNormReduce { epsilon, rectifier }, [dy, x, mean, variance, y @ ..]) => {
+        (&Op::BatchNormReduce { epsilon, rectifier }, [dy, x, mean, variance, rest @ ..]) => {
             let by = Normalizer { mean, variance, epsilon };
-            pair(batch_norm::reduce(dy, x, &by, gate(node, rectifier, y)?))
+            let y = rectified(node, rectifier, x, &by, rest)?;
+            pair(batch_norm::reduce(dy, x, &by, rectifier.zip(y.as_deref())))
         }
         (
             &Op::BatchNormBackward { epsilon, statistics, rectifier, residual },
             [dy, x, mean, variance, weight, rest @ ..],
         ) => {
             let by = Normalizer { mean, variance, epsilon };
-            let (dx, gate) = match (statistics, rest) {
-                (NormStatistics::Batch { count }, [dbias, dweight, y @ ..]) => {
-                    let gate = gate(node, rectifier, y)?;
-                    (batch_norm::backward(dy, x, &by, weight, (dbias, dweight, count), gate), gate)
+            let (sums, rest) = match (statistics, rest) {
+                (NormStatistics::Batch { count }, &[dbias, dweight, ref rest @ ..]) => {
+                    (Some((dbias, dweight, count)), rest)
                 }
-                (NormStatistics::Running, y) => {
-                    let gate = gate(node, rectifier, y)?;
-                    (batch_norm::backward_running(dy, &by, weight, gate), gate)
-                }
+                (NormStatistics::Running, rest) => (None, rest),
                 _ => return Err(unsupported(node)),
+            };
+            let y = rectified(node, rectifier, x, &by, rest)?;
+            let gate = rectifier.zip(y.as_deref());
+            let dx = match sums {
+                Some(sums) => batch_norm::backward(dy, x, &by, weight, sums, gate),
+                None => batch_norm::backward_running(dy, &by, weight, gate),
             };
             if residual { vec![dx, batch_norm::masked(dy, gate)] } else { vec![dx] }
         }
@@ -103,11 +108,18 @@ fn pair((a, b): (Vec<f64>, Vec<f64>)) -> Vec<Vec<f64>> {
     vec![a, b]
 }
 
-/// A fused rectifier with its result, the last operand of the node; there is none without a rectifier.
-fn gate<'a>(node: &Node, rectifier: Option<Rectifier>, last: &[&'a [f64]]) -> Result<Gate<'a>, DeviceError> {
-    match (rectifier, last) {
+/// The result of a batch norm's fused rectifier, if it has one: an operand, or what follows from x, weight and bias.
+fn rectified<'a>(
+    node: &Node,
+    rectifier: Option<Rectifier>,
+    x: &[f64],
+    by: &Normalizer,
+    gate: &[&'a [f64]],
+) -> Result<Option<Cow<'a, [f64]>>, DeviceError> {
+    match (rectifier, gate) {
         (None, []) => Ok(None),
-        (Some(rectifier), &[y]) => Ok(Some((rectifier, y))),
+        (Some(_), &[y]) => Ok(Some(Cow::Borrowed(y))),
+        (Some(_), [weight, bias]) => Ok(Some(Cow::Owned(batch_norm::normalize(x, by, weight, bias, None, rectifier)))),
         _ => Err(unsupported(node)),
     }
 }

@@ -78,12 +78,12 @@ fn check(spoil: impl FnOnce(&mut Plan), place: &str, expected: impl FnOnce(Probl
 
 #[test]
 fn a_value_destroyed_before_its_last_use_is_noticed() {
-    // A later result comes to lie over the ReLU's, which backward still needs.
+    // A later result comes to lie over the convolution's, which backward still needs.
     check(
         |plan| {
-            let relu = plan.instructions[find(plan, "batch_norm_normalize")].outputs[0];
+            let convolved = plan.instructions[find(plan, "batch_norm_normalize")].inputs[0];
             let later = plan.instructions[find(plan, "batch_norm_normalize") + 3].outputs[0];
-            plan.slots[later.0] = plan.slots[relu.0];
+            plan.slots[later.0] = plan.slots[convolved.0];
         },
         "",
         |problem| matches!(problem, Problem::Overwritten { .. }),

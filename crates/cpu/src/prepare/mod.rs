@@ -124,11 +124,11 @@ impl<'a> Preparation<'a> {
                 kernel!(gradient.size.scratch(), c => batch_norm::reduce(c, &gradient, dbias, dweight))
             }
             &Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
-                let (sums, y) = match statistics {
+                let (sums, gate) = match statistics {
                     NormStatistics::Batch { count } => (Some((o.input(5)?, o.input(6)?, count)), 7),
                     NormStatistics::Running => (None, 5),
                 };
-                let gradient = o.gradient::<E>(epsilon, rectifier, y)?;
+                let gradient = o.gradient::<E>(epsilon, rectifier, gate)?;
                 let (weight, dx) = (o.input(4)?, o.output(0)?);
                 let dresidual = if residual { Some(o.output(1)?) } else { None };
                 kernel!(gradient.size.scratch(), c => {

@@ -5,7 +5,7 @@ use enmasse_graph::{Algorithm, Node, Op, Rectifier, ValueId};
 use enmasse_tensor::DType;
 
 use super::Preparation;
-use crate::batch_norm::{Gradient, Moments, Rows};
+use crate::batch_norm::{Gate, Gradient, Moments, Rows};
 use crate::conv::ConvShape;
 use crate::element::{Element, Stored};
 use crate::loss::CrossEntropy;
@@ -117,14 +117,18 @@ impl Operand<'_> {
         Ok(Moments { mean: self.input(index)?, variance: self.input(index + 1)? })
     }
 
-    /// What the gradient of a batch norm is made of; `y` is where the forward's result stands if it is needed.
+    /// What the gradient of a batch norm is made of; `gate` is where the operands of its gate begin, if it has one.
     pub(super) fn gradient<E: Element>(
         &self,
         epsilon: f32,
         rectifier: Option<Rectifier>,
-        y: usize,
+        gate: usize,
     ) -> Result<Gradient<E>, DeviceError> {
-        let gate = rectifier.map(|rectifier| self.input(y).map(|y| (rectifier, y))).transpose()?;
+        let gate = match (rectifier, self.optional(gate + 1)?) {
+            (None, _) => None,
+            (Some(rectifier), None) => Some((rectifier, Gate::Stored(self.input(gate)?))),
+            (Some(rectifier), Some(bias)) => Some((rectifier, Gate::Recomputed { weight: self.input(gate)?, bias })),
+        };
         let (size, moments) = (self.rows(0)?, self.moments(2)?);
         Ok(Gradient { size, dy: self.input(0)?, x: self.input(1)?, moments, gate, epsilon })
     }

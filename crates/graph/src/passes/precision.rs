@@ -99,10 +99,10 @@ mod tests {
         check(&train, "avg_pool_backward", "drop", "bf16 -> bf16");
         check(&train, "max_pool_backward", "bn_a", "bf16 u8 -> bf16");
         check(&train, "batch_norm_statistics", "bn", "bf16 -> f32 f32");
-        check(&train, "batch_norm_reduce", "bn", "bf16 bf16 f32 f32 bf16 -> f32 f32");
-        check(&train, "batch_norm_backward", "bn", "bf16 bf16 f32 f32 f32 f32 f32 bf16 -> bf16");
+        check(&train, "batch_norm_reduce", "bn", "bf16 bf16 f32 f32 f32 f32 -> f32 f32");
+        check(&train, "batch_norm_backward", "bn", "bf16 bf16 f32 f32 f32 f32 f32 f32 f32 -> bf16");
         check(&train, "batch_norm_backward", "bn_a", "bf16 bf16 f32 f32 f32 f32 f32 bf16 -> bf16 bf16");
-        check(&train, "batch_norm_backward", "bn_1", "f32 f32 f32 f32 f32 f32 f32 f32 -> f32");
+        check(&train, "batch_norm_backward", "bn_1", "f32 f32 f32 f32 f32 f32 f32 f32 f32 -> f32");
         check(&train, "sync_statistics", "bn", "f32 f32 -> f32 f32");
         check(&train, "conv2d_backward_data", "a", "bf16 f32 bf16 -> bf16");
         check(&train, "conv2d_backward_weights", "a", "bf16 bf16 -> f32");
