@@ -13,6 +13,7 @@ use enmasse_launch::{Outcome, Status};
 use enmasse_train::{RunError, RunFolder, RunPaths, utc_time, write_whole};
 use serde_json::{Value, json};
 
+use crate::attempt::attempt;
 use crate::failure::{Failure, one_line};
 use crate::output::say;
 use crate::ranks::Rank;
@@ -142,9 +143,9 @@ impl FailureRecord {
             return;
         }
         let path = Self::path(run);
-        let folder = match RunFolder::open(paths, true) {
+        let folder = match RunFolder::open(paths, true, &attempt()) {
             Ok(folder) => folder,
-            Err(RunError::Busy(_)) => return,
+            Err(RunError::Busy(_) | RunError::Superseded { .. }) => return,
             Err(error) => return say(format_args!("warning: cannot write {}: {error}", path.display())),
         };
         let text = format!("{:#}\n", self.to_json());
@@ -177,6 +178,7 @@ pub fn keep_failure(run: Option<&Path>, rank: &Rank, failure: &Failure) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use enmasse_train::Attempt;
 
     #[test]
     fn what_was_kept_is_read_back() {
@@ -201,7 +203,7 @@ mod tests {
         later.keep(folder.path());
         assert_eq!(read(), Some(later.clone()));
         // Another process has gone on with the run: the record is not its own.
-        let other = RunFolder::open(RunPaths::new(folder.path()), true).unwrap();
+        let other = RunFolder::open(RunPaths::new(folder.path()), true, &Attempt::default()).unwrap();
         FailureRecord { rank: Some(5), ..later.clone() }.keep(folder.path());
         drop(other);
         assert_eq!(read(), Some(later));
