@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::cluster::Cluster;
-use common::{Ended, finish, metrics, pictures, program};
+use common::{Ended, assert_whole, finish, metrics, pictures, program};
 use serde_json::{Value, json};
 
 /// A folder to work in, whose `bin` comes first on the search path.
@@ -239,4 +239,31 @@ fn an_array_trains_on_a_real_cluster() {
         "{}",
         refused.stderr
     );
+}
+
+/// The ranks of two nodes meet in the run folder that the script names: nobody hands them a secret.
+#[test]
+fn a_written_script_trains_on_two_nodes() {
+    let Some(cluster) = Cluster::start(2) else { return };
+    let place = Place::new();
+    let data = pictures(place.folder.path(), 8).display().to_string();
+    let slurm = |arguments: &[&str]| {
+        let command = [&[env!("CARGO_BIN_EXE_enmasse"), "slurm"], arguments].concat();
+        finish(cluster.head_command(&command).current_dir(place.folder.path()))
+    };
+    let job = ["--nodes", "2", "--ntasks-per-node", "2", "-c", "2", "-t", "10", "-o", "said.txt", "--"];
+    let train =
+        ["--model", "mlp", "--size", "8", "--epochs", "1", "--batch", "2", "--threads", "1", "--out", "my run", &data];
+    slurm(&[&["script", "--to", "job.sh"], &job[..], &train].concat()).well();
+    let submitted = slurm(&["submit", "--json", "job.sh"]).well();
+    assert!(!submitted.stderr.contains("warning"), "{}", submitted.stderr);
+    let id = submitted.json()[0]["job"].to_string();
+    let state = cluster.wait_for(&id, &["COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL"]);
+    assert_eq!(state, "COMPLETED", "{}", fs::read_to_string(place.path("said.txt")).unwrap_or_default());
+    let run = place.path("my run");
+    let epochs = metrics(&run);
+    assert_eq!((epochs.len(), &epochs[0]["world_size"]), (1, &json!(4)));
+    let records = slurm(&["status", &id, "--json"]).well().json();
+    assert_eq!((&records[0]["run"], &records[0]["epoch"]), (&json!(run), &epochs[0]));
+    assert_whole(&run);
 }
