@@ -47,6 +47,28 @@ fn the_tutorials_script() {
     finds(&started, &[]);
 }
 
+/// The same inside the tutorial's text, beside the program.
+#[test]
+fn scripts_inside_markdown() {
+    let program = "import os\nIP = os.environ['SLURM_STEP_NODELIST']\n\ndef init(host, port=23456):\n    pass\n";
+    let text = format!(
+        "# On `Slurm`\n\n```python\n{program}```\n\nRun python a.py by:\n\n```shell\n{TUTORIAL}```\nport 29500\n"
+    );
+    finds(
+        &text,
+        &[
+            (5, "SLURM_STEP_NODELIST is a compressed list", "scontrol show hostnames"),
+            (7, "port 23456 is every job's", "MASTER_PORT="),
+            (19, "no --cpus-per-task", "--cpus-per-task=8"),
+            (20, "a blank beside the = of --output", "--output=your_path.out"),
+            (21, "a blank beside the = of --error", "--error=your_path.err"),
+            (24, "no srun", "srun python train.py"),
+        ],
+    );
+    let bare = "Text.\n```\n#SBATCH -c 1 -n 2\nhostname\n```\n";
+    finds(bare, &[(3, "does not name an interpreter", "#!/bin/bash")]);
+}
+
 /// Directives of two nodes with two tasks each, then the body from line 5 on.
 #[track_caller]
 fn in_body(body: &str, expected: Expected) {
@@ -215,6 +237,7 @@ fn addresses_and_ports() {
     list("export MASTER_ADDR=$SLURM_NODELIST");
     list("MASTER_ADDR=\"${SLURM_JOB_NODELIST}\"");
     list("head_ip=${SLURM_JOB_NODELIST%%,*}");
+    list("IFS=, read -ra HOSTS <<< \"$SLURM_JOB_NODELIST\"");
     list("first=$(echo $SLURM_NODELIST | cut -d, -f1)");
     list("srun -K a --dist-url tcp://$SLURM_STEP_NODELIST");
     list("srun -K a --rdzv-endpoint=$SLURM_JOB_NODELIST");
@@ -337,4 +360,5 @@ const PIECES: &[&str] = &[
     "--signal=B:USR1@9",
     "--time=1",
     "\u{7}",
+    "```",
 ];

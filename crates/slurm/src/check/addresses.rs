@@ -9,7 +9,7 @@ const LISTS: [&str; 3] = ["SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NO
 /// What expands one.
 const EXPANDERS: [&str; 5] = ["scontrol show hostname", "nodeset", "hostlist", "cluset", "expand"];
 /// What cuts a text into pieces.
-const CUTTERS: [&str; 6] = ["cut -", "%%", "sed ", "awk ", "tr ", "split("];
+const CUTTERS: [&str; 7] = ["IFS=,", "cut -", "%%", "sed ", "awk ", "tr ", "split("];
 /// Parts of the names of variables and options that hold an address.
 const ADDRESS: [&str; 9] = ["addr", "address", "host", "ip", "master", "endpoint", "head", "server", "tcp"];
 const FIRST_HOST: &str = "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)";

@@ -1,4 +1,7 @@
-//! A script in lines: the directives at its head, and the body that the shell runs.
+//! A script in lines: the directives at its head, and the body that the shell runs. In the Markdown text of a tutorial the
+//! script is the first fenced block with directives, and other blocks are programs that it may run.
+
+use std::ops::Range;
 
 use super::{Finding, MOST_SCRIPT_BYTES, find, quoted};
 
@@ -11,8 +14,10 @@ pub(super) enum Kind {
     LateDirective,
     /// A line of the shell.
     Command,
-    /// Inside a here-document: some program's input.
+    /// Some program's text or input: in a here-document, or in another block of a tutorial.
     Document,
+    /// What a tutorial says around its blocks.
+    Prose,
     /// A comment, or nothing.
     Comment,
 }
@@ -30,6 +35,8 @@ pub(super) struct Line<'a> {
 /// A script's lines.
 pub(super) struct Source<'a> {
     pub(super) lines: Vec<Line<'a>>,
+    /// Where the script begins among them.
+    start: usize,
     /// The first line with a carriage return at its end.
     dos: Option<usize>,
 }
@@ -42,17 +49,23 @@ impl<'a> Source<'a> {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        let mut source = Source { lines: Vec::new(), dos: None };
+        let text = &text[..end];
+        let blocks = blocks(text);
+        let script = blocks.iter().find(|(_, directives)| *directives).map(|(lines, _)| lines.clone());
+        let mut source = Source { lines: Vec::new(), start: script.as_ref().map_or(0, |lines| lines.start), dos: None };
         let mut commands_begun = false;
         let mut document: Option<&str> = None;
-        for (index, line) in text[..end].split('\n').enumerate() {
+        for (index, line) in text.split('\n').enumerate() {
             let number = index + 1;
             let text = line.strip_suffix('\r').unwrap_or(line);
             if text.len() < line.len() {
                 source.dos.get_or_insert(number);
             }
             let trimmed = text.trim();
+            let outside = script.as_ref().is_some_and(|lines| !lines.contains(&index));
             let kind = match document {
+                _ if outside && blocks.iter().any(|(lines, _)| lines.contains(&index)) => Kind::Document,
+                _ if outside => Kind::Prose,
                 Some(end) if trimmed == end => {
                     document = None;
                     Kind::Comment
@@ -74,9 +87,9 @@ impl<'a> Source<'a> {
 
     /// Mistakes of the lines as such.
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
-        if !self.lines.first().is_some_and(|line| line.text.starts_with("#!")) {
+        if !self.lines.get(self.start).is_some_and(|line| line.text.starts_with("#!")) {
             let problem = "the first line does not name an interpreter; sbatch refuses the script";
-            find(findings, 1, problem, "begin with a line #!/bin/bash");
+            find(findings, self.start + 1, problem, "begin with a line #!/bin/bash");
         }
         if let Some(line) = self.dos {
             let problem = "the line ends in a carriage return, as on Windows; sbatch refuses the script";
@@ -98,6 +111,27 @@ impl<'a> Source<'a> {
             }
         }
     }
+}
+
+/// The fenced blocks of a Markdown text, without their fences, and whether they hold directives. A script itself has none.
+fn blocks(text: &str) -> Vec<(Range<usize>, bool)> {
+    let mut blocks = Vec::new();
+    if text.starts_with("#!") {
+        return blocks;
+    }
+    let mut open: Option<(usize, bool)> = None;
+    for (index, line) in text.split('\n').enumerate() {
+        let fence = line.trim_start().starts_with("```");
+        open = match open {
+            None => fence.then_some((index + 1, false)),
+            Some((start, directives)) if fence => {
+                blocks.push((start..index, directives));
+                None
+            }
+            Some((start, directives)) => Some((start, directives || is_directive(line))),
+        };
+    }
+    blocks
 }
 
 /// The options of a directive's line.
