@@ -1,9 +1,14 @@
 //! Slurm's own commands, run to their end or to a deadline.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::failure::Failure;
 
@@ -40,14 +45,12 @@ pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Fai
             let _ = stdin.write_all(input.as_bytes());
         });
     }
-    let mut said = |stream: Receiver<String>| {
-        let text = stream.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-        text.map_err(|_| {
-            end(&mut child);
-            fail(format!("has not answered within {} s; is the controller up?", DEADLINE.as_secs()))
-        })
+    let said = |stream: Receiver<String>| stream.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+    let answer = said(stdout).zip(said(stderr)).filter(|_| ends(&child, deadline));
+    let Some((stdout, stderr)) = answer else {
+        end(&mut child);
+        return Err(fail(format!("has not answered within {} s; is the controller up?", DEADLINE.as_secs())));
     };
-    let (stdout, stderr) = (said(stdout)?, said(stderr)?);
     let status = child.wait().map_err(|error| fail(error.to_string()))?;
     let problem =
         stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason was given").to_owned();
@@ -66,6 +69,20 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
     receiver
+}
+
+/// Whether the process ends before the deadline.
+fn ends(child: &Child, deadline: Instant) -> bool {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return false };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
+    }
 }
 
 fn end(child: &mut Child) {
