@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use enmasse_comm::{CauseKind, Group};
 use enmasse_cpu::{Cores, Cpu, CpuOptions};
-use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
+use enmasse_launch::{Job, OWN_CORES, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
 use crate::attempt::attempt;
@@ -105,7 +105,11 @@ pub fn as_rank(
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let group = launched.join(folder)?;
-    let (local_rank, local_ranks) = launched.local(group.as_ref());
+    // A launcher may have divided the cores already.
+    let (local_rank, local_ranks) = match std::env::var_os(OWN_CORES) {
+        Some(_) => (0, 1),
+        None => launched.local(group.as_ref()),
+    };
     // What rank 0 says counts: launchers of several nodes may count their restarts each for themselves.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
     let rank = Rank { group, local_rank, local_ranks, attempt };

@@ -347,8 +347,8 @@ fn launch_runs_any_program() {
         assert!(mentions.iter().all(|mention| ended.stderr.contains(mention)), "{script}: {}", ended.stderr);
     };
     check("echo $RANK/$WORLD_SIZE", 0, "0/2 1/2", &[]);
-    check("test $RANK = 0 || exit 5", 1, "", &["error: rank 1", "exited with code 5"]);
-    check("test $RANK = 0 || kill -9 $$; exec tail -f /dev/null", 1, "", &["rank 1", "signal 9"]);
+    check("test $RANK = 0 || exit 5", 5, "", &["error: rank 1", "exited with code 5"]);
+    check("test $RANK = 0 || kill -9 $$; exec tail -f /dev/null", 137, "", &["rank 1", "signal 9"]);
     let ended = enmasse(&["launch", "-n", "2", "--", "/nowhere/program"]);
     assert_eq!((ended.code, ended.stderr.lines().count()), (Some(1), 1), "{ended:?}");
     assert!(ended.stderr.contains("/nowhere/program"), "{}", ended.stderr);

@@ -10,6 +10,7 @@ use enmasse_comm::Token;
 use thiserror::Error;
 
 use crate::assignment::Assignment;
+use crate::binding::Binding;
 use crate::logs::Logs;
 use crate::signals::{HANDLED, STOP_SIGNALS, signal_number};
 
@@ -80,6 +81,8 @@ pub struct Job {
     pub(crate) signal_grace: Duration,
     pub(crate) stop_signals: Vec<i32>,
     pub(crate) token: Option<Token>,
+    pub(crate) binding: Binding,
+    pub(crate) virtual_local_rank: bool,
 }
 
 impl Job {
@@ -102,6 +105,8 @@ impl Job {
             signal_grace: Duration::from_secs(30),
             stop_signals: STOP_SIGNALS.to_vec(),
             token: None,
+            binding: Binding::Free,
+            virtual_local_rank: false,
         }
     }
 
@@ -194,6 +199,18 @@ impl Job {
         self
     }
 
+    /// Which cores each rank may run on; any unless set.
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.binding = binding;
+        self
+    }
+
+    /// Shows each rank its own GPU alone, as device 0 of local rank 0.
+    pub fn virtual_local_rank(mut self) -> Self {
+        self.virtual_local_rank = true;
+        self
+    }
+
     /// What this node runs of the job, at an attempt counted from 0, where its nodes are known beforehand.
     pub fn assignment(&self, attempt: usize, run_id: &str) -> Result<Assignment, LaunchError> {
         let (nodes, local) = (&self.nodes, self.local_world_size);
@@ -255,6 +272,14 @@ pub enum LaunchError {
         rank: usize,
         /// The kernel's answer.
         source: io::Error,
+    },
+    /// Fewer devices than ranks.
+    #[error("CUDA_VISIBLE_DEVICES is {list:?}, which has no device for local rank {local_rank}: launch fewer ranks")]
+    VisibleDevices {
+        /// The variable's value.
+        list: String,
+        /// The first rank without one.
+        local_rank: usize,
     },
     /// No place for log files.
     #[error("cannot make {}: {source}: name another folder for log files", path.display())]

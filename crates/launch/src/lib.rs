@@ -4,24 +4,28 @@
 //! `poll`: a rank that ends, a signal to the launcher, a line of output are all events, and nothing is polled by a
 //! clock. Whatever happens, it ends with every process of the job gone, and with the first cause named ([`Outcome`]).
 //!
+//! - [`Assignment`], [`Workers`]: one attempt of one node; [`launch`] makes them one after another, for nodes known beforehand.
 //! - [`LaunchedRank`]: how a rank learns its place.
 //! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and its way back.
 //! - [`spawn`], [`run_threads`]: ranks as threads of one process.
 //!
-//! Limits: a process that leaves its rank's process group (`setsid`) is beyond reach; and when the launcher itself is
-//! killed (SIGKILL), the kernel ends the ranks, while processes that these started are left to notice by themselves.
+//! Limits: a process that leaves its rank's process group (`setsid`) is beyond reach. When the launcher itself is killed (SIGKILL),
+//! the kernel ends the ranks, and a shell that waits beside the launcher what they have started.
 
 mod assignment;
+mod binding;
 mod elastic;
 mod environment;
 mod error_file;
 mod groups;
+mod guard;
 mod inherited;
 mod job;
 mod logs;
 mod memory;
 mod outcome;
 mod output;
+mod plan;
 mod restarts;
 mod routes;
 mod signals;
@@ -32,6 +36,7 @@ mod verdict;
 mod workers;
 
 pub use assignment::Assignment;
+pub use binding::{Binding, Share};
 pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
     DeviceError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -43,7 +48,8 @@ pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
 pub use job::{Job, LaunchError, Nodes, Output, Store};
 pub use logs::{Logs, Selection, Streams};
 pub use outcome::{Failure, Outcome, Status};
+pub use plan::{RankPlan, plan};
 pub use restarts::{launch, launch_telling, new_run_id};
 pub use signals::Signals;
 pub use threads::{run_threads, spawn};
-pub use workers::Workers;
+pub use workers::{OWN_CORES, Workers};

@@ -29,6 +29,12 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     HANDLED.iter().find(|(known, _)| *known == name.trim()).map(|(_, number)| *number)
 }
 
+/// Their names, as torchrun writes them into a variable.
+pub(crate) fn signal_names(numbers: &[i32]) -> String {
+    let name = |number: &i32| HANDLED.iter().find(|(_, known)| known == number).map(|(name, _)| *name);
+    numbers.iter().filter_map(name).collect::<Vec<_>>().join(",")
+}
+
 /// Signals that the ranks hear of and that end nothing: a scheduler announces its time limit by them.
 const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
 

@@ -96,6 +96,12 @@ impl Workers {
         let groups: Vec<Pid> = self.list.iter().map(|worker| worker.pid).collect();
         let gave_up = |watch: &Watch<'_>| matches!(watch.stopping, Stopping::Killed { deadline, .. } if Instant::now() >= deadline);
         let mut left_behind = survivors(&groups);
+        if let Stopping::Asked { by, .. } = watch.stopping
+            && !left_behind.is_empty()
+        {
+            // What a rank was just starting when it was asked has not heard of it.
+            self.signal(by);
+        }
         while !left_behind.is_empty() && !gave_up(&watch) {
             if watch.stopping == Stopping::No {
                 self.ask_to_stop(&mut watch, Signal::TERM, self.job.grace);

@@ -1,6 +1,6 @@
 //! Starting the ranks of a job.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader};
 use std::marker::PhantomData;
 use std::net::TcpListener;
@@ -11,16 +11,28 @@ use std::process::{Child, Command, Stdio};
 use enmasse_comm::Token;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::assignment::Assignment;
+use crate::binding::{Share, shares};
+use crate::environment::LOCAL_RANK;
 use crate::error_file::ERROR_FILE;
+use crate::guard::Guard;
 use crate::inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_pipe, token_file};
 use crate::job::{Job, LaunchError, Store};
 use crate::memory::MemoryKills;
 use crate::outcome::Status;
 use crate::output::{Filter, Passage};
 use crate::routes::{filters, routes};
+use crate::signals::signal_names;
 use crate::tail::Tail;
+
+/// Says to a rank that the cores it may use are its own, and not to be divided among the ranks of its node once more.
+pub const OWN_CORES: &str = "ENMASSE_OWN_CORES";
+
+/// torchrun wants NCCL's errors to end a rank.
+const NCCL_ERRORS: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// One rank's process. It is not reaped before the job is over, so its process number stays its own all the while.
 pub(crate) struct Worker {
@@ -44,6 +56,7 @@ pub struct Workers {
     pub(crate) job: Job,
     pub(crate) assignment: Assignment,
     pub(crate) memory_kills: MemoryKills,
+    guard: Option<Guard>,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -65,14 +78,24 @@ impl Workers {
         let mut store = open_store(job, &mut assignment)?;
         job.logs.begin_attempt(assignment.attempt, assignment.local_world_size)?;
         let filters = filters(job, &assignment)?;
+        let shares = shares(job.binding, assignment.local_world_size);
         let list = Vec::with_capacity(assignment.local_world_size);
         let (job, memory_kills) = (job.clone(), MemoryKills::so_far());
-        let mut workers = Workers { list, job, assignment, memory_kills, _stays_on_its_thread: PhantomData };
+        let mut workers =
+            Workers { list, job, assignment, memory_kills, guard: Guard::call(), _stays_on_its_thread: PhantomData };
         for local_rank in 0..workers.assignment.local_world_size {
             let token = token.as_ref().map(token_file).transpose();
             let token = token.map_err(LaunchError::kernel("make a file in memory"))?;
-            let worker = start(&workers.job, &workers.assignment, local_rank, store.take(), token, &filters)?;
+            let share = shares.as_ref().and_then(|shares| shares.get(local_rank));
+            let inherited = Inherited { store: store.take(), token };
+            let worker = start(&workers.job, &workers.assignment, local_rank, share, inherited, &filters)?;
+            if let Some(guard) = &mut workers.guard {
+                guard.watch(worker.child.id());
+            }
             workers.list.push(worker);
+        }
+        if let Some(guard) = &mut workers.guard {
+            guard.settle();
         }
         Ok(workers)
     }
@@ -94,6 +117,8 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
+        // As long as its leader is not waited for, the number of a group is its own.
+        drop(self.guard.take());
         for worker in &mut self.list {
             // A process that hangs in the kernel cannot be waited for; it was reported.
             let _ = match worker.status {
@@ -105,7 +130,7 @@ impl Drop for Workers {
 }
 
 /// The listening socket for rank 0, where it inherits one; completes an assignment whose port is still to be chosen.
-fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Option<OwnedFd>, LaunchError> {
+pub(crate) fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Option<OwnedFd>, LaunchError> {
     let (host, port) = assignment.master.clone();
     if assignment.node_rank > 0 || (job.store == Store::BoundByRankZero && port > 0 && assignment.node_count > 1) {
         return Ok(None);
@@ -122,34 +147,64 @@ fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Option<OwnedFd>,
 }
 
 /// The variables that one rank is given beside those it inherits, later ones before earlier ones.
-pub(crate) fn variables(job: &Job, assignment: &Assignment, local_rank: usize) -> Vec<(OsString, OsString)> {
+pub(crate) fn variables(
+    job: &Job,
+    assignment: &Assignment,
+    local_rank: usize,
+    share: Option<&Share>,
+) -> Result<Vec<(OsString, OsString)>, LaunchError> {
     let mut variables = job.variables.clone();
-    let mut set = |name: &str, value: String| variables.push((name.into(), value.into()));
-    for (name, value) in assignment.place(local_rank).variables(omp_is_set(job)) {
-        set(name, value);
+    let mut set = |name: &str, value: &OsStr| variables.push((name.into(), value.into()));
+    let omp_is_set = omp_is_set(job);
+    for (name, value) in assignment.place(local_rank).variables(omp_is_set) {
+        set(name, value.as_ref());
     }
-    set("ROLE_NAME", job.role.clone());
-    let nccl = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
-    set(nccl, std::env::var(nccl).unwrap_or_else(|_| "1".to_owned()));
+    set("ROLE_NAME", job.role.as_ref());
+    set(NCCL_ERRORS, &std::env::var_os(NCCL_ERRORS).unwrap_or_else(|| "1".into()));
+    set("TORCHELASTIC_SIGNALS_TO_HANDLE", signal_names(&job.stop_signals).as_ref());
     // What an outer launcher has asked for is not for these ranks to write.
     let error_file = job.logs.rank_folder(assignment.attempt, local_rank).map(|folder| folder.join("error.json"));
-    variables.push((ERROR_FILE.into(), error_file.unwrap_or_default().into()));
-    variables
+    set(ERROR_FILE, error_file.unwrap_or_default().as_os_str());
+    if let Some(share) = share {
+        set(OWN_CORES, "1".as_ref());
+        if !omp_is_set {
+            set("OMP_NUM_THREADS", share.threads.to_string().as_ref());
+        }
+    }
+    if job.virtual_local_rank {
+        set(LOCAL_RANK, "0".as_ref());
+        set(VISIBLE_DEVICES, visible_device(local_rank)?.as_ref());
+    }
+    Ok(variables)
+}
+
+/// The one of the visible devices that a rank has for itself.
+fn visible_device(local_rank: usize) -> Result<String, LaunchError> {
+    let Ok(list) = std::env::var(VISIBLE_DEVICES) else { return Ok(local_rank.to_string()) };
+    let device = list.split(',').nth(local_rank).map(|device| device.trim().to_owned());
+    device.ok_or(LaunchError::VisibleDevices { list, local_rank })
+}
+
+/// Descriptors for one rank.
+struct Inherited {
+    store: Option<OwnedFd>,
+    token: Option<OwnedFd>,
 }
 
 fn start(
     job: &Job,
     assignment: &Assignment,
     local_rank: usize,
-    store: Option<OwnedFd>,
-    token: Option<OwnedFd>,
+    share: Option<&Share>,
+    Inherited { store, token }: Inherited,
     filters: &[Option<Filter>; 2],
 ) -> Result<Worker, LaunchError> {
     let rank = assignment.first_rank + local_rank;
     let (report, reporting) = report_pipe().map_err(LaunchError::kernel("make a pipe"))?;
     let reporting = OwnedFd::from(reporting);
     let mut command = Command::new(&job.program);
-    command.args(arguments(job, local_rank)).envs(variables(job, assignment, local_rank));
+    command.args(arguments(job, local_rank)).env_remove(OWN_CORES);
+    command.envs(variables(job, assignment, local_rank, share)?);
     // A launcher inside a launched rank must not pass the outer job's descriptors on.
     command.env_remove(STORE_FD).env_remove(TOKEN_FD).env(CAUSE_FD, number(&reporting));
     for (name, descriptor) in [(STORE_FD, &store), (TOKEN_FD, &token)] {
@@ -163,7 +218,8 @@ fn start(
     // A group of its own: a Ctrl-C on the terminal reaches the launcher alone, which then stops everybody in order, and
     // one signal reaches whatever the rank has started.
     command.process_group(0);
-    die_with_launcher(&mut command, store.into_iter().chain(token).chain([reporting]).collect());
+    let cores = share.map(Share::set);
+    die_with_launcher(&mut command, store.into_iter().chain(token).chain([reporting]).collect(), cores);
 
     let spawn_error = |source| LaunchError::Spawn { program: job.program.clone(), rank, source };
     let mut child = command.spawn().map_err(spawn_error)?;
@@ -195,8 +251,8 @@ pub(crate) fn arguments(job: &Job, local_rank: usize) -> Vec<OsString> {
     arguments
 }
 
-/// Makes the child die when its launcher does, however that happens, and opens `inherited` up to it alone.
-fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>) {
+/// Makes the child die when its launcher does, however that happens, opens `inherited` up to it alone, and keeps it on `cores`.
+fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>, cores: Option<CpuSet>) {
     let launcher = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -207,9 +263,13 @@ fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>) {
         for descriptor in &inherited {
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
         }
+        if let Some(cores) = &cores {
+            // Where the kernel refuses, the rank runs where it may.
+            let _ = sched_setaffinity(None, cores);
+        }
         Ok(())
     };
-    // SAFETY: the hook runs between fork and exec, where only async-signal-safe functions may be called: it makes three
+    // SAFETY: the hook runs between fork and exec, where only async-signal-safe functions may be called: it makes four
     // kinds of system calls, allocates nothing and takes no lock. `inherited` is read, not dropped, in the child.
     unsafe { command.pre_exec(prepare) };
 }

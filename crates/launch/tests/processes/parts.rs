@@ -65,9 +65,7 @@ impl Launcher {
 
     fn run(command: &mut Command, stderr: Stdio) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
-        let (sender, lines) = channel();
-        let stdout = BufReader::new(process.stdout.take().unwrap());
-        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let lines = read_lines(process.stdout.take().unwrap());
         Launcher { process, lines }
     }
 
@@ -101,6 +99,14 @@ impl Launcher {
         self.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         (self.process.wait().unwrap().code(), stderr)
     }
+}
+
+/// The lines of a stream, as they come.
+pub fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    let stream = BufReader::new(stream);
+    std::thread::spawn(move || stream.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
 }
 
 fn play_launcher(arguments: &[String]) -> ExitCode {
@@ -180,6 +186,10 @@ fn play_rank(place: &LaunchedRank, what: &str, folder: &Path) {
                 std::process::exit(1);
             }
             hang();
+        }
+        "eat memory" => {
+            let eaten: Vec<Vec<u8>> = (0..1024).map(|_| vec![1; 1 << 20]).collect();
+            panic!("nobody minded {} MiB", eaten.len());
         }
         "work until rank 2 is killed" | "work until rank 2 panics" => {
             let group = Rendezvous::from_environment().unwrap().join().unwrap();

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,10 +11,12 @@ use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::DEADLINE;
-use crate::parts::Launcher;
+use crate::parts::{Launcher, read_lines};
 
 pub const TESTS: &[(&str, fn())] = &[
     ("a_killed_launcher_leaves_no_rank", a_killed_launcher_leaves_no_rank),
+    ("a_killed_launcher_leaves_no_grandchild", a_killed_launcher_leaves_no_grandchild),
+    ("a_closed_terminal_leaves_nothing", a_closed_terminal_leaves_nothing),
     ("an_interrupt_stops_everybody", an_interrupt_stops_everybody),
     ("a_second_interrupt_kills", a_second_interrupt_kills),
     ("a_scheduler_may_repeat_itself", a_scheduler_may_repeat_itself),
@@ -42,6 +46,47 @@ fn a_killed_launcher_leaves_no_rank() {
     launcher.signal(Signal::KILL);
     assert_eq!(launcher.lines_to_end(), [""; 0]);
     assert_eq!(launcher.process.wait().unwrap().signal(), Some(9));
+}
+
+/// The kernel ends the ranks, and not what they have started.
+fn a_killed_launcher_leaves_no_grandchild() {
+    let script = "sh -c \"trap '' HUP INT TERM; echo ready; tail -f /dev/null\" & wait";
+    let launcher = Launcher::start(2, "all", ENDLESS, script);
+    wait_until_ready(&launcher, 2);
+    launcher.signal(Signal::KILL);
+    assert_eq!(launcher.lines_to_end(), [""; 0]);
+}
+
+/// Ranks hear of it as of any other request to stop.
+fn a_closed_terminal_leaves_nothing() {
+    if std::process::Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("a_closed_terminal_leaves_nothing skipped: there is no program \"script\", which has terminals");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("rank");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let ranks = format!(
+        "exec > {}; trap 'echo hung up; exit 0' HUP; echo ready; while :; do tail -f /dev/null & wait; kill $!; done",
+        fifo.display()
+    );
+    let launcher = std::env::current_exe().unwrap();
+    let launcher = format!("exec {} as-launcher 2 all 3600000 \"$RANKS\"", launcher.display());
+    let mut terminal = std::process::Command::new("script")
+        .args(["--quiet", "--command", &launcher, "/dev/null"])
+        .env("RANKS", ranks)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = read_lines(std::fs::File::open(fifo).unwrap());
+    let next = || lines.recv_timeout(DEADLINE).unwrap();
+    assert_eq!([next(), next()], ["ready", "ready"]);
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    assert_eq!([next(), next()], ["hung up", "hung up"]);
+    // The end of the pipe says that none is left.
+    assert_eq!(lines.recv_timeout(DEADLINE), Err(RecvTimeoutError::Disconnected));
 }
 
 fn an_interrupt_stops_everybody() {

@@ -1,11 +1,12 @@
 //! What workers are given, and how their ends are told.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use enmasse_comm::TOKEN_BYTES;
-use enmasse_launch::{Job, Nodes, Outcome, Output, Status, Store, launch, launch_telling};
+use enmasse_launch::{Binding, Job, Nodes, Outcome, Output, Status, Store, launch, launch_telling};
 
 use crate::parts::{Launcher, rank_job};
 
@@ -20,6 +21,8 @@ pub const TESTS: &[(&str, fn())] = &[
     ("the_environment_is_torchruns", the_environment_is_torchruns),
     ("nodes_are_numbered_by_hand", nodes_are_numbered_by_hand),
     ("failures_are_tried_again", failures_are_tried_again),
+    ("cores_are_divided", cores_are_divided),
+    ("memory_kills_are_told_apart", memory_kills_are_told_apart),
     ("local_ranks_as_arguments", local_ranks_as_arguments),
     ("tokens_arrive_and_differ", tokens_arrive_and_differ),
     ("the_store_is_where_it_is_said", the_store_is_where_it_is_said),
@@ -191,6 +194,55 @@ fn failures_are_tried_again() {
     check(0, Err(9));
     check(1, Err(9));
     check(2, Ok(()));
+}
+
+/// As the kernel sees it, not as we do.
+fn cores_are_divided() {
+    let available = rustix::thread::sched_getaffinity(None).unwrap().count() as usize;
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = available.max(2);
+    let script = "{ grep Cpus_allowed_list /proc/self/status | tail -c +20; echo $OMP_NUM_THREADS $ENMASSE_OWN_CORES; } > $FOLDER/$RANK";
+    let job = shell(ranks, script).variable("FOLDER", folder.path()).variable("OMP_NUM_THREADS", "");
+    assert_eq!(launch(&job.clone().binding(Binding::Exclusive)).unwrap(), Outcome::Done);
+    let read = |rank: usize| fs::read_to_string(folder.path().join(rank.to_string())).unwrap();
+    let mut found: Vec<_> = (0..ranks).map(read).collect();
+    found.sort_unstable();
+    found.dedup();
+    if available == ranks {
+        // A core each, and no two the same.
+        assert_eq!(found.len(), ranks, "{found:?}");
+        assert!(found.iter().all(|text| text.ends_with("\n1 1\n") && !text.contains(['-', ','])), "{found:?}");
+    }
+    assert_eq!(launch(&job.binding(Binding::Free)).unwrap(), Outcome::Done);
+    assert!(read(0).ends_with("\n1\n") && read(0) == read(1), "{}", read(0));
+}
+
+/// A real kill by the kernel, where this user may make a control group for it.
+fn memory_kills_are_told_apart() {
+    let group = Path::new("/sys/fs/cgroup/memory").join(format!("enmasse-test-{}", std::process::id()));
+    let limited = fs::create_dir(&group).and_then(|()| fs::write(group.join("memory.limit_in_bytes"), "64M"));
+    if limited.is_err() {
+        println!("memory_kills_are_told_apart skipped: no control group can be made");
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let launch = "echo $$ > \"$1\"/cgroup.procs && shift && exec \"$@\"";
+    let eat = "test $RANK = 0 && exec tail -f /dev/null; echo eating >&2; exec \"$EATER\" as-rank 'eat memory' /";
+    let ended = Command::new("sh")
+        .args(["-c", launch, "sh"])
+        .args([group.as_os_str(), program.as_os_str()])
+        .args(["as-launcher", "2", "all", "100", eat])
+        .env("EATER", &program)
+        .output();
+    // Whether or not the test passes, the group goes, as soon as it is empty.
+    let removed = fs::remove_dir(&group);
+    let ended = ended.unwrap();
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(137), "{text}");
+    assert!(text.contains("rank 1 on host "), "{text}");
+    assert!(text.contains("was killed by the kernel for memory: signal 9 (SIGKILL)\n"), "{text}");
+    assert!(text.ends_with("  | eating\n"), "{text}");
+    removed.unwrap();
 }
 
 /// What a script gets that reads no variables.

@@ -9,8 +9,15 @@ use super::{ConfigError, SETTINGS, Scope, Setting, Source, TrainConfig};
 pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 
 /// Variables with our prefix that are no settings: they pass between launcher and ranks, or say where things lie.
-pub const INTERNAL_VARIABLES: &[&str] =
-    &["ENMASSE_TOKEN", "ENMASSE_TOKEN_FD", "ENMASSE_STORE_FD", "ENMASSE_CAUSE_FD", "ENMASSE_CACHE", "ENMASSE_JOB"];
+pub const INTERNAL_VARIABLES: &[&str] = &[
+    "ENMASSE_TOKEN",
+    "ENMASSE_TOKEN_FD",
+    "ENMASSE_STORE_FD",
+    "ENMASSE_CAUSE_FD",
+    "ENMASSE_OWN_CORES",
+    "ENMASSE_CACHE",
+    "ENMASSE_JOB",
+];
 
 /// A configuration being put together. The layers may come in any order: a value yields only to a source that outranks
 /// its own, or to a later one from the same source.

@@ -3,10 +3,11 @@
 mod flags;
 mod meeting;
 mod options;
+mod preview;
 mod program;
 
 use clap::ArgMatches;
-use enmasse_launch::Outcome;
+use enmasse_launch::{Job, Outcome, new_run_id, write_error_file};
 
 pub use flags::command;
 
@@ -21,44 +22,80 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let given = Given { matches, environment: &environment };
     let options = Options::read(&given)?;
     let use_env = matches.get_one::<String>("use-env").map_or(use_env, |text| text == "true");
-    let mut job = program::job(&given, options.local_world_size, use_env)?
+    let job = job(&given, &options, use_env)?;
+    let preview = options.print_env || options.dry_run;
+    let (job, run_id) = match &options.topology {
+        Topology::Static(nodes) => {
+            // Nodes that know nothing of each other must agree on a name.
+            let known = options.run_id.clone().or_else(|| (nodes.count > 1).then(|| "none".to_owned()));
+            let run_id = known.map_or_else(|| new_run_id().map_err(Failure::error), Ok)?;
+            (job.nodes(nodes.clone()).run_id(run_id.clone()), run_id)
+        }
+        Topology::Meeting(_) if preview => {
+            let refusal =
+                "--print-env and --dry-run: nodes have no numbers before they meet; leave out --rdzv-endpoint";
+            return Err(Failure::Usage(refusal.to_owned()));
+        }
+        Topology::Meeting(_) => match options.run_id.clone() {
+            Some(run_id) => (job.run_id(run_id.clone()), run_id),
+            // The leader has a name for it.
+            None => (job, "none".to_owned()),
+        },
+    };
+    if preview {
+        return preview::print(&job, options.dry_run, options.print_env);
+    }
+    let logs = options::logs(&given, &run_id)?;
+    if let Some(folder) = logs.folder().filter(|_| logs.keeps_output()) {
+        say(format_args!("log files: {}", folder.display()));
+    }
+    let job = job.logs(logs.clone());
+    let result = match options.topology {
+        Topology::Static(_) => follow(&job, options.max_restarts),
+        Topology::Meeting(meeting) => meeting::run(&job, meeting, options.shutdown_timeout),
+    };
+    logs.discard_unless_asked_for();
+    result
+}
+
+/// What the options say of every attempt.
+fn job(given: &Given<'_>, options: &Options, use_env: bool) -> Result<Job, Failure> {
+    let mut job = program::job(given, options.local_world_size, use_env)?
         .max_restarts(options.max_restarts)
         .grace(options.shutdown_timeout)
-        .signal_grace(options.shutdown_timeout);
-    if let Some(role) = options.role {
-        job = job.role(role);
+        .signal_grace(options.shutdown_timeout)
+        .binding(options.binding);
+    if let Some(role) = &options.role {
+        job = job.role(role.as_str());
+    }
+    if options.virtual_local_rank {
+        job = job.virtual_local_rank();
     }
     if let Some(signals) = &options.stop_signals {
         job =
             job.stop_signals(signals.iter().map(String::as_str)).map_err(|error| Failure::Usage(error.to_string()))?;
     }
-    let job = match options.topology {
-        Topology::Static(nodes) => {
-            // Nodes that know nothing of each other must agree on a name.
-            let run_id = options.run_id.or_else(|| (nodes.count > 1).then(|| "none".to_owned()));
-            let job = job.nodes(nodes);
-            match run_id {
-                Some(run_id) => job.run_id(run_id),
-                None => job,
-            }
-        }
-        Topology::Meeting(meeting) => {
-            let job = match options.run_id {
-                Some(run_id) => job.run_id(run_id),
-                None => job,
-            };
-            return meeting::run(&job, meeting, options.shutdown_timeout);
-        }
-    };
-    let outcome = enmasse_launch::launch_telling(&job, |failure, attempt| {
-        say(format_args!("error: {failure}\nstarting all ranks again: attempt {attempt} of {}", options.max_restarts));
+    Ok(job)
+}
+
+/// Runs the job to its end, and tells of every failure.
+fn follow(job: &Job, max_restarts: usize) -> Result<(), Failure> {
+    let outcome = enmasse_launch::launch_telling(job, |failure, attempt| {
+        say(format_args!("error: {failure}\nstarting all ranks again: attempt {attempt} of {max_restarts}"));
     });
     let outcome = outcome.map_err(Failure::error)?;
     if let Some(report) = outcome.report() {
         let prefix = if matches!(outcome, Outcome::Failed(_)) { "error: " } else { "" };
         say(format_args!("{prefix}{report}"));
     }
-    match outcome.exit_code() {
+    let code = outcome.exit_code();
+    if let Outcome::Failed(failure) = &outcome {
+        // Whoever launched this launcher may want to know too.
+        let (first, rest) = (failure.to_string(), [&failure.stderr, &failure.traceback]);
+        let lines = rest.into_iter().find(|lines| !lines.is_empty()).cloned().unwrap_or_default();
+        write_error_file(first.lines().next().unwrap_or_default(), &lines, Some(code));
+    }
+    match code {
         0 => Ok(()),
         code => Err(Failure::Told(code)),
     }

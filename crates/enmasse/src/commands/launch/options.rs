@@ -1,8 +1,10 @@
 //! What a launch is asked to do: torchrun's options, read and checked.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use enmasse_launch::Nodes;
+use enmasse_launch::{Binding, Logs, Nodes, Selection};
 
 use super::flags::Given;
 use crate::failure::Failure;
@@ -51,6 +53,10 @@ pub struct Options {
     /// Names; `None` for the usual ones.
     pub stop_signals: Option<Vec<String>>,
     pub shutdown_timeout: Duration,
+    pub binding: Binding,
+    pub virtual_local_rank: bool,
+    pub print_env: bool,
+    pub dry_run: bool,
 }
 
 impl Options {
@@ -59,6 +65,12 @@ impl Options {
         given.value("monitor-interval", "a number of seconds", seconds)?;
         given.value("start-method", "spawn, fork or forkserver", |text| {
             ["spawn", "fork", "forkserver"].contains(&text).then_some(())
+        })?;
+        given
+            .value("event-log-handler", "null or console", |text| ["null", "console"].contains(&text).then_some(()))?;
+        let modes = Binding::NAMES.map(|(name, _)| name).join(", ");
+        let binding = given.value("numa-binding", &format!("one of {modes}"), |text| {
+            Binding::NAMES.iter().find(|(name, _)| *name == text).map(|(_, binding)| *binding)
         })?;
         let whole = format!("a whole number from 0 to {MOST_SECONDS}");
         let restarts = given.value("max-restarts", &whole, |text| number(text, 0, MOST_SECONDS as usize))?;
@@ -77,8 +89,41 @@ impl Options {
                 Some(text.split(',').map(|name| name.trim().to_owned()).collect())
             })?,
             shutdown_timeout: Duration::from_secs(timeout),
+            binding: binding.unwrap_or(Binding::Exclusive),
+            virtual_local_rank: given.is_on("virtual-local-rank")?,
+            print_env: given.is_on("print-env")?,
+            dry_run: given.is_on("dry-run")?,
         })
     }
+}
+
+/// The folder of this run's logs, and what goes there.
+pub fn logs(given: &Given<'_>, run_id: &str) -> Result<Logs, Failure> {
+    let streams = "0, 1, 2 or 3, or such numbers of local ranks as in 0:3,1:2";
+    let redirects = given.value("redirects", streams, Selection::parse)?.unwrap_or_default();
+    let tee = given.value("tee", streams, Selection::parse)?.unwrap_or_default();
+    let shown = given.value("local-ranks-filter", "local ranks with commas between", |text| {
+        let ranks = text.split(',').map(|rank| rank.trim().parse().ok()).collect::<Option<BTreeSet<usize>>>();
+        if text.is_empty() { Some(None) } else { ranks.map(Some) }
+    })?;
+    let stdout_filters = given.value("duplicate-stdout-filters", "words", words)?.unwrap_or_default();
+    let stderr_filters = given.value("duplicate-stderr-filters", "words", words)?.unwrap_or_default();
+    let base = given.value("log-dir", "a folder", |text| (!text.is_empty()).then(|| PathBuf::from(text)))?;
+    let prefix = (given.environment)("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    let asked = base.is_some() || redirects != Selection::default() || tee != Selection::default();
+    let mut logs = match Logs::create(base.as_deref(), run_id) {
+        Ok(logs) => logs,
+        Err(error) if asked => return Err(Failure::error(error)),
+        // Nobody has asked for files; ranks do without error files.
+        Err(_) => Logs::default(),
+    };
+    logs.redirects = redirects;
+    logs.tee = tee;
+    logs.shown = shown.flatten();
+    logs.prefix = prefix.map(|prefix| prefix.to_string_lossy().into_owned()).filter(|prefix| !prefix.is_empty());
+    logs.stdout_filters = stdout_filters;
+    logs.stderr_filters = stderr_filters;
+    Ok(logs)
 }
 
 /// The variable that torchrun reads where the option is not given.
@@ -217,6 +262,12 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     text.split(',').filter(|text| !text.trim().is_empty()).map(pair).collect()
 }
 
+/// Words with commas between; a doubled comma is one of a word.
+fn words(text: &str) -> Option<Vec<String>> {
+    let words = text.replace(",,", "\0");
+    Some(words.split(',').filter(|word| !word.is_empty()).map(|word| word.replace('\0', ",")).collect())
+}
+
 fn number(text: &str, least: usize, most: usize) -> Option<usize> {
     text.trim().parse().ok().filter(|number| (least..=most).contains(number))
 }
@@ -227,4 +278,147 @@ fn seconds(text: &str) -> Option<f64> {
 
 fn word(text: &str) -> Option<String> {
     (!text.is_empty() && !text.contains(char::is_control)).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The options that a command line and variables give, or the message.
+    fn read(line: &str, variables: &[(&str, &str)]) -> Result<Options, String> {
+        let words = std::iter::once("launch").chain(line.split_whitespace()).chain(["program"]);
+        let matches = super::super::command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
+        let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        let given = Given { matches: &matches, environment: &environment };
+        Options::read(&given).map_err(|failure| failure.message().to_owned())
+    }
+
+    fn nodes(rank: usize, count: usize, master: Option<(&str, u16)>) -> Topology {
+        Topology::Static(Nodes { rank, count, master: master.map(|(host, port)| (host.to_owned(), port)) })
+    }
+
+    #[test]
+    fn nodes_that_are_numbered_by_hand() {
+        let check = |line: &str, expected: Topology| {
+            assert_eq!(read(line, &[]).map(|options| options.topology), Ok(expected), "{line}");
+        };
+        check("", nodes(0, 1, None));
+        check("--nnodes 1:1", nodes(0, 1, None));
+        check("--standalone --rdzv-endpoint h:1 --rdzv-backend c10d", nodes(0, 1, None));
+        // What a single node is told of meetings does not matter to it.
+        check("--nnodes=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:29400 --rdzv_id=7", nodes(0, 1, None));
+        check("--master-addr h", nodes(0, 1, None));
+        check("--master_port 5000", nodes(0, 1, Some(("127.0.0.1", 5000))));
+        check("--nnodes 2", nodes(0, 2, Some(("127.0.0.1", 29500))));
+        check("--nnodes 2:2 --node_rank 1 --master_addr n0", nodes(1, 2, Some(("n0", 29500))));
+        check("--nnodes 2 --node-rank=1 --master-addr=[::1] --master-port=9", nodes(1, 2, Some(("[::1]", 9))));
+        check("--nnodes 2 --node-rank 1 --rdzv-endpoint n0:77", nodes(1, 2, Some(("n0", 77))));
+        check("--nnodes 2 --rdzv-backend static --rdzv-endpoint n0", nodes(0, 2, Some(("n0", 29500))));
+    }
+
+    #[test]
+    fn nodes_that_meet() {
+        let meeting = |least, most, host: &str, port| Meeting {
+            least,
+            most,
+            endpoint: (host.to_owned(), port),
+            configuration: Vec::new(),
+            local_address: None,
+        };
+        let check = |line: &str, expected: Meeting| {
+            let expected = Ok(Topology::Meeting(expected));
+            assert_eq!(read(line, &[]).map(|options| options.topology), expected, "{line}");
+        };
+        check("--nnodes 1:4 --rdzv-endpoint h:1", meeting(1, 4, "h", 1));
+        check("--nnodes 2 --rdzv-endpoint h", meeting(2, 2, "h", 29400));
+        check("--nnodes 3 --rdzv-backend c10d --rdzv-endpoint [::1]:5 --node-rank 1", meeting(3, 3, "[::1]", 5));
+        check("--nnodes 2 --rdzv-endpoint fe80::1", meeting(2, 2, "fe80::1", 29400));
+        let more = Meeting {
+            configuration: vec![("join_timeout".to_owned(), "60".to_owned()), ("timeout".to_owned(), "5".to_owned())],
+            local_address: Some("n7".to_owned()),
+            ..meeting(2, 3, "h", 1)
+        };
+        check("--nnodes 2:3 --rdzv-endpoint h:1 --rdzv-conf join_timeout=60,timeout=5 --local-addr n7", more);
+    }
+
+    #[test]
+    fn refusals() {
+        let check = |line: &str, expected: &str| assert_eq!(read(line, &[]).unwrap_err(), expected);
+        let nnodes = "must be N or MIN:MAX, whole numbers from 1 to 65536";
+        for text in ["0", "-1", "x", "2:1", "1:2:3", ":", "65537", "1.5"] {
+            check(&format!("--nnodes {text}"), &format!("--nnodes {text}: {nnodes}"));
+        }
+        check("-n 0", "--nproc-per-node 0: must be auto, cpu, gpu or a whole number from 1 to 1024");
+        check("-n xpu", "--nproc-per-node xpu: must be auto, cpu, gpu or a whole number from 1 to 1024");
+        check("--nnodes 2 --node-rank 2", "--node-rank 2: must be less than --nnodes 2: nodes are counted from 0");
+        check("--node-rank -1", "--node-rank -1: must be a whole number, this node among all from 0");
+        check("--master-port 65536", "--master-port 65536: must be a port from 1 to 65535");
+        check("--nnodes 2 --rdzv-endpoint h:x", "--rdzv-endpoint h:x: must be HOST or HOST:PORT");
+        check("--nnodes 2 --rdzv-endpoint :1", "--rdzv-endpoint :1: must be HOST or HOST:PORT");
+        check("--rdzv-backend etcd", "--rdzv-backend etcd: must be static or c10d: nodes meet at enmasse's own store");
+        check("--rdzv-conf a", "--rdzv-conf a: must be KEY=VALUE,KEY=VALUE");
+        let meet = "--nnodes 1:2: say where the nodes meet, --rdzv-endpoint HOST:PORT, HOST being one of them";
+        check("--nnodes 1:2", meet);
+        check("--nnodes 1:2 --rdzv-backend static", "--rdzv-backend static: --nnodes 1:2 must be one number");
+        let standalone = "--standalone is one node, but --nnodes asks for 2; leave one of them out";
+        check("--standalone --nnodes 2", standalone);
+        check("--max-restarts -1", "--max-restarts -1: must be a whole number from 0 to 4294967296");
+        check("--monitor-interval x", "--monitor-interval x: must be a number of seconds");
+        check("--start-method thread", "--start-method thread: must be spawn, fork or forkserver");
+        check("--numa-binding x", "--numa-binding x: must be one of exclusive, node, socket, core-complex, none");
+    }
+
+    #[test]
+    fn variables_stand_in() {
+        let variables = [
+            ("PET_NNODES", "2"),
+            ("PET_NODE_RANK", "1"),
+            ("PET_NPROC_PER_NODE", "3"),
+            ("PET_MASTER_ADDR", "n0"),
+            ("PET_MAX_RESTARTS", " 4 "),
+            ("PET_RDZV_ID", "tale"),
+            ("PET_VIRTUAL_LOCAL_RANK", "1"),
+            ("PET_STANDALONE", "0"),
+            ("PET_SHUTDOWN_TIMEOUT", "7"),
+            ("PET_ROLE", "trainer"),
+        ];
+        let options = read("", &variables).unwrap();
+        assert_eq!(options.topology, nodes(1, 2, Some(("n0", 29500))));
+        assert_eq!((options.local_world_size, options.max_restarts), (3, 4));
+        assert_eq!((options.run_id.as_deref(), options.role.as_deref()), (Some("tale"), Some("trainer")));
+        assert_eq!((options.virtual_local_rank, options.shutdown_timeout), (true, Duration::from_secs(7)));
+        let options = read("--nproc-per-node 1 --nnodes 3 --max_restarts=0", &variables).unwrap();
+        assert_eq!((options.local_world_size, options.max_restarts), (1, 0));
+        assert_eq!(options.topology, nodes(1, 3, Some(("n0", 29500))));
+        let check = |name: &str, value: &str, expected: &str| {
+            assert_eq!(read("", &[(name, value)]).unwrap_err(), expected);
+        };
+        check("PET_NNODES", "", "PET_NNODES=: must be N or MIN:MAX, whole numbers from 1 to 65536");
+        check("PET_STANDALONE", "yes", "PET_STANDALONE=yes: must be 0 or 1");
+        let seconds = |text: &str| read("", &[("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", text)]);
+        assert_eq!(seconds("9").unwrap().shutdown_timeout, Duration::from_secs(9));
+        let refusal = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x: must be a whole number of seconds";
+        assert_eq!(seconds("x").unwrap_err(), refusal);
+        assert_eq!(read("", &[]).unwrap().shutdown_timeout, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn visible_gpus() {
+        let count = |list: &str| {
+            let environment = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| list.into());
+            let matches = super::super::command("launch").try_get_matches_from(["launch", "program"]).unwrap();
+            gpus(&Given { matches: &matches, environment: &environment })
+        };
+        // Where there is none, none is visible.
+        for list in ["", "-1", "-1,0"] {
+            assert_eq!(count(list), 0, "{list:?}");
+        }
+        assert!(count("0,1,2") <= 3);
+    }
+
+    #[test]
+    fn words_with_commas() {
+        assert_eq!(words("a,b,,c").unwrap(), ["a", "b,c"]);
+        assert_eq!(words("").unwrap(), [""; 0]);
+    }
 }

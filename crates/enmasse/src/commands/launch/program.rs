@@ -47,3 +47,77 @@ fn python(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<OsString, Fa
     let refusal = "no python is on the PATH: activate an environment, or name one by PYTHON_EXEC";
     python.ok_or_else(|| Failure::Usage(refusal.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// What rank 1 of 2 would run, as words.
+    fn run(line: &str, use_env: bool, variables: &[(&str, &OsStr)]) -> Result<Vec<String>, String> {
+        let words = std::iter::once("launch").chain(line.split_whitespace());
+        let matches = super::super::command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
+        let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        let given = Given { matches: &matches, environment: &environment };
+        let job = job(&given, 2, use_env).map_err(|failure| failure.message().to_owned())?;
+        let rank = enmasse_launch::plan(&job).unwrap().1.remove(1);
+        let words = std::iter::once(&rank.program).chain(&rank.arguments);
+        Ok(words.map(|word| word.to_string_lossy().into_owned()).collect())
+    }
+
+    #[test]
+    fn programs() {
+        let python = [("PYTHON_EXEC", OsStr::new("py"))];
+        let check = |line: &str, use_env: bool, expected: &str| {
+            let found = run(line, use_env, &python).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!(found.join(" "), expected, "{line}");
+        };
+        check("-n 2 sh -c true -n", true, "sh -c true -n");
+        check("-n 2 -- sh -c true -n", true, "sh -c true -n");
+        check("--nnodes 1 python3 --nnodes 2", true, "python3 --nnodes 2");
+        check("train.py --lr 1", true, "py -u train.py --lr 1");
+        check("a/train.py", true, "py -u a/train.py");
+        check("--no-python ./train.py", true, "./train.py");
+        check("-m package.train --lr 1", true, "py -u -m package.train --lr 1");
+        check("--run-path script", true, "py -u script");
+        check("script", true, "script");
+        // As torch.distributed.launch does: behind the program, before its arguments.
+        check("train.py --lr 1", false, "py -u train.py --local-rank=1 --lr 1");
+        check("-m package.train", false, "py -u -m package.train --local-rank=1");
+        check("prog -x", false, "prog --local-rank=1 -x");
+    }
+
+    #[test]
+    fn refusals() {
+        let check = |line: &str, expected: &str| assert_eq!(run(line, true, &[]).unwrap_err(), expected, "{line}");
+        check("--nodes 2 sh", "unexpected argument '--nodes' found; see --help");
+        check("-x", "unexpected argument '-x' found; see --help");
+        check("-m --no-python a", "--module and --no-python contradict each other; leave one of them out");
+        check("train.py", "no python is on the PATH: activate an environment, or name one by PYTHON_EXEC");
+    }
+
+    #[test]
+    fn the_active_python() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |path: &str, mode: u32| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path.into_os_string()
+        };
+        let (ours, theirs) = (make("venv/bin/python", 0o755), make("a/python3", 0o755));
+        make("b/python", 0o644);
+        let (venv, a, b) = (folder.path().join("venv"), folder.path().join("a"), folder.path().join("b"));
+        let path = std::env::join_paths([&b, &a]).unwrap();
+        let find = |variables: &[(&str, &OsStr)]| {
+            let environment =
+                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+            python(&environment).ok()
+        };
+        assert_eq!(find(&[("PATH", &path)]), Some(theirs));
+        assert_eq!(find(&[("PATH", &path), ("VIRTUAL_ENV", venv.as_os_str())]), Some(ours));
+        assert_eq!(find(&[("PATH", b.as_os_str())]), None);
+        assert_eq!(find(&[("PATH", &path), ("PYTHON_EXEC", OsStr::new("own"))]), Some("own".into()));
+    }
+}

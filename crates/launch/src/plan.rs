@@ -1,0 +1,45 @@
+//! What would be started, without starting it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use crate::assignment::Assignment;
+use crate::binding::{Share, shares};
+use crate::job::{Job, LaunchError};
+use crate::restarts::new_run_id;
+use crate::workers::{arguments, open_store, variables};
+
+/// One rank as it would be started.
+#[derive(Clone, Debug)]
+pub struct RankPlan {
+    /// The rank among all.
+    pub rank: usize,
+    /// The program.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// The variables it is given beside those it inherits.
+    pub variables: BTreeMap<OsString, OsString>,
+    /// The processors it would be bound to.
+    pub share: Option<Share>,
+}
+
+/// The assignment of this node's first attempt, with a port that is free now where none was asked for, and its ranks.
+pub fn plan(job: &Job) -> Result<(Assignment, Vec<RankPlan>), LaunchError> {
+    let run_id = job.run_id.clone().map_or_else(new_run_id, Ok)?;
+    let mut assignment = job.assignment(0, &run_id)?;
+    open_store(job, &mut assignment)?;
+    let shares = shares(job.binding, assignment.local_world_size);
+    let rank = |local_rank: usize| {
+        let share = shares.as_ref().and_then(|shares| shares.get(local_rank)).cloned();
+        Ok(RankPlan {
+            rank: assignment.first_rank + local_rank,
+            program: job.program.clone(),
+            arguments: arguments(job, local_rank),
+            variables: variables(job, &assignment, local_rank, share.as_ref())?.into_iter().collect(),
+            share,
+        })
+    };
+    let ranks = (0..assignment.local_world_size).map(rank).collect::<Result<_, LaunchError>>()?;
+    Ok((assignment, ranks))
+}
