@@ -67,7 +67,27 @@ fn two_nodes_of_two_tasks_give_the_bits_of_four_local_ranks() {
         srun(&cluster, &["--nodes=1", "--ntasks=1"], &train(&data, &run, &["--epochs", "1", "--devices", "cpu:2"]));
     assert_eq!(ended.well().json()[0]["world_size"], 2);
 
+    agents_in_a_step(&cluster, &data, folder.path());
     mistakes(&cluster, &data, folder.path());
+}
+
+/// torchrun as the task of each node: its ranks see the variables of both launchers, of which the inner one counts, and meet
+/// on a network through the store of its agents.
+fn agents_in_a_step(cluster: &Cluster, data: &Path, folder: &Path) {
+    let Ok(interpreter) = std::env::var("ENMASSE_TEST_PYTHON") else {
+        println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
+        return;
+    };
+    let (own, run) = (folder.join("mlp-own"), folder.join("agents"));
+    let torchrun = [&interpreter, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"];
+    // Every node has a network of its own, so that any port is free.
+    let meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29500", "--rdzv-id", "job", "--no-python"];
+    let words = torchrun.iter().chain(&meet).map(|word| word.to_string());
+    let command: Vec<String> = words.chain(train(data, &run, &["--epochs", "2"])).collect();
+    let ended = srun(cluster, &["--nodes=2", "--ntasks-per-node=1"], &command).well();
+    assert_eq!(ended.json()[0]["world_size"], 4);
+    assert_eq!(losses(&run), losses(&own));
+    assert!(tensors(&run) == tensors(&own), "weights differ");
 }
 
 /// What a person may get wrong is said at once, by one line that tells what to change.

@@ -61,6 +61,20 @@ fn one_agent() {
         assert_whole(&run);
         assert!(!run.join(".token").exists());
     }
+
+    // One program after another is no restart: the second run is one of its own.
+    let script = format!("{ENMASSE} train \"$@\" && exec {ENMASSE} train \"$@\"");
+    let Some(mut command) = torchrun(&["--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", &script])
+    else {
+        return;
+    };
+    let data = data.display().to_string();
+    let words =
+        ["sh", &data, "--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--epochs", "1", "--json"];
+    let ended = finish(command.args(words).current_dir(folder.path())).well();
+    let runs: Vec<_> =
+        ended.json().into_iter().filter_map(|line| Some(line.get("run")?.as_str()?.to_owned())).collect();
+    assert!(runs.len() == 2 && runs[0] != runs[1], "{runs:?}");
 }
 
 /// Each agent has one rank; together they train an epoch, one rank fails, and the second epoch comes after the restart.

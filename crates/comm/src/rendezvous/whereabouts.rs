@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::agent_store::AgentStore;
 use super::{MeetingPoint, Rendezvous};
+use crate::cause::host_name;
 use crate::error::JoinError;
 
 /// Where this rank looks for rank 0.
@@ -179,11 +180,21 @@ fn open_and_count(
         own => (own, Some(own)),
     };
     let listener = TcpListener::bind((bind, 0))?;
-    let begun = store.add(&format!("{key}/attempts"), 1)?;
-    // An agent whose workers are only joined by others restarts them without counting it.
-    let attempt = attempt.max(u32::try_from(begun - 1).unwrap_or(0));
+    // Agents give each worker that they start a session of its own, in which one program may run after another.
+    let session = rustix::process::getsid(None).map_or(0, rustix::process::Pid::as_raw_pid);
+    let begun = count(store, key, &format!("{} {session}", host_name()))?;
     let port = listener.local_addr()?.port();
-    Ok((listener, Notice { attempt, ip, port }))
+    Ok((listener, Notice { attempt: attempt.max(begun), ip, port }))
+}
+
+/// How often rank 0 has been started again. The agents' own numbers do not tell: each counts the failures of its own workers,
+/// and restarts them uncounted when those of another agent have failed.
+fn count(store: &mut AgentStore, key: &str, worker: &str) -> io::Result<u32> {
+    let (known, starts) = (format!("{key}/worker"), format!("{key}/starts"));
+    let is_known = store.get(&known)?.as_deref() == Some(worker);
+    let starts = store.add(&starts, i64::from(!is_known))?;
+    store.set(&known, worker)?;
+    Ok(u32::try_from(starts - 1).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -238,11 +249,22 @@ mod tests {
         for (round, restarts) in [[0, 0, 0], [0, 1, 0], [1, 1, 0], [5, 1, 1]].into_iter().enumerate() {
             let joining = ranks(&store, restarts).into_iter().map(|rank| std::thread::spawn(|| rank.join()));
             let groups: Vec<_> = joining.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
-            let expected = [0, 1, 2, 5][round];
+            // What rank 0 says counts, and these are all of one session.
+            let expected = [0, 0, 1, 5][round];
             for group in groups {
                 assert_eq!(group.unwrap().attempt(), expected, "round {round}");
             }
         }
+    }
+
+    #[test]
+    fn starts_of_rank_0_are_counted_and_its_programs_are_not() {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut store = AgentStore::connect(&play_store().to_string(), deadline).unwrap();
+        for (worker, expected) in [("a 1", 0), ("a 1", 0), ("a 2", 1), ("b 2", 2), ("b 2", 2), ("a 1", 3)] {
+            assert_eq!(count(&mut store, "job", worker).unwrap(), expected, "{worker}");
+        }
+        assert_eq!(count(&mut store, "another", "a 1").unwrap(), 0);
     }
 
     #[test]
