@@ -98,7 +98,7 @@ pub fn launch_elastic(
         .spawn(move || agent.run(&inbox))
         .map_err(LaunchError::kernel("start a thread"))?;
 
-    let node = Node { job, run_id, token: endpoint.token, tell };
+    let mut node = Node { job, run_id, token: endpoint.token, tell, told: None };
     let verdict = loop {
         match next_order(&desk, &wake, &mut signals)? {
             Next::Order(Order::Start { assigned, recall, reserved }) => {
@@ -115,7 +115,7 @@ pub fn launch_elastic(
     if let Some(hall) = hall.lock().unwrap_or_else(PoisonError::into_inner).take() {
         hall.linger(elastic.timing.stop);
     }
-    Ok(ending(verdict, elastic.timing.join.as_secs(), &place))
+    Ok(ending(verdict, node.told.as_ref(), elastic.timing.join.as_secs(), &place))
 }
 
 enum Next {
@@ -158,12 +158,14 @@ struct Node<'a> {
     run_id: String,
     token: Token,
     tell: Tell,
+    /// The last failure that this node's user was told of.
+    told: Option<String>,
 }
 
 impl Node<'_> {
     /// Runs the workers of one attempt: the signal that ended them, if one did, and how they ended.
     fn attempt(
-        &self,
+        &mut self,
         assigned: &Assigned,
         signals: &mut Signals,
         recall: std::os::fd::BorrowedFd<'_>,
@@ -189,24 +191,26 @@ impl Node<'_> {
             Ok(outcome @ Outcome::Interrupted(signal)) => (Some(signal), stopped(outcome.exit_code())),
             Ok(outcome @ Outcome::Recalled) => (None, stopped(outcome.exit_code())),
             Ok(Outcome::Failed(failure)) => {
-                (self.tell)(&format!("error: {failure}"));
                 let rank = failure.rank.and_then(|rank| u32::try_from(rank).ok());
                 let report = failure.to_string();
-                let code = Outcome::Failed(failure).exit_code();
-                (None, WorkersEnd::Failed { rank, code, report })
+                (None, self.failed(rank, Outcome::Failed(failure).exit_code(), report))
             }
-            Err(error) => {
-                (self.tell)(&format!("error: {error}"));
-                (None, WorkersEnd::Failed { rank: None, code: 1, report: error.to_string() })
-            }
+            Err(error) => (None, self.failed(None, 1, error.to_string())),
         }
+    }
+
+    /// A failure is told here at once, and to the leader, who may tell it elsewhere.
+    fn failed(&mut self, rank: Option<u32>, code: u8, report: String) -> WorkersEnd {
+        (self.tell)(&format!("error: {report}"));
+        self.told = Some(report.clone());
+        WorkersEnd::Failed { rank, code, report }
     }
 }
 
-fn ending(verdict: Verdict, seconds: u64, place: &str) -> Ending {
+fn ending(verdict: Verdict, told: Option<&String>, seconds: u64, place: &str) -> Ending {
     let (code, report) = match verdict {
         Verdict::Done => (0, None),
-        Verdict::Failed { host, code, .. } if host == host_name() => (code, None),
+        Verdict::Failed { code, report, .. } if Some(&report) == told => (code, None),
         Verdict::Failed { host, code, report } => (code, Some(format!("error: node {host}: {report}"))),
         Verdict::TooFew { here, least } => {
             (1, Some(format!("error: {here} of at least {least} nodes came to {place} within {seconds} s")))

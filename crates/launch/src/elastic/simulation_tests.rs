@@ -141,3 +141,96 @@ fn workers_fail_too() {
 fn there_may_be_two_leaders() {
     check_schedules(Menu { leaders_crash: true, two_leaders: true, workers_fail: true });
 }
+
+/// So many nodes, started one after another, at their first attempt.
+fn started(nodes: usize, rules: Rules) -> Simulation {
+    let mut simulation = Simulation::new(7, nodes, rules);
+    for node in 0..nodes {
+        simulation.start(node);
+        simulation.run_until(simulation.now + Time::from_millis(300));
+    }
+    simulation.run_until(simulation.now + seconds(10));
+    simulation
+}
+
+/// Nodes by rank, and the attempt.
+fn places(simulation: &Simulation) -> (Vec<usize>, u32) {
+    let (_, world) = simulation.running()[0];
+    let mut members = simulation.worlds[&world].clone();
+    members.sort_by_key(|(_, assigned)| assigned.node_rank);
+    (members.into_iter().map(|(node, _)| node).collect(), world.1)
+}
+
+#[test]
+fn survivors_keep_their_order_and_spares_wait() {
+    let mut simulation = started(4, rules(1, 3, 0));
+    assert_eq!(places(&simulation), (vec![0, 1, 2], 0));
+    // The last one waits for a place, and nothing is stopped for it.
+    simulation.crash(1, Crash::Process);
+    simulation.run_until(simulation.now + seconds(20));
+    assert_eq!(places(&simulation), (vec![0, 2, 3], 1));
+    simulation.start(1);
+    simulation.run_until(simulation.now + seconds(20));
+    assert_eq!(places(&simulation), (vec![0, 2, 3], 1));
+    simulation.ask_to_stop(2);
+    simulation.run_until(simulation.now + seconds(20));
+    assert_eq!(places(&simulation), (vec![0, 3, 1], 2));
+    assert_eq!(simulation.nodes[2].exit, Some(Verdict::Interrupted { signal: 15 }));
+}
+
+#[test]
+fn newcomers_are_taken_in_together() {
+    let mut simulation = Simulation::new(7, 4, rules(1, 4, 0));
+    simulation.start(0);
+    simulation.run_until(seconds(10));
+    assert_eq!(places(&simulation), (vec![0], 0));
+    for node in 1..4 {
+        simulation.start(node);
+        simulation.run_until(simulation.now + seconds(1));
+    }
+    simulation.run_until(simulation.now + seconds(20));
+    assert_eq!(places(&simulation), (vec![0, 1, 2, 3], 1));
+}
+
+#[test]
+fn restarts_are_counted_and_the_last_failure_ends_the_job() {
+    let mut simulation = started(3, rules(2, 3, 1));
+    let failed = |rank, code| WorkersEnd::Failed { rank, code, report: format!("code {code}") };
+    simulation.end_workers(2, failed(None, 3));
+    simulation.run_until(simulation.now + seconds(30));
+    assert_eq!(places(&simulation), (vec![0, 1, 2], 1));
+    // A lost node is not counted.
+    simulation.crash(2, Crash::Machine);
+    simulation.run_until(simulation.now + seconds(30));
+    assert_eq!(places(&simulation), (vec![0, 1], 2));
+    // Node 0 has rank 0, node 1 ranks 1 and 2: who reports its own rank is believed over who reports another's.
+    simulation.end_workers(0, failed(Some(2), 4));
+    simulation.end_workers(1, failed(Some(2), 5));
+    simulation.run_until(simulation.now + seconds(30));
+    let verdict = Verdict::Failed { host: "n1".into(), code: 5, report: "code 5".into() };
+    assert_eq!(simulation.nodes[0].exit, Some(verdict.clone()));
+    assert_eq!(simulation.nodes[1].exit, Some(verdict));
+}
+
+#[test]
+fn waiting_ends() {
+    let wait = |nodes: &[usize]| {
+        let mut simulation = Simulation::new(7, 3, rules(3, 3, 0));
+        nodes.iter().for_each(|&node| simulation.start(node));
+        simulation.run_until(seconds(620));
+        nodes.iter().map(|&node| simulation.nodes[node].exit.clone()).collect::<Vec<_>>()
+    };
+    let too_few = Some(Verdict::TooFew { here: 2, least: 3 });
+    assert_eq!(wait(&[0, 1]), [too_few.clone(), too_few]);
+    assert_eq!(wait(&[2]), [Some(Verdict::NoLeader { why: "nobody listens".into() })]);
+}
+
+#[test]
+fn a_stopped_leader_ends_the_job() {
+    let mut simulation = started(3, rules(1, 3, 0));
+    simulation.ask_to_stop(0);
+    simulation.run_until(simulation.now + seconds(30));
+    for node in &simulation.nodes {
+        assert_eq!((&node.exit, node.alive), (&Some(Verdict::Interrupted { signal: 15 }), false));
+    }
+}
