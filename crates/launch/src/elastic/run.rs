@@ -78,16 +78,11 @@ pub fn launch_elastic(
         address: elastic.local_address.clone().unwrap_or_default(),
         local_world_size: u32::try_from(job.local_world_size).unwrap_or(u32::MAX),
     };
-    let run_id = job.run_id.clone().unwrap_or_else(|| NAMELESS.to_owned());
+    let run_id = job.run_id.clone();
+    let job_name = run_id.clone().unwrap_or_else(|| NAMELESS.to_owned());
     let hall = Arc::new(Mutex::new(None));
-    let setting = Setting {
-        endpoint: endpoint.clone(),
-        job: run_id.clone(),
-        myself,
-        rules,
-        tell: tell.clone(),
-        hall: hall.clone(),
-    };
+    let setting =
+        Setting { endpoint: endpoint.clone(), job: job_name, myself, rules, tell: tell.clone(), hall: hall.clone() };
 
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let wake = Arc::new(wake.map_err(LaunchError::kernel("make an event counter"))?);
@@ -155,7 +150,7 @@ fn random_number() -> std::io::Result<u64> {
 /// What the attempts of this node have in common.
 struct Node<'a> {
     job: &'a Job,
-    run_id: String,
+    run_id: Option<String>,
     token: Token,
     tell: Tell,
     /// The last failure that this node's user was told of.
@@ -179,7 +174,8 @@ impl Node<'_> {
             master: (assigned.master_host.clone(), assigned.master_port),
             attempt: assigned.attempt as usize,
             max_restarts: self.job.max_restarts,
-            run_id: self.run_id.clone(),
+            // Nodes that know nothing of each other have a leader in common.
+            run_id: self.run_id.clone().unwrap_or_else(|| format!("enmasse-{:016x}", assigned.leader)),
         };
         // Workers that a lost node has left behind are strangers to the next attempt.
         let context = [&assigned.leader.to_le_bytes()[..], &assigned.attempt.to_le_bytes()].concat();
