@@ -43,6 +43,8 @@ const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
 /// A signal that was ignored when the program started stays ignored: `nohup` means it.
 pub struct Signals {
     pub(crate) streams: Vec<SignalStream>,
+    /// Hears of the first request to stop as soon as it is heeded.
+    pub(crate) first_request: Option<Box<dyn FnOnce(i32)>>,
 }
 
 impl Signals {
@@ -54,7 +56,14 @@ impl Signals {
         numbers.dedup();
         let heeded = numbers.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0);
         let streams = heeded.map(SignalStream::new).collect::<io::Result<_>>();
-        Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))? })
+        Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))?, first_request: None })
+    }
+
+    /// Tells whoever wants to hear of the first request to stop.
+    pub(crate) fn tell_first_request(&mut self, signal: i32) {
+        if let Some(tell) = self.first_request.take() {
+            tell(signal);
+        }
     }
 
     /// A request to stop that has arrived while nothing was running.

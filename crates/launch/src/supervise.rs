@@ -207,6 +207,7 @@ impl Workers {
                 _ if !stops => self.signal(signal),
                 Stopping::No => {
                     watch.interrupted = Some(number);
+                    watch.signals.tell_first_request(number);
                     self.ask_to_stop(watch, signal, self.job.signal_grace);
                 }
                 Stopping::Asked { .. } if signal == Signal::INT || signal == Signal::QUIT => self.kill(watch),

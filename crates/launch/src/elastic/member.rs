@@ -277,7 +277,7 @@ impl Member {
         }
     }
 
-    /// The user stops this agent; the second time, its workers are killed.
+    /// The user stops this agent.
     fn leave(&mut self, verdict: Verdict) {
         if self.linked && !matches!(self.state, State::Stopping { exit: Some(_), .. } | State::Over) {
             self.actions.push(MemberAction::Send(ToLeader::Leave));
@@ -290,7 +290,6 @@ impl Member {
             State::Stopping { attempt, exit: None } => {
                 self.state = State::Stopping { attempt, exit: Some(verdict) };
             }
-            State::Stopping { .. } => self.kill("it was asked to stop again"),
             State::Ended { attempt } => {
                 if self.linked {
                     self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port: self.port }));
@@ -298,7 +297,7 @@ impl Member {
                 self.exit(verdict);
             }
             State::Seeking { .. } | State::Idle => self.exit(verdict),
-            State::Over => {}
+            State::Stopping { .. } | State::Over => {}
         }
     }
 

@@ -87,6 +87,11 @@ pub fn launch_elastic(
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let wake = Arc::new(wake.map_err(LaunchError::kernel("make an event counter"))?);
     let ((notices, inbox), (orders, desk)) = (channel(), channel());
+    signals.first_request = Some({
+        let notices = notices.clone();
+        // An agent that is gone has nothing left to stop.
+        Box::new(move |signal| drop(notices.send(Notice::StopRequest(signal))))
+    });
     let agent = Agent::new(setting, notices.clone(), orders, wake.clone());
     std::thread::Builder::new()
         .name("enmasse-agent".into())
@@ -99,12 +104,11 @@ pub fn launch_elastic(
             Next::Order(Order::Start { assigned, recall, reserved }) => {
                 // Free for the store from here on.
                 drop(reserved);
-                let (signal, end) = node.attempt(&assigned, &mut signals, recall.as_fd());
-                signal.into_iter().for_each(|signal| drop(notices.send(Notice::StopRequest(signal))));
+                let end = node.attempt(&assigned, &mut signals, recall.as_fd());
                 let _ = notices.send(Notice::WorkersEnded(end));
             }
             Next::Order(Order::Exit(verdict)) => break verdict,
-            Next::Signal(signal) => drop(notices.send(Notice::StopRequest(signal))),
+            Next::Signal(signal) => signals.tell_first_request(signal),
         }
     };
     if let Some(hall) = hall.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -158,13 +162,13 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Runs the workers of one attempt: the signal that ended them, if one did, and how they ended.
+    /// Runs the workers of one attempt.
     fn attempt(
         &mut self,
         assigned: &Assigned,
         signals: &mut Signals,
         recall: std::os::fd::BorrowedFd<'_>,
-    ) -> (Option<i32>, WorkersEnd) {
+    ) -> WorkersEnd {
         let assignment = Assignment {
             node_rank: assigned.node_rank as usize,
             node_count: assigned.node_count as usize,
@@ -183,15 +187,14 @@ impl Node<'_> {
         let outcome = Workers::spawn(&job, &assignment).and_then(|workers| workers.supervise(signals, Some(recall)));
         let stopped = |code| WorkersEnd::Failed { rank: None, code, report: "stopped".into() };
         match outcome {
-            Ok(Outcome::Done) => (None, WorkersEnd::Done),
-            Ok(outcome @ Outcome::Interrupted(signal)) => (Some(signal), stopped(outcome.exit_code())),
-            Ok(outcome @ Outcome::Recalled) => (None, stopped(outcome.exit_code())),
+            Ok(Outcome::Done) => WorkersEnd::Done,
+            Ok(outcome @ (Outcome::Interrupted(_) | Outcome::Recalled)) => stopped(outcome.exit_code()),
             Ok(Outcome::Failed(failure)) => {
                 let rank = failure.rank.and_then(|rank| u32::try_from(rank).ok());
                 let report = failure.to_string();
-                (None, self.failed(rank, Outcome::Failed(failure).exit_code(), report))
+                self.failed(rank, Outcome::Failed(failure).exit_code(), report)
             }
-            Err(error) => (None, self.failed(None, 1, error.to_string())),
+            Err(error) => self.failed(None, 1, error.to_string()),
         }
     }
 

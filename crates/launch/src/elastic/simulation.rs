@@ -46,7 +46,6 @@ type World = (u64, u32);
 #[derive(Clone, Debug)]
 struct Workers {
     world: World,
-    assigned: Assigned,
     asked_to_stop: bool,
 }
 
@@ -236,10 +235,6 @@ impl Simulation {
         self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, world(node)?))).collect()
     }
 
-    pub fn alive(&self) -> Vec<usize> {
-        (0..self.nodes.len()).filter(|&node| self.nodes[node].alive).collect()
-    }
-
     /// Lets time pass.
     pub fn run_until(&mut self, end: Time) {
         while let Some(Reverse(Scheduled(time, ..))) = self.queue.peek()
@@ -363,9 +358,9 @@ impl Simulation {
             MemberAction::Start(assigned) => {
                 let world = (assigned.leader, assigned.attempt);
                 self.check_start(node, world, &assigned);
-                self.worlds.entry(world).or_default().push((node, assigned.clone()));
+                self.worlds.entry(world).or_default().push((node, assigned));
                 assert!(self.nodes[node].workers.is_none());
-                self.nodes[node].workers = Some(Workers { world, assigned, asked_to_stop: false });
+                self.nodes[node].workers = Some(Workers { world, asked_to_stop: false });
             }
             MemberAction::Stop { .. } | MemberAction::Kill { .. } => {
                 let longest = if matches!(action, MemberAction::Kill { .. }) { KILLING } else { 8000 };
