@@ -169,6 +169,8 @@ fn whoever_is_asked_to_stop_leaves_and_a_failure_ends_all() {
     assert_eq!(third.code(), Some(143), "{:?}", third.told());
     let (found, processes) = places(&[&first, &second], 1);
     assert_eq!(found, expected(1, 2, 1));
+    let told = first.told().join("\n");
+    assert!(told.contains(" leaves") && !told.contains("error"), "{told}");
 
     // No restarts are allowed for what fails by itself.
     send(processes[1], Signal::SEGV);
