@@ -101,9 +101,8 @@ impl fmt::Display for Failure {
         if !self.host.is_empty() {
             write!(f, " on host {}", self.host)?;
         }
-        match (self.local_rank, self.pid) {
-            (Some(local_rank), Some(pid)) => write!(f, " (local rank {local_rank}, process {pid})")?,
-            _ => {}
+        if let (Some(local_rank), Some(pid)) = (self.local_rank, self.pid) {
+            write!(f, " (local rank {local_rank}, process {pid})")?;
         }
         write!(f, " {}", self.end().as_deref().unwrap_or("failed"))?;
         if let Some(logs) = &self.logs {
