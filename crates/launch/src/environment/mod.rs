@@ -129,7 +129,8 @@ impl Launcher {
 }
 
 impl LaunchedRank {
-    /// This process's place; `None` for a process that nobody launched. Blank counts as not set.
+    /// This process's place; `None` for a process that is alone, and an error for one that should not be: a batch script that
+    /// forgot its srun. Blank counts as not set.
     pub fn from_environment() -> Result<Option<Self>, EnvironmentError> {
         Self::from_lookup(process_variable)
     }
@@ -200,8 +201,8 @@ impl LaunchedRank {
     }
 }
 
-/// A variable of this process. Where MPICH's launcher names no job, its process number stands in: the ranks of one job on one
-/// machine then agree on something that no other job there has.
+/// A variable of this process. MPICH's launcher names no job; its process stands in, so that the ranks of one job on one machine
+/// agree on something that no other job there has.
 pub fn process_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).or_else(|| mpi::stand_in(name))
 }

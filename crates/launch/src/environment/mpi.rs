@@ -17,7 +17,8 @@ const PMI: Names = Names {
     local_rank: "MPI_LOCALRANKID",
     local_world_size: "MPI_LOCALNRANKS",
 };
-const PMI_JOB: &str = "PMI_JOBID";
+/// Not a variable that anybody sets: what [`stand_in`] finds.
+const LOCAL_LAUNCHER: &str = "ENMASSE_LOCAL_LAUNCHER";
 
 pub(super) fn read_open_mpi(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
     let Some(numbers) = variables.numbers(&OPEN_MPI)? else { return Ok(None) };
@@ -47,11 +48,17 @@ pub(super) fn read_pmi(variables: Variables<'_>) -> Result<Option<Interpretation
         return Ok(None);
     }
     let Some(numbers) = variables.numbers(&PMI)? else { return Ok(None) };
+    // MPICH's names no job. The process that started all ranks of a machine is one name for all of them only where they share
+    // it; elsewhere the token tells jobs apart.
+    let name = match variables.text("PMI_JOBID")? {
+        None if numbers.share_a_node() => variables.text(LOCAL_LAUNCHER)?,
+        name => name,
+    };
     let job = Job {
         launcher: Launcher::Pmi,
         numbers,
         nodes: numbers.nodes_by_block(),
-        name: variables.text(PMI_JOB)?.unwrap_or_default(),
+        name: name.unwrap_or_default(),
         attempt: 0,
         host: None,
         how: "mpiexec -genv MASTER_ADDR HOST",
@@ -70,10 +77,10 @@ fn is_srun_with_pmi(variables: Variables<'_>) -> Result<bool, EnvironmentError> 
     Ok(rank.is_some() && rank == variables.index(PMI.rank)?)
 }
 
-/// For a rank of mpiexec that has no name for its job: the process that started the ranks of this machine, which is the first
-/// one upwards without a rank of its own.
+/// For a rank of mpiexec: the process that started the ranks of this machine, which is the first one upwards without a rank of
+/// its own.
 pub(super) fn stand_in(name: &str) -> Option<OsString> {
-    if name != PMI_JOB || std::env::var_os(PMI.rank).is_none() {
+    if name != LOCAL_LAUNCHER || std::env::var_os(PMI.rank).is_none() {
         return None;
     }
     let mark = format!("{}=", PMI.rank);

@@ -220,6 +220,11 @@ fn mpi() {
     let hydra = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_JOBID=9";
     check(hydra, Launcher::Pmi, [1, 2, 1, 2, 0, 1], Some("127.0.0.1"));
     refuse("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "mpiexec -genv MASTER_ADDR HOST");
+    let unnamed = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 ENMASSE_LOCAL_LAUNCHER=42";
+    assert_eq!((name(hydra), name(unnamed)), ("9".into(), "42".into()));
+    // Each node has another process that started its ranks.
+    let apart = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=h ENMASSE_LOCAL_LAUNCHER=42";
+    assert_eq!(name(apart), "");
     refuse("PMI_RANK=2 PMI_SIZE=2", "PMI_RANK must be less than PMI_SIZE");
 }
 
