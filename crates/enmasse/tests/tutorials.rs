@@ -117,6 +117,28 @@ fn contradicting_the_launcher_is_an_error() {
     refused(&train(&data, &run, "--dist-url tcp://127.0.0.1:1"), &run, 2, &["--dist-url", "RANK and WORLD_SIZE"]);
 }
 
+/// Ranks that are told everything by flags, in an environment that says something else.
+#[test]
+fn an_address_a_rank_and_a_world_size_are_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let local = folder.path().join("local");
+    train(&data, &local, "--devices cpu:2").well();
+    for spelling in ["--init-method", "--dist-url"] {
+        let (run, port) = (folder.path().join(spelling), free_port());
+        let start = |rank: usize| {
+            let flags = format!("{spelling} tcp://127.0.0.1:{port} --rank {rank} --world-size 2 --local_rank {rank}");
+            let mut command = command(&data, &run, &flags);
+            Running::start(command.env("RANK", "7").env("WORLD_SIZE", "8").env("SLURM_NTASKS", "16"))
+        };
+        for rank in [0, 1].map(start) {
+            rank.finish().well();
+        }
+        let loss = |run: &Path| metrics(run)[0]["train_loss"].to_string();
+        assert_eq!(loss(&run), loss(&local), "{spelling}");
+    }
+}
+
 /// Each rank works in a folder of its own, so that what it writes shows.
 #[test]
 fn one_writer_of_class_indices() {
