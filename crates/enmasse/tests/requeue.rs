@@ -152,7 +152,8 @@ fn a_job_that_is_not_killed_shrinks_when_its_ranks_start_again() {
     let Some(cluster) = Cluster::start(2) else { return };
     let folder = Folder::new();
     let job = folder.submit(&cluster, &["--nodes=2", "--ntasks-per-node=2", "--no-kill"], |train| {
-        format!("srun --no-kill {train} || srun --nodes=1 --ntasks=2 {train} --resume")
+        // Slurm waits for what the lost node says of the first step, and gives its processors to nobody meanwhile.
+        format!("srun --no-kill {train} || srun --overlap --nodes=1 --ntasks=2 {train} --resume")
     });
     cluster.fault("crash", "node2");
     job.says("resume: epoch");
