@@ -38,7 +38,7 @@ pub mod prelude {
     pub use enmasse_data::{DataError, Dataset, Picture, shapes};
     pub use enmasse_device::{Device, Program};
     pub use enmasse_graph::{Conv, Pool, Tensor};
-    pub use enmasse_launch::spawn;
+    pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{
         DoneRecord, Engine, EpochRecord, Observer, OptimizerKind, RankKind, TrainConfig, TrainError, Trainer,
         TrainingData,

@@ -95,7 +95,7 @@ fn a_killed_rank_ends_all_with_its_story() {
     let data = pictures(folder.path(), 10);
     for victim in 0..3 {
         let run = folder.path().join(format!("run{victim}"));
-        let running = endless(&data, &run, &["--devices", "cpu:3", "--save-every", "1"]);
+        let running = endless(&data, &run, &["--devices", "cpu:3", "--save-every", "1", "--log-ranks"]);
         let ranks = running.children();
         assert_eq!(ranks.len(), 3);
         send(ranks[victim], Signal::KILL);
@@ -105,6 +105,9 @@ fn a_killed_rank_ends_all_with_its_story() {
         let [story] = errors.as_slice() else { panic!("{ended:?}") };
         let (rank, pid) = (format!("rank {victim} "), format!("process {}", ranks[victim]));
         assert!([rank.as_str(), &pid, "signal 9"].iter().all(|part| story.contains(part)), "{story}");
+        // What it said last, but for rank 0, whose output is on the terminal already.
+        let last_lines = ended.stderr.lines().any(|line| line.starts_with(&format!("  | [rank {victim}] ")));
+        assert_eq!(last_lines, victim > 0, "{}", ended.stderr);
         assert_whole(&run);
     }
 }

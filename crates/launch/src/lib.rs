@@ -7,7 +7,7 @@
 //! - [`Assignment`], [`Workers`]: one attempt of one node; [`launch`] makes them one after another, for nodes known beforehand.
 //! - [`LaunchedRank`]: how a rank learns its place.
 //! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and its way back.
-//! - [`spawn`], [`run_threads`]: ranks as threads of one process.
+//! - [`spawn`], [`run_threads`]: ranks as threads of one process; [`spawn_processes`]: as processes of the same program.
 //!
 //! Limits: a process that leaves its rank's process group (`setsid`) is beyond reach. When the launcher itself is killed (SIGKILL),
 //! the kernel ends the ranks, and a shell that waits beside the launcher what they have started.
@@ -26,6 +26,7 @@ mod memory;
 mod outcome;
 mod output;
 mod plan;
+mod processes;
 mod restarts;
 mod routes;
 mod signals;
@@ -49,6 +50,7 @@ pub use job::{Job, LaunchError, Nodes, Output, Store};
 pub use logs::{Logs, Selection, Streams};
 pub use outcome::{Failure, Outcome, Status};
 pub use plan::{RankPlan, plan};
+pub use processes::{SpawnError, spawn_processes};
 pub use restarts::{launch, launch_telling, new_run_id};
 pub use signals::Signals;
 pub use threads::{run_threads, spawn};

@@ -75,9 +75,9 @@ pub fn run_threads<T: Send>(
     results.into_iter().collect()
 }
 
-/// The thread of one rank. `group` outlives what `body` makes of it, so that what is said first is the panic's own
+/// One rank, in its thread or process. `group` outlives what `body` makes of it, so that what is said first is the panic's own
 /// message and not that this member left.
-fn run_rank<T>(group: &Group, body: impl Fn(Group) -> Result<T, Arc<Cause>>) -> Result<T, Arc<Cause>> {
+pub(crate) fn run_rank<T>(group: &Group, body: impl FnOnce(Group) -> Result<T, Arc<Cause>>) -> Result<T, Arc<Cause>> {
     // Nothing that `body` touched is looked at after a panic.
     match catch_unwind(AssertUnwindSafe(|| body(group.clone()))) {
         Ok(Ok(value)) => Ok(value),

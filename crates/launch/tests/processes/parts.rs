@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use enmasse_comm::{Cause, CauseKind, Rendezvous};
-use enmasse_launch::{Job, LaunchedRank, Logs, Output, STORE_FD, Selection, TOKEN_FD, launch, report_cause};
+use enmasse_launch::{
+    Job, LaunchedRank, Logs, Output, STORE_FD, Selection, TOKEN_FD, launch, report_cause, spawn_processes,
+};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -21,6 +23,7 @@ pub fn play(arguments: &[String]) -> Option<ExitCode> {
     let (part, rest) = arguments.split_first()?;
     match part.as_str() {
         "as-launcher" => Some(play_launcher(rest)),
+        "as-spawner" => Some(play_spawner(&rest[0])),
         "as-rank" => {
             let place = LaunchedRank::from_environment().unwrap().unwrap();
             play_rank(&place, &rest[0], Path::new(&rest[1]));
@@ -137,6 +140,30 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
         eprintln!("{report}");
     }
     outcome.exit_code().into()
+}
+
+/// Spawns ranks of this program twice, and says how that went.
+fn play_spawner(what: &str) -> ExitCode {
+    let first = spawn_processes(1, |group| match group.world_size() {
+        1 => Ok(println!("one alone")),
+        _ => Err("a rank has ranks of its own"),
+    });
+    let second = spawn_processes(3, |group| {
+        let mut sum = [group.rank() as f32];
+        group.all_reduce(&mut sum).map_err(|cause| cause.to_string())?;
+        if group.rank() == 1 {
+            match what {
+                "fails" => return Err("no more disk".to_owned()),
+                "panics" => panic!("a defect"),
+                _ => println!("the sum is {}", sum[0]),
+            }
+        }
+        group.barrier().map_err(|cause| cause.to_string())
+    });
+    for result in [first, second] {
+        println!("{}", result.err().map_or("well".to_owned(), |error| error.to_string()));
+    }
+    ExitCode::SUCCESS
 }
 
 /// What the ranks of [`rank_job`] do; they leave what they find in `folder`.

@@ -21,6 +21,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("the_environment_is_torchruns", the_environment_is_torchruns),
     ("nodes_are_numbered_by_hand", nodes_are_numbered_by_hand),
     ("failures_are_tried_again", failures_are_tried_again),
+    ("a_program_spawns_itself", a_program_spawns_itself),
     ("cores_are_divided", cores_are_divided),
     ("memory_kills_are_told_apart", memory_kills_are_told_apart),
     ("local_ranks_as_arguments", local_ranks_as_arguments),
@@ -243,6 +244,21 @@ fn memory_kills_are_told_apart() {
     assert!(text.contains("was killed by the kernel for memory: signal 9 (SIGKILL)\n"), "{text}");
     assert!(text.ends_with("  | eating\n"), "{text}");
     removed.unwrap();
+}
+
+/// Each rank is this program, which goes on to the call that it was started by.
+fn a_program_spawns_itself() {
+    let check = |what: &str, expected: &[&str]| {
+        let program = std::env::current_exe().unwrap();
+        let ended = Command::new(program).args(["as-spawner", what]).env("RUST_BACKTRACE", "0").output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let lines: Vec<String> = text.lines().map(|line| line.replace(&host, "H")).collect();
+        assert_eq!(lines, expected, "{what}: {}", String::from_utf8_lossy(&ended.stderr));
+    };
+    check("succeeds", &["one alone", "the sum is 3", "well", "well"]);
+    check("fails", &["one alone", "well", "rank 1 on host H failed: no more disk"]);
+    check("panics", &["one alone", "well", "rank 1 on host H failed: panicked: a defect"]);
 }
 
 /// What a script gets that reads no variables.

@@ -15,6 +15,7 @@ pub const INTERNAL_VARIABLES: &[&str] = &[
     "ENMASSE_STORE_FD",
     "ENMASSE_CAUSE_FD",
     "ENMASSE_OWN_CORES",
+    "ENMASSE_SPAWNED",
     "ENMASSE_CACHE",
     "ENMASSE_JOB",
 ];

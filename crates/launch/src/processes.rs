@@ -1,0 +1,83 @@
+//! Ranks as processes of this same program.
+
+use std::fmt::Display;
+use std::panic::Location;
+
+use enmasse_comm::{Cause, CauseKind, Rendezvous};
+use thiserror::Error;
+
+use crate::inherited::report_cause;
+use crate::job::{Job, LaunchError, Store};
+use crate::outcome::{Failure, Outcome};
+use crate::restarts::launch;
+use crate::threads::run_rank;
+
+/// Tells a process which call it was started by.
+const SPAWNED: &str = "ENMASSE_SPAWNED";
+
+/// Why ranks did not all succeed.
+#[derive(Debug, Error)]
+pub enum SpawnError {
+    /// They could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// One failed, and the others were stopped.
+    #[error("{}", .0.to_string().lines().next().unwrap_or_default())]
+    Failed(Box<Failure>),
+    /// A signal of this number asked this process to stop, and all ranks were.
+    #[error("stopped by signal {0}: all ranks are stopped")]
+    Interrupted(i32),
+}
+
+/// Runs `body` as the ranks of a group, each a process of its own; returns when all have ended. [`spawn`](crate::spawn) is the same
+/// with threads, which can return values.
+///
+/// Every process is this program, started again with the same arguments: it does what `main` does, up to this call, and ends with
+/// `body`. So what stands before the call should be quick and without effects, as under `mp.spawn` of PyTorch. Other calls of this
+/// function do nothing in such a process, and a rank can have no ranks of its own.
+///
+/// ```no_run
+/// enmasse_launch::spawn_processes(2, |group| {
+///     let mut sum = [group.rank() as f32];
+///     group.all_reduce(&mut sum)
+/// })?;
+/// # Ok::<(), enmasse_launch::SpawnError>(())
+/// ```
+#[track_caller]
+pub fn spawn_processes<E: Display>(
+    n: usize,
+    body: impl FnOnce(enmasse_comm::Group) -> Result<(), E>,
+) -> Result<(), SpawnError> {
+    let call = Location::caller().to_string();
+    match std::env::var(SPAWNED) {
+        Ok(spawned) if spawned == call => std::process::exit(become_rank(body)),
+        Ok(_) => return Ok(()),
+        Err(_) => {}
+    }
+    let program = std::env::current_exe().map_err(LaunchError::kernel("find this program's own file"))?;
+    let job = Job::new(program, n).args(std::env::args_os().skip(1)).variable(SPAWNED, call).store(Store::Inherited);
+    match launch(&job)? {
+        Outcome::Done | Outcome::Recalled => Ok(()),
+        Outcome::Failed(failure) => Err(SpawnError::Failed(failure)),
+        Outcome::Interrupted(signal) => Err(SpawnError::Interrupted(signal)),
+    }
+}
+
+/// Runs one rank to its end; the code to exit with.
+fn become_rank<E: Display>(body: impl FnOnce(enmasse_comm::Group) -> Result<(), E>) -> i32 {
+    let result = match Rendezvous::from_environment().and_then(Rendezvous::join) {
+        Ok(group) => run_rank(&group, |own| {
+            let group = own.clone();
+            body(own).map_err(|error| {
+                // A rank that only heard of a failure does not claim it.
+                group.cause().unwrap_or_else(|| group.own_cause(CauseKind::Error, error.to_string()).into())
+            })
+        }),
+        Err(error) => Err(Cause::new(CauseKind::Error, error.to_string()).into()),
+    };
+    let Err(cause) = result else { return 0 };
+    if !report_cause(&cause) {
+        eprintln!("error: {cause}");
+    }
+    1
+}
