@@ -145,7 +145,10 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
 /// Spawns ranks of this program twice, and says how that went.
 fn play_spawner(what: &str) -> ExitCode {
     let first = spawn_processes(1, |group| match group.world_size() {
-        1 => Ok(println!("one alone")),
+        1 => {
+            println!("one alone");
+            Ok(())
+        }
         _ => Err("a rank has ranks of its own"),
     });
     let second = spawn_processes(3, |group| {
