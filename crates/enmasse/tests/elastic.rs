@@ -24,10 +24,15 @@ struct Agent {
 impl Agent {
     /// `enmasse launch` of `sh -c script` with `workers` ranks.
     fn start(endpoint: &str, nodes: &str, workers: usize, script: &str) -> Self {
-        let mut command = program();
+        Self::start_by(program(), endpoint, nodes, workers, script)
+    }
+
+    /// The same by a command that runs its arguments elsewhere.
+    fn start_by(mut command: Command, endpoint: &str, nodes: &str, workers: usize, script: &str) -> Self {
         command.args(["launch", "--nnodes", nodes, "--nproc-per-node", &workers.to_string()]);
         command.args(["--rdzv-endpoint", endpoint, "--rdzv-id", "test", "--shutdown-timeout", "5"]);
-        command.args(["--rdzv-conf", "last_call_timeout=0.5,keep_alive_interval=2,keep_alive_max_attempt=1"]);
+        // As many nodes as there may be are waited for, so that no attempt depends on how fast they come.
+        command.args(["--rdzv-conf", "last_call_timeout=100,keep_alive_interval=5,keep_alive_max_attempt=1"]);
         command.args(["--no-python", "sh", "-c", script]);
         let mut process =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
@@ -186,6 +191,77 @@ fn a_job_without_a_token_stays_on_its_machine() {
     let ended = common::finish(&mut command);
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("set ENMASSE_TOKEN"), "{}", ended.stderr);
+}
+
+/// Three hosts with a network between them, or none and why.
+struct Network {
+    tool: PathBuf,
+}
+
+impl Network {
+    fn up() -> Option<Self> {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-net");
+        if !tool.is_file() || !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: there is no {}, or this is not root", tool.display());
+            return None;
+        }
+        let network = Network { tool };
+        common::finish(&mut network.command(&["up", "--hosts", "3"])).well();
+        Some(network)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.tool);
+        plain_environment(&mut command);
+        command.args(["--net", "elastictest"]).args(arguments);
+        command
+    }
+
+    /// The program on a host.
+    fn program_on(&self, host: &str) -> Command {
+        let mut command = self.command(&["exec", host, "--", env!("CARGO_BIN_EXE_enmasse")]);
+        command.env("ENMASSE_TOKEN", "a secret of the tests");
+        command
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // What runs there is of this test.
+        let _ = self.command(&["down"]).status();
+    }
+}
+
+#[test]
+fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
+    let Some(network) = Network::up() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut gate = Gate::new(folder.path());
+    let start = |host| Agent::start_by(network.program_on(host), "h1:29400", "2:3", 1, &waiting(&gate));
+    let agents = ["h1", "h2", "h3"].map(start);
+    let (found, processes) = places(&agents.each_ref(), 1);
+    assert_eq!(found, expected(0, 3, 1));
+    // Who came when is not settled, so neither is who has which rank.
+    let of_third = |pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+            parent == Some(agents[2].process.id().to_string().as_str())
+        })
+    };
+    let third = *processes.iter().find(|pid| of_third(pid)).expect("a worker of h3");
+
+    common::finish(&mut network.command(&["cut", "h3"])).well();
+    let (found, _) = places(&[&agents[0], &agents[1]], 1);
+    assert_eq!(found, expected(1, 2, 1));
+    assert!(!exists(third), "the worker that is cut off lives on");
+
+    common::finish(&mut network.command(&["heal"])).well();
+    let (found, _) = places(&agents.each_ref(), 1);
+    assert_eq!(found, expected(2, 3, 1));
+    gate.open_for(3);
+    for mut agent in agents {
+        assert_eq!(agent.code(), Some(0), "{:?}", agent.told());
+    }
 }
 
 /// One number of a run's first epoch.

@@ -444,7 +444,8 @@ impl Leader {
         let welcome = idle > 0 && running < self.rules.most && done == 0;
         let since = newcomers_since.unwrap_or(now);
         self.phase = Phase::Running { newcomers_since: welcome.then_some(since) };
-        if welcome && now >= since + self.rules.timing.last_call {
+        let is_called = running + idle >= self.rules.most || now >= since + self.rules.timing.last_call;
+        if welcome && is_called {
             self.change(now, if idle == 1 { "a node has come" } else { "nodes have come" }, true);
         }
     }
