@@ -37,6 +37,7 @@ fn check_schedule(seed: u64, menu: Menu) {
     // Where no worker fails by itself, no restart may be counted.
     let max_restarts = if menu.workers_fail { u32::MAX } else { 0 };
     let mut simulation = Simulation::new(seed, nodes, rules(least, most, max_restarts));
+    simulation.one_leader = !menu.two_leaders;
     (0..nodes).for_each(|node| simulation.start(node));
     for _ in 0..random.below(40) {
         let pause = random.millis(1, 6000);
