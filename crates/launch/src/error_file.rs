@@ -45,7 +45,8 @@ impl ErrorRecord {
             text.lines().map(|line| line.chars().filter(|c| !c.is_control() || *c == '\t').collect()).collect()
         };
         let message = lines(text).into_iter().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        Some(ErrorRecord { message, lines: lines(stack), time })
+        let lines = lines(stack).into_iter().filter(|line| *line != message).collect();
+        Some(ErrorRecord { message, lines, time })
     }
 }
 
@@ -54,7 +55,9 @@ impl ErrorRecord {
 pub fn write_error_file(message: &str, lines: &[String], code: Option<u8>) {
     let Some(path) = std::env::var_os(ERROR_FILE).filter(|path| !path.is_empty()) else { return };
     let seconds = milliseconds(SystemTime::now()) / 1000;
-    let extra = json!({ "py_callstack": lines.join("\n"), "timestamp": seconds.to_string() });
+    // torchrun shows the place alone, where there is one; here that is the message too.
+    let stack = if lines.is_empty() { message.to_owned() } else { lines.join("\n") };
+    let extra = json!({ "py_callstack": stack, "timestamp": seconds.to_string() });
     let mut message = json!({ "message": message, "extraInfo": extra });
     if let (Some(code), Some(fields)) = (code, message.as_object_mut()) {
         fields.insert("errorCode".to_owned(), code.into());
@@ -82,6 +85,10 @@ mod tests {
         check(
             r#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "a\n  b\n", "timestamp": "17"}}}"#,
             Some(("ValueError: no", &["a", "  b"])),
+        );
+        check(
+            r#"{"message": {"message": "no disk", "extraInfo": {"py_callstack": "no disk"}}}"#,
+            Some(("no disk", &[])),
         );
         check(r#"{"message": "plain\nsecond", "timestamp": 17}"#, Some(("plain", &[])));
         check(r#"{"message": {"message": "\u001b[31mred"}}"#, Some(("[31mred", &[])));

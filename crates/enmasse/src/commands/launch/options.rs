@@ -230,6 +230,9 @@ fn topology(given: &Given<'_>) -> Result<Topology, Failure> {
         (None, None) if most == 1 => None,
         (None, port) => Some((address.unwrap_or_else(|| "127.0.0.1".to_owned()), port.unwrap_or(DEFAULT_PORT))),
     };
+    // An address of colons alone is what programs expect in MASTER_ADDR.
+    let bare = |host: String| host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let master = master.map(|(host, port)| (bare(host), port));
     Ok(Topology::Static(Nodes { rank, count: most, master }))
 }
 
@@ -311,7 +314,7 @@ mod tests {
         check("--master_port 5000", nodes(0, 1, Some(("127.0.0.1", 5000))));
         check("--nnodes 2", nodes(0, 2, Some(("127.0.0.1", 29500))));
         check("--nnodes 2:2 --node_rank 1 --master_addr n0", nodes(1, 2, Some(("n0", 29500))));
-        check("--nnodes 2 --node-rank=1 --master-addr=[::1] --master-port=9", nodes(1, 2, Some(("[::1]", 9))));
+        check("--nnodes 2 --node-rank=1 --master-addr=[::1] --master-port=9", nodes(1, 2, Some(("::1", 9))));
         check("--nnodes 2 --node-rank 1 --rdzv-endpoint n0:77", nodes(1, 2, Some(("n0", 77))));
         check("--nnodes 2 --rdzv-backend static --rdzv-endpoint n0", nodes(0, 2, Some(("n0", 29500))));
     }
