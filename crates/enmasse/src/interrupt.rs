@@ -145,3 +145,23 @@ fn default(signal: i32) {
     // It fails only for numbers that are no signals.
     let _ = emulate_default_handler(signal);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrives_before_it_is_known_to_mean_a_requeue_is_kept() {
+        let signals = RunSignals::default();
+        signals.heed(SIGUSR2);
+        assert_eq!(signals.requests.asked(), None);
+        signals.requeue_on(RequeueSignal::Usr2);
+        assert_eq!(signals.requests.asked(), Some(Stop::Requeue));
+
+        let signals = RunSignals::default();
+        signals.requeue_on(RequeueSignal::Usr1);
+        assert_eq!(signals.requests.asked(), None);
+        signals.heed(SIGUSR1);
+        assert_eq!(signals.requests.asked(), Some(Stop::Requeue));
+    }
+}

@@ -156,6 +156,7 @@ fn a_warned_run_is_saved_and_requeued_once() {
     };
     check("alone", &["--devices", "cpu:1"], To::Program, Signal::USR1);
     check("processes", &["--devices", "cpu:2", "--requeue-signal", "USR2"], To::Rank(1), Signal::USR2);
+    check("passed-on", &["--devices", "cpu:2"], To::Program, Signal::USR1);
 }
 
 #[test]

@@ -1,0 +1,149 @@
+//! A run that one rank is asked to stop: all ranks stop at the same place, and go on from it with the bits of a run never stopped.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_data::{DataError, Dataset, Picture};
+use enmasse_graph::Tensor;
+use enmasse_train::{
+    Checkpoint, EpochRecord, Observer, Progress, RunPaths, Stop, StopRequests, TrainConfig, TrainError, Trainer,
+    TrainingData,
+};
+
+/// Three classes of plain colours.
+struct Colours(usize);
+
+impl Dataset for Colours {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 3
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let pixel = |i: usize| if i % 3 == index % 3 { 150 + index % 97 } else { 40 + index * 7 % 97 };
+        Picture::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
+    }
+}
+
+fn net(x: Tensor, classes: usize) -> Tensor {
+    x.flatten().dropout("drop", 0.2).linear("fc", classes)
+}
+
+fn config(out: &Path, resume: bool) -> TrainConfig {
+    TrainConfig {
+        model: "net".into(),
+        epochs: 3,
+        batch: Some(2),
+        size: Some(8),
+        out: Some(out.to_owned()),
+        resume,
+        ..TrainConfig::default()
+    }
+}
+
+/// Asks once so many samples of an epoch, or of its validation, are done.
+struct Asks {
+    requests: StopRequests,
+    at: Option<(u64, bool, u64)>,
+    records: Vec<EpochRecord>,
+}
+
+impl Observer for &mut Asks {
+    fn progress(&mut self, progress: &Progress) {
+        if self.at == Some((progress.epoch, progress.validating, progress.samples)) {
+            self.requests.ask(Stop::Requeue);
+        }
+    }
+    fn epoch(&mut self, record: &EpochRecord) {
+        self.records.push(record.clone());
+    }
+}
+
+type Stopped = Option<(Stop, u64, u64)>;
+
+/// Where each of 3 ranks stopped, of which rank 1 is asked, and its records.
+fn run(out: &Path, resume: bool, at: Option<(u64, bool, u64)>) -> Vec<(Stopped, Vec<EpochRecord>)> {
+    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
+    let ranks = enmasse_launch::spawn(3, |group| {
+        let requests = StopRequests::default();
+        let mut asks = Asks { requests: requests.clone(), at: at.filter(|_| group.rank() == 1), records: Vec::new() };
+        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+        let trainer = Trainer::new(config(out, resume), &device).group(group).stop_on(requests);
+        let stopped = match trainer.observer(&mut asks).fit(&net, &data) {
+            Ok(_) => None,
+            Err(TrainError::Stopped { stop, epoch, samples }) => Some((stop, epoch, samples)),
+            Err(error) => return Err(error),
+        };
+        Ok((stopped, asks.records))
+    });
+    ranks.unwrap()
+}
+
+fn last(out: &Path) -> Checkpoint {
+    Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
+}
+
+#[test]
+fn all_ranks_stop_where_one_is_asked_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole");
+    let records = run(&whole, false, None).remove(0).1;
+    let figures = |records: &[EpochRecord]| -> Vec<_> {
+        let bits = |r: &EpochRecord| [r.train_loss, r.val_loss, r.val_accuracy, r.learning_rate].map(f64::to_bits);
+        records.iter().map(|record| (record.epoch, bits(record))).collect()
+    };
+    // 8 steps of 6 make an epoch.
+    let check = |at: (u64, bool, u64), epoch: u64, samples: u64| {
+        let out = folder.path().join(format!("{at:?}"));
+        let stopped = run(&out, false, Some(at));
+        for (rank, (place, _)) in stopped.iter().enumerate() {
+            assert_eq!(*place, Some((Stop::Requeue, epoch, samples)), "rank {rank}, asked at {at:?}");
+        }
+        let meta = last(&out).meta;
+        assert_eq!((meta.epoch, meta.samples_consumed), (epoch, samples), "asked at {at:?}");
+        let resumed = run(&out, true, None).remove(0);
+        assert_eq!(resumed.0, None);
+        let all = [&stopped[0].1[..], &resumed.1].concat();
+        assert_eq!(figures(&all), figures(&records), "asked at {at:?}");
+        assert_eq!(last(&out).tensors, last(&whole).tensors, "asked at {at:?}");
+    };
+    // The step after the request carries it.
+    check((0, false, 6), 0, 12);
+    check((1, false, 24), 1, 30);
+    // Behind the last step there is validation, which is done again.
+    check((1, false, 42), 1, 48);
+    check((1, false, 48), 1, 48);
+    check((0, true, 6), 0, 48);
+    check((2, true, 12), 2, 48);
+}
+
+#[test]
+fn a_request_to_end_outweighs_one_to_requeue() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
+    let check = |asked: [Option<Stop>; 2], expected: Stop| {
+        let out = folder.path().join(format!("{asked:?}"));
+        let ranks = enmasse_launch::spawn(2, |group| {
+            let requests = StopRequests::default();
+            if let Some(stop) = asked[group.rank()] {
+                assert!(!requests.ask(stop), "nothing has begun");
+            }
+            let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+            let mut trainer = Trainer::new(config(&out, false), &device).group(group).stop_on(requests.clone());
+            match trainer.fit(&net, &data) {
+                Err(TrainError::Stopped { stop, epoch, samples }) => {
+                    assert!(requests.ask(Stop::End), "it is stopping anyway");
+                    Ok((stop, epoch, samples))
+                }
+                Err(error) => Err(error.to_string()),
+                Ok(_) => Err("it went on".to_owned()),
+            }
+        });
+        assert_eq!(ranks.unwrap(), [(expected, 0, 4); 2]);
+    };
+    check([None, Some(Stop::Requeue)], Stop::Requeue);
+    check([Some(Stop::Requeue), Some(Stop::End)], Stop::End);
+    check([Some(Stop::End), None], Stop::End);
+}
