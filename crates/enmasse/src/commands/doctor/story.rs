@@ -33,7 +33,10 @@ impl Evidence {
         let first = self.ends.iter().find(|end| end.rank == 0).map_or(latest, |end| end.began.clone());
         let world_size = self.ends.iter().filter(|end| end.began >= first).find_map(|end| end.world_size);
         self.ends.retain(|end| world_size.is_none_or(|ranks| end.rank < ranks));
-        let earlier = self.record.take_if(|record| record.time < first);
+        // Times are whole seconds: where a failure and the next attempt fall into one, the ranks' own ends decide.
+        let ended_well = |end: &RankEnd| matches!(end.end, End::Done | End::Stopped(_));
+        let is_before = |time: &str| time < &*first || (time == first && self.ends.iter().all(ended_well));
+        let earlier = self.record.take_if(|record| is_before(&record.time));
         let mut findings = vec![self.verdict()];
         if let Some(finding) = findings.first().filter(|finding| finding.name == ROOT_CAUSE) {
             let told = finding.text.clone();
@@ -383,6 +386,18 @@ mod tests {
         check(None, &[], Status::Note, "no rank has begun to train here: there is nothing to tell");
         let working = Evidence { writer: Some(7), ends: vec![end(0, End::Silent)], ..Evidence::default() }.findings();
         assert!(working[0].status == Status::Ok && working[0].text.contains("process 7 writes"), "{working:?}");
+    }
+
+    #[test]
+    fn an_attempt_may_begin_in_the_second_in_which_the_one_before_it_failed() {
+        let check = |end_of_rank_0: End, expected: &str| {
+            let ends = [RankEnd { world_size: Some(2), ..end(0, end_of_rank_0) }, end(1, End::Done)].to_vec();
+            let record = Some(FailureRecord { time: BEGAN.to_owned(), ..record(1) });
+            let findings = Evidence { record, ends, writer: None, resumable: true }.findings();
+            assert_eq!(findings[0].name, expected, "{findings:?}");
+        };
+        check(End::Done, "state");
+        check(End::Silent, ROOT_CAUSE);
     }
 
     #[test]
