@@ -53,7 +53,8 @@ fn programs_and_their_codes() {
 
 #[test]
 fn signals_give_their_codes() {
-    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+    // SIGHUP is left out: whoever runs the tests may have it ignored, as nohup does.
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::QUIT, 131)] {
         let words = ["launch", "-n", "2", "sh", "-c", "echo ready; exec tail -f /dev/null"];
         let mut running = Running::start(program().args(words));
         assert_eq!([running.line(), running.line()], ["ready\n", "ready\n"]);

@@ -40,7 +40,9 @@ const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
 
 /// What is sent to the launcher is heard here, from the first attempt of a job to the last, so that nothing is lost in between.
 ///
-/// A signal that was ignored when the program started stays ignored: `nohup` means it.
+/// Where SIGHUP was ignored when the program started it stays ignored: `nohup` means it. Others are heard all the same, since a
+/// script's background job, which has SIGINT ignored, should end when it is told to; and what has a handler here, ranks find at
+/// its default.
 pub struct Signals {
     pub(crate) streams: Vec<SignalStream>,
     /// Hears of the first request to stop as soon as it is heeded.
@@ -54,7 +56,7 @@ impl Signals {
         let mut numbers: Vec<i32> = job.stop_signals.iter().chain(&PASSED_ON).copied().collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let heeded = numbers.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0);
+        let heeded = numbers.into_iter().filter(|&number| number != SIGHUP || ignored >> (SIGHUP - 1) & 1 == 0);
         let streams = heeded.map(SignalStream::new).collect::<io::Result<_>>();
         Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))?, first_request: None })
     }

@@ -55,7 +55,8 @@ impl Launcher {
     /// As `nohup` does.
     pub fn start_ignoring_hangups(ranks: usize, script: &str) -> Self {
         let mut command = Command::new("sh");
-        command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(std::env::current_exe().unwrap());
+        // Also what a shell does with jobs in the background of a script.
+        command.args(["-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh"]).arg(std::env::current_exe().unwrap());
         Self::run(command.args(["as-launcher", &ranks.to_string(), "all", "1000", script]), Stdio::piped())
     }
 
@@ -110,6 +111,21 @@ pub fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let stream = BufReader::new(stream);
     std::thread::spawn(move || stream.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     lines
+}
+
+/// A test that fails leaves nothing.
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Whether whoever runs the tests has SIGHUP ignored, which the processes here then inherit.
+pub fn hangups_are_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1
 }
 
 fn play_launcher(arguments: &[String]) -> ExitCode {
