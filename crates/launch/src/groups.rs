@@ -28,7 +28,8 @@ fn is_alive_in(stat: &[u8], groups: &[Pid]) -> Option<()> {
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = std::str::from_utf8(stat.get(after_name..)?).ok()?.split_ascii_whitespace();
     let (state, group) = (fields.next()?, fields.nth(1)?);
-    let group = Pid::from_raw(group.parse().ok()?)?;
+    // One that is just being reaped has -1, which is no process number.
+    let group = Pid::from_raw(group.parse().ok().filter(|number| *number > 0)?)?;
     (!matches!(state, "Z" | "X") && groups.contains(&group)).then_some(())
 }
 
@@ -47,6 +48,8 @@ mod tests {
         check("77 (sh) Z 1 76 70 0", false);
         check("77 (sh) S 76 75 76 76", false);
         check("77 (sh) S 1", false);
+        check("77 (sh) R 0 -1 -1 0", false);
+        check("77 (sh) R 0 0 0 0", false);
         check("77", false);
         check("", false);
     }

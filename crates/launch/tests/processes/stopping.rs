@@ -125,7 +125,7 @@ fn a_second_interrupt_kills() {
 /// A second SIGTERM does not take from ranks the time in which they save.
 fn a_scheduler_may_repeat_itself() {
     let script = "trap 'echo asked' TERM; trap 'echo saved; exit 0' USR1; echo ready;
-        while true; do tail -f /dev/null & wait; kill $!; done";
+        while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
     let launcher = Launcher::start(1, "all", ENDLESS, script);
     wait_until_ready(&launcher, 1);
     launcher.signal(Signal::TERM);
@@ -138,7 +138,7 @@ fn a_scheduler_may_repeat_itself() {
 
 fn what_ends_nothing_is_passed_on() {
     let script = "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready;
-        while true; do tail -f /dev/null & wait; kill $!; done";
+        while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
     let launcher = Launcher::start(2, "all", ENDLESS, script);
     wait_until_ready(&launcher, 2);
     launcher.signal(Signal::USR1);
@@ -150,7 +150,8 @@ fn what_ends_nothing_is_passed_on() {
 
 /// `nohup` starts a program with SIGHUP ignored.
 fn what_was_ignored_stays_ignored() {
-    let script = "trap 'echo one; exit 0' USR1; echo ready; while true; do tail -f /dev/null & wait; kill $!; done";
+    let script =
+        "trap 'echo one; exit 0' USR1; echo ready; while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
     let launcher = Launcher::start_ignoring_hangups(1, script);
     wait_until_ready(&launcher, 1);
     launcher.signal(Signal::HUP);
