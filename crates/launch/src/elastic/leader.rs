@@ -384,10 +384,10 @@ impl Leader {
         }
         let enough = enough_since.unwrap_or(now);
         self.phase = Phase::Gathering { since, enough_since: Some(enough) };
-        // Workers of a former leader may live until their leases end.
+        // Workers of a former leader may live until their leases end; by then its agents have come, or are gone.
         let follows_another = !self.has_run && self.peers.values().any(|peer| peer.next_attempt > 0);
         let is_quiet = self.fences.is_empty() && (!follows_another || now >= self.started + self.rules.timing.fence());
-        let is_called = here >= self.rules.most || self.has_run || now >= enough + last_call;
+        let is_called = here >= self.rules.most || self.has_run || follows_another || now >= enough + last_call;
         if is_quiet && is_called {
             self.run();
         }

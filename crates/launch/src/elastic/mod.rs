@@ -26,8 +26,6 @@ mod message;
 mod run;
 #[cfg(test)]
 mod simulation;
-#[cfg(test)]
-mod simulation_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Seeded schedules of faults, and what must hold in the end.
 
-use super::leader::Rules;
-use super::message::{Verdict, WorkersEnd};
-use super::simulation::{Crash, Random, Simulation};
-use super::{Time, Timing};
+use super::{Crash, Random, Simulation};
+use crate::elastic::leader::Rules;
+use crate::elastic::message::{Verdict, WorkersEnd};
+use crate::elastic::{Time, Timing};
 
 const SCHEDULES: u64 = 1500;
 
