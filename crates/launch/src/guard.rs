@@ -4,7 +4,8 @@
 //! process group of its own, on a pipe that only the launcher holds. It is told each rank's group; when the pipe ends without a
 //! farewell, it kills them.
 
-use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::io::{self, PipeReader, PipeWriter, Write, pipe};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -26,6 +27,8 @@ const FAREWELL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The launcher's ends of the pipes to and from the guard.
 pub(crate) struct Guard {
     orders: PipeWriter,
+    /// As long as somebody could read, whoever registers is not ended by SIGPIPE, even if the guard is gone.
+    _reader: PipeReader,
     life: PipeReader,
     shell: Option<Child>,
 }
@@ -35,14 +38,15 @@ impl Guard {
     pub(crate) fn call() -> Option<Self> {
         let ((stdin, orders), (life, stdout)) = (pipe().ok()?, pipe().ok()?);
         let mut command = Command::new("sh");
+        let reader = stdin.try_clone().ok()?;
         command.args(["-c", SCRIPT]).stdin(stdin).stdout(stdout).stderr(Stdio::null()).process_group(0);
-        Some(Guard { orders, life, shell: Some(command.spawn().ok()?) })
+        Some(Guard { orders, _reader: reader, life, shell: Some(command.spawn().ok()?) })
     }
 
-    /// Sets it over a rank's process group too.
-    pub(crate) fn watch(&mut self, group: u32) {
-        // A guard that is gone is one that could not be.
-        let _ = self.orders.write_all(format!("{group}\n").as_bytes());
+    /// Where a rank writes the number of its process group, which is its own, before it becomes the program: a line. So there is no
+    /// moment in which it could have started others and the guard not know of it.
+    pub(crate) fn register(&self) -> io::Result<OwnedFd> {
+        self.orders.try_clone().map(OwnedFd::from)
     }
 
     /// Waits until it stands alone.

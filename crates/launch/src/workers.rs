@@ -1,7 +1,7 @@
 //! Starting the ranks of a job.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, PipeReader};
+use std::io::{self, PipeReader, Write};
 use std::marker::PhantomData;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -87,11 +87,10 @@ impl Workers {
             let token = token.as_ref().map(token_file).transpose();
             let token = token.map_err(LaunchError::kernel("make a file in memory"))?;
             let share = shares.as_ref().and_then(|shares| shares.get(local_rank));
-            let inherited = Inherited { store: store.take(), token };
+            let register = workers.guard.as_ref().map(Guard::register).transpose();
+            let register = register.map_err(LaunchError::kernel("open a pipe twice"))?;
+            let inherited = Inherited { store: store.take(), token, register };
             let worker = start(&workers.job, &workers.assignment, local_rank, share, inherited, &filters)?;
-            if let Some(guard) = &mut workers.guard {
-                guard.watch(worker.child.id());
-            }
             workers.list.push(worker);
         }
         if let Some(guard) = &mut workers.guard {
@@ -189,6 +188,8 @@ fn visible_device(local_rank: usize) -> Result<String, LaunchError> {
 struct Inherited {
     store: Option<OwnedFd>,
     token: Option<OwnedFd>,
+    /// The guard's, up to the program's start.
+    register: Option<OwnedFd>,
 }
 
 fn start(
@@ -196,7 +197,7 @@ fn start(
     assignment: &Assignment,
     local_rank: usize,
     share: Option<&Share>,
-    Inherited { store, token }: Inherited,
+    Inherited { store, token, register }: Inherited,
     filters: &[Option<Filter>; 2],
 ) -> Result<Worker, LaunchError> {
     let rank = assignment.first_rank + local_rank;
@@ -219,7 +220,7 @@ fn start(
     // one signal reaches whatever the rank has started.
     command.process_group(0);
     let cores = share.map(Share::set);
-    die_with_launcher(&mut command, store.into_iter().chain(token).chain([reporting]).collect(), cores);
+    die_with_launcher(&mut command, store.into_iter().chain(token).chain([reporting]).collect(), register, cores);
 
     let spawn_error = |source| LaunchError::Spawn { program: job.program.clone(), rank, source };
     let mut child = command.spawn().map_err(spawn_error)?;
@@ -252,7 +253,8 @@ pub(crate) fn arguments(job: &Job, local_rank: usize) -> Vec<OsString> {
 }
 
 /// Makes the child die when its launcher does, however that happens, opens `inherited` up to it alone, and keeps it on `cores`.
-fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>, cores: Option<CpuSet>) {
+/// Its process group goes into the `register`.
+fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>, register: Option<OwnedFd>, cores: Option<CpuSet>) {
     let launcher = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -263,14 +265,23 @@ fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>, cores: Opti
         for descriptor in &inherited {
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
         }
+        if let Some(register) = &register {
+            let mut line = [0; 16];
+            let mut rest = line.as_mut_slice();
+            writeln!(rest, "{}", rustix::process::getpid().as_raw_pid())?;
+            let unused = rest.len();
+            let line = line.get(..line.len() - unused).unwrap_or_default();
+            // Where nobody reads, there is no guard.
+            let _ = rustix::io::write(register, line);
+        }
         if let Some(cores) = &cores {
             // Where the kernel refuses, the rank runs where it may.
             let _ = sched_setaffinity(None, cores);
         }
         Ok(())
     };
-    // SAFETY: the hook runs between fork and exec, where only async-signal-safe functions may be called: it makes four
-    // kinds of system calls, allocates nothing and takes no lock. `inherited` is read, not dropped, in the child.
+    // SAFETY: the hook runs between fork and exec, where only async-signal-safe functions may be called: it makes a
+    // few kinds of system calls, allocates nothing and takes no lock. `inherited` is read, not dropped, in the child.
     unsafe { command.pre_exec(prepare) };
 }
 
