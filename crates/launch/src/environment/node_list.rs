@@ -76,15 +76,19 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
 }
 
 fn parse(part: &str) -> Result<Pieces<'_>, &'static str> {
+    const UNOPENED: &str = "closes a bracket that was not opened";
     let mut pieces = Vec::new();
     let mut rest = part;
     while let Some((text, behind)) = rest.split_once('[') {
+        if text.contains(']') {
+            return Err(UNOPENED);
+        }
         let (ranges, behind) = behind.split_once(']').ok_or("has a bracket that is not closed")?;
         pieces.push((text, numbers(ranges)?));
         rest = behind;
     }
     if rest.contains(']') {
-        return Err("closes a bracket that was not opened");
+        return Err(UNOPENED);
     }
     match (pieces.is_empty(), rest) {
         (true, text) => pieces.push((text, vec![String::new()])),
@@ -193,6 +197,7 @@ mod tests {
         }
         check("node[1-", "not closed");
         check("node1]", "not opened");
+        check("a][0]", "not opened");
         check("node[1[2]]", "between brackets");
         check("", "empty");
         check(" , ", "empty");

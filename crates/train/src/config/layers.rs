@@ -8,7 +8,8 @@ use super::{ConfigError, SETTINGS, Scope, Setting, Source, TrainConfig};
 
 pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 
-/// Variables with our prefix that are no settings: they pass between launcher and ranks, or say where things lie.
+/// Variables with our prefix that are no settings: they pass between launcher and ranks, or say where things lie, or what
+/// tests may use.
 pub const INTERNAL_VARIABLES: &[&str] = &[
     "ENMASSE_TOKEN",
     "ENMASSE_TOKEN_FD",
@@ -18,6 +19,7 @@ pub const INTERNAL_VARIABLES: &[&str] = &[
     "ENMASSE_SPAWNED",
     "ENMASSE_CACHE",
     "ENMASSE_JOB",
+    "ENMASSE_TEST_PYTHON",
 ];
 
 /// A configuration being put together. The layers may come in any order: a value yields only to a source that outranks
