@@ -258,7 +258,7 @@ fn layers_for_winograd() {
 fn where_winograd_pays() {
     let check = |case, expected| {
         let shape = shape(case).unwrap();
-        assert_eq!([winograd::pays(&shape), winograd::gradient_pays(&shape)], expected, "{shape:?}");
+        assert_eq!([winograd::pays::<f32>(&shape), winograd::gradient_pays::<f32>(&shape)], expected, "{shape:?}");
     };
     let layer = |batch, size, channels| Case(batch, [size; 2], channels, [3; 2], [1; 2], [1; 2], [1; 2], 1);
     check(layer(16, 56, [64, 64]), [true, true]);
@@ -270,6 +270,8 @@ fn where_winograd_pays() {
     }
     for size in [3, 5, 6] {
         check(layer(128, size, [256, 256]), [true, true]);
+        let shape = shape(layer(128, size, [256, 256])).unwrap();
+        assert_eq!(winograd::pays::<Bf16>(&shape), size == 6, "bf16, {size}");
     }
     check(layer(16, 3, [512, 512]), [true, false]);
     // One image: transformed weights serve few tiles.

@@ -45,7 +45,7 @@ impl Operand<'_> {
         backward: bool,
     ) -> Result<Instruction, DeviceError> {
         let (source, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
-        let (algorithm, isa) = (self.algorithm(shape, winograd::pays), self.preparation.isa);
+        let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.isa);
         let pairs = conv::pairs(shape, backward);
         macro_rules! convolve {
             ($conv:ty) => {{
@@ -66,7 +66,7 @@ impl Operand<'_> {
     pub(super) fn backward_weights<E: Element>(&self) -> Result<Instruction, DeviceError> {
         let shape = self.conv(Side::Input(0), Side::Input(1))?;
         let (x, dy, dw) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
-        let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays), self.preparation.isa);
+        let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays::<E>), self.preparation.isa);
         let instruction = match algorithm {
             Algorithm::Depthwise => {
                 let gradient = DepthwiseGradient::new(&shape, isa);

@@ -33,6 +33,7 @@ mod weights;
 use std::ops::Range;
 
 use super::{ConvShape, geometry};
+use crate::element::Element;
 use tiling::Tiling;
 
 pub(crate) use forward::Winograd;
@@ -72,8 +73,9 @@ const TILES: [usize; 2] = [4, 32];
 
 /// Whether the algorithm is faster than direct sums, forward and for the gradient of the input, by what was measured on
 /// AVX-512 (Zen 5), with AVX2 and portable instructions there: 2.5 to 3.5 times as fast on maps of 7x7 and more, or of
-/// 4x4; 1.2 to 1.4 times on 5x5 and 3x3; half as fast on 2x2, where direct sums skip most taps.
-pub(crate) fn pays(shape: &ConvShape) -> bool {
+/// 4x4; 1.2 to 1.4 times on 5x5 and 3x3, of maps in f32; half as fast on 2x2, where direct sums skip most taps. Beside products
+/// of pairs transforms weigh twice as much: in bf16 5x5 and 3x3 are as fast by direct sums, which round less.
+pub(crate) fn pays<E: Element>(shape: &ConvShape) -> bool {
     let tilings = [shape.output, shape.input].map(|size| Tiling::new(shape.batch, size));
     let tiles = tilings.iter().map(Tiling::count).min().unwrap_or(0);
     let direct = match shape.cut_at_borders() {
@@ -81,13 +83,16 @@ pub(crate) fn pays(shape: &ConvShape) -> bool {
         false => 9 * shape.output[0] * shape.output[1],
     };
     let channels = shape.input[2].min(shape.output[2]);
-    // A good part must be saved: at least a third of the multiplications.
-    applies(shape) && channels >= CHANNELS && tiles >= TILES[0] && 2 * shape.batch * direct >= 3 * tilings[0].products()
+    // A good part must be saved: at least a third of the multiplications, in bf16 a half.
+    applies(shape)
+        && channels >= CHANNELS
+        && tiles >= TILES[0]
+        && 2 * shape.batch * direct >= (2 + E::PER_WORD) * tilings[0].products()
 }
 
 /// The same for the gradient of the weights.
-pub(crate) fn gradient_pays(shape: &ConvShape) -> bool {
-    pays(shape) && Tiling::new(shape.batch, shape.output).count() >= TILES[1]
+pub(crate) fn gradient_pays<E: Element>(shape: &ConvShape) -> bool {
+    pays::<E>(shape) && Tiling::new(shape.batch, shape.output).count() >= TILES[1]
 }
 
 /// How often a tap meets the map along an axis, over all results.
