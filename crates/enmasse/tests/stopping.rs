@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::runs::{arguments, assert_same};
-use common::{Ended, Running, assert_whole, enmasse, exists, pictures, program, send};
+use common::{Ended, Running, assert_whole, enmasse, exists, pictures, program, send, until};
+use rustix::fs::OFlags;
 use rustix::process::Signal;
 
 /// So many that a signal after the first epoch comes in time.
@@ -97,28 +98,34 @@ fn terminated_runs_go_on_as_if_never_stopped() {
     check("processes", &["--devices", "cpu:2"], &[To::Program, To::Rank(0), To::Rank(1), To::Everybody]);
 }
 
-/// Reading a picture that never comes, so that no step ever ends.
+/// While it reads a picture that does not come: no step ends.
 #[test]
 fn asked_twice_it_ends_at_once() {
     let folder = Folder::new();
-    let never = folder.data.join("red/900.jpg");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &never, rustix::fs::Mode::RWXU).unwrap();
-    let run = folder.path("run");
-    let mut child = program()
-        .args(folder.arguments(&run, &["--devices", "cpu:1", "--batch", "48"]))
+    let (picture, pipe) = (folder.data.join("red/000.png"), folder.path("pipe"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    // An epoch is one step.
+    let arguments = folder.arguments(&folder.path("run"), &["--devices", "cpu:1", "--batch", "48"]);
+    let mut command = program();
+    let mut child = command
+        .args(arguments)
+        .args(["--epochs", "1000000"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.starts_with("arguments:")));
+    assert!(lines.any(|line| line.starts_with("epoch ")));
+    fs::rename(&pipe, &picture).unwrap();
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    // This succeeds once somebody reads, who then waits for more than an open pipe.
+    let _pipe = until("a reader", || rustix::fs::open(&picture, flags, rustix::fs::Mode::empty()).ok());
     send(child.id() as i32, Signal::TERM);
-    let saving = "terminated: saving at the end of this step; once more to end at once";
-    assert_eq!(lines.next().as_deref(), Some(saving));
+    let told = lines.find(|line| !line.starts_with("epoch "));
+    assert_eq!(told.as_deref(), Some("terminated: saving at the end of this step; once more to end at once"));
     send(child.id() as i32, Signal::TERM);
     assert_eq!((lines.next().as_deref(), lines.next()), (Some("terminated"), None));
     assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert!(!run.join("checkpoints/last.safetensors").exists());
 }
 
 /// A folder with a `scontrol` that keeps what it is asked in a file, and does what `script` says.
