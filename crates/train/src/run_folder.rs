@@ -13,6 +13,7 @@
 //! | `checkpoints/last.safetensors` | where `--resume` goes on |
 //! | `checkpoints/best.safetensors` | what eval and predict use |
 //! | `logs/rank-R.log` | what each rank has to say, written by itself |
+//! | `logs/failure.json` | why the latest failed attempt ended, for `doctor` |
 //! | `.lock` | empty; locked by the process that writes |
 //! | `.attempt-JOB-…` | where what the writer writes takes shape; without it, it cannot write |
 
