@@ -123,14 +123,6 @@ impl Group {
         self.core.members.identity.attempt
     }
 
-    /// This rank's number among those of its host, and how many these are, going by the names of the hosts.
-    pub fn local_rank_and_size(&self) -> (usize, usize) {
-        let Members { rank, hosts, .. } = &self.core.members;
-        let own = hosts.get(*rank);
-        let of_host = |ranks: &[String]| ranks.iter().filter(|host| Some(*host) == own).count();
-        (of_host(&hosts[..*rank]), of_host(hosts))
-    }
-
     /// Whether this is rank 0: the one that talks and writes files.
     pub fn is_main(&self) -> bool {
         self.rank() == 0

@@ -1,5 +1,7 @@
 //! Which processor cores threads run on.
 
+use std::fmt;
+
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// A set of processor cores.
@@ -38,6 +40,13 @@ impl Cores {
     /// Keeps the calling thread on these cores. The kernel may refuse; then the thread runs where it did.
     pub(crate) fn pin(&self) {
         let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+/// Their numbers, such as `0,1,5`.
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.numbers().enumerate().try_for_each(|(place, core)| write!(f, "{}{core}", if place > 0 { "," } else { "" }))
     }
 }
 

@@ -105,15 +105,6 @@ impl Launched {
         });
         joined.map(Some)
     }
-
-    /// This rank's number among those of its machine, and how many these are. Where the launcher does not tell, the names of
-    /// the hosts do.
-    pub fn local(&self, group: Option<&Group>) -> (usize, usize) {
-        match group.filter(|_| !self.interpretation.is_local_told) {
-            Some(group) => group.local_rank_and_size(),
-            None => (self.place.local_rank, self.place.local_world_size),
-        }
-    }
 }
 
 fn is_slurm(interpretation: &Interpretation) -> bool {

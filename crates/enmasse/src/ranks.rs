@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use enmasse_comm::{CauseKind, Group};
 use enmasse_cpu::{Cores, Cpu, CpuOptions};
-use enmasse_launch::{Job, OWN_CORES, Outcome, Output, Status, Store, report_cause, run_threads};
+use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
 use crate::attempt::attempt;
@@ -98,6 +98,22 @@ fn own_cores(available: Cores, threads: &[usize], rank: usize) -> Option<Cores> 
     available.part(sum(before), *rest.first()?).filter(|_| sum(threads) == available.count())
 }
 
+/// This rank's number among those that may run on the same cores, and how many these are. Launchers that bind ranks leave each
+/// its own cores, or some to a few in common; the others leave all to all, to be divided here.
+fn sharers(group: &Group, node: usize) -> Result<(usize, usize), Failure> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let cores = Cores::available().map_or(String::new(), |cores| cores.to_string());
+    let own = format!("{host} {node} {cores}");
+    let all = group.all_gather_bytes(own.as_bytes()).map_err(Failure::error)?;
+    Ok(among_equals(&all, group.rank()))
+}
+
+/// How many before a rank have what it has, and how many do in all.
+fn among_equals(all: &[Vec<u8>], rank: usize) -> (usize, usize) {
+    let alike = |ranks: &[Vec<u8>]| ranks.iter().filter(|other| **other == all[rank]).count();
+    (alike(&all[..rank]), alike(all))
+}
+
 /// Runs `body` as the one rank that this process is; `folder` is the run's, if that is known.
 pub fn as_rank(
     launched: &Launched,
@@ -105,10 +121,9 @@ pub fn as_rank(
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let group = launched.join(folder)?;
-    // A launcher may have divided the cores already.
-    let (local_rank, local_ranks) = match std::env::var_os(OWN_CORES) {
-        Some(_) => (0, 1),
-        None => launched.local(group.as_ref()),
+    let (local_rank, local_ranks) = match &group {
+        Some(group) => sharers(group, launched.place.node)?,
+        None => (0, 1),
     };
     // What rank 0 says counts: launchers of several nodes may count their restarts each for themselves.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
@@ -237,6 +252,20 @@ fn clear(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_divide_the_cores_that_they_share() {
+        let check = |ranks: &[&str], expected: &[(usize, usize)]| {
+            let all: Vec<_> = ranks.iter().map(|rank| rank.as_bytes().to_vec()).collect();
+            let found: Vec<_> = (0..all.len()).map(|rank| among_equals(&all, rank)).collect();
+            assert_eq!(found, expected, "{ranks:?}");
+        };
+        check(&["a 0 0,1"], &[(0, 1)]);
+        check(&["a 0 0,1", "a 0 0,1", "b 1 0,1"], &[(0, 2), (1, 2), (0, 1)]);
+        // Bound by the launcher: each to its own, or two to a node of memory.
+        check(&["a 0 0,1", "a 0 2,3"], &[(0, 1), (0, 1)]);
+        check(&["a 0 0,1", "a 0 2,3", "a 0 0,1", "a 0 2,3"], &[(0, 2), (0, 2), (1, 2), (1, 2)]);
+    }
 
     #[test]
     fn ranks_that_use_all_cores_have_their_own() {

@@ -54,4 +54,4 @@ pub use processes::{SpawnError, spawn_processes};
 pub use restarts::{launch, launch_telling, new_run_id};
 pub use signals::Signals;
 pub use threads::{run_threads, spawn};
-pub use workers::{OWN_CORES, Workers};
+pub use workers::Workers;

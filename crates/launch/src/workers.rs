@@ -27,9 +27,6 @@ use crate::routes::{filters, routes};
 use crate::signals::signal_names;
 use crate::tail::Tail;
 
-/// Says to a rank that the cores it may use are its own, and not to be divided among the ranks of its node once more.
-pub const OWN_CORES: &str = "ENMASSE_OWN_CORES";
-
 /// torchrun wants NCCL's errors to end a rank.
 const NCCL_ERRORS: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
@@ -164,11 +161,10 @@ pub(crate) fn variables(
     // What an outer launcher has asked for is not for these ranks to write.
     let error_file = job.logs.rank_folder(assignment.attempt, local_rank).map(|folder| folder.join("error.json"));
     set(ERROR_FILE, error_file.unwrap_or_default().as_os_str());
-    if let Some(share) = share {
-        set(OWN_CORES, "1".as_ref());
-        if !omp_is_set {
-            set("OMP_NUM_THREADS", share.threads.to_string().as_ref());
-        }
+    if let Some(share) = share
+        && !omp_is_set
+    {
+        set("OMP_NUM_THREADS", share.threads.to_string().as_ref());
     }
     if job.virtual_local_rank {
         set(LOCAL_RANK, "0".as_ref());
@@ -204,8 +200,7 @@ fn start(
     let (report, reporting) = report_pipe().map_err(LaunchError::kernel("make a pipe"))?;
     let reporting = OwnedFd::from(reporting);
     let mut command = Command::new(&job.program);
-    command.args(arguments(job, local_rank)).env_remove(OWN_CORES);
-    command.envs(variables(job, assignment, local_rank, share)?);
+    command.args(arguments(job, local_rank)).envs(variables(job, assignment, local_rank, share)?);
     // A launcher inside a launched rank must not pass the outer job's descriptors on.
     command.env_remove(STORE_FD).env_remove(TOKEN_FD).env(CAUSE_FD, number(&reporting));
     for (name, descriptor) in [(STORE_FD, &store), (TOKEN_FD, &token)] {
