@@ -5,11 +5,11 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use common::cluster::Cluster;
-use common::runs::{arguments, assert_same};
-use common::{assert_whole, enmasse, exists, metrics, pictures, until};
+use common::runs::{Folder, assert_same};
+use common::{assert_whole, enmasse, exists, metrics, until};
 use rustix::fs::OFlags;
 
 /// So many that what happens after the first epoch comes in time.
@@ -33,26 +33,7 @@ impl Job {
     }
 }
 
-struct Folder {
-    temporary: tempfile::TempDir,
-    data: PathBuf,
-}
-
 impl Folder {
-    fn new() -> Self {
-        let temporary = tempfile::tempdir().unwrap();
-        let data = pictures(temporary.path(), 20);
-        Folder { temporary, data }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.temporary.path().join(name)
-    }
-
-    fn arguments(&self, run: &Path, others: &[&str]) -> Vec<String> {
-        arguments(&self.data, run, &[&["--epochs", EPOCHS, "--lr", "0.001"], others].concat())
-    }
-
     /// A run of so many ranks that nothing has stopped.
     fn never_stopped(&self, ranks: usize) -> PathBuf {
         let run = self.path(&format!("whole{ranks}"));
@@ -78,7 +59,7 @@ impl Folder {
 #[test]
 fn a_warned_job_is_requeued_and_goes_on_with_the_same_bits() {
     let Some(cluster) = Cluster::start(2) else { return };
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let whole = folder.never_stopped(4);
     let job = folder.submit(&cluster, &["--nodes=2", "--ntasks-per-node=2"], |train| format!("srun {train}"));
     cluster.head(&["scancel", "--signal=USR1", &job.number]).well();
@@ -98,7 +79,7 @@ fn a_warned_job_is_requeued_and_goes_on_with_the_same_bits() {
 #[test]
 fn an_earlier_start_that_was_cut_off_can_write_no_more() {
     let Some(cluster) = Cluster::start(2) else { return };
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let whole = folder.never_stopped(2);
     let job = folder.submit(&cluster, &["--nodes=1", "--ntasks=2"], |train| format!("srun {train}"));
     let mark = job.run.display().to_string();
@@ -132,7 +113,7 @@ fn an_earlier_start_that_was_cut_off_can_write_no_more() {
 #[test]
 fn a_job_that_lost_a_node_goes_on_with_the_others() {
     let Some(cluster) = Cluster::start(3) else { return };
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let whole = folder.never_stopped(4);
     let job = folder.submit(&cluster, &["--nodes=2", "--ntasks-per-node=2"], |train| {
         format!("srun --kill-on-bad-exit=0 {train}; sleep $((1000 * !${{SLURM_RESTART_COUNT:-0}}))")
@@ -150,7 +131,7 @@ fn a_job_that_lost_a_node_goes_on_with_the_others() {
 #[test]
 fn a_job_that_is_not_killed_shrinks_when_its_ranks_start_again() {
     let Some(cluster) = Cluster::start(2) else { return };
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let job = folder.submit(&cluster, &["--nodes=2", "--ntasks-per-node=2", "--no-kill"], |train| {
         // Slurm waits for what the lost node says of the first step, and gives its processors to nobody meanwhile.
         format!("srun --no-kill {train} || srun --overlap --nodes=1 --ntasks=2 {train} --resume")

@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::runs::{arguments, assert_same};
-use common::{Ended, Running, assert_whole, enmasse, exists, pictures, program, send, until};
+use common::runs::{Folder, assert_same};
+use common::{Ended, Running, assert_whole, enmasse, exists, program, send, until};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 
@@ -28,26 +28,7 @@ enum To {
     Everybody,
 }
 
-struct Folder {
-    temporary: tempfile::TempDir,
-    data: PathBuf,
-}
-
 impl Folder {
-    fn new() -> Self {
-        let temporary = tempfile::tempdir().unwrap();
-        let data = pictures(temporary.path(), 20);
-        Folder { temporary, data }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.temporary.path().join(name)
-    }
-
-    fn arguments(&self, run: &Path, others: &[&str]) -> Vec<String> {
-        arguments(&self.data, run, &[&["--epochs", EPOCHS, "--lr", "0.001"], others].concat())
-    }
-
     /// Starts a run, sends a signal once its first epoch is done, and waits for its end.
     fn stop(&self, command: &mut Command, to: To, signal: Signal) -> Ended {
         let mut running = Running::start(command);
@@ -80,7 +61,7 @@ fn assert_stopped(ended: &Ended, code: i32, run: &Path) {
 
 #[test]
 fn terminated_runs_go_on_as_if_never_stopped() {
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let check = |name: &str, others: &[&str], receivers: &[To]| {
         let whole = folder.path(&format!("{name}-whole"));
         enmasse(&folder.arguments(&whole, others)).well();
@@ -101,7 +82,7 @@ fn terminated_runs_go_on_as_if_never_stopped() {
 /// While it reads a picture that does not come: no step ends.
 #[test]
 fn asked_twice_it_ends_at_once() {
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let (picture, pipe) = (folder.data.join("red/000.png"), folder.path("pipe"));
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
     // An epoch is one step.
@@ -149,7 +130,7 @@ fn in_slurm(bin: &Path) -> Command {
 
 #[test]
 fn a_warned_run_is_saved_and_requeued_once() {
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let check = |name: &str, others: &[&str], to: To, signal: Signal| {
         // Slurm stops a job that it requeues.
         let (bin, asked) = scontrol(&folder, name, "kill -TERM $PPID");
@@ -168,7 +149,7 @@ fn a_warned_run_is_saved_and_requeued_once() {
 
 #[test]
 fn a_run_that_cannot_be_requeued_says_so() {
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let check = |name: &str, command: &mut Command, devices: &str, to: To, expected: Result<(), &str>| {
         let run = folder.path(name);
         let words = folder.arguments(&run, &["--devices", devices]);
@@ -196,7 +177,7 @@ fn a_run_that_cannot_be_requeued_says_so() {
 
 #[test]
 fn a_signal_that_means_nothing_ends_as_ever() {
-    let folder = Folder::new();
+    let folder = Folder::new(EPOCHS);
     let run = folder.path("run");
     let words = folder.arguments(&run, &["--devices", "cpu:1", "--requeue-signal", "none"]);
     let ended = folder.stop(program().args(words), To::Program, Signal::USR1);

@@ -2,11 +2,11 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use enmasse_train::{Checkpoint, NamedTensor};
 
-use super::{Ended, metrics};
+use super::{Ended, metrics, pictures};
 
 /// The arguments of a run on `data` into `run`, then others.
 pub fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
@@ -15,6 +15,30 @@ pub fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
     arguments
         .extend(fixed.iter().chain([&run.display().to_string().as_str()]).chain(others).map(|word| word.to_string()));
     arguments
+}
+
+/// Pictures, and runs on them, in a folder that goes with its last use.
+pub struct Folder {
+    temporary: tempfile::TempDir,
+    pub data: PathBuf,
+    epochs: &'static str,
+}
+
+impl Folder {
+    pub fn new(epochs: &'static str) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        let data = pictures(temporary.path(), 20);
+        Folder { temporary, data, epochs }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.temporary.path().join(name)
+    }
+
+    /// The arguments of a run of so many epochs.
+    pub fn arguments(&self, run: &Path, others: &[&str]) -> Vec<String> {
+        arguments(&self.data, run, &[&["--epochs", self.epochs, "--lr", "0.001"], others].concat())
+    }
 }
 
 /// Every loss and accuracy of a run, digit by digit.
