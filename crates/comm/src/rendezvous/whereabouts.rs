@@ -181,10 +181,16 @@ fn open_and_count(
     };
     let listener = TcpListener::bind((bind, 0))?;
     // Agents give each worker that they start a session of its own, in which one program may run after another.
-    let session = rustix::process::getsid(None).map_or(0, rustix::process::Pid::as_raw_pid);
+    let session = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| session_in(&stat)).unwrap_or(0);
     let begun = count(store, key, &format!("{} {session}", host_name()))?;
     let port = listener.local_addr()?.port();
     Ok((listener, Notice { attempt: attempt.max(begun), ip, port }))
+}
+
+/// The session of a process, by its `stat` file: the fourth field behind the name, which is in brackets. It is 0 where the leader
+/// is outside the container, and rustix's `getsid` takes no such number.
+fn session_in(stat: &str) -> Option<i32> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
 /// How often rank 0 has been started again. The agents' own numbers do not tell: each counts the failures of its own workers,
@@ -255,6 +261,34 @@ mod tests {
                 assert_eq!(group.unwrap().attempt(), expected, "round {round}");
             }
         }
+    }
+
+    #[test]
+    fn sessions_are_read() {
+        for (stat, expected) in
+            [("77 (a) b) S 1 76 70 0", Some(70)), ("1 (sh) S 0 0 0 0", Some(0)), ("77 (sh) S 1", None)]
+        {
+            assert_eq!(session_in(stat), expected, "{stat}");
+        }
+    }
+
+    /// As in a container whose first process was started by the runtime outside.
+    #[test]
+    fn ranks_meet_in_a_session_led_from_outside() {
+        let inside = |program: &str| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--pid", "--fork", "--mount-proc", program]);
+            command
+        };
+        if !inside("true").status().is_ok_and(|status| status.success()) {
+            println!("skipped: unshare cannot make a process namespace here");
+            return;
+        }
+        let mut command = inside(std::env::current_exe().unwrap().to_str().unwrap());
+        let name = "rendezvous::whereabouts::tests::ranks_meet_through_the_store_again_and_again";
+        let output = command.args(["--exact", name]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]
