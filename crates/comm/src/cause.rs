@@ -28,6 +28,8 @@ pub enum CauseKind {
     Killed(i32),
     /// The rank is connected, but has sent no heartbeat for the stated time.
     Silent,
+    /// The rank is alive, but has not taken part in an operation for which the others have waited for the stated time.
+    Timeout,
     /// Two ranks do different things: another operation, type or count, or another plan, configuration or data.
     Desync,
     /// A loss or gradient is infinite or not a number.
@@ -45,6 +47,7 @@ impl CauseKind {
             CauseKind::Exited => "exited",
             CauseKind::Killed(_) => "killed",
             CauseKind::Silent => "silent",
+            CauseKind::Timeout => "timeout",
             CauseKind::Desync => "desync",
             CauseKind::NonFinite => "non-finite",
             CauseKind::Error => "error",
@@ -61,6 +64,7 @@ impl CauseKind {
             CauseKind::NonFinite => (5, 0),
             CauseKind::Error => (6, 0),
             CauseKind::Interrupted => (7, 0),
+            CauseKind::Timeout => (8, 0),
         }
     }
 
@@ -73,6 +77,7 @@ impl CauseKind {
             5 => CauseKind::NonFinite,
             6 => CauseKind::Error,
             7 => CauseKind::Interrupted,
+            8 => CauseKind::Timeout,
             _ => return None,
         })
     }
@@ -84,6 +89,7 @@ impl fmt::Display for CauseKind {
             CauseKind::Exited => f.write_str("exited"),
             CauseKind::Killed(signal) => write!(f, "was killed by signal {signal}"),
             CauseKind::Silent => f.write_str("fell silent"),
+            CauseKind::Timeout => f.write_str("kept the others waiting"),
             CauseKind::Desync => f.write_str("is out of step"),
             CauseKind::NonFinite => f.write_str("met a non-finite value"),
             CauseKind::Error => f.write_str("failed"),
@@ -272,7 +278,7 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_round_trip(
-            rank in proptest::option::of(0usize..9999), kind in 1u8..8, signal in 0i32..64,
+            rank in proptest::option::of(0usize..9999), kind in 1u8..9, signal in 0i32..64,
             host in ".{0,20}", operation in ".{0,40}", message in ".{0,80}", sequence: u64, time: u64,
         ) {
             let kind = CauseKind::from_code(kind, signal).unwrap();

@@ -12,15 +12,40 @@ use std::time::{Duration, Instant};
 
 use crate::cause::{CAUSE_LIMIT, Cause, CauseKind};
 use crate::failure::{Failure, Relay};
+use crate::flight::{FlightRecorder, Standing};
 use crate::net::{configure, read_frame, readable, write_frame};
 
-pub(crate) const HEARTBEAT: u8 = 1;
+const HEARTBEAT: u8 = 1;
 pub(crate) const RAISE: u8 = 2;
 pub(crate) const VERDICT: u8 = 3;
-pub(crate) const GOODBYE: u8 = 4;
+const GOODBYE: u8 = 4;
 
 /// How long a closing side waits for the other to close too.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
+
+/// What comes by a control connection.
+pub(crate) enum Message {
+    /// What the sender has been at for longer than a heartbeat, if anything.
+    Standing(Option<Standing>),
+    /// A proposal for the cause of the group's failure.
+    Raise(Arc<Cause>),
+    /// The decision.
+    Verdict(Arc<Cause>),
+}
+
+impl Message {
+    /// None of a malformed one.
+    fn from_frame(kind: u8, payload: &[u8]) -> Option<Self> {
+        let cause = || Cause::from_bytes(payload).ok().map(Arc::new);
+        match kind {
+            HEARTBEAT if payload.is_empty() => Some(Message::Standing(None)),
+            HEARTBEAT => Standing::from_bytes(payload).map(|standing| Message::Standing(Some(standing))),
+            RAISE => cause().map(Message::Raise),
+            VERDICT => cause().map(Message::Verdict),
+            _ => None,
+        }
+    }
+}
 
 /// How a control connection ended.
 #[derive(Debug)]
@@ -93,15 +118,25 @@ impl Line {
         self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens until the connection ends, sends heartbeats meanwhile, and hands over every cause that comes.
-    pub(crate) fn listen(&self, heartbeat: Duration, mut receive: impl FnMut(u8, Arc<Cause>)) -> End {
-        let end = self.listen_until(heartbeat, &mut receive);
+    /// Listens until the connection ends, sends heartbeats with what `recorder` has to say meanwhile, and hands over what comes.
+    pub(crate) fn listen(
+        &self,
+        heartbeat: Duration,
+        recorder: Option<&FlightRecorder>,
+        mut receive: impl FnMut(Message),
+    ) -> End {
+        let end = self.listen_until(heartbeat, recorder, &mut receive);
         let _ = self.stream.shutdown(Shutdown::Both);
         // After an own goodbye, no end is a surprise.
         if self.closing().is_some() { End::Goodbye } else { end }
     }
 
-    fn listen_until(&self, heartbeat: Duration, receive: &mut impl FnMut(u8, Arc<Cause>)) -> End {
+    fn listen_until(
+        &self,
+        heartbeat: Duration,
+        recorder: Option<&FlightRecorder>,
+        receive: &mut impl FnMut(Message),
+    ) -> End {
         let mut heard = Instant::now();
         let mut beaten: Option<Instant> = None;
         let mut goodbye = false;
@@ -109,21 +144,18 @@ impl Line {
             let closing = *self.closing();
             if closing.is_none() && beaten.is_none_or(|last| last.elapsed() >= heartbeat / 4) {
                 beaten = Some(Instant::now());
+                let standing = recorder.and_then(|recorder| recorder.standing(heartbeat));
                 // A broken connection is noticed by reading, where what was sent before still counts.
-                let _ = self.send(HEARTBEAT, &[]);
+                let _ = self.send(HEARTBEAT, &standing.map_or(Vec::new(), |standing| standing.to_bytes()));
             }
             match readable(&self.stream, heartbeat / 4) {
                 Ok(true) => match read_frame(&self.stream, CAUSE_LIMIT) {
                     Ok(frame) => {
                         heard = Instant::now();
-                        match frame.kind {
-                            HEARTBEAT => {}
-                            GOODBYE => goodbye = true,
-                            RAISE | VERDICT => match Cause::from_bytes(&frame.payload) {
-                                Ok(cause) => receive(frame.kind, Arc::new(cause)),
-                                Err(_) => return End::Malformed,
-                            },
-                            _ => return End::Malformed,
+                        match Message::from_frame(frame.kind, &frame.payload) {
+                            Some(message) => receive(message),
+                            None if frame.kind == GOODBYE => goodbye = true,
+                            None => return End::Malformed,
                         }
                     }
                     Err(_) if goodbye => return End::Goodbye,
@@ -153,15 +185,16 @@ impl Control {
         stream: TcpStream,
         server_host: String,
         failure: &Arc<Failure>,
+        recorder: &FlightRecorder,
         heartbeat: Duration,
     ) -> io::Result<Self> {
         let line = Arc::new(Line::new(stream, heartbeat)?);
         failure.set_relay(Arc::new(ToServer { line: Arc::downgrade(&line) }));
         let thread = std::thread::Builder::new().name("enmasse-control".into()).spawn({
-            let (line, failure) = (line.clone(), failure.clone());
+            let (line, failure, recorder) = (line.clone(), failure.clone(), recorder.clone());
             move || {
-                let end = line.listen(heartbeat, |kind, cause| {
-                    if kind == VERDICT {
+                let end = line.listen(heartbeat, Some(&recorder), |message| {
+                    if let Message::Verdict(cause) = message {
                         failure.settle(cause);
                     }
                 });

@@ -8,12 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
+use crate::flight::FlightRecorder;
+use crate::group::Options;
 use crate::operation::Operation;
-use crate::transport::{Stop, Transport};
+use crate::transport::{Patience, Stop, Transport, Turn};
 
 /// Operations that may be queued before starting another one waits; far above the buckets of any plan.
 const CAPACITY: usize = 256;
@@ -36,7 +37,8 @@ struct Shared {
     failed_from: AtomicU64,
     transport: Mutex<Box<dyn Transport>>,
     failure: Arc<Failure>,
-    delay: Duration,
+    recorder: FlightRecorder,
+    options: Options,
 }
 
 #[derive(Default)]
@@ -50,11 +52,12 @@ struct Queue {
 }
 
 impl Engine {
-    /// Starts the thread. `delay` passes before each operation is carried out.
+    /// Starts the thread.
     pub(crate) fn start(
         transport: Box<dyn Transport>,
         failure: Arc<Failure>,
-        delay: Duration,
+        recorder: FlightRecorder,
+        options: Options,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue { pending: VecDeque::with_capacity(CAPACITY), ..Queue::default() }),
@@ -64,7 +67,8 @@ impl Engine {
             failed_from: AtomicU64::new(u64::MAX),
             transport: Mutex::new(transport),
             failure,
-            delay,
+            recorder,
+            options,
         });
         let thread = std::thread::Builder::new().name("enmasse-comm".into()).spawn({
             let shared = shared.clone();
@@ -79,24 +83,24 @@ impl Engine {
         while queue.pending.len() == CAPACITY {
             queue = wait(&self.shared.done, queue);
         }
-        let ticket = queue.push(operation);
+        let ticket = self.shared.number(&mut queue, operation);
+        queue.pending.push_back(Operation { sequence: ticket, ..operation });
         self.shared.work.notify_one();
         Handle { shared: Some(self.shared.clone()), ticket }
     }
 
     /// Carries out an operation, after those queued before it.
-    pub(crate) fn run(&self, mut operation: Operation) -> Result<(), Arc<Cause>> {
+    pub(crate) fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
         let mut queue = self.shared.lock();
         if queue.running || !queue.pending.is_empty() {
             drop(queue);
             return self.start_operation(operation).wait();
         }
-        queue.queued += 1;
         queue.running = true;
-        operation.sequence = queue.queued;
+        let ticket = self.shared.number(&mut queue, operation);
         drop(queue);
-        self.shared.carry_out(&operation);
-        self.shared.outcome(operation.sequence)
+        self.shared.carry_out(&Operation { sequence: ticket, ..operation });
+        self.shared.outcome(ticket)
     }
 
     /// Carries out what is queued, then tells the other ranks that this one leaves.
@@ -108,15 +112,6 @@ impl Engine {
             let _ = thread.join();
         }
         self.shared.transport().close();
-    }
-}
-
-impl Queue {
-    fn push(&mut self, mut operation: Operation) -> u64 {
-        self.queued += 1;
-        operation.sequence = self.queued;
-        self.pending.push_back(operation);
-        self.queued
     }
 }
 
@@ -142,26 +137,38 @@ impl Shared {
         }
     }
 
+    /// Gives the next operation its number.
+    fn number(&self, queue: &mut Queue, operation: Operation) -> u64 {
+        queue.queued += 1;
+        self.recorder.queued(&Operation { sequence: queue.queued, ..operation });
+        queue.queued
+    }
+
     /// Carries out the operation whose turn it is; the caller has set `running`.
     fn carry_out(&self, operation: &Operation) {
+        self.recorder.started(operation.sequence);
+        let Options { delay_per_operation: delay, timeout, stall_warning: warning } = self.options;
         let result = catch_unwind(AssertUnwindSafe(|| {
-            if !self.delay.is_zero() {
-                self.failure.fails_within(self.delay);
+            if !delay.is_zero() {
+                self.failure.fails_within(delay);
             }
             if self.failure.is_stopping() {
                 return Err(Stop::Failed);
             }
-            self.transport().execute(operation, &self.failure)
+            self.transport().execute(&Turn::new(operation, &self.failure, Patience { timeout, warning }))
         }));
         let result = result.unwrap_or_else(|_| {
             let cause = Cause::new(CauseKind::Error, "the communication thread panicked; its message is above");
             Err(Stop::Raise(Box::new(cause.during(operation.describe(), operation.sequence))))
         });
-        if let Err(stop) = result {
-            if let Stop::Raise(cause) = stop {
-                self.failure.raise(*cause);
+        match result {
+            Ok(()) => self.recorder.ended(operation.sequence),
+            Err(stop) => {
+                if let Stop::Raise(cause) = stop {
+                    self.failure.raise(*cause);
+                }
+                self.failed_from.fetch_min(operation.sequence, Ordering::Relaxed);
             }
-            self.failed_from.fetch_min(operation.sequence, Ordering::Relaxed);
         }
         let mut queue = self.lock();
         queue.running = false;

@@ -8,7 +8,8 @@ use crate::cause::{Cause, CauseKind};
 use crate::element::{Element, Reduction};
 use crate::engine::{Engine, Handle};
 use crate::error::JoinError;
-use crate::failure::Failure;
+use crate::failure::{Event, Failure};
+use crate::flight::FlightRecorder;
 use crate::operation::{Identity, Kind, Operation};
 use crate::rendezvous::Liaison;
 use crate::transport::region::Region;
@@ -19,10 +20,25 @@ use crate::transport::{Members, Transport};
 const GATHER_LIMIT: usize = 256 << 20;
 
 /// How a group behaves beside its members and transport.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Time to let pass before each operation is carried out: a slow network, for tests of what overlaps with it.
     pub delay_per_operation: Duration,
+    /// How long a rank waits in an operation for others before the group fails, naming them: ten minutes, as PyTorch's NCCL
+    /// groups do.
+    pub timeout: Duration,
+    /// How long before observers hear of it: half a minute.
+    pub stall_warning: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            delay_per_operation: Duration::ZERO,
+            timeout: Duration::from_secs(600),
+            stall_warning: Duration::from_secs(30),
+        }
+    }
 }
 
 /// What [`Group::reduce`] makes of one number from each rank.
@@ -61,6 +77,7 @@ pub struct Group {
 struct Core {
     members: Members,
     failure: Arc<Failure>,
+    recorder: FlightRecorder,
     /// None in a group of one.
     engine: Option<Engine>,
     /// None in a group of one, and between threads. Dropped last, when this rank waits for nobody any more.
@@ -71,7 +88,8 @@ impl Group {
     /// A group of one, which needs nobody.
     pub fn single() -> Self {
         let members = Members { rank: 0, hosts: vec![crate::cause::host_name()], identity: Identity::default() };
-        Group { core: Arc::new(Core { members, failure: Arc::default(), engine: None, _liaison: None }) }
+        let (failure, recorder) = Default::default();
+        Group { core: Arc::new(Core { members, failure, recorder, engine: None, _liaison: None }) }
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -91,7 +109,7 @@ impl Group {
             .map(|rank| {
                 let members = Members { rank, hosts: hosts.clone(), identity: Identity::default() };
                 let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
-                Self::new(members, transport, failure.clone(), options, None)
+                Self::new(members, transport, failure.clone(), FlightRecorder::default(), options, None)
             })
             .collect()
     }
@@ -100,12 +118,13 @@ impl Group {
         members: Members,
         transport: Box<dyn Transport>,
         failure: Arc<Failure>,
+        recorder: FlightRecorder,
         options: Options,
         liaison: Option<Liaison>,
     ) -> Result<Self, JoinError> {
-        let engine = Engine::start(transport, failure.clone(), options.delay_per_operation)
+        let engine = Engine::start(transport, failure.clone(), recorder.clone(), options)
             .map_err(|source| JoinError::Thread { source })?;
-        Ok(Group { core: Arc::new(Core { members, failure, engine: Some(engine), _liaison: liaison }) })
+        Ok(Group { core: Arc::new(Core { members, failure, recorder, engine: Some(engine), _liaison: liaison }) })
     }
 
     /// This rank's number, from 0.
@@ -229,6 +248,17 @@ impl Group {
     pub fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
         let host = self.core.members.hosts.get(rank).cloned().unwrap_or_default();
         Cause::new(kind, message).of_rank(rank).on_host(host)
+    }
+
+    /// The recorder of this rank's operations. Whoever says at it what the rank is at lets the others know why they wait.
+    pub fn flight_recorder(&self) -> &FlightRecorder {
+        &self.core.recorder
+    }
+
+    /// Has `observer` told what happens to the group, on whichever thread notices: also while this rank's own code is stuck. It
+    /// must not hold the group, or use it.
+    pub fn observe(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
+        self.core.failure.observe(self.rank(), Arc::new(observer));
     }
 
     /// Why the group failed, if it has.

@@ -5,7 +5,7 @@ use enmasse_tensor::DType;
 use crate::element::{Element, Reduction};
 
 /// Version of headers and protocol; ranks of different versions do not talk.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// Words of a header.
 pub(crate) const HEADER_WORDS: usize = 6;
 /// Bytes of a header on a wire, as little-endian words.
@@ -127,7 +127,7 @@ impl Header {
     }
 
     /// The operation in words; bits that mean nothing to this version are shown as they are.
-    fn operation(&self) -> String {
+    pub(crate) fn operation(&self) -> String {
         let [code, _, _, _, count, root] = self.0;
         let dtype = [DType::Bf16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
             .into_iter()

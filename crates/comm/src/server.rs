@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::cause::Cause;
-use crate::control::{LINGER, Line, RAISE, VERDICT};
+use crate::cause::{Cause, CauseKind};
+use crate::control::{LINGER, Line, Message, VERDICT};
 use crate::error::JoinError;
 use crate::failure::{Failure, Relay};
+use crate::flight::{FlightRecorder, Standing};
 use crate::net::acceptor::{Acceptor, Admit};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::operation::Identity;
@@ -29,6 +30,8 @@ struct Hall {
     store: Arc<KeyValues>,
     /// Rank 0's own state, which learns the verdict like everybody else.
     failure: Arc<Failure>,
+    /// Rank 0's own, which no heartbeat brings.
+    recorder: FlightRecorder,
     seats: Mutex<Seats>,
     emptied: Condvar,
 }
@@ -38,6 +41,8 @@ struct Seats {
     verdict: Option<Arc<Cause>>,
     /// Control connections of the ranks that are here.
     lines: HashMap<usize, Arc<Line>>,
+    /// What ranks have been at for long, by their latest heartbeats.
+    standings: HashMap<usize, Standing>,
     /// Connections to the store; closed with the server.
     stores: Vec<TcpStream>,
     /// Ranks that were here and left or died; a number is given out once.
@@ -54,6 +59,7 @@ impl Server {
         world_size: usize,
         heartbeat: Duration,
         failure: &Arc<Failure>,
+        recorder: &FlightRecorder,
     ) -> Result<Self, JoinError> {
         let hall = Arc::new(Hall {
             world_size,
@@ -61,6 +67,7 @@ impl Server {
             heartbeat,
             store: Arc::default(),
             failure: failure.clone(),
+            recorder: recorder.clone(),
             seats: Mutex::default(),
             emptied: Condvar::new(),
         });
@@ -182,10 +189,11 @@ impl Hall {
                 let _ = line.send(VERDICT, &cause.to_bytes());
             }
         }
-        let end = line.listen(self.heartbeat, |kind, cause| {
-            if kind == RAISE {
-                self.decide(&cause);
-            }
+        let end = line.listen(self.heartbeat, None, |message| match message {
+            Message::Standing(Some(standing)) => drop(self.seats().standings.insert(who.rank, standing)),
+            Message::Standing(None) => drop(self.seats().standings.remove(&who.rank)),
+            Message::Raise(cause) => self.decide(&cause),
+            Message::Verdict(_) => {}
         });
         if let Some(cause) = end.cause() {
             self.decide(&Arc::new(cause.of_rank(who.rank).on_host(who.host.clone())));
@@ -196,6 +204,7 @@ impl Hall {
 
     /// The first cause becomes everybody's.
     fn decide(&self, cause: &Arc<Cause>) {
+        let cause = &self.told_more(cause);
         let lines: Vec<_> = {
             let mut seats = self.seats();
             if seats.verdict.is_some() {
@@ -214,6 +223,25 @@ impl Hall {
         self.failure.settle(cause.clone());
     }
 
+    /// A rank that the others wait for may have said what it is at.
+    fn told_more(&self, cause: &Arc<Cause>) -> Arc<Cause> {
+        let late = cause.rank.filter(|_| cause.kind == CauseKind::Timeout);
+        match late.and_then(|rank| self.standing(rank)) {
+            Some(standing) => {
+                let message = format!("{}; {standing}", cause.message);
+                Arc::new(Cause { message, ..(**cause).clone() })
+            }
+            None => cause.clone(),
+        }
+    }
+
+    fn standing(&self, rank: usize) -> Option<Standing> {
+        match rank {
+            0 => self.recorder.standing(self.heartbeat),
+            _ => self.seats().standings.get(&rank).cloned(),
+        }
+    }
+
     /// Every change is complete when the lock is released, also by a panic.
     fn seats(&self) -> MutexGuard<'_, Seats> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
@@ -230,5 +258,9 @@ impl Relay for ToHall {
         if let Some(hall) = self.hall.upgrade() {
             hall.decide(cause);
         }
+    }
+
+    fn standing(&self, rank: usize) -> Option<Standing> {
+        self.hall.upgrade()?.standing(rank)
     }
 }

@@ -70,7 +70,7 @@ fn started_operations_end_in_order() {
 
 #[test]
 fn a_slow_transport_leaves_the_caller_free() {
-    let options = Options { delay_per_operation: Duration::from_secs(3600) };
+    let options = Options { delay_per_operation: Duration::from_secs(3600), ..Options::default() };
     let started = Arc::new(std::sync::Barrier::new(2));
     let results = run_ranks(Group::threads_with(2, options).unwrap(), move |group| {
         let mut data = [1f32; 10];

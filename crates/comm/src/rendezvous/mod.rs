@@ -12,6 +12,7 @@ use crate::cause::{Cause, CauseKind, host_name};
 use crate::control::Control;
 use crate::error::JoinError;
 use crate::failure::Failure;
+use crate::flight::FlightRecorder;
 use crate::group::{Group, Options};
 use crate::net::handshake::{Introduction, Purpose};
 use crate::operation::Identity;
@@ -136,11 +137,11 @@ impl Rendezvous {
         }
         let deadline = Instant::now() + self.join_timeout;
         let whereabouts = self.whereabouts(deadline)?;
-        let failure = Arc::new(Failure::default());
+        let (failure, recorder) = (Arc::new(Failure::default()), FlightRecorder::default());
         let entrance = if self.rank == 0 {
-            self.open(whereabouts, &failure)?
+            self.open(whereabouts, &failure, &recorder)?
         } else {
-            self.enter(whereabouts, deadline, &failure)?
+            self.enter(whereabouts, deadline, &failure, &recorder)?
         };
         let (members, transport) = self.form(&entrance, deadline, &failure).map_err(|error| {
             // The others hear of it at once, and need not wait until their deadlines.
@@ -159,7 +160,7 @@ impl Rendezvous {
         if let Liaison::Server(server) = &mut liaison {
             server.shut_the_door();
         }
-        Group::new(members, transport, failure, self.options, Some(liaison))
+        Group::new(members, transport, failure, recorder, self.options, Some(liaison))
     }
 
     fn identity(&self) -> Identity {
@@ -172,7 +173,12 @@ impl Rendezvous {
     }
 
     /// Rank 0's beginning: listens.
-    fn open(&mut self, mut whereabouts: Whereabouts, failure: &Arc<Failure>) -> Result<Entrance, JoinError> {
+    fn open(
+        &mut self,
+        mut whereabouts: Whereabouts,
+        failure: &Arc<Failure>,
+        recorder: &FlightRecorder,
+    ) -> Result<Entrance, JoinError> {
         let listener = self.listen(&mut whereabouts)?;
         let token = match (&self.token, &self.token_file) {
             (Some(token), _) => token.clone(),
@@ -184,7 +190,8 @@ impl Rendezvous {
         };
         let ip = listener.local_addr().map_err(|source| JoinError::Thread { source })?.ip();
         let token_file = self.token_file.take().filter(|_| self.token.is_none()).map(Removed);
-        let server = Server::start(listener, token.clone(), self.identity(), self.world_size, self.heartbeat, failure)?;
+        let (identity, heartbeat) = (self.identity(), self.heartbeat);
+        let server = Server::start(listener, token.clone(), identity, self.world_size, heartbeat, failure, recorder)?;
         let store = server.store();
         Ok(Entrance { store, token, ip, store_ip: ip, liaison: Liaison::Server(server), _token_file: token_file })
     }
@@ -195,13 +202,15 @@ impl Rendezvous {
         mut whereabouts: Whereabouts,
         deadline: Instant,
         failure: &Arc<Failure>,
+        recorder: &FlightRecorder,
     ) -> Result<Entrance, JoinError> {
         let (control, token) = connect::to_rank_0(self, &mut whereabouts, Purpose::Control, deadline)?;
         let thread = |source| JoinError::Thread { source };
         let ip = control.local_addr().map_err(thread)?.ip();
         let reached = control.peer_addr().map_err(thread)?;
         let store_ip = reached.ip();
-        let control = Control::start(control, self.address.clone(), failure, self.heartbeat).map_err(thread)?;
+        let control =
+            Control::start(control, self.address.clone(), failure, recorder, self.heartbeat).map_err(thread)?;
         let mut there = Whereabouts::Known(vec![reached]);
         let (store, _) = connect::to_rank_0(self, &mut there, Purpose::Store, deadline)
             .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;

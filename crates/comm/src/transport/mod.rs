@@ -1,9 +1,11 @@
 //! What carries a group's operations. All transports run the same sums in the same tree; they differ in how bytes travel.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use crate::cause::{Cause, CauseKind};
-use crate::failure::Failure;
+use crate::failure::{Failure, Stall};
 use crate::operation::{Header, Identity, Operation};
 
 pub(crate) mod region;
@@ -12,9 +14,9 @@ pub(crate) mod tcp;
 
 /// Carries out operations, one at a time, in the group's order.
 pub(crate) trait Transport: Send {
-    /// Carries out one operation, to which every rank of the group has to contribute. Waits for as long as `failure` stays
-    /// unset, and leaves the operation's memory alone once it has returned.
-    fn execute(&mut self, operation: &Operation, failure: &Failure) -> Result<(), Stop>;
+    /// Carries out one operation, to which every rank of the group has to contribute. Waits for as long as the turn lets it,
+    /// and leaves the operation's memory alone once it has returned.
+    fn execute(&mut self, turn: &Turn) -> Result<(), Stop>;
 
     /// Tells the other ranks that this one leaves and will contribute to nothing more.
     fn close(&mut self);
@@ -33,6 +35,45 @@ pub(crate) enum Stop {
 pub(crate) struct Turn<'a> {
     pub operation: &'a Operation,
     pub failure: &'a Failure,
+    patience: Patience,
+    began: Instant,
+    has_warned: Cell<bool>,
+}
+
+/// For how long a rank waits for others in an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Before it gives up.
+    pub timeout: Duration,
+    /// Before it says so.
+    pub warning: Duration,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, patience: Patience) -> Self {
+        Turn { operation, failure, patience, began: Instant::now(), has_warned: Cell::new(false) }
+    }
+
+    /// What a rank does that waits, every now and then; `late` are the ranks that have not come.
+    pub(crate) fn go_on_waiting(&self, members: &Members, late: impl FnOnce() -> Vec<usize>) -> Result<(), Stop> {
+        if self.failure.is_stopping() {
+            return Err(Stop::Failed);
+        }
+        let waited = self.began.elapsed();
+        if waited >= self.patience.timeout {
+            return Err(members.late(&late(), self.operation, waited));
+        }
+        if waited >= self.patience.warning && !self.has_warned.replace(true) {
+            let late = late();
+            // Of all ranks that wait, the first one speaks.
+            if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank) {
+                let (operation, sequence) = (self.operation.describe(), self.operation.sequence);
+                let stall = Stall { late, operation, sequence, waited, standing: String::new() };
+                self.failure.stalled(members.rank, stall);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Who is in the group, from one rank's point of view.
@@ -60,6 +101,20 @@ impl Members {
     pub(crate) fn left(&self, rank: usize, operation: &Operation) -> Stop {
         let message = format!("it left the group, and rank {} still waits for it", self.rank);
         self.blame(rank, CauseKind::Exited, operation, message)
+    }
+
+    /// The ranks `late` have not come to an operation in time; the first is blamed.
+    fn late(&self, late: &[usize], operation: &Operation, waited: Duration) -> Stop {
+        let [first, others @ ..] = late else { return Stop::Failed };
+        let who = match others {
+            [] => "it".to_owned(),
+            ranks => {
+                let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+                format!("it and rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(" "))
+            }
+        };
+        let message = format!("{who} had not come to it after {:.0} s", waited.as_secs_f64());
+        self.blame(*first, CauseKind::Timeout, operation, message)
     }
 
     /// Compares what all ranks are about to do. Every rank finds the same pair: rank 0 and the first that differs.

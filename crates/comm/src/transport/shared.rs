@@ -18,8 +18,7 @@ use enmasse_tensor::{Bf16, DType};
 use super::region::{Region, SLOT_BYTES, SLOTS, Words};
 use super::{Members, Stop, Transport, Turn, piece};
 use crate::element::Element;
-use crate::failure::Failure;
-use crate::operation::{Header, Kind, Operation};
+use crate::operation::{Header, Kind};
 use crate::tree::tree_reduce;
 
 /// Up to this many bytes every rank adds up everything itself: one wait for the others instead of two.
@@ -74,9 +73,7 @@ impl SharedTransport {
             }
         }
         loop {
-            if turn.failure.is_stopping() {
-                return Err(Stop::Failed);
-            }
+            turn.go_on_waiting(&self.members, || self.late(turn, rank))?;
             // Read before the counter: what a rank did before it left still counts.
             let left = words.left.load(Ordering::Acquire) != 0;
             if reached() {
@@ -87,6 +84,15 @@ impl SharedTransport {
             }
             words.sleep_unless(|| reached() || words.left.load(Ordering::Acquire) != 0, SLEEP);
         }
+    }
+
+    /// The ranks that have not entered the operation; where all have, the one that is waited for.
+    fn late(&self, turn: &Turn, awaited: usize) -> Vec<usize> {
+        let has_entered =
+            |rank: usize| self.region.words(rank).entered.load(Ordering::Acquire) >= turn.operation.sequence;
+        let late: Vec<_> =
+            (0..self.members.world_size()).filter(|&rank| rank != self.members.rank && !has_entered(rank)).collect();
+        if late.is_empty() { vec![awaited] } else { late }
     }
 
     /// Publishes what this rank is about to do.
@@ -223,21 +229,21 @@ impl SharedTransport {
 }
 
 impl Transport for SharedTransport {
-    fn execute(&mut self, operation: &Operation, failure: &Failure) -> Result<(), Stop> {
-        let turn = Turn { operation, failure };
+    fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let operation = turn.operation;
         if operation.count == 0 {
-            self.enter(&turn);
-            return self.agree(&turn);
+            self.enter(turn);
+            return self.agree(turn);
         }
         match (operation.kind, operation.dtype) {
-            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(&turn),
-            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(&turn),
-            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(&turn),
-            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(&turn),
-            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(&turn),
-            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(&turn),
-            (Kind::AllGather, _) => self.gather(&turn, 0..self.members.world_size()),
-            (Kind::Broadcast | Kind::Barrier, _) => self.gather(&turn, operation.root..operation.root + 1),
+            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(turn),
+            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(turn),
+            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(turn),
+            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(turn),
+            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(turn),
+            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(turn),
+            (Kind::AllGather, _) => self.gather(turn, 0..self.members.world_size()),
+            (Kind::Broadcast | Kind::Barrier, _) => self.gather(turn, operation.root..operation.root + 1),
         }
     }
 

@@ -16,8 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Members, Stop, Transport, Turn, piece};
 use crate::cause::CauseKind;
 use crate::element::Element;
-use crate::failure::Failure;
-use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
+use crate::operation::{HEADER_BYTES, Header, Kind};
 use crate::tree::tree_reduce;
 
 /// Bytes that one round of an operation moves.
@@ -115,13 +114,19 @@ impl TcpTransport {
             if self.waiting.is_empty() {
                 return Ok(());
             }
-            if turn.failure.is_stopping() {
-                return Err(Stop::Failed);
-            }
+            turn.go_on_waiting(&self.members, || self.late())?;
             let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(SLEEP.subsec_nanos()) };
             // An error here, such as an interruption, only means to look again.
             let _ = poll(&mut self.waiting, Some(&limit));
         }
+    }
+
+    /// The ranks that have something to send in this exchange; if none has, those that take nothing.
+    fn late(&self) -> Vec<usize> {
+        let of =
+            |is_late: fn(&Peer) -> bool| self.peers.iter().filter(|peer| is_late(peer)).map(|peer| peer.rank).collect();
+        let late: Vec<_> = of(|peer| peer.receive.len > 0);
+        if late.is_empty() { of(|peer| peer.send.len > 0) } else { late }
     }
 
     /// Exchanges and compares headers.
@@ -215,22 +220,22 @@ fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop 
 }
 
 impl Transport for TcpTransport {
-    fn execute(&mut self, operation: &Operation, failure: &Failure) -> Result<(), Stop> {
-        let turn = Turn { operation, failure };
-        self.agree(&turn)?;
+    fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let operation = turn.operation;
+        self.agree(turn)?;
         let (rank, bytes) = (self.members.rank, operation.count * operation.dtype.size());
         match (operation.kind, operation.dtype) {
             (Kind::Barrier, _) => Ok(()),
-            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(&turn),
-            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(&turn),
-            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(&turn),
-            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(&turn),
-            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(&turn),
-            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(&turn),
-            (Kind::AllGather, _) => self.exchange(&turn, |other| {
+            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(turn),
+            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(turn),
+            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(turn),
+            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(turn),
+            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(turn),
+            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(turn),
+            (Kind::AllGather, _) => self.exchange(turn, |other| {
                 (Bytes::of(operation.input, 0..bytes), Bytes::of(operation.output, other * bytes..(other + 1) * bytes))
             }),
-            (Kind::Broadcast, _) => self.exchange(&turn, |other| {
+            (Kind::Broadcast, _) => self.exchange(turn, |other| {
                 let data = Bytes::of(operation.output, 0..bytes);
                 match operation.root {
                     root if root == rank => (data, Bytes::NONE),

@@ -1,0 +1,244 @@
+//! The flight recorder: the latest operations of a rank, and what its own code is at, kept for when something goes wrong.
+//!
+//! Recording allocates nothing. An operation that has begun and not ended is the one that the rank was in; a rank that has
+//! begun less than the others was in its own code, and its activity says where. After PyTorch's recorder of the same name.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::operation::{Header, Identity, Operation};
+
+/// Operations that are kept: some twenty steps of a model with as many buckets.
+const CAPACITY: usize = 512;
+/// Longest activity that travels, in bytes.
+const ACTIVITY_LIMIT: usize = 120;
+
+/// A rank's recorder. Clones write into the same.
+#[derive(Clone, Debug)]
+pub struct FlightRecorder {
+    flight: Arc<Mutex<Flight>>,
+}
+
+#[derive(Debug)]
+struct Flight {
+    activity: &'static str,
+    since: Instant,
+    /// Operations queued so far; that of number n lies at n modulo the capacity.
+    queued: u64,
+    ring: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    header: Header,
+    queued: Instant,
+    started: Option<Instant>,
+    ended: Option<Instant>,
+}
+
+/// What a recorder holds, by this machine's clock in milliseconds since 1970 (UTC).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlightRecord {
+    /// When it was taken.
+    pub time: u64,
+    /// What the rank's own code was at.
+    pub activity: String,
+    /// Since when.
+    pub since: u64,
+    /// The latest operations, in their order.
+    pub operations: Vec<FlightOperation>,
+}
+
+/// An operation in a [`FlightRecord`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlightOperation {
+    /// Its number in the group, from 1.
+    pub sequence: u64,
+    /// In words, such as `all_reduce(sum) of 1000 f32`.
+    pub operation: String,
+    /// When the rank asked for it.
+    pub queued: u64,
+    /// When its turn came.
+    pub started: Option<u64>,
+    /// When it was done; none of one that failed.
+    pub ended: Option<u64>,
+}
+
+impl Default for FlightRecorder {
+    fn default() -> Self {
+        let ring = Vec::with_capacity(CAPACITY);
+        let flight = Flight { activity: "starting", since: Instant::now(), queued: 0, ring };
+        FlightRecorder { flight: Arc::new(Mutex::new(flight)) }
+    }
+}
+
+impl FlightRecorder {
+    /// Says what this rank's own code is at from now on: `reading a batch`.
+    pub fn at(&self, activity: &'static str) {
+        let mut flight = self.lock();
+        (flight.activity, flight.since) = (activity, Instant::now());
+    }
+
+    /// Everything that is known now.
+    pub fn record(&self) -> FlightRecord {
+        let flight = self.lock();
+        let now = Instant::now();
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64);
+        let at = |instant: Instant| time.saturating_sub(now.duration_since(instant).as_millis() as u64);
+        let operations = flight.entries().map(|(sequence, entry)| FlightOperation {
+            sequence,
+            operation: entry.header.operation(),
+            queued: at(entry.queued),
+            started: entry.started.map(at),
+            ended: entry.ended.map(at),
+        });
+        FlightRecord {
+            time,
+            activity: flight.activity.to_owned(),
+            since: at(flight.since),
+            operations: operations.collect(),
+        }
+    }
+
+    pub(crate) fn queued(&self, operation: &Operation) {
+        let header = operation.header(Identity::default());
+        let entry = Entry { header, queued: Instant::now(), started: None, ended: None };
+        let mut flight = self.lock();
+        flight.queued = operation.sequence;
+        let place = place(operation.sequence);
+        match flight.ring.get_mut(place) {
+            Some(oldest) => *oldest = entry,
+            // Within the capacity that it was made with.
+            None => flight.ring.push(entry),
+        }
+    }
+
+    pub(crate) fn started(&self, sequence: u64) {
+        self.lock().entry(sequence, |entry| entry.started = Some(Instant::now()));
+    }
+
+    pub(crate) fn ended(&self, sequence: u64) {
+        self.lock().entry(sequence, |entry| entry.ended = Some(Instant::now()));
+    }
+
+    /// What the rank has been at for so long or longer; nothing, and nothing allocated, where it is at it for less.
+    pub(crate) fn standing(&self, at_least: Duration) -> Option<Standing> {
+        let flight = self.lock();
+        let lasting = flight.since.elapsed();
+        (lasting >= at_least).then(|| Standing { activity: flight.activity.to_owned(), lasting })
+    }
+
+    /// A panic elsewhere leaves the record whole: every change to it is a single assignment.
+    fn lock(&self) -> MutexGuard<'_, Flight> {
+        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where an operation lies in the ring; the first has the number 1.
+fn place(sequence: u64) -> usize {
+    ((sequence - 1) % CAPACITY as u64) as usize
+}
+
+impl Flight {
+    /// Changes an entry, unless later ones have taken its place.
+    fn entry(&mut self, sequence: u64, change: impl FnOnce(&mut Entry)) {
+        if sequence + CAPACITY as u64 > self.queued
+            && let Some(entry) = self.ring.get_mut(place(sequence))
+        {
+            change(entry);
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (u64, &Entry)> {
+        let first = self.queued - self.ring.len() as u64 + 1;
+        (first..=self.queued).map(|sequence| (sequence, &self.ring[place(sequence)]))
+    }
+}
+
+/// What a rank tells of itself with a heartbeat, where it has been at one thing for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub activity: String,
+    pub lasting: Duration,
+}
+
+impl Standing {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let activity = &self.activity[..self.activity.floor_char_boundary(ACTIVITY_LIMIT)];
+        [&(self.lasting.as_millis() as u64).to_le_bytes()[..], activity.as_bytes()].concat()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (lasting, activity) = bytes.split_first_chunk()?;
+        let activity = std::str::from_utf8(activity).ok().filter(|activity| activity.len() <= ACTIVITY_LIMIT)?;
+        Some(Standing { activity: activity.to_owned(), lasting: Duration::from_millis(u64::from_le_bytes(*lasting)) })
+    }
+}
+
+impl std::fmt::Display for Standing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "it has been {} for {:.0} s", self.activity, self.lasting.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Kind;
+
+    fn operation(sequence: u64) -> Operation {
+        let nothing = std::ptr::NonNull::<f32>::dangling().as_ptr();
+        Operation { sequence, ..Operation::new(Kind::AllReduce, nothing, nothing, 8) }
+    }
+
+    #[test]
+    fn the_latest_operations_are_kept() {
+        let recorder = FlightRecorder::default();
+        assert_eq!(recorder.record().operations, []);
+        let last = CAPACITY as u64 + 3;
+        for sequence in 1..=last {
+            recorder.queued(&operation(sequence));
+            if sequence < last {
+                recorder.started(sequence);
+            }
+            if sequence + 1 < last {
+                recorder.ended(sequence);
+            }
+        }
+        // Too late to be kept.
+        recorder.ended(1);
+        let operations = recorder.record().operations;
+        assert_eq!(operations.len(), CAPACITY);
+        let states: Vec<_> =
+            operations.iter().map(|op| (op.sequence, op.started.is_some(), op.ended.is_some())).collect();
+        assert_eq!(states[0], (4, true, true));
+        assert_eq!(states[CAPACITY - 3..], [(last - 2, true, true), (last - 1, true, false), (last, false, false)]);
+        assert_eq!(operations[0].operation, "all_reduce(sum) of 8 f32");
+    }
+
+    #[test]
+    fn times_are_in_order() {
+        let recorder = FlightRecorder::default();
+        recorder.at("reading a batch");
+        recorder.queued(&operation(1));
+        recorder.started(1);
+        recorder.ended(1);
+        let record = recorder.record();
+        let operation = &record.operations[0];
+        let times = [record.since, operation.queued, operation.started.unwrap(), operation.ended.unwrap(), record.time];
+        assert!(times.is_sorted(), "{times:?}");
+        assert_eq!(record.activity, "reading a batch");
+    }
+
+    #[test]
+    fn standings_round_trip() {
+        let standing = Standing { activity: "reading a batch".to_owned(), lasting: Duration::from_millis(31_400) };
+        assert_eq!(Standing::from_bytes(&standing.to_bytes()), Some(standing.clone()));
+        assert_eq!(standing.to_string(), "it has been reading a batch for 31 s");
+        let long = Standing { activity: "é".repeat(ACTIVITY_LIMIT), ..standing };
+        assert_eq!(Standing::from_bytes(&long.to_bytes()).unwrap().activity, "é".repeat(ACTIVITY_LIMIT / 2));
+        for malformed in [&[0; 7][..], &[0xff; 9], &[b'a'; 8 + ACTIVITY_LIMIT + 1]] {
+            assert_eq!(Standing::from_bytes(malformed), None);
+        }
+    }
+}

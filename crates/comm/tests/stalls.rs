@@ -1,0 +1,116 @@
+//! Ranks that live, and do not come: they are named before the others give up, and when they do.
+
+mod common;
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{DEADLINE, join_all, rendezvous, run_ranks};
+use enmasse_comm::{Cause, CauseKind, Event, FlightRecord, Group, Options, Stall, TransportChoice};
+
+/// Gives up within the time of a test, and warns well before.
+fn impatient(timeout: Duration) -> Options {
+    Options { timeout, stall_warning: timeout / 4, ..Options::default() }
+}
+
+/// What a rank has seen of a group in which others do not come.
+struct Seen {
+    stalls: Vec<Stall>,
+    cause: Cause,
+    record: FlightRecord,
+}
+
+/// After one barrier, the ranks `late` do something else until the group has failed, and the others sum.
+fn wait_for(late: &'static [usize], groups: Vec<Group>) -> Vec<Seen> {
+    run_ranks(groups, move |group| {
+        let (events, heard) = channel();
+        let recorder = group.flight_recorder().clone();
+        group.observe(move |event| {
+            // The rank itself may be gone.
+            let _ = events.send((event.clone(), recorder.record()));
+        });
+        group.barrier().unwrap();
+        if late.contains(&group.rank()) {
+            group.flight_recorder().at("reading a batch");
+        } else {
+            assert_eq!(group.all_reduce(&mut [1f32; 8]).unwrap_err().kind, CauseKind::Timeout);
+        }
+        let mut stalls = vec![];
+        loop {
+            match heard.recv_timeout(DEADLINE).expect("an end of the group") {
+                (Event::Stalled(stall), _) => stalls.push(stall),
+                (Event::Failed(cause), record) => return Seen { stalls, cause: (*cause).clone(), record },
+                (other, _) => panic!("{other:?}"),
+            }
+        }
+    })
+}
+
+fn check(late: &'static [usize], groups: Vec<Group>, message: &str) {
+    let ranks = groups.len();
+    let first = (0..ranks).find(|rank| !late.contains(rank)).unwrap();
+    let operation = "all_reduce(sum) of 8 f32";
+    for (rank, seen) in wait_for(late, groups).into_iter().enumerate() {
+        let Seen { stalls, cause, record } = seen;
+        assert_eq!((cause.kind, cause.rank, cause.sequence), (CauseKind::Timeout, Some(late[0]), 2), "{cause}");
+        assert_eq!(cause.operation, operation);
+        assert!(cause.message.contains(message), "{cause}");
+        let expected: &[&[usize]] = if rank == first { &[late] } else { &[] };
+        assert_eq!(stalls.iter().map(|stall| &stall.late[..]).collect::<Vec<_>>(), expected, "rank {rank}: {stalls:?}");
+        assert!(stalls.iter().all(|stall| (&*stall.operation, stall.sequence) == (operation, 2)), "{stalls:?}");
+        // What a rank that waited was in, and that the late one had not come to it.
+        let last = record.operations.last().unwrap();
+        let found = (last.sequence, last.operation.as_str(), last.ended.is_some(), record.activity.as_str());
+        let expected = match late.contains(&rank) {
+            true => (1, "barrier", true, "reading a batch"),
+            false => (2, operation, false, "starting"),
+        };
+        assert_eq!(found, expected, "rank {rank}");
+    }
+}
+
+#[test]
+fn threads_that_do_not_come_are_named() {
+    let groups = |n| Group::threads_with(n, impatient(Duration::from_millis(800))).unwrap();
+    check(&[1], groups(2), "it had not come to it after");
+    check(&[0], groups(3), "it had not come to it after");
+    check(&[0, 2], groups(3), "it and rank 2 had not come to it after");
+    check(&[1, 2, 3], groups(4), "it and ranks 2 3 had not come to it after");
+}
+
+#[test]
+fn ranks_that_do_not_come_say_what_they_are_at_over_every_transport() {
+    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
+        for late in [&[0][..], &[2]] {
+            let mut ranks = rendezvous(3, transport);
+            for rank in &mut ranks {
+                // What a rank is at is told when it has lasted for a heartbeat.
+                rank.heartbeat = Duration::from_millis(500);
+                rank.options = impatient(rank.heartbeat * 4);
+            }
+            let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+            check(late, groups, "it has been reading a batch for");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_comes_in_time_is_waited_for() {
+    let options = Options { stall_warning: Duration::from_millis(1), ..Options::default() };
+    let (stalled, told) = channel();
+    let groups = Group::threads_with(2, options).unwrap();
+    groups[0].observe(move |event| {
+        let Event::Stalled(stall) = event else { return };
+        let _ = stalled.send(stall.to_string());
+    });
+    let told = Arc::new(Mutex::new(told));
+    let results = run_ranks(groups, move |group| {
+        // The late rank comes when the other has said that it waits.
+        let text = (group.rank() == 1).then(|| told.lock().unwrap().recv_timeout(DEADLINE).unwrap());
+        (text, group.barrier())
+    });
+    let text = results[1].0.as_deref().unwrap();
+    assert_eq!(text, "rank 1 has kept the others waiting for 0 s in barrier #1");
+    assert!(results.iter().all(|(_, result)| result.is_ok()));
+}
