@@ -16,9 +16,10 @@ use crate::flight::{FlightRecorder, Standing};
 use crate::net::{configure, read_frame, readable, write_frame};
 
 const HEARTBEAT: u8 = 1;
-pub(crate) const RAISE: u8 = 2;
+const RAISE: u8 = 2;
 pub(crate) const VERDICT: u8 = 3;
 const GOODBYE: u8 = 4;
+const STALL: u8 = 5;
 
 /// How long a closing side waits for the other to close too.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ pub(crate) enum Message {
     Raise(Arc<Cause>),
     /// The decision.
     Verdict(Arc<Cause>),
+    /// What the sender waits for.
+    Stall(Arc<Cause>),
 }
 
 impl Message {
@@ -42,6 +45,7 @@ impl Message {
             HEARTBEAT => Standing::from_bytes(payload).map(|standing| Message::Standing(Some(standing))),
             RAISE => cause().map(Message::Raise),
             VERDICT => cause().map(Message::Verdict),
+            STALL => cause().map(Message::Stall),
             _ => None,
         }
     }
@@ -227,6 +231,13 @@ impl Relay for ToServer {
         if let Some(line) = self.line.upgrade() {
             // If rank 0 is gone, the thread that listens says so; and the proposal holds when nobody says anything.
             let _ = line.send(RAISE, &cause.to_bytes());
+        }
+    }
+
+    fn warn(&self, stall: Arc<Cause>) {
+        if let Some(line) = self.line.upgrade() {
+            // As above.
+            let _ = line.send(STALL, &stall.to_bytes());
         }
     }
 }

@@ -4,14 +4,12 @@
 //! first of the group is decided in one place (the server at rank 0, or this very state where ranks are threads), and
 //! comes back as the verdict. So all ranks report the same cause, although several may fail at the same time.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cause::Cause;
-use crate::flight::Standing;
 
 /// How long a rank that proposed a cause waits for the verdict before it takes its own.
 const VERDICT_DEADLINE: Duration = Duration::from_secs(1);
@@ -21,54 +19,19 @@ pub(crate) trait Relay: Send + Sync {
     /// Hands over a proposal; must not block for long. The verdict comes through [`Failure::settle`].
     fn propose(&self, cause: &Arc<Cause>);
 
-    /// What a rank has last told of itself, where that is known.
-    fn standing(&self, _rank: usize) -> Option<Standing> {
-        None
-    }
+    /// Hands over the news that this rank waits for another; it comes to rank 0 through [`Failure::stalled`].
+    fn warn(&self, stall: Arc<Cause>);
 }
 
 /// What [`crate::Group::observe`] tells of.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Ranks wait for others longer than [`crate::Options::stall_warning`]; told once for an operation, and to one waiting rank.
-    Stalled(Stall),
-    /// The group has failed; told to every rank, once.
+    /// Ranks wait for another longer than [`crate::Options::stall_warning`]: what will be the cause if it does not come. Told to
+    /// rank 0 alone, once for an operation.
+    Stalled(Arc<Cause>),
+    /// The group has failed. Told to every rank, once.
     Failed(Arc<Cause>),
-}
-
-/// Ranks that keep the others waiting. Prints as a line without its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stall {
-    /// The ranks that are waited for: one at least.
-    pub late: Vec<usize>,
-    /// The operation, in words.
-    pub operation: String,
-    /// Its number in the group.
-    pub sequence: u64,
-    /// For how long.
-    pub waited: Duration,
-    /// What the first of them is known to be at; empty where that is not known.
-    pub standing: String,
-}
-
-impl fmt::Display for Stall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (verb, late) = match &self.late[..] {
-            [rank] => ("has", format!("rank {rank}")),
-            ranks => ("have", format!("ranks {}", ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(" "))),
-        };
-        let Stall { operation, sequence, waited, .. } = self;
-        write!(
-            f,
-            "{late} {verb} kept the others waiting for {:.0} s in {operation} #{sequence}",
-            waited.as_secs_f64()
-        )?;
-        if !self.standing.is_empty() {
-            write!(f, ": {}", self.standing)?;
-        }
-        Ok(())
-    }
 }
 
 type Observer = dyn Fn(&Event) + Send + Sync;
@@ -146,13 +109,18 @@ impl Failure {
         }
     }
 
-    /// Tells the observers of `rank` that it waits, and what is known of the first one that it waits for.
-    pub(crate) fn stalled(&self, rank: usize, stall: Stall) {
-        let standing = stall.late.first().and_then(|&late| self.relay.get()?.standing(late));
-        let standing = standing.map_or(String::new(), |standing| standing.to_string());
-        let event = Event::Stalled(Stall { standing, ..stall });
-        let observers = self.lock().observers.clone();
-        observers.iter().filter(|(of, _)| *of == rank).for_each(|(_, observer)| call(observer, &event));
+    /// Ranks wait: lets rank 0 know.
+    pub(crate) fn warn(&self, stall: Arc<Cause>) {
+        match self.relay.get() {
+            Some(relay) => relay.warn(stall),
+            None => self.stalled(stall),
+        }
+    }
+
+    /// Tells the observers of rank 0, whose state this is or who shares it.
+    pub(crate) fn stalled(&self, stall: Arc<Cause>) {
+        let (observers, event) = (self.lock().observers.clone(), Event::Stalled(stall));
+        observers.iter().filter(|(of, _)| *of == 0).for_each(|(_, observer)| call(observer, &event));
     }
 
     /// Why the group failed, once it has. May wait for the verdict, up to a second after the proposal.
@@ -219,6 +187,7 @@ mod tests {
 
     impl Relay for Nowhere {
         fn propose(&self, _: &Arc<Cause>) {}
+        fn warn(&self, _: Arc<Cause>) {}
     }
 
     #[test]
@@ -250,25 +219,16 @@ mod tests {
             let heard = heard.clone();
             Arc::new(move |event: &Event| match event {
                 Event::Failed(cause) => heard.lock().unwrap().push(format!("{name}: {}", cause.message)),
-                Event::Stalled(stall) => heard.lock().unwrap().push(format!("{name}: {stall}")),
+                Event::Stalled(stall) => heard.lock().unwrap().push(format!("{name} waits: {}", stall.message)),
             })
         };
         failure.observe(0, observer("before"));
         failure.observe(1, Arc::new(|_| panic!("an observer's own affair")));
-        let stall = Stall {
-            late: vec![1, 3],
-            operation: "barrier".into(),
-            sequence: 7,
-            waited: Duration::from_secs(30),
-            standing: String::new(),
-        };
-        failure.stalled(1, stall.clone());
-        failure.stalled(0, stall);
+        failure.warn(Arc::new(cause("it has not come")));
         failure.raise(cause("first"));
         failure.settle(Arc::new(cause("second")));
         failure.observe(0, observer("behind"));
-        let told = "before: ranks 1 3 have kept the others waiting for 30 s in barrier #7";
-        assert_eq!(*heard.lock().unwrap(), [told, "before: first", "behind: first"]);
+        assert_eq!(*heard.lock().unwrap(), ["before waits: it has not come", "before: first", "behind: first"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub use cause::{Cause, CauseKind, MalformedCause};
 pub use element::{Element, Reduction};
 pub use engine::Handle;
 pub use error::JoinError;
-pub use failure::{Event, Stall};
+pub use failure::Event;
 pub use flight::{FlightOperation, FlightRecord, FlightRecorder};
 pub use group::{Group, Options, Reduce};
 pub use net::channel::{Channel, ChannelError, ChannelListener};

@@ -193,6 +193,7 @@ impl Hall {
             Message::Standing(Some(standing)) => drop(self.seats().standings.insert(who.rank, standing)),
             Message::Standing(None) => drop(self.seats().standings.remove(&who.rank)),
             Message::Raise(cause) => self.decide(&cause),
+            Message::Stall(stall) => self.failure.stalled(self.told_more(&stall)),
             Message::Verdict(_) => {}
         });
         if let Some(cause) = end.cause() {
@@ -260,7 +261,9 @@ impl Relay for ToHall {
         }
     }
 
-    fn standing(&self, rank: usize) -> Option<Standing> {
-        self.hall.upgrade()?.standing(rank)
+    fn warn(&self, stall: Arc<Cause>) {
+        if let Some(hall) = self.hall.upgrade() {
+            hall.failure.stalled(hall.told_more(&stall));
+        }
     }
 }

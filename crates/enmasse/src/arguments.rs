@@ -38,6 +38,7 @@ pub const EVALUATION: &[&str] = &[
     "precision",
     "isa",
     "convert_rgb",
+    "timeout",
     "json",
 ];
 

@@ -5,6 +5,7 @@ mod attempt;
 mod commands;
 mod failure;
 mod failure_record;
+mod flight;
 mod interrupt;
 mod launched;
 mod launcher_flags;

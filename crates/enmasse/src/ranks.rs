@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use enmasse_comm::{CauseKind, Group};
+use enmasse_comm::{CauseKind, Group, Options};
 use enmasse_cpu::{Cores, Cpu, CpuOptions};
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
@@ -13,6 +14,7 @@ use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 use crate::attempt::attempt;
 use crate::failure::{Failure, REQUEUED, TERMINATED};
 use crate::failure_record::FailureRecord;
+use crate::flight;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
 use crate::settings::{self, cores};
@@ -114,13 +116,22 @@ fn among_equals(all: &[Vec<u8>], rank: usize) -> (usize, usize) {
     (alike(&all[..rank]), alike(all))
 }
 
+/// How ranks wait for each other.
+fn options(config: &TrainConfig) -> Options {
+    let usual = Options::default();
+    let timeout = Duration::try_from_secs_f64(config.timeout).unwrap_or(Duration::MAX);
+    Options { timeout, stall_warning: usual.stall_warning.min(timeout / 2), ..usual }
+}
+
 /// Runs `body` as the one rank that this process is; `folder` is the run's, if that is known.
 pub fn as_rank(
     launched: &Launched,
+    config: &TrainConfig,
     folder: Option<&Path>,
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let group = launched.join(folder)?;
+    let group = launched.join(folder, options(config))?;
+    group.iter().for_each(flight::warn_of_stalls);
     let (local_rank, local_ranks) = match &group {
         Some(group) => sharers(group, launched.place.node)?,
         None => (0, 1),
@@ -158,7 +169,7 @@ pub fn host(
     let output = if config.log_ranks { Output::RankZeroAndErrors } else { Output::RankZero };
     match (ranks, config.ranks) {
         (1, _) => body(&Rank::alone()),
-        (_, RankKind::Thread) => threads(ranks, body),
+        (_, RankKind::Thread) => threads(ranks, options(config), body),
         (_, RankKind::Process) => {
             // The launcher hears of them from here on, and stops the ranks.
             drop(interrupts);
@@ -169,8 +180,9 @@ pub fn host(
     }
 }
 
-fn threads(ranks: usize, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+fn threads(ranks: usize, options: Options, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
     let run = |group: Group| {
+        flight::warn_of_stalls(&group);
         let local_rank = group.rank();
         let rank = Rank { group: Some(group.clone()), local_rank, local_ranks: ranks, attempt: 0 };
         match body(&rank) {
@@ -179,7 +191,7 @@ fn threads(ranks: usize, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> 
             Err(failure) => Err(Arc::new(group.own_cause(CauseKind::Error, failure.message()))),
         }
     };
-    let groups = Group::threads(ranks).map_err(Failure::error)?;
+    let groups = Group::threads_with(ranks, options).map_err(Failure::error)?;
     // All ranks stop, and for one reason.
     match run_threads(groups, run).map_err(Failure::error)?.into_iter().flatten().next() {
         Some(stop) => Err(Failure::Stopped(stop)),

@@ -230,6 +230,8 @@ settings! {
     max_steps: Option<u64> = None, "STEPS", at_least(1), Invocation;
     /// Signal at which the run is saved, its Slurm job requeued, and the program ended with code 75.
     requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run;
+    /// How long a rank waits for another in an operation of all before the run fails, naming it.
+    timeout: f64 = 600.0, "SECONDS", above(0), Run;
     /// Compare the parameters of all ranks after every step.
     check_ranks: bool = false, "", ANY, Run;
     /// Let every rank print to standard error, not only the first.

@@ -57,8 +57,10 @@ pub(crate) fn evaluate_until(
     let shards = group.map_or(1, Group::world_size) as u64;
     let (mut loss, mut correct, mut samples) = (0.0, 0.0, 0u64);
     let mut stopped = 0.0;
+    at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
         let batch = batch?;
+        at(group, "evaluating a batch");
         if requests.asked().is_some() {
             stopped = 1.0;
             break;
@@ -81,6 +83,7 @@ pub(crate) fn evaluate_until(
         if let Some(group) = group {
             group.check()?;
         }
+        at(group, "reading a batch to evaluate");
     }
     let mut sums = [loss, correct, samples as f64, stopped];
     if let Some(group) = group {
@@ -89,6 +92,13 @@ pub(crate) fn evaluate_until(
     let [loss, correct, samples, stopped] = sums;
     let (loss, accuracy) = (loss / samples.max(1.0), correct / samples.max(1.0));
     Ok((Evaluation { loss, accuracy, samples: samples as u64 }, stopped > 0.0))
+}
+
+/// Says what this rank is at, for those that may have to wait for it.
+pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
+    if let Some(group) = group {
+        group.flight_recorder().at(activity);
+    }
 }
 
 fn run_batch(program: &mut dyn Program, batch: &Batch, epoch: u64) -> Result<StepMetrics, DeviceError> {

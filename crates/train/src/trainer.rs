@@ -12,7 +12,7 @@ use enmasse_graph::{Arena, Mode, Phase, Tensor};
 use enmasse_weights::Matching;
 
 use crate::agreement::{broadcast_state, check_ranks, compare_levels, compare_setup, compare_weights};
-use crate::evaluation::{EpochPosition, Evaluation, evaluate, evaluate_until, predict};
+use crate::evaluation::{EpochPosition, Evaluation, at, evaluate, evaluate_until, predict};
 use crate::plans::{compile_plans, initialize};
 use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
@@ -170,6 +170,7 @@ impl<'a> Trainer<'a> {
                 seconds: epoch.seconds,
                 world_size: session.sharding.shards,
             };
+            at(self.group.as_ref(), "writing a checkpoint");
             session.finish_epoch(&record)?;
             self.observer.epoch(&record);
         }
@@ -369,8 +370,10 @@ impl Session {
         let last = first.saturating_sub(global_batch) as f64 / total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         let mut pending: Option<Ticket> = None;
+        at(group, "reading a batch");
         for batch in batches {
             let batch = batch?;
+            at(group, "computing a step");
             // The device may still be at the step before: decoding overlaps with it, this step does not.
             if let Some(ticket) = pending.take() {
                 let metrics = self.program.metrics(ticket);
@@ -395,6 +398,7 @@ impl Session {
             if let Some(writer) = &mut self.writer {
                 writer.see(&batch)?;
             }
+            at(group, "reading a batch");
         }
         if let Some(ticket) = pending {
             let metrics = self.program.metrics(ticket);
@@ -437,6 +441,7 @@ impl Session {
             check_ranks(group, self.program.as_mut(), step)?;
         }
         if config.save_every > 0 && step.is_multiple_of(config.save_every) {
+            at(group, "writing a checkpoint");
             self.save()?;
         }
         observer.progress(&Progress {
@@ -471,6 +476,7 @@ impl Session {
 
     /// Saves where the run is, and says so once all ranks have come here: nobody leaves before the checkpoint is written.
     fn stop(&mut self, trainer: &Trainer) -> Result<TrainError, TrainError> {
+        at(trainer.group.as_ref(), "writing a checkpoint");
         if let Some(writer) = &mut self.writer {
             writer.stop(self.program.as_mut(), &self.position)?;
         }

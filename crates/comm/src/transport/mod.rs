@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cause::{Cause, CauseKind};
-use crate::failure::{Failure, Stall};
+use crate::failure::Failure;
 use crate::operation::{Header, Identity, Operation};
 
 pub(crate) mod region;
@@ -61,15 +62,15 @@ impl<'a> Turn<'a> {
         }
         let waited = self.began.elapsed();
         if waited >= self.patience.timeout {
-            return Err(members.late(&late(), self.operation, waited));
+            return Err(members.late(&late(), self.operation, waited).map_or(Stop::Failed, Stop::Raise));
         }
         if waited >= self.patience.warning && !self.has_warned.replace(true) {
             let late = late();
             // Of all ranks that wait, the first one speaks.
-            if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank) {
-                let (operation, sequence) = (self.operation.describe(), self.operation.sequence);
-                let stall = Stall { late, operation, sequence, waited, standing: String::new() };
-                self.failure.stalled(members.rank, stall);
+            if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank)
+                && let Some(stall) = members.late(&late, self.operation, waited)
+            {
+                self.failure.warn(Arc::from(stall));
             }
         }
         Ok(())
@@ -92,9 +93,13 @@ impl Members {
 
     /// A cause that blames `rank`, on its host, during `operation`.
     pub(crate) fn blame(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Stop {
+        Stop::Raise(self.cause_of(rank, kind, operation, message))
+    }
+
+    fn cause_of(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Box<Cause> {
         let host = self.hosts.get(rank).cloned().unwrap_or_default();
         let cause = Cause::new(kind, message).of_rank(rank).on_host(host);
-        Stop::Raise(Box::new(cause.during(operation.describe(), operation.sequence)))
+        Box::new(cause.during(operation.describe(), operation.sequence))
     }
 
     /// `rank` left cleanly although this rank still needs it.
@@ -103,9 +108,9 @@ impl Members {
         self.blame(rank, CauseKind::Exited, operation, message)
     }
 
-    /// The ranks `late` have not come to an operation in time; the first is blamed.
-    fn late(&self, late: &[usize], operation: &Operation, waited: Duration) -> Stop {
-        let [first, others @ ..] = late else { return Stop::Failed };
+    /// The ranks `late` have not come to an operation; the first is blamed.
+    fn late(&self, late: &[usize], operation: &Operation, waited: Duration) -> Option<Box<Cause>> {
+        let (first, others) = late.split_first()?;
         let who = match others {
             [] => "it".to_owned(),
             ranks => {
@@ -114,7 +119,7 @@ impl Members {
             }
         };
         let message = format!("{who} had not come to it after {:.0} s", waited.as_secs_f64());
-        self.blame(*first, CauseKind::Timeout, operation, message)
+        Some(self.cause_of(*first, CauseKind::Timeout, operation, message))
     }
 
     /// Compares what all ranks are about to do. Every rank finds the same pair: rank 0 and the first that differs.

@@ -5,6 +5,7 @@ mod cgroup;
 mod data;
 mod disk;
 mod environment;
+mod flights;
 mod gpu;
 mod lists;
 mod log_folder;

@@ -57,7 +57,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let task = Task { weights, data, config };
     match launched {
-        Some(launched) => ranks::as_rank(&launched, None, |rank| task.evaluate(rank)),
+        Some(launched) => ranks::as_rank(&launched, &task.config, None, |rank| task.evaluate(rank)),
         None => {
             let world_size = task.config.rank_count(cores());
             let command = || task.command_line(part, &root);

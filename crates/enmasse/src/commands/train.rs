@@ -17,6 +17,7 @@ use enmasse_train::{
 use crate::attempt::attempt;
 use crate::failure::Failure;
 use crate::failure_record::keep_failure;
+use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::LauncherFlags;
 use crate::output::{Output, counted};
@@ -34,9 +35,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match LauncherFlags::of(matches).place(process_variable, &mut layers)? {
         Some(launched) => {
             launched.check_devices(&layers)?;
-            let out = layers.config().out.clone();
+            let asked = layers.config().clone();
             signals.launched();
-            ranks::as_rank(&launched, out.as_deref(), |rank| join_run(layers, rank, &signals))
+            ranks::as_rank(&launched, &asked, asked.out.as_deref(), |rank| join_run(layers, rank, &signals))
         }
         None => start_run(layers, interrupts, &signals),
     }
@@ -215,6 +216,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
     let mut reporter = Reporter::new(audience, config.epochs).introduce(ranks, config);
     if let Some(run) = &config.out {
         reporter = reporter.log_to(RankLog::new(run, number));
+        rank.group.iter().for_each(|group| keep_flight(group, run));
     }
     match fit(Trainer::new(config.clone(), &device).observer(&mut reporter)) {
         Ok(done) => reporter.done(&done),

@@ -14,10 +14,11 @@ use super::rank_end::{RankEnd, read_log};
 use super::report::{Finding, Section};
 use super::story::Evidence;
 use crate::failure_record::FailureRecord;
+use crate::flight;
 
 /// The end of a log that is read: the latest attempt lies there.
 const LOG_TAIL: u64 = 1 << 20;
-/// A record is a few KiB.
+/// A record of a failure is a few KiB, one of a flight some hundred bytes for each of 512 operations.
 const RECORD: u64 = 1 << 20;
 /// Logs of more ranks are left out.
 const MOST_LOGS: usize = 4096;
@@ -54,7 +55,10 @@ fn look(run: &Path) -> Vec<Finding> {
 fn evidence(run: &Path) -> Evidence {
     let record = tail(&FailureRecord::path(run), RECORD).and_then(|text| FailureRecord::parse(&text));
     let resumable = RunPaths::new(run).is_resumable();
-    Evidence { record, ends: ends(&run.join("logs")), writer: writer(&run.join(".lock")), resumable }
+    let ends = ends(&run.join("logs"));
+    let read = |rank: usize| Some((rank, flight::parse(&tail(&flight::flight_path(run, rank), RECORD)?)?));
+    let flights = ends.iter().filter_map(|end| read(end.rank)).collect();
+    Evidence { record, ends, flights, writer: writer(&run.join(".lock")), resumable }
 }
 
 fn ends(logs: &Path) -> Vec<RankEnd> {

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use enmasse_comm::FlightRecord;
+use enmasse_train::utc_time;
+
+use super::flights;
 use super::rank_end::{End, RankEnd, blamed, clock};
 use super::report::Finding;
 use crate::failure_record::FailureRecord;
@@ -14,6 +18,8 @@ pub struct Evidence {
     pub record: Option<FailureRecord>,
     /// By rank.
     pub ends: Vec<RankEnd>,
+    /// What ranks did last, by their numbers.
+    pub flights: Vec<(usize, FlightRecord)>,
     /// The process that writes to the folder now.
     pub writer: Option<u32>,
     /// There is a checkpoint.
@@ -33,14 +39,19 @@ impl Evidence {
         let first = self.ends.iter().find(|end| end.rank == 0).map_or(latest, |end| end.began.clone());
         let world_size = self.ends.iter().filter(|end| end.began >= first).find_map(|end| end.world_size);
         self.ends.retain(|end| world_size.is_none_or(|ranks| end.rank < ranks));
+        let is_latest = |flight: &FlightRecord| utc_time(flight.time / 1000) >= first;
+        self.flights.retain(|(rank, flight)| world_size.is_none_or(|ranks| *rank < ranks) && is_latest(flight));
         // Times are whole seconds: where a failure and the next attempt fall into one, the ranks' own ends decide.
         let ended_well = |end: &RankEnd| matches!(end.end, End::Done | End::Stopped(_));
         let is_before = |time: &str| time < &*first || (time == first && self.ends.iter().all(ended_well));
         let earlier = self.record.take_if(|record| is_before(&record.time));
         let mut findings = vec![self.verdict()];
         if let Some(finding) = findings.first().filter(|finding| finding.name == ROOT_CAUSE) {
-            let told = finding.text.clone();
+            let process = self.record.as_ref().and_then(|record| record.process);
+            let told =
+                finding.text.replace(&process.map_or(String::new(), |process| format!(" (process {process})")), "");
             findings.extend(self.testimonies(&told));
+            findings.extend(flights::finding(&self.flights, world_size));
         }
         findings.extend(self.ranks(world_size));
         findings.extend(earlier.map(|record| {
@@ -234,7 +245,7 @@ impl Evidence {
 }
 
 /// `rank 3`, or `ranks 0 1 2`.
-fn number(ranks: &[usize]) -> String {
+pub fn number(ranks: &[usize]) -> String {
     match ranks {
         [rank] => format!("rank {rank}"),
         ranks => format!("ranks {}", ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")),
@@ -252,6 +263,7 @@ fn words(record: &FailureRecord) -> String {
         "exited" => "exited",
         "killed" => "was killed",
         "silent" => "fell silent",
+        "timeout" => "kept the others waiting",
         "desync" => "is out of step",
         "non-finite" => "met a non-finite value",
         "interrupted" => "was interrupted",
@@ -277,6 +289,10 @@ fn remedy(kind: &str, signal: Option<i32>) -> &'static str {
         (_, Some(_)) => "find out who sends that signal",
         ("exited", _) => {
             "that process is gone without a word: see its standard error, the log of its machine (dmesg), or the batch system's"
+        }
+        ("timeout", _) => {
+            "look at what that rank was at (a disk or network that hangs, a picture that cannot be read?); where it is only slow, \
+             give it more time by --timeout"
         }
         ("silent", _) => "look whether that machine still answers, and whether its process hangs or is stopped",
         ("desync", _) => "start every rank by the same command, with the same version and data",
@@ -315,7 +331,7 @@ mod tests {
     /// The first finding, which must be of this status and read so.
     fn check(record: Option<FailureRecord>, ends: &[End], status: Status, expected: &str) {
         let ends = ends.iter().enumerate().map(|(rank, of)| end(rank, of.clone())).collect();
-        let findings = Evidence { record, ends, writer: None, resumable: true }.findings();
+        let findings = Evidence { record, ends, resumable: true, ..Evidence::default() }.findings();
         assert_eq!((findings[0].status, findings[0].text.as_str()), (status, expected), "{findings:?}");
     }
 
@@ -393,7 +409,7 @@ mod tests {
         let check = |end_of_rank_0: End, expected: &str| {
             let ends = [RankEnd { world_size: Some(2), ..end(0, end_of_rank_0) }, end(1, End::Done)].to_vec();
             let record = Some(FailureRecord { time: BEGAN.to_owned(), ..record(1) });
-            let findings = Evidence { record, ends, writer: None, resumable: true }.findings();
+            let findings = Evidence { record, ends, resumable: true, ..Evidence::default() }.findings();
             assert_eq!(findings[0].name, expected, "{findings:?}");
         };
         check(End::Done, "state");
@@ -406,9 +422,13 @@ mod tests {
         let mut leftover = end(2, error("rank 0 on host h exited: long ago"));
         (leftover.began, leftover.world_size) = ("20260131-110000".to_owned(), Some(4));
         let ends = [0, 1].map(|rank| RankEnd { world_size: Some(2), ..end(rank, End::Done) });
-        let findings =
-            Evidence { record: Some(old), ends: [&ends[..], &[leftover]].concat(), writer: None, resumable: true }
-                .findings();
+        let findings = Evidence {
+            record: Some(old),
+            ends: [&ends[..], &[leftover]].concat(),
+            resumable: true,
+            ..Evidence::default()
+        }
+        .findings();
         let texts: Vec<&str> = findings.iter().map(|finding| finding.text.as_str()).collect();
         let earlier = "an attempt before this one ended at 2026-01-31 11:59:59: rank 1 on host h exited during all_reduce(sum) of 8 f32 \
                        #17: connection closed without goodbye";
@@ -418,11 +438,29 @@ mod tests {
     }
 
     #[test]
+    fn flights_of_the_latest_attempt_are_told() {
+        let noon = 1_769_860_800_000;
+        let flight = |time| FlightRecord { time, activity: "starting".to_owned(), since: time, operations: vec![] };
+        let check = |time: u64, ranks: &[usize], expected: Option<&str>| {
+            let ends = [0, 1].map(|rank| RankEnd { world_size: Some(2), ..end(rank, error("no")) }).to_vec();
+            let flights = ranks.iter().map(|&rank| (rank, flight(time))).collect();
+            let findings = Evidence { ends, flights, ..Evidence::default() }.findings();
+            let told = findings.iter().find(|finding| finding.name == "flight").map(|finding| finding.text.as_str());
+            assert_eq!(told, expected, "{findings:?}");
+        };
+        let all = "ranks 0 1 were starting for 0 s, before any operation";
+        check(noon, &[0, 1], Some(all));
+        // Of a larger world, and of an earlier attempt.
+        check(noon, &[0, 1, 2], Some(all));
+        check(noon - 1000, &[0, 1], None);
+    }
+
+    #[test]
     fn many_ranks_are_summed_up() {
         let gone = "rank 11 on host h exited: gone";
         let all = |rank| if rank == 11 { End::Silent } else { error(gone) };
         let ends = (0..12).map(|rank| RankEnd { world_size: Some(14), ..end(rank, all(rank)) }).collect();
-        let findings = Evidence { record: None, ends, writer: None, resumable: true }.findings();
+        let findings = Evidence { record: None, ends, resumable: true, ..Evidence::default() }.findings();
         let ranks = findings.last().unwrap();
         assert!(
             ranks.text.ends_with("an error: ranks 8 9 10; no last word: rank 11; no log of 2 ranks"),
@@ -433,7 +471,7 @@ mod tests {
         assert_eq!(findings.len(), 2, "{findings:?}");
         let ends = vec![end(0, error("first")), end(1, error("second")), end(2, error("second"))];
         let record = FailureRecord { stderr: vec!["x".to_owned(), "y".to_owned()], ..record(0) };
-        let findings = Evidence { record: Some(record), ends, writer: None, resumable: true }.findings();
+        let findings = Evidence { record: Some(record), ends, resumable: true, ..Evidence::default() }.findings();
         let texts: Vec<&str> = findings[1..3].iter().map(|finding| finding.text.as_str()).collect();
         assert_eq!(texts, ["ranks 1 2: second", "x | y"]);
     }

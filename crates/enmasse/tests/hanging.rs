@@ -1,0 +1,47 @@
+//! A rank that lives and does not come: the others wait for so long and no longer, and everybody can see what it was at.
+
+mod common;
+
+use std::fs;
+
+use common::runs::arguments;
+use common::{Running, enmasse, exists, files, pictures, program};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+/// A pipe that nobody writes to is as good as a disk that does not answer.
+#[test]
+fn a_rank_that_waits_for_its_disk_is_named() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (data, run) = (temporary.path().join("data"), temporary.path().join("run"));
+    fs::create_dir(&data).unwrap();
+    for part in ["train", "val"] {
+        fs::rename(pictures(temporary.path(), 8), data.join(part)).unwrap();
+    }
+    // Longer than a heartbeat of five seconds, so that the late rank has said what it is at.
+    let others = ["--epochs", "1000000", "--devices", "cpu:2", "--timeout", "12"];
+    let mut running = Running::start(program().args(arguments(&data, &run, &others)));
+    let line = running.line();
+    assert!(line.contains("\"epoch\":0"), "{line}");
+    let ranks = running.children();
+    let (pipe, picture) = (temporary.path().join("pipe"), &files(&data.join("train"))[0]);
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    fs::rename(&pipe, picture).unwrap();
+    let ended = running.finish();
+
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ranks.iter().all(|&rank| !exists(rank)), "ranks are left");
+    let says = |begin: &str, parts: &[&str]| {
+        let mut lines = ended.stderr.lines();
+        let is_it = |line: &str| line.starts_with(begin) && parts.iter().all(|part| line.contains(part));
+        assert!(lines.any(is_it), "{begin} {parts:?}: {}", ended.stderr);
+    };
+    says("warning: rank ", &["kept the others waiting during all_reduce(sum) of", "it had not come to it after 6 s"]);
+    let end = "it had not come to it after 12 s; it has been reading a batch for";
+    says("error: rank ", &["kept the others waiting during all_reduce(sum) of", end]);
+
+    let page = enmasse(&["doctor", run.to_str().unwrap()]);
+    let page = page.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["kept the others waiting during", "was reading a batch for", "was in all_reduce(sum) of"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+}
