@@ -7,6 +7,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::blend::Blend;
 use super::geometry::{self, ConvShape, PlacedTap, Stretch};
 use crate::element::{Element, copy};
 use crate::gemm::{Product, multiply, panel_width, tile_rows};
@@ -71,6 +72,7 @@ pub(crate) struct Gather<E, P> {
     source: [usize; 3],
     result: [usize; 3],
     isa: Isa,
+    blend: Blend,
     weights: WeightPanels,
     parts: Vec<Part>,
     tasks: Vec<Task>,
@@ -91,6 +93,9 @@ pub(crate) fn pairs(shape: &ConvShape, backward: bool) -> bool {
 impl<E: Element, P: Element> Gather<E, P> {
     /// `(x, w) -> y`, or `(dy, w) -> dx`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
+        let columns = if backward { shape.input[2] } else { shape.output[2] } / shape.conv.groups;
+        let blend = Blend::new(shape, columns, isa);
+        let shape = &blend.shape(shape);
         let cut = shape.cut_at_borders();
         let axis = |axis| match backward {
             false => geometry::forward(shape, axis, cut),
@@ -120,6 +125,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             source,
             result,
             isa,
+            blend,
             weights,
             parts: Vec::new(),
             tasks: Vec::new(),
@@ -212,7 +218,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         }
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
         (self.tables, self.sums) = (tables * words, sums);
-        self.scratch = Scratch { shared: self.weights.len(), private: 3 * self.tables + sums + private };
+        self.scratch = Scratch { shared: self.weights.len() + self.blend.len(), private: 3 * self.tables + sums + private };
         self.tasks = tasks;
     }
 
@@ -234,7 +240,9 @@ impl<E: Element, P: Element> Gather<E, P> {
         result: Region<E>,
         start: Start<E>,
     ) {
-        let (packed, isa) = (context.shared, self.isa);
+        let (packed, blended) = (context.shared, context.shared.part(self.weights.len(), self.blend.len()));
+        // SAFETY: the weights are valid, and the scratch is this instruction's.
+        let (weights, isa) = (unsafe { self.blend.spread(&mut context.pool, weights, blended) }, self.isa);
         context.pool.run(self.weights.tasks(), |task, _| {
             // SAFETY: tasks write disjoint pieces of the scratch.
             unsafe {

@@ -6,6 +6,7 @@
 //! rows (tap, channel) and its depth runs over pixels. [`winograd`] does all three for 3x3 taps with a quarter of the
 //! multiplications. Which algorithm a layer gets is decided in `prepare` and nowhere else.
 
+mod blend;
 mod depthwise;
 mod gather;
 mod geometry;

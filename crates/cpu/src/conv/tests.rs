@@ -234,6 +234,22 @@ fn layers_of_resnets() {
     }
 }
 
+#[test]
+fn layers_of_many_groups() {
+    for case in [
+        Case(2, [11, 9], [128, 128], [3, 3], [1, 1], [1, 1], [1, 1], 32),
+        Case(2, [10, 11], [64, 64], [3, 3], [2, 2], [1, 1], [1, 1], 8),
+        // So small that it is cut at its borders once groups are blended.
+        Case(3, [7, 7], [96, 96], [3, 3], [1, 1], [1, 1], [1, 1], 12),
+        // Groups that no number of fills a panel of.
+        Case(1, [6, 7], [21, 35], [3, 3], [1, 1], [1, 1], [1, 1], 7),
+        // Several outputs for each input.
+        Case(2, [5, 6], [30, 60], [3, 3], [1, 1], [1, 1], [1, 1], 30),
+    ] {
+        check(&shape(case).unwrap());
+    }
+}
+
 /// Every way in which Winograd's work is cut.
 #[test]
 fn layers_for_winograd() {
@@ -321,6 +337,22 @@ proptest! {
     ) {
         let channels = [channels[0] * groups, channels[1] * groups];
         if let Some(shape) = shape(Case(batch, size, channels, kernel, stride, padding, dilation, groups)) {
+            check(&shape);
+        }
+    }
+
+    #[test]
+    fn any_convolution_of_many_groups(
+        batch in 1usize..3,
+        size in [1usize..10, 1usize..10],
+        channels in [1usize..9, 1usize..9],
+        kernel in [1usize..4, 1usize..4],
+        stride in [1usize..3, 1usize..3],
+        padding in [0usize..3, 0usize..3],
+        groups in 2usize..20,
+    ) {
+        let channels = channels.map(|each| each * groups);
+        if let Some(shape) = shape(Case(batch, size, channels, kernel, stride, padding, [1; 2], groups)) {
             check(&shape);
         }
     }

@@ -9,6 +9,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::blend::Blend;
 use super::gather::row_stride;
 use super::geometry::{self, ConvShape, PlacedTap};
 use crate::element::Element;
@@ -51,6 +52,7 @@ struct Task {
 pub(crate) struct WeightGradient<E> {
     shape: ConvShape,
     isa: Isa,
+    blend: Blend,
     tasks: Vec<Task>,
     chunk: usize,
     /// How many gradients are added.
@@ -69,6 +71,8 @@ pub(crate) struct WeightGradient<E> {
 impl<E: Element> WeightGradient<E> {
     /// `(x, dy) -> dw`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
+        let blend = Blend::new(shape, shape.output[2] / shape.conv.groups, isa);
+        let shape = &blend.shape(shape);
         let groups = shape.conv.groups;
         let (inputs, outputs) = (shape.input[2] / groups, shape.output[2] / groups);
         let [kernel_height, kernel_width] = shape.conv.window.kernel;
@@ -126,11 +130,11 @@ impl<E: Element> WeightGradient<E> {
         let panels = depth * column_step.min(outputs.next_multiple_of(width));
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
         let panels = panels.next_multiple_of(2);
-        let shared = if parts > 1 { parts * len } else { 0 };
+        let shared = if parts > 1 { parts * len } else { 0 } + blend.len();
         let row = row_stride(rows);
         let scratch = Scratch { shared, private: block + panels + (rows * words).next_multiple_of(16) + 2 * row };
         let shape = *shape;
-        WeightGradient { shape, isa, tasks, chunk, parts, len, block, panels, row, scratch, element: PhantomData }
+        WeightGradient { shape, isa, blend, tasks, chunk, parts, len, block, panels, row, scratch, element: PhantomData }
     }
 
     /// Scratch that [`WeightGradient::run`] needs.
@@ -144,6 +148,11 @@ impl<E: Element> WeightGradient<E> {
     /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
     pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let (private, shared) = (&context.private, context.shared);
+        let gradient = dw;
+        let dw = match self.blend.len() {
+            0 => gradient,
+            len => shared.part(self.scratch.shared - len, len),
+        };
         context.pool.run(self.tasks.len(), |task, thread| {
             let task = &self.tasks[task];
             let dw = if self.parts > 1 { shared.part(task.part * self.len, self.len) } else { dw };
@@ -154,6 +163,10 @@ impl<E: Element> WeightGradient<E> {
             let pass = AddParts { values: shared, parts: self.parts, sum: dw };
             // SAFETY: the parts are complete, and the gradient is this instruction's.
             unsafe { sweep::flat(context, self.len, &pass) }
+        }
+        if self.blend.len() > 0 {
+            // SAFETY: the blended gradient is complete, and the gradient is this instruction's.
+            unsafe { self.blend.collect(&mut context.pool, dw, gradient) }
         }
     }
 
