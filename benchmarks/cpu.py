@@ -25,7 +25,7 @@ from pathlib import Path
 from tutorials import commit, hardware, table
 
 SHAPES = ["resnet34:224:16", "resnet34:224:32", "resnet18:224:16", "resnet50:224:16", "resnet18-cifar:32:128", "resnet34:32:128"]
-OTHERS = ["mobilenet_v2:224:16", "vgg11:224:16", "alexnet:224:16", "resnet18:64:32", "resnet50:96:8", "resnet18:224:1"]
+OTHERS = ["mobilenet_v2:224:16", "resnext50_32x4d:224:8", "vgg11:224:16", "alexnet:224:16", "resnet18:64:32", "resnet50:96:8", "resnet18:224:1"]
 TITLES = {
     "train": "Training step",
     "others": "Training step of other shapes",

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::batch_norm::{self, Forward, Gate, Gradient, Moments, Rows};
-use crate::conv::{ConvShape, Depthwise, DepthwiseGradient, Start};
+use crate::conv::{ConvShape, Grouped, GroupedGradient, Start};
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
@@ -60,8 +60,8 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
     let bytes: Vec<u8> = (0..3 * rows).map(|i| (i * 37 % 256) as u8).collect();
     let samples: Vec<i64> = (0..batch as i64).collect();
     let layer = Dropout { key: [1, 2], probability: 0.3 };
-    let depthwise = [false, true].map(|backward| Depthwise::new(&conv, isa, backward));
-    let gradient = DepthwiseGradient::new(&conv, isa);
+    let depthwise = [false, true].map(|backward| Grouped::new(&conv, isa, backward));
+    let gradient = GroupedGradient::new(&conv, isa);
     let scratch = size.scratch().max(gradient.scratch()).max(Scratch { shared: 64, private: 0 });
     let context = &mut GuardedContext::new(edge, 2, isa, scratch);
 

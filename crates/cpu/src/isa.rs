@@ -106,6 +106,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V;
     /// `LANES` values of bf16.
     unsafe fn load_bf16(p: *const u16) -> Self::V;
+    /// In each lane the value of the one that `lanes` names for it.
+    unsafe fn permute(a: Self::V, lanes: *const i32) -> Self::V;
     /// The same to memory, rounded to the nearest, ties to even; NaN stays. Denormal numbers become 0 of their sign, as the
     /// instruction for it has them: casts give the same bits at every level.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
@@ -223,6 +225,12 @@ macro_rules! array_simd {
                 // SAFETY: as in `load`.
                 let bits = unsafe { p.cast::<[u16; $lanes]>().read_unaligned() };
                 bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+            }
+            #[inline(always)]
+            unsafe fn permute(a: Self::V, lanes: *const i32) -> Self::V {
+                // SAFETY: as in `load`.
+                let lanes = unsafe { lanes.cast::<[i32; $lanes]>().read_unaligned() };
+                lanes.map(|lane| a[lane as usize])
             }
             #[inline(always)]
             unsafe fn store_bf16(p: *mut u16, v: Self::V) {

@@ -13,19 +13,22 @@ pub enum Algorithm {
     Direct,
     /// Loops over pixels, for layers where every channel has a kernel of its own.
     Depthwise,
+    /// The same, for groups of few channels.
+    Grouped,
     /// Products between transforms of tiles.
     Winograd,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Algorithm; 3] = [Algorithm::Direct, Algorithm::Depthwise, Algorithm::Winograd];
+    pub const ALL: [Algorithm; 4] = [Algorithm::Direct, Algorithm::Depthwise, Algorithm::Grouped, Algorithm::Winograd];
 
     /// The name in plans and files.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Direct => "direct",
             Algorithm::Depthwise => "depthwise",
+            Algorithm::Grouped => "grouped",
             Algorithm::Winograd => "winograd",
         }
     }
@@ -147,7 +150,7 @@ mod tests {
         check("2 chosen by measuring\ndirect a\n", &cut(2, 1));
         check("0 chosen by measuring\ndirect a\n", &cut(0, 1));
         check("1 chosen by measuring\n", &cut(1, 0));
-        let names = "must begin with direct or depthwise or winograd, and not with";
+        let names = "must begin with direct or depthwise or grouped or winograd, and not with";
         check("1 chosen by measuring\nfft a\n", &format!("line 2 {names} \"fft\""));
         check("2 chosen by measuring\ndirect a\n\n", &format!("line 3 {names} \"\""));
         check("2 chosen by measuring\ndirect a\nwinograd a\n", "line 3 chooses for the operation of a line before");

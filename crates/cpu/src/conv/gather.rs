@@ -218,7 +218,8 @@ impl<E: Element, P: Element> Gather<E, P> {
         }
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
         (self.tables, self.sums) = (tables * words, sums);
-        self.scratch = Scratch { shared: self.weights.len() + self.blend.len(), private: 3 * self.tables + sums + private };
+        self.scratch =
+            Scratch { shared: self.weights.len() + self.blend.len(), private: 3 * self.tables + sums + private };
         self.tasks = tasks;
     }
 

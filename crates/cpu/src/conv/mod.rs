@@ -1,5 +1,5 @@
-//! Convolution as matrix products over gathered pixels, or between Winograd's transforms; depthwise convolution, which is
-//! no product, as loops over pixels.
+//! Convolution as matrix products over gathered pixels, or between Winograd's transforms; groups of few channels, which are
+//! no product to speak of, as loops over pixels.
 //!
 //! Forward, the gradient of the input, and linear layers are one product ([`Gather`]): rows are pixels of the result,
 //! the depth runs over (tap, channel), B is the packed weights. The gradient of the weights ([`WeightGradient`]) has
@@ -7,17 +7,17 @@
 //! multiplications. Which algorithm a layer gets is decided in `prepare` and nowhere else.
 
 mod blend;
-mod depthwise;
 mod gather;
 mod geometry;
+pub(crate) mod grouped;
 mod weight_gradient;
 pub(crate) mod winograd;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use depthwise::{Depthwise, DepthwiseGradient};
 pub(crate) use gather::{Gather, Start, pairs};
 pub(crate) use geometry::ConvShape;
+pub(crate) use grouped::{Grouped, GroupedGradient};
 pub(crate) use weight_gradient::WeightGradient;
 pub(crate) use winograd::{Winograd, WinogradGradient};

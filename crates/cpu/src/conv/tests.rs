@@ -90,8 +90,8 @@ fn products<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
     }
 }
 
-fn depthwise<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
-    algorithm!("depthwise", shape, isa, [1e-5, 5e-3], Depthwise, Depthwise, DepthwiseGradient)
+fn in_groups<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
+    algorithm!("groups", shape, isa, [1e-5, 5e-3], Grouped, Grouped, GroupedGradient)
 }
 
 fn winograd<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
@@ -167,9 +167,9 @@ fn check_stored<E: Element>(shape: &ConvShape) {
     let mut based = dx64.clone();
     base.iter().enumerate().for_each(|(i, &base)| based.add(i, base.into()));
     let algorithms = |isa| {
-        let depthwise = shape.is_depthwise().then(|| depthwise::<E>(shape, isa));
+        let grouped = grouped::applies(shape, isa).then(|| in_groups::<E>(shape, isa));
         let winograd = winograd::applies(shape).then(|| winograd::<E>(shape, isa));
-        [Some(products::<E>(shape, isa)), depthwise, winograd]
+        [Some(products::<E>(shape, isa)), grouped, winograd]
     };
     for (isa, algorithm) in available().flat_map(|isa| algorithms(isa).into_iter().flatten().map(move |a| (isa, a))) {
         let Algorithm { name, tolerance, scratch, forward, backward, gradient } = algorithm;
@@ -241,6 +241,8 @@ fn layers_of_many_groups() {
         Case(2, [10, 11], [64, 64], [3, 3], [2, 2], [1, 1], [1, 1], 8),
         // So small that it is cut at its borders once groups are blended.
         Case(3, [7, 7], [96, 96], [3, 3], [1, 1], [1, 1], [1, 1], 12),
+        Case(2, [9, 13], [32, 32], [3, 5], [1, 1], [1, 2], [1, 1], 16),
+        Case(1, [12, 10], [64, 64], [3, 3], [1, 2], [1, 1], [2, 1], 4),
         // Groups that no number of fills a panel of.
         Case(1, [6, 7], [21, 35], [3, 3], [1, 1], [1, 1], [1, 1], 7),
         // Several outputs for each input.

@@ -134,7 +134,20 @@ impl<E: Element> WeightGradient<E> {
         let row = row_stride(rows);
         let scratch = Scratch { shared, private: block + panels + (rows * words).next_multiple_of(16) + 2 * row };
         let shape = *shape;
-        WeightGradient { shape, isa, blend, tasks, chunk, parts, len, block, panels, row, scratch, element: PhantomData }
+        WeightGradient {
+            shape,
+            isa,
+            blend,
+            tasks,
+            chunk,
+            parts,
+            len,
+            block,
+            panels,
+            row,
+            scratch,
+            element: PhantomData,
+        }
     }
 
     /// Scratch that [`WeightGradient::run`] needs.

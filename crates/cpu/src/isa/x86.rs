@@ -26,7 +26,7 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
 macro_rules! x86_simd {
     ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident,
      $mul:ident, $div:ident, $sqrt:ident, $fma:ident, $max:ident, $min:ident, $gate:ident,
-     $where_byte:ident, $load_bf16:ident, $store_bf16:ident, $pair:ident, $interleave:ident, $dot:ident) => {
+     $where_byte:ident, $permute:ident, $load_bf16:ident, $store_bf16:ident, $pair:ident, $interleave:ident, $dot:ident) => {
         /// The vectors of one x86 level.
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
@@ -104,6 +104,11 @@ macro_rules! x86_simd {
                 unsafe { $where_byte(a, p, byte) }
             }
             #[inline(always)]
+            unsafe fn permute(a: $v, lanes: *const i32) -> $v {
+                // SAFETY: see above.
+                unsafe { $permute(a, lanes) }
+            }
+            #[inline(always)]
             unsafe fn load_bf16(p: *const u16) -> $v {
                 // SAFETY: see above.
                 unsafe { $load_bf16(p) }
@@ -174,6 +179,18 @@ unsafe fn where_byte_256(a: __m256, p: *const u8, byte: u8) -> __m256 {
         let equal = _mm256_cmpeq_epi32(bytes, _mm256_set1_epi32(byte.into()));
         _mm256_and_ps(a, _mm256_castsi256_ps(equal))
     }
+}
+
+#[inline(always)]
+unsafe fn permute_512(a: __m512, lanes: *const i32) -> __m512 {
+    // SAFETY: called by the level's methods only.
+    unsafe { _mm512_permutexvar_ps(_mm512_loadu_si512(lanes.cast()), a) }
+}
+
+#[inline(always)]
+unsafe fn permute_256(a: __m256, lanes: *const i32) -> __m256 {
+    // SAFETY: called by the level's methods only.
+    unsafe { _mm256_permutevar8x32_ps(a, _mm256_loadu_si256(lanes.cast())) }
 }
 
 #[inline(always)]
@@ -337,6 +354,7 @@ x86_simd!(
     _mm512_min_ps,
     gate_512,
     where_byte_512,
+    permute_512,
     load_bf16_512,
     store_bf16_512,
     pair_512,
@@ -360,6 +378,7 @@ x86_simd!(
     _mm512_min_ps,
     gate_512,
     where_byte_512,
+    permute_512,
     load_bf16_512,
     store_bf16_native,
     pair_native,
@@ -383,6 +402,7 @@ x86_simd!(
     _mm256_min_ps,
     gate_256,
     where_byte_256,
+    permute_256,
     load_bf16_256,
     store_bf16_256,
     pair_256,

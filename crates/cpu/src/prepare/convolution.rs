@@ -6,7 +6,8 @@ use enmasse_graph::Algorithm;
 
 use super::operand::{Operand, Side};
 use crate::conv::{
-    self, ConvShape, Depthwise, DepthwiseGradient, Gather, Start, WeightGradient, Winograd, WinogradGradient, winograd,
+    self, ConvShape, Gather, Grouped, GroupedGradient, Start, WeightGradient, Winograd, WinogradGradient, grouped,
+    winograd,
 };
 use crate::element::Element;
 use crate::instruction::{Instruction, kernel};
@@ -17,6 +18,7 @@ impl Operand<'_> {
         let winograd = !self.preparation.exact && winograd::applies(shape);
         match self.chosen {
             _ if shape.is_depthwise() => Algorithm::Depthwise,
+            None | Some(Algorithm::Grouped) if grouped::applies(shape, self.preparation.isa) => Algorithm::Grouped,
             Some(Algorithm::Winograd) if winograd => Algorithm::Winograd,
             None if winograd && pays(shape) => Algorithm::Winograd,
             _ => Algorithm::Direct,
@@ -54,7 +56,7 @@ impl Operand<'_> {
             }};
         }
         let instruction = match algorithm {
-            Algorithm::Depthwise => convolve!(Depthwise),
+            Algorithm::Depthwise | Algorithm::Grouped => convolve!(Grouped),
             Algorithm::Winograd => convolve!(Winograd<E>),
             Algorithm::Direct if pairs => convolve!(Gather<E, E>),
             Algorithm::Direct => convolve!(Gather<E, f32>),
@@ -68,8 +70,8 @@ impl Operand<'_> {
         let (x, dy, dw) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
         let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays::<E>), self.preparation.isa);
         let instruction = match algorithm {
-            Algorithm::Depthwise => {
-                let gradient = DepthwiseGradient::new(&shape, isa);
+            Algorithm::Depthwise | Algorithm::Grouped => {
+                let gradient = GroupedGradient::new(&shape, isa);
                 kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
             }
             Algorithm::Winograd => {

@@ -1,8 +1,9 @@
-//! Depthwise convolution: every channel is convolved with a kernel of its own, so there is no matrix product in it.
+//! Convolution of groups of few channels, as loops over pixels; depthwise convolution is the case of one channel.
 //!
-//! Vectors run along channels, which lie next to each other in pixels and in weights alike. The forward direction and the
-//! gradient of the input are one loop nest ([`Depthwise`]): rows of the result by stretches of pixels that meet the same
-//! taps. The gradient of the weights ([`DepthwiseGradient`]) sums over pixels: blocks of rows have sums of their own in f32,
+//! A vector of channels holds whole groups. An input of each group meets all outputs of it, so the vector of inputs is taken
+//! as often as a group has channels, each time with another of them in every place of its group. The forward direction and
+//! the gradient of the input are one loop nest ([`Grouped`]): rows of the result by stretches of pixels that meet the same
+//! taps. The gradient of the weights ([`GroupedGradient`]) sums over pixels: blocks of rows have sums of their own in f32,
 //! which are added in the order of the blocks in f64.
 
 use std::ops::Range;
@@ -10,6 +11,7 @@ use std::ops::Range;
 use super::gather::Start;
 use super::geometry::{self, ConvShape, Stretch, met};
 use crate::element::Element;
+use crate::gemm::panel_width;
 use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -17,25 +19,46 @@ use crate::scratch::{Context, Scratch};
 /// Neighbouring results that are computed at a time.
 const TILE: usize = 8;
 
+/// Lanes of the widest vectors.
+const MOST_LANES: usize = 16;
+
+/// Whether vectors of this level hold whole groups of the layer, each with as many outputs as inputs.
+pub(crate) fn applies(shape: &ConvShape, isa: Isa) -> bool {
+    let (each, lanes) = (shape.input[2] / shape.conv.groups, panel_width(isa) / 2);
+    shape.conv.groups > 1
+        && shape.input[2] == shape.output[2]
+        && (each == 1 || (lanes.is_multiple_of(each) && shape.input[2].is_multiple_of(lanes)))
+}
+
+/// For each input of a group, which lane of a vector has it, by the lane that wants it.
+fn lanes(each: usize) -> Vec<[i32; MOST_LANES]> {
+    (0..each).map(|input| std::array::from_fn(|lane| (lane / each * each + input) as i32)).collect()
+}
+
 /// A row of the result: which taps it meets, each with a row of the source.
 struct Row {
     taps: Vec<(usize, usize)>,
 }
 
-/// A prepared depthwise convolution, forward or to the gradient of its input.
-pub(crate) struct Depthwise {
+/// A prepared convolution, forward or to the gradient of its input.
+pub(crate) struct Grouped {
     batch: usize,
     /// Height and width.
     source: [usize; 2],
     result: [usize; 2],
     channels: usize,
-    kernel_width: usize,
+    /// Channels of a group, and see [`lanes`].
+    each: usize,
+    lanes: Vec<[i32; MOST_LANES]>,
+    kernel: [usize; 2],
+    /// Whether the weights are turned: each group's inputs are outputs.
+    backward: bool,
     isa: Isa,
     rows: Vec<Row>,
     columns: Vec<Stretch>,
 }
 
-impl Depthwise {
+impl Grouped {
     /// `(x, w) -> y`, or `(dy, w) -> dx`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
         let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
@@ -50,21 +73,50 @@ impl Depthwise {
                 rows[point * stretch.step + stretch.offset].taps = stretch.taps.iter().map(row).collect();
             }
         }
-        Depthwise {
+        Grouped {
             batch: shape.batch,
             source: [source[0], source[1]],
             result: [result[0], result[1]],
             channels: shape.input[2],
-            kernel_width: shape.conv.window.kernel[1],
+            each: shape.input[2] / shape.conv.groups,
+            lanes: lanes(shape.input[2] / shape.conv.groups),
+            kernel: shape.conv.window.kernel,
+            backward,
             isa,
             rows,
             columns: axis(1),
         }
     }
 
-    /// Scratch that [`Depthwise::run`] needs.
+    /// Scratch that [`Grouped::run`] needs.
     pub(crate) fn scratch(&self) -> Scratch {
-        Scratch::default()
+        Scratch { shared: if self.is_turned() { self.weights() } else { 0 }, private: 0 }
+    }
+
+    /// Weights of all taps.
+    fn weights(&self) -> usize {
+        self.kernel[0] * self.kernel[1] * self.each * self.channels
+    }
+
+    fn is_turned(&self) -> bool {
+        self.backward && self.each > 1
+    }
+
+    /// The weights with the inputs of each group in the place of its outputs.
+    ///
+    /// # Safety
+    /// The regions are valid, and `turned` is used by nobody else.
+    unsafe fn turn(&self, context: &mut Context, weights: Region<f32>, turned: Region<f32>) {
+        let (each, channels) = (self.each, self.channels);
+        context.pool.run(self.weights() / channels, |row, _| {
+            let (tap, output) = (row / each, row % each);
+            for channel in 0..channels {
+                let (group, input) = (channel / each, channel % each);
+                let from = (tap * each + input) * channels + group * each + output;
+                // SAFETY: a row of the turned weights that is this task's, and a value of the weights.
+                unsafe { *turned.at(row * channels + channel, 1) = *weights.at(from, 1) };
+            }
+        });
     }
 
     /// Computes the convolution.
@@ -80,6 +132,15 @@ impl Depthwise {
         result: Region<E>,
         start: Start<E>,
     ) {
+        let weights = match self.is_turned() {
+            true => {
+                let turned = context.shared.part(0, self.weights());
+                // SAFETY: the weights are valid, and the scratch is this instruction's.
+                unsafe { self.turn(context, weights, turned) };
+                turned
+            }
+            false => weights,
+        };
         context.pool.run(self.batch * self.result[0], |row, _| {
             let task = RowTask { conv: self, source, weights, result, start, row };
             // SAFETY: the caller's promise; each task writes its own row of the result.
@@ -89,7 +150,7 @@ impl Depthwise {
 }
 
 struct RowTask<'a, E> {
-    conv: &'a Depthwise,
+    conv: &'a Grouped,
     source: Region<E>,
     weights: Region<f32>,
     result: Region<E>,
@@ -139,7 +200,7 @@ impl<E: Element> RowTask<'_, E> {
     /// Computes `N` points of a stretch from `point` on. A result is one chain over the taps, whatever `N` is.
     #[inline(always)]
     unsafe fn tile<S: Simd, const N: usize>(&self, stretch: &Stretch, point: usize, channel: usize) {
-        let Depthwise { source: [source_height, source_width], result: [height, width], channels, .. } = *self.conv;
+        let Grouped { source: [source_height, source_width], result: [height, width], channels, each, .. } = *self.conv;
         let image = self.row / height;
         let target = |i: usize| {
             let column = (point + i) * stretch.step + stretch.offset;
@@ -157,12 +218,24 @@ impl<E: Element> RowTask<'_, E> {
             for &(ky, y) in &self.conv.rows[self.row % height].taps {
                 let row = (image * source_height + y) * source_width;
                 for &(kx, d) in &stretch.taps {
-                    let weight = self.weights.at((ky * self.conv.kernel_width + kx) * channels + channel, S::LANES);
-                    let weight = S::load(weight);
+                    let weights = (ky * self.conv.kernel[1] + kx) * each * channels + channel;
+                    let weight = |input: usize| S::load(self.weights.at(weights + input * channels, S::LANES));
                     let x = ((point * stretch.source_step) as isize + d) as usize;
                     let from = (row + x) * channels + channel;
-                    for (i, sum) in sums.iter_mut().enumerate() {
-                        *sum = S::mul_add(E::load::<S>(self.source.at(from + i * from_step, S::LANES)), weight, *sum);
+                    let x = |i: usize| E::load::<S>(self.source.at(from + i * from_step, S::LANES));
+                    if each == 1 {
+                        let weight = weight(0);
+                        for (i, sum) in sums.iter_mut().enumerate() {
+                            *sum = S::mul_add(x(i), weight, *sum);
+                        }
+                        continue;
+                    }
+                    let x: [S::V; N] = std::array::from_fn(x);
+                    for (input, lanes) in self.conv.lanes.iter().enumerate() {
+                        let weight = weight(input);
+                        for (sum, x) in sums.iter_mut().zip(x) {
+                            *sum = S::mul_add(S::permute(x, lanes.as_ptr()), weight, *sum);
+                        }
                     }
                 }
             }
@@ -177,21 +250,23 @@ impl<E: Element> RowTask<'_, E> {
 const BLOCK_PIXELS: usize = 1024;
 /// Channels of a task.
 const TASK_CHANNELS: usize = 64;
-/// Neighbouring taps that share what is loaded of dy, and pixels that are under way at a time.
+/// Neighbouring taps that share what is loaded of dy.
 const TAPS: usize = 3;
-const PIXELS: usize = 4;
 
-/// A prepared gradient of a depthwise convolution's weights.
-pub(crate) struct DepthwiseGradient {
+/// A prepared gradient of the weights.
+pub(crate) struct GroupedGradient {
     shape: ConvShape,
     isa: Isa,
+    /// Channels of a group, and see [`lanes`].
+    each: usize,
+    lanes: Vec<[i32; MOST_LANES]>,
     /// Rows of dy, of all images, per block.
     block_rows: usize,
     /// For each kernel row and column, its displacement and the outputs whose tap lies on the map.
     taps: [Vec<(isize, Range<usize>)>; 2],
 }
 
-impl DepthwiseGradient {
+impl GroupedGradient {
     /// `(x, dy) -> dw`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
         let window = &shape.conv.window;
@@ -200,7 +275,8 @@ impl DepthwiseGradient {
             (0..window.kernel[axis]).map(|k| (displacement(k), met(shape, axis, displacement(k)))).collect()
         });
         let block_rows = (BLOCK_PIXELS / shape.output[1].max(1)).max(1);
-        DepthwiseGradient { shape: *shape, isa, block_rows, taps }
+        let each = shape.input[2] / shape.conv.groups;
+        GroupedGradient { shape: *shape, isa, each, lanes: lanes(each), block_rows, taps }
     }
 
     fn rows(&self) -> usize {
@@ -213,10 +289,10 @@ impl DepthwiseGradient {
 
     /// Values of the gradient.
     fn len(&self) -> usize {
-        self.taps[0].len() * self.taps[1].len() * self.shape.input[2]
+        self.taps[0].len() * self.taps[1].len() * self.each * self.shape.input[2]
     }
 
-    /// Scratch that [`DepthwiseGradient::run`] needs.
+    /// Scratch that [`GroupedGradient::run`] needs.
     pub(crate) fn scratch(&self) -> Scratch {
         Scratch { shared: self.blocks() * self.len(), private: 0 }
     }
@@ -254,7 +330,7 @@ impl DepthwiseGradient {
 }
 
 struct BlockTask<'a, E> {
-    gradient: &'a DepthwiseGradient,
+    gradient: &'a GroupedGradient,
     x: Region<E>,
     dy: Region<E>,
     sums: Region<f32>,
@@ -290,21 +366,40 @@ impl<E: Element> BlockTask<'_, E> {
             // SAFETY: taps of the kernel.
             unsafe {
                 while kx + TAPS <= kernel_width {
-                    self.taps::<S, TAPS>(ky, kx, channel);
+                    self.inputs::<S, TAPS>(ky, kx, channel);
                     kx += TAPS;
                 }
                 while kx < kernel_width {
-                    self.taps::<S, 1>(ky, kx, channel);
+                    self.inputs::<S, 1>(ky, kx, channel);
                     kx += 1;
                 }
             }
         }
     }
 
-    /// Sums `N` neighbouring taps over all pixels of the block.
+    /// Sums `N` neighbouring taps of all inputs of the groups: as many sums at a time as hide how long each takes.
+    #[inline(always)]
+    unsafe fn inputs<S: Simd, const N: usize>(&self, ky: usize, kx: usize, channel: usize) {
+        // SAFETY: the caller's promise; groups lie in vectors, so that their channels are a power of two.
+        unsafe {
+            match self.gradient.each {
+                1 => self.taps::<S, N, 1, 4>(ky, kx, channel, 0),
+                2 => self.taps::<S, N, 2, 2>(ky, kx, channel, 0),
+                each => (0..each).step_by(4).for_each(|input| self.taps::<S, N, 4, 1>(ky, kx, channel, input)),
+            }
+        }
+    }
+
+    /// Sums `N` neighbouring taps of `K` inputs of each group over all pixels of the block, `PIXELS` of them at a time.
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
-    unsafe fn taps<S: Simd, const N: usize>(&self, ky: usize, kx: usize, channel: usize) {
+    unsafe fn taps<S: Simd, const N: usize, const K: usize, const PIXELS: usize>(
+        &self,
+        ky: usize,
+        kx: usize,
+        channel: usize,
+        input: usize,
+    ) {
         let shape = &self.gradient.shape;
         let ([height, width, channels], [out_height, out_width, _]) = (shape.input, shape.output);
         let [stride_y, stride_x] = shape.conv.window.stride;
@@ -316,9 +411,14 @@ impl<E: Element> BlockTask<'_, E> {
         let low = taps.iter().map(|(_, met)| met.start).max().unwrap_or(0).clamp(first, end);
         let high = taps.iter().map(|(_, met)| met.end).min().unwrap_or(0).clamp(low, end);
         let step = stride_x * channels;
+        let lanes = &self.gradient.lanes[input..input + K];
         // SAFETY: a tap is read only at pixels where it lies on the map; the sums are this task's.
         unsafe {
-            let mut sums = [[S::splat(0.0); PIXELS]; N];
+            let pick = |x: S::V, k: usize| match K {
+                1 => x,
+                _ => S::permute(x, lanes[k].as_ptr()),
+            };
+            let mut sums = [[[S::splat(0.0); PIXELS]; K]; N];
             for row in self.rows.clone().filter(|row| rows.contains(&(row % out_height))) {
                 let (image, y) = (row / out_height, row % out_height);
                 let y = ((y * stride_y) as isize + dy) as usize;
@@ -332,7 +432,10 @@ impl<E: Element> BlockTask<'_, E> {
                     let gradient = E::load::<S>(self.dy.at(gradients + point * channels, S::LANES));
                     for (tap, sums) in sums.iter_mut().enumerate() {
                         if taps[tap].1.contains(&point) {
-                            sums[0] = S::mul_add(E::load::<S>(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
+                            let x = E::load::<S>(self.x.at(at(tap, point), S::LANES));
+                            for k in 0..K {
+                                sums[k][0] = S::mul_add(pick(x, k), gradient, sums[k][0]);
+                            }
                         }
                     }
                 }
@@ -343,7 +446,9 @@ impl<E: Element> BlockTask<'_, E> {
                         let gradient = E::load::<S>(self.dy.at(gradients + (point + pixel) * channels, S::LANES));
                         for tap in 0..N {
                             let x = E::load::<S>(self.x.at(from[tap] + pixel * step, S::LANES));
-                            sums[tap][pixel] = S::mul_add(x, gradient, sums[tap][pixel]);
+                            for k in 0..K {
+                                sums[tap][k][pixel] = S::mul_add(pick(x, k), gradient, sums[tap][k][pixel]);
+                            }
                         }
                     }
                     point += PIXELS;
@@ -351,15 +456,26 @@ impl<E: Element> BlockTask<'_, E> {
                 while point < high {
                     let gradient = E::load::<S>(self.dy.at(gradients + point * channels, S::LANES));
                     for (tap, sums) in sums.iter_mut().enumerate() {
-                        sums[0] = S::mul_add(E::load::<S>(self.x.at(at(tap, point), S::LANES)), gradient, sums[0]);
+                        let x = E::load::<S>(self.x.at(at(tap, point), S::LANES));
+                        for k in 0..K {
+                            sums[k][0] = S::mul_add(pick(x, k), gradient, sums[k][0]);
+                        }
                     }
                     point += 1;
                 }
             }
-            for (tap, [a, b, c, d]) in sums.into_iter().enumerate() {
-                let position = ky * self.gradient.taps[1].len() + kx + tap;
-                let sum = S::add(S::add(a, b), S::add(c, d));
-                S::store(self.sums.at(position * channels + channel, S::LANES), sum);
+            for (tap, sums) in sums.into_iter().enumerate() {
+                let position = (ky * self.gradient.taps[1].len() + kx + tap) * self.gradient.each + input;
+                for (k, mut sums) in sums.into_iter().enumerate() {
+                    let mut count = PIXELS;
+                    while count > 1 {
+                        count /= 2;
+                        for i in 0..count {
+                            sums[i] = S::add(sums[2 * i], sums[2 * i + 1]);
+                        }
+                    }
+                    S::store(self.sums.at((position + k) * channels + channel, S::LANES), sums[0]);
+                }
             }
         }
     }
