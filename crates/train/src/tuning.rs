@@ -8,6 +8,7 @@ use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError};
 use enmasse_graph::{Choices, Plans};
 
+use crate::evaluation::at;
 use crate::run_writer::RunWriter;
 use crate::{TrainConfig, TrainError};
 
@@ -64,6 +65,7 @@ pub(crate) fn agree_on_algorithms(
     if let Some(writer) = writer
         && config.tune
     {
+        at(group, "measuring algorithms");
         let (choices, found) = tune(device, plans, writer.choices().clone())?;
         own = choices.to_string();
         tuning = Some(found);
