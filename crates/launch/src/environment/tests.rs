@@ -43,6 +43,20 @@ fn places() {
     );
 }
 
+/// As DeepSpeed's launcher, the old torch.distributed.launch and people set them: how many ranks share a machine, the ranks find out.
+#[test]
+fn a_local_rank_needs_no_local_size() {
+    let check = |variables: &str, expected: [usize; 3]| {
+        let found = interpret(&format!("{variables} {ADDRESS}")).unwrap();
+        let place = found.place.unwrap();
+        assert_eq!([place.rank, place.world_size, place.local_rank], expected, "{variables}");
+        assert!(!found.is_local_told, "{variables}");
+    };
+    check("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", [0, 1, 0]);
+    check("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", [1, 2, 1]);
+    check("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=", [3, 4, 1]);
+}
+
 #[test]
 fn contradictions() {
     let check = |variables: &str, expected: &str| assert_eq!(read(variables).unwrap_err().to_string(), expected);
@@ -57,7 +71,11 @@ fn contradictions() {
     );
     check("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h", &half("MASTER_ADDR", "MASTER_PORT"));
     check("RANK=0 WORLD_SIZE=2 MASTER_PORT=1", &half("MASTER_PORT", "MASTER_ADDR"));
-    check("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", &half("LOCAL_RANK", "LOCAL_WORLD_SIZE"));
+    check("RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1", &half("LOCAL_WORLD_SIZE", "LOCAL_RANK"));
+    check(
+        "RANK=0 WORLD_SIZE=1 LOCAL_RANK=1",
+        "LOCAL_RANK is 1 but LOCAL_WORLD_SIZE is 1: LOCAL_RANK must be less than LOCAL_WORLD_SIZE",
+    );
     check("RANK=0 WORLD_SIZE=1 GROUP_WORLD_SIZE=1", &half("GROUP_WORLD_SIZE", "GROUP_RANK"));
     check("RANK=2 WORLD_SIZE=2", "RANK is 2 but WORLD_SIZE is 2: RANK must be less than WORLD_SIZE");
     check(

@@ -17,7 +17,11 @@ pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, E
     if !has_rank && !has_size || has_rank != has_size && is_launched_otherwise(variables) {
         return Ok(None);
     }
-    let Some(mut numbers) = variables.numbers(&NAMES)? else { return Ok(None) };
+    // `env://` has no local size: DeepSpeed, the old torch.distributed.launch and people set LOCAL_RANK alone.
+    let is_size_missing = variables.is_set(LOCAL_RANK) && !variables.is_set(LOCAL_WORLD_SIZE);
+    let filled =
+        |name: &str| (variables.0)(if is_size_missing && name == LOCAL_WORLD_SIZE { WORLD_SIZE } else { name });
+    let Some(mut numbers) = Variables(&filled).numbers(&NAMES)? else { return Ok(None) };
     let is_pod = variables.is_set(KUBERNETES) && !variables.is_set(LOCAL_RANK);
     if is_pod {
         numbers = Numbers { local_rank: 0, local_world_size: 1, ..numbers };
@@ -63,7 +67,7 @@ pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, E
         place: Some(place),
         launcher,
         why: format!("{why}{passed}"),
-        is_local_told: is_pod || variables.is_set(LOCAL_RANK),
+        is_local_told: is_pod || variables.is_set(LOCAL_WORLD_SIZE),
         more_ports: vec![],
         attempt: restart_count,
         warning: None,

@@ -122,7 +122,7 @@ pub fn section(lookup: Lookup) -> Section {
 
 /// The place that the variables give this process, and by which of them.
 fn interpretation(lookup: Lookup) -> Finding {
-    let Interpretation { place, launcher, why, warning, .. } = match LaunchedRank::interpret(lookup) {
+    let Interpretation { place, launcher, why, warning, is_local_told, .. } = match LaunchedRank::interpret(lookup) {
         Ok(interpretation) => interpretation,
         Err(error) => {
             return Finding::problem("launcher", error, "unset these variables, or let a launcher set them all");
@@ -131,16 +131,11 @@ fn interpretation(lookup: Lookup) -> Finding {
     let finding = match (place, warning) {
         (Some(place), _) => {
             let master = place.master.map_or(String::new(), |(host, port)| format!(", which meet at {host}:{port}"));
-            let text = format!(
-                "this process is rank {} of {}{master}, local rank {} of {}, node {} of {}, by {}: {why}",
-                place.rank,
-                place.world_size,
-                place.local_rank,
-                place.local_world_size,
-                place.node,
-                place.node_count,
-                launcher.name()
-            );
+            let LaunchedRank { rank, world_size, local_rank, local_world_size, node, node_count, .. } = place;
+            let local = format!(", local rank {local_rank} of {local_world_size}, node {node} of {node_count}");
+            let local = if is_local_told { local } else { String::new() };
+            let text =
+                format!("this process is rank {rank} of {world_size}{master}{local}, by {}: {why}", launcher.name());
             Finding::ok("launcher", text).fact("rank", place.rank).fact("world_size", place.world_size)
         }
         // A doctor may well be alone where training must not be.
