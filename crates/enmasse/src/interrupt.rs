@@ -44,7 +44,9 @@ impl Interrupts {
             std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
             Ok(Interrupts(handle))
         };
-        start().map_err(|error| Failure::Error(format!("cannot handle signals: {error}")))
+        // What a thread or a pipe is refused for.
+        let remedy = "check the limits on processes and open files (ulimit -a)";
+        start().map_err(|error| Failure::Error(format!("cannot handle signals: {error}: {remedy}")))
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use enmasse_comm::Token;
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::assignment::Assignment;
@@ -233,6 +234,19 @@ impl Job {
     }
 }
 
+/// What to do where the kernel has no more of something.
+const LIMITS: &str = "check the limits on processes and open files (ulimit -a)";
+
+/// What to do about a program that does not start: it is at fault only sometimes.
+fn mend_of_spawn(source: &io::Error) -> &'static str {
+    match Errno::from_io_error(source) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM) => LIMITS,
+        Some(Errno::TOOBIG) => "its arguments and variables are too long; put some into a file",
+        Some(Errno::NOENT) => "check that it exists, and so the interpreter that a script's first line names",
+        _ => "check that it exists and may be executed",
+    }
+}
+
 /// Why nothing could be launched or watched.
 #[derive(Debug, Error)]
 pub enum LaunchError {
@@ -264,7 +278,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The program does not start.
-    #[error("cannot start {program:?} as rank {rank}: {source}: check that it exists and may be executed")]
+    #[error("cannot start {program:?} as rank {rank}: {source}: {}", mend_of_spawn(source))]
     Spawn {
         /// The program.
         program: OsString,
@@ -290,7 +304,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The kernel refused something a launcher needs.
-    #[error("cannot {what}: {source}: check the limits on processes and open files (ulimit -a)")]
+    #[error("cannot {what}: {source}: {LIMITS}")]
     Kernel {
         /// What was tried.
         what: &'static str,
@@ -302,5 +316,24 @@ pub enum LaunchError {
 impl LaunchError {
     pub(crate) fn kernel<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |source| LaunchError::Kernel { what, source: source.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_does_not_start_is_blamed_only_where_it_is_at_fault() {
+        let check = |errno: Errno, mend: &str| {
+            let error = LaunchError::Spawn { program: "p".into(), rank: 3, source: errno.into() };
+            assert_eq!(error.to_string(), format!("cannot start \"p\" as rank 3: {}: {mend}", io::Error::from(errno)));
+        };
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM] {
+            check(errno, "check the limits on processes and open files (ulimit -a)");
+        }
+        check(Errno::NOENT, "check that it exists, and so the interpreter that a script's first line names");
+        check(Errno::ACCESS, "check that it exists and may be executed");
+        check(Errno::TOOBIG, "its arguments and variables are too long; put some into a file");
     }
 }

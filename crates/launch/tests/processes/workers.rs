@@ -114,8 +114,8 @@ fn launches_that_cannot_be() {
     check(shell(0, ""), "cannot launch 0 processes: ask for at least 1");
     check(
         Job::new("/no/such/program", 2),
-        "cannot start \"/no/such/program\" as rank 0: No such file or directory (os error 2): check that it exists and \
-         may be executed",
+        "cannot start \"/no/such/program\" as rank 0: No such file or directory (os error 2): check that it exists, and \
+         so the interpreter that a script's first line names",
     );
 }
 
