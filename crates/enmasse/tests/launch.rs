@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Ended, Running, enmasse, finish, program};
+use common::{Ended, Running, enmasse, finish, plain_environment, program};
 use enmasse_train::Checkpoint;
 use rustix::process::Signal;
 
@@ -49,6 +49,26 @@ fn programs_and_their_codes() {
     let port = taken.local_addr().unwrap().port().to_string();
     let taken_port = format!("error: cannot listen on 127.0.0.1 port {port}, where rank 0 opens the store: ");
     check(&["--master-port", &port, "true"], 1, &[], &[&taken_port]);
+}
+
+/// A new network namespace has a loopback interface, but nobody has brought it up: one can listen there all the same.
+#[test]
+fn ranks_that_could_never_meet_are_not_started() {
+    let namespace = ["--user", "--map-root-user", "--net"];
+    if Command::new("unshare").args(namespace).arg("true").status().map_or(true, |status| !status.success()) {
+        eprintln!("skipped: this machine gives no network namespaces to users");
+        return;
+    }
+    let launch = |ranks: &str| {
+        let mut command = Command::new("unshare");
+        plain_environment(&mut command);
+        let words = [env!("CARGO_BIN_EXE_enmasse"), "launch", "-n", ranks, "sh", "-c", "echo ran"];
+        finish(command.args(namespace).args(words))
+    };
+    let ended = launch("2");
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
+    assert!(ended.stderr.starts_with("error: cannot reach 127.0.0.1, where the ranks meet: "), "{ended:?}");
+    assert_eq!(launch("1").well().stdout, "ran\n");
 }
 
 #[test]

@@ -277,6 +277,14 @@ pub enum LaunchError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The machine does not reach itself.
+    #[error("cannot reach {host}, where the ranks meet: {source}: bring the loopback interface up (ip link set lo up)")]
+    Loopback {
+        /// The host.
+        host: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The program does not start.
     #[error("cannot start {program:?} as rank {rank}: {source}: {}", mend_of_spawn(source))]
     Spawn {

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader, Write};
 use std::marker::PhantomData;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -135,7 +135,14 @@ pub(crate) fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Optio
     // Even where rank 0 is to bind the port itself: a port that is taken shows here, and not in some rank's traceback.
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let listener = TcpListener::bind((bare, port)).map_err(address)?;
-    assignment.master.1 = listener.local_addr().map_err(address)?.port();
+    let bound = listener.local_addr().map_err(address)?;
+    assignment.master.1 = bound.port();
+    if bound.ip().is_loopback() && assignment.world_size > 1 {
+        // Where loopback is down, as in a new network namespace, one can listen there, but nobody gets there: the ranks would
+        // wait for each other until their time is up. Connecting a datagram socket sends nothing.
+        let route = UdpSocket::bind((bare, 0)).and_then(|socket| socket.connect(bound));
+        route.map_err(|source| LaunchError::Loopback { host: host.clone(), source })?;
+    }
     Ok(match job.store {
         Store::Inherited => Some(OwnedFd::from(listener)),
         Store::BoundByRankZero => None,

@@ -1,7 +1,7 @@
 //! Network interfaces and names: how ranks of several machines would reach each other.
 
 use std::fs::{read_dir, read_to_string};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,11 +18,17 @@ pub fn section(host: &str) -> Section {
         v4: parse_local_addresses(&read("/proc/net/fib_trie")),
         v6: parse_v6_addresses(&read("/proc/net/if_inet6")),
     };
-    let mut findings = vec![loopback(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).err())];
+    let mut findings = vec![loopback(connect_to_loopback().err())];
     findings.extend(interfaces().iter().map(|interface| interface.finding(&addresses, &routes)));
     findings.extend(infiniband());
     findings.push(own_name(host, resolve(host)));
     Section { title: "network", findings }
+}
+
+/// To listen is not enough: that works where the interface is down, too.
+fn connect_to_loopback() -> std::io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    TcpStream::connect_timeout(&listener.local_addr()?, Duration::from_secs(1)).map(drop)
 }
 
 /// Ranks of one machine meet here.
@@ -31,7 +37,7 @@ fn loopback(error: Option<std::io::Error>) -> Finding {
         None => Finding::ok("loopback", "127.0.0.1 takes connections"),
         Some(error) => {
             let remedy = "bring the loopback interface up (ip link set lo up): ranks of one machine meet there";
-            Finding::problem("loopback", format!("cannot listen on 127.0.0.1: {error}"), remedy)
+            Finding::problem("loopback", format!("127.0.0.1 takes no connections: {error}"), remedy)
         }
     }
 }
