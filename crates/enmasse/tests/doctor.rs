@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Ended, Running, enmasse, finish, pictures, program, send};
+use common::{Ended, Running, enmasse, finish, pictures, plain_environment, program, send};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -88,6 +88,27 @@ fn problems_have_an_exit_code_and_what_to_do() {
     check(program().arg("doctor").env("RANK", "1"), "WORLD_SIZE is not set although RANK is");
     check(program().args(["doctor", "--data"]).arg(&data), "1 of 30 that were tried cannot be used");
     check(program().args(["doctor", "--data", "/nowhere/pictures"]), "/nowhere/pictures");
+}
+
+/// Threads look after other programs and after calls that may hang.
+#[test]
+fn without_a_thread_to_start_the_report_says_so() {
+    let mut command = Command::new("prlimit");
+    plain_environment(&mut command);
+    command.arg("--nproc=1");
+    if rustix::process::geteuid().is_root() {
+        // The limit is none for root.
+        command.args(["setpriv", "--reuid=65534", "--clear-groups"]);
+    }
+    let ended = finish(command.args([env!("CARGO_BIN_EXE_enmasse"), "doctor", "--json"]));
+    if ended.stdout.is_empty() && !ended.stderr.contains("panicked") {
+        eprintln!("skipped: the program does not start under such a limit here: {}", ended.stderr);
+        return;
+    }
+    let report = report(&ended);
+    let threads = finding(&report, "memory and limits", "threads");
+    assert_eq!((ended.code, &threads["status"]), (Some(1), &"problem".into()), "{ended:?}");
+    assert_eq!(finding(&report, "all-reduce of 2 ranks", "TCP")["status"], "problem");
 }
 
 #[test]

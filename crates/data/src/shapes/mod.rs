@@ -17,6 +17,7 @@ mod scene;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 
@@ -68,22 +69,24 @@ fn build(folder: &Path) -> Result<(), DataError> {
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= CLASSES * PER_CLASS {
-                        return;
-                    }
-                    let path = folder.join(file(index));
-                    if let Err(source) = std::fs::write(&path, picture(index)) {
-                        lock(&failed).get_or_insert(DataError::write(path, source));
-                        next.store(CLASSES * PER_CLASS, Ordering::Relaxed);
-                    }
-                }
-            });
+    let draw = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= CLASSES * PER_CLASS {
+                return;
+            }
+            let path = folder.join(file(index));
+            if let Err(source) = std::fs::write(&path, picture(index)) {
+                lock(&failed).get_or_insert(DataError::write(path, source));
+                next.store(CLASSES * PER_CLASS, Ordering::Relaxed);
+            }
         }
+    };
+    std::thread::scope(|scope| {
+        // As many helpers as there may be: without any this thread draws them all.
+        let helpers = (1..threads).map_while(|_| Builder::new().spawn_scoped(scope, draw).ok());
+        helpers.for_each(drop);
+        draw();
     });
     failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
 }

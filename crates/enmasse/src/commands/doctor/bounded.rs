@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,7 +41,16 @@ impl Ended {
 pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
     let deadline = Instant::now() + time;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+    let readers = read(child.stdout.take()).and_then(|stdout| Ok((stdout, read(child.stderr.take())?)));
+    let (stdout, stderr) = match readers {
+        Ok(readers) => readers,
+        Err(error) => {
+            // It may have ended in this moment.
+            let _ = child.kill();
+            child.wait()?;
+            return Err(error);
+        }
+    };
     let ended = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH).and_then(|pid| {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let mut events = [PollFd::new(&pidfd, PollFlags::IN)];
@@ -63,30 +73,35 @@ pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
 }
 
 /// The result of `call`; none when it takes longer than `time`, as calls to a file server that is gone do. Its thread is then
-/// left behind, and ends with the process.
-pub fn within<T: Send + 'static>(time: Duration, call: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        // Nobody may listen any more.
-        let _ = sender.send(call());
+/// left behind, and ends with the process. Where no thread can be had, it is made here and takes what it takes.
+pub fn within<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(time: Duration, call: F) -> Option<T> {
+    let ((calls, called), (sender, receiver)) = (channel::<F>(), channel());
+    let thread = Builder::new().spawn(move || {
+        if let Ok(call) = called.recv() {
+            // Nobody may listen any more.
+            let _ = sender.send(call());
+        }
     });
-    receiver.recv_timeout(time).ok()
+    match thread {
+        Ok(_) => calls.send(call).ok().and_then(|()| receiver.recv_timeout(time).ok()),
+        Err(_) => Some(call()),
+    }
 }
 
 /// Reads a stream to its end, so that its writer never waits.
-fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
+fn read(stream: Option<impl Read + Send + 'static>) -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
     if let Some(mut stream) = stream {
-        std::thread::spawn(move || {
+        Builder::new().spawn(move || {
             let mut bytes = Vec::new();
             // What was read before an error counts.
             let _ = stream.by_ref().take(KEPT).read_to_end(&mut bytes);
             let _ = io::copy(&mut stream, &mut io::sink());
             // The receiver may have lost its patience.
             let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-        });
+        })?;
     }
-    receiver
+    Ok(receiver)
 }
 
 #[cfg(test)]

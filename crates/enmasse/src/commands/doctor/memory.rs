@@ -1,6 +1,8 @@
 //! Memory and the other limits that the kernel sets to this process.
 
 use std::fs::read_to_string;
+use std::io::Error;
+use std::thread::Builder;
 
 use rustix::process::{Resource, getrlimit};
 
@@ -24,6 +26,7 @@ pub fn section(limits: &Limits) -> Section {
     }];
     findings.extend(limits.killed_for_memory.filter(|&count| count > 0).map(killed));
     findings.push(open_files(getrlimit(Resource::Nofile).current));
+    findings.extend(Builder::new().spawn(|| ()).err().map(no_threads));
     Section { title: "memory and limits", findings }
 }
 
@@ -93,6 +96,12 @@ fn open_files(limit: Option<u64>) -> Finding {
         None => Finding::ok("open files", "without limit"),
     };
     finding.fact("limit", limit)
+}
+
+/// The limit alone says little: it counts all that this user has started, and that of a control group is elsewhere.
+fn no_threads(error: Error) -> Finding {
+    let remedy = "end other programs, or raise the limit on processes (ulimit -u, or pids.max of the control group)";
+    Finding::problem("threads", format!("not one more can be started: {error}"), remedy)
 }
 
 /// Bytes for people: MiB up to 10 GiB, then GiB.
