@@ -133,7 +133,17 @@ fn submit_hands_over_the_script_and_says_the_job() {
         assert_eq!((ended.code, ended.stderr), (Some(1), format!("error: {says}\n")));
     };
     place.stand_in("sbatch", "echo; echo 'sbatch: error: invalid partition' >&2; exit 1");
-    refused("sbatch refuses the script: sbatch: error: invalid partition");
+    refused("sbatch refuses the script: invalid partition");
+    // Nothing is wrong with the script then.
+    place.stand_in(
+        "sbatch",
+        "echo 'sbatch: error: fetch_config: DNS SRV lookup failed
+sbatch: fatal: Could not establish a configuration source' >&2; exit 1",
+    );
+    refused(
+        "sbatch: Could not establish a configuration source: run this on a login node of the cluster, and see that slurmctld \
+         is up there",
+    );
     place.stand_in("sbatch", "echo 'Submitted'");
     refused("sbatch refuses the script: no reason was given");
     fs::remove_file(place.path("bin/sbatch")).unwrap();
@@ -234,11 +244,7 @@ fn an_array_trains_on_a_real_cluster() {
     place.write("job.sh", TUTORIAL);
     let refused = slurm(&["submit", "job.sh"]);
     assert_eq!(refused.code, Some(1));
-    assert!(
-        refused.stderr.contains("sbatch refuses the script: sbatch: error: Invalid directive"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("sbatch refuses the script: Invalid directive"), "{}", refused.stderr);
 }
 
 /// The ranks of two nodes meet in the run folder that the script names: nobody hands them a secret.

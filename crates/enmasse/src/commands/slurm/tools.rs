@@ -1,9 +1,10 @@
 //! Slurm's own commands, run to their end or to a deadline.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +17,9 @@ use crate::failure::Failure;
 const DEADLINE: Duration = Duration::from_secs(100);
 /// Bytes taken of what one prints; a large cluster's queue is a tenth of it.
 const MOST_OUTPUT: u64 = 64 << 20;
+
+/// What they say, among other lines, where they reach no controller: nothing is wrong with what they were given.
+const UNREACHED: [&str; 2] = ["Unable to contact slurm controller", "Could not establish a configuration source"];
 
 /// What a command said.
 pub struct Said {
@@ -37,14 +41,13 @@ pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Fai
         _ => fail(error.to_string()),
     })?;
     let deadline = Instant::now() + DEADLINE;
-    let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    if let Some(mut stdin) = child.stdin.take() {
-        let input = input.to_owned();
-        std::thread::spawn(move || {
-            // Who does not read it all has said why.
-            let _ = stdin.write_all(input.as_bytes());
-        });
-    }
+    let (stdout, stderr) = match streams(&mut child, input) {
+        Ok(streams) => streams,
+        Err(error) => {
+            end(&mut child);
+            return Err(fail(format!("{error}: check the limits on processes and open files (ulimit -a)")));
+        }
+    };
     let said = |stream: Receiver<String>| stream.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
     let answer = said(stdout).zip(said(stderr)).filter(|_| ends(&child, deadline));
     let Some((stdout, stderr)) = answer else {
@@ -52,23 +55,49 @@ pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Fai
         return Err(fail(format!("has not answered within {} s; is the controller up?", DEADLINE.as_secs())));
     };
     let status = child.wait().map_err(|error| fail(error.to_string()))?;
-    let problem =
-        stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason was given").to_owned();
+    let unreached = stderr.lines().find(|line| UNREACHED.iter().any(|words| line.contains(words)));
+    if let Some(line) = unreached.filter(|_| !status.success()) {
+        let why = without_name(line, program);
+        return Err(fail(format!(
+            "{why}: run this on a login node of the cluster, and see that slurmctld is up there"
+        )));
+    }
+    let problem = stderr.lines().map(|line| without_name(line, program)).find(|line| !line.is_empty());
+    let problem = problem.unwrap_or("no reason was given").to_owned();
     Ok(Said { success: status.success(), stdout, problem })
 }
 
+/// A line of errors without the `NAME: error:` that it begins with.
+fn without_name<'a>(line: &'a str, program: &str) -> &'a str {
+    let line = line.trim();
+    let rest = line.strip_prefix(program).and_then(|rest| rest.strip_prefix(':')).unwrap_or(line).trim_start();
+    ["error:", "fatal:"].iter().find_map(|kind| rest.strip_prefix(kind)).unwrap_or(rest).trim_start()
+}
+
+/// Everything that comes out of the command, given that input.
+fn streams(child: &mut Child, input: &str) -> io::Result<(Receiver<String>, Receiver<String>)> {
+    if let Some(mut stdin) = child.stdin.take() {
+        let input = input.to_owned();
+        Builder::new().spawn(move || {
+            // Who does not read it all has said why.
+            let _ = stdin.write_all(input.as_bytes());
+        })?;
+    }
+    Ok((reader(child.stdout.take())?, reader(child.stderr.take())?))
+}
+
 /// Everything that comes from a stream, once it has ended.
-fn reader(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
+fn reader(stream: Option<impl Read + Send + 'static>) -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
-    std::thread::spawn(move || {
+    Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         if let Some(stream) = stream {
             // What was read before an error counts.
             let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
-    receiver
+    })?;
+    Ok(receiver)
 }
 
 /// Whether the process ends before the deadline.
@@ -89,4 +118,21 @@ fn end(child: &mut Child) {
     // It may have ended meanwhile.
     let _ = child.kill();
     let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_before_errors() {
+        let check = |line: &str, expected: &str| assert_eq!(without_name(line, "sbatch"), expected);
+        check(
+            "sbatch: error: Batch job submission failed: Invalid partition",
+            "Batch job submission failed: Invalid partition",
+        );
+        check(" sbatch: fatal: no source\n", "no source");
+        check("slurm_load_jobs error: Invalid job id", "slurm_load_jobs error: Invalid job id");
+        check("", "");
+    }
 }
