@@ -22,7 +22,7 @@ impl Rows {
     /// Scratch for every function of this module.
     pub(crate) fn scratch(self) -> Scratch {
         let sums = sweep::sum_scratch(self.rows, self.channels, 2);
-        Scratch { shared: sums.max(3 * self.channels) + self.channels, private: 0 }
+        Scratch { shared: sums.max(3 * self.channels) + self.channels, private: self.channels }
     }
 }
 
@@ -33,6 +33,7 @@ pub(crate) struct Moments {
     pub variance: Region<f32>,
 }
 
+#[derive(Clone, Copy)]
 struct Sum<E> {
     x: Region<E>,
 }
@@ -45,21 +46,26 @@ impl<E: Element> Terms<1> for Sum<E> {
     }
 }
 
-struct SquaredDeviations<E> {
+/// Deviations from some value of each channel, and their squares.
+#[derive(Clone, Copy)]
+struct Deviations<E> {
     x: Region<E>,
-    mean: Region<f32>,
+    from: Region<f32>,
 }
 
-impl<E: Element> Terms<1> for SquaredDeviations<E> {
+impl<E: Element> Terms<2> for Deviations<E> {
     #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 1] {
+    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let deviation = S::sub(E::load::<S>(self.x.at(index, S::LANES)), S::load(self.mean.at(channel, S::LANES)));
-            [S::mul(deviation, deviation)]
+            let deviation = S::sub(E::load::<S>(self.x.at(index, S::LANES)), S::load(self.from.at(channel, S::LANES)));
+            [deviation, S::mul(deviation, deviation)]
         }
     }
 }
+
+/// Rows whose mean a block takes deviations from.
+const PIVOT_ROWS: usize = 4;
 
 /// Sums `x` over rows: the gradient of a bias.
 ///
@@ -74,37 +80,55 @@ pub(crate) unsafe fn bias_backward<E: Element>(context: &mut Context, size: Rows
     }
 }
 
-/// Mean and biased variance of each channel. Every block takes its own mean and the squared deviations from it while
-/// its values are in cache; blocks are put together by Chan's formula, so that a large mean costs no accuracy.
+/// Mean and biased variance of each channel, in one pass over memory. A block adds up deviations, and their squares, from
+/// the mean of its first rows: that is among its values, so a large mean costs no accuracy. Blocks are put together by
+/// Chan's formula.
 ///
 /// # Safety
 /// Regions are valid, of `size`; `moments` is written.
 pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x: Region<E>, moments: Moments) {
     let Rows { rows, channels } = size;
     let (isa, partial, step) = (context.isa, context.shared, sweep::block_rows(channels));
-    let blocks = rows.div_ceil(step);
+    let (blocks, private) = (rows.div_ceil(step), &context.private);
     let count = |block: usize| step.min(rows - block * step);
-    context.pool.run(blocks, |block, _| {
-        let range = block * step..block * step + count(block);
-        let mean = partial.part(2 * block * channels, channels);
-        let squares = partial.part((2 * block + 1) * channels, channels);
-        // SAFETY: the caller's promise; each block has its own place.
+    context.pool.run(blocks, |block, thread| {
+        let (first, count) = (block * step, count(block));
+        let (pivot, sums) = (private[thread].part(0, channels), partial.part(2 * block * channels, 2 * channels));
+        // SAFETY: the caller's promise; each block has its own place, and each thread its own scratch.
         unsafe {
-            sweep::sum_block(isa, range.clone(), channels, &Sum { x }, mean);
-            let count = range.len() as f32;
-            mean.slice_mut(0, channels).iter_mut().for_each(|sum| *sum /= count);
-            sweep::sum_block(isa, range, channels, &SquaredDeviations { x, mean }, squares);
+            let pivots = count.min(PIVOT_ROWS);
+            sweep::sum_block(isa, first..first + pivots, channels, &Sum { x }, pivot);
+            pivot.slice_mut(0, channels).iter_mut().for_each(|sum| *sum /= pivots as f32);
+            sweep::sum_block(isa, first..first + count, channels, &Deviations { x, from: pivot }, sums);
+            // To the block's mean, and squared deviations from that.
+            let (means, squares) = sums.slice_mut(0, 2 * channels).split_at_mut(channels);
+            for ((mean, square), pivot) in means.iter_mut().zip(squares).zip(pivot.slice(0, channels)) {
+                let sum = *mean;
+                *square -= sum * sum / count as f32;
+                *mean = pivot + sum / count as f32;
+            }
         }
     });
     sweep::finish_blocks(&mut context.pool, channels, |range| {
-        for channel in range {
-            // SAFETY: blocks are complete and only read; each channel is written once.
+        // SAFETY: blocks are complete, and only read here.
+        let of = |block: usize, i: usize| unsafe {
+            partial.slice((2 * block + i) * channels + range.start, range.len()).iter().map(|&value| f64::from(value))
+        };
+        let (mut means, mut squares) = ([0.0f64; sweep::FINISH_CHANNELS], [0.0f64; sweep::FINISH_CHANNELS]);
+        for block in 0..blocks {
+            let count = count(block) as f64;
+            means.iter_mut().zip(of(block, 0)).for_each(|(sum, mean)| *sum += count * mean);
+        }
+        means.iter_mut().for_each(|mean| *mean /= rows as f64);
+        for block in 0..blocks {
+            let count = count(block) as f64;
+            for (((sum, mean), own), square) in squares.iter_mut().zip(&means).zip(of(block, 0)).zip(of(block, 1)) {
+                *sum += square + count * (own - mean).powi(2);
+            }
+        }
+        for ((mean, squares), channel) in means.into_iter().zip(squares).zip(range.clone()) {
+            // SAFETY: each channel is written once.
             unsafe {
-                let of = |block: usize, i: usize| f64::from(*partial.at((2 * block + i) * channels + channel, 1));
-                let sum: f64 = (0..blocks).map(|block| count(block) as f64 * of(block, 0)).sum();
-                let mean = sum / rows as f64;
-                let squares: f64 =
-                    (0..blocks).map(|block| of(block, 1) + count(block) as f64 * (of(block, 0) - mean).powi(2)).sum();
                 *moments.mean.at(channel, 1) = mean as f32;
                 *moments.variance.at(channel, 1) = (squares / rows as f64) as f32;
             }
@@ -114,6 +138,7 @@ pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x
 
 /// The forward up to the residual. Gradients compute by it what the rectifier saw, and get the same bits: it is the same
 /// operations on the same operands, and a channel is in a vector, or in the tail behind the vectors, in every pass.
+#[derive(Clone, Copy)]
 struct Affine<E> {
     x: Region<E>,
     mean: Region<f32>,
@@ -222,6 +247,7 @@ pub(crate) enum Gate<E> {
 }
 
 /// dy where the rectifier let the forward's result pass.
+#[derive(Clone, Copy)]
 struct Gated<E, R, const STORED: bool> {
     rectifier: PhantomData<R>,
     dy: Region<E>,
@@ -255,14 +281,14 @@ impl<E: Element, R: Rectify, const STORED: bool> Gated<E, R, STORED> {
             let dy = E::load::<S>(self.dy.at(index, S::LANES));
             match () {
                 () if !R::GATES => dy,
-                () if STORED => R::gate::<S>(dy, E::load::<S>(self.y.at(index, S::LANES))),
-                // Rounded as it was stored: in bf16 what is nearly 6 became 6, and denormal numbers 0.
-                () => R::gate::<S>(dy, E::rounded::<S>(R::apply::<S>(self.affine.at::<S>(index, channel)))),
+                () if STORED => R::gate::<S, E>(dy, E::load::<S>(self.y.at(index, S::LANES))),
+                () => R::gate::<S, E>(dy, self.affine.at::<S>(index, channel)),
             }
         }
     }
 }
 
+#[derive(Clone, Copy)]
 struct ReduceTerms<E, R, const STORED: bool> {
     dy: Gated<E, R, STORED>,
     x: Region<E>,

@@ -35,6 +35,10 @@ pub(crate) trait Element: Stored {
     const PER_WORD: usize;
     /// Zero.
     const ZERO: Self;
+    /// The greatest value that is stored as 0.
+    const UP_TO_ZERO: f32;
+    /// The least value that is stored as 6 or more.
+    const FROM_SIX: f32;
     /// `LANES` values. Safety as that of [`Simd::load`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
     /// `LANES` values, rounded. Safety as that of [`Simd::store`].
@@ -53,8 +57,6 @@ pub(crate) trait Element: Stored {
     /// # Safety
     /// As that of [`Element::words`].
     unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32);
-    /// What loading would give after storing: values rounded.
-    unsafe fn rounded<S: Simd>(v: S::V) -> S::V;
     /// The value.
     fn get(self) -> f32;
     /// The nearest element.
@@ -64,6 +66,8 @@ pub(crate) trait Element: Stored {
 impl Element for f32 {
     const PER_WORD: usize = 1;
     const ZERO: f32 = 0.0;
+    const UP_TO_ZERO: f32 = 0.0;
+    const FROM_SIX: f32 = 6.0;
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const f32) -> S::V {
         // SAFETY: the caller's promise.
@@ -94,10 +98,6 @@ impl Element for f32 {
         unsafe { Self::words::<S>(rows, count, to) }
     }
     #[inline(always)]
-    unsafe fn rounded<S: Simd>(v: S::V) -> S::V {
-        v
-    }
-    #[inline(always)]
     fn get(self) -> f32 {
         self
     }
@@ -110,6 +110,10 @@ impl Element for f32 {
 impl Element for Bf16 {
     const PER_WORD: usize = 2;
     const ZERO: Bf16 = Bf16::from_bits(0);
+    /// The greatest denormal number.
+    const UP_TO_ZERO: f32 = f32::from_bits(0x007f_ffff);
+    /// The middle between 6 and the number below it, which goes to the even one.
+    const FROM_SIX: f32 = 6.0 - 1.0 / 64.0;
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const Bf16) -> S::V {
         // SAFETY: the caller's promise.
@@ -159,11 +163,6 @@ impl Element for Bf16 {
                 i += 1;
             }
         }
-    }
-    #[inline(always)]
-    unsafe fn rounded<S: Simd>(v: S::V) -> S::V {
-        // SAFETY: the caller's promise. The upper half of a word is what the value is in f32.
-        unsafe { S::pair(S::splat(0.0), v) }
     }
     #[inline(always)]
     fn get(self) -> f32 {

@@ -56,7 +56,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
     let pooled = PoolShape { batch, input: [height, width, channels], output: [height + 1, width + 1] };
     let small = batch * (height + 1) * (width + 1) * channels;
     let (maximum, average) = (Maximum::new(pooled, &window), Average::window(pooled, &window));
-    let table = NormalizeTable::new(&[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4]).unwrap();
+    let table = NormalizeTable::<E>::new(&[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4]).unwrap();
     let bytes: Vec<u8> = (0..3 * rows).map(|i| (i * 37 % 256) as u8).collect();
     let samples: Vec<i64> = (0..batch as i64).collect();
     let layer = Dropout { key: [1, 2], probability: 0.3 };

@@ -17,12 +17,12 @@ const TASK_VALUES: usize = 1 << 14;
 
 /// `(x / 255 - mean) / deviation` for every byte value and channel, of which there are at most three.
 #[derive(Clone, Debug)]
-pub(crate) struct NormalizeTable {
-    values: Box<[[f32; 3]; 256]>,
+pub(crate) struct NormalizeTable<E> {
+    values: Box<[[E; 3]; 256]>,
     channels: usize,
 }
 
-impl NormalizeTable {
+impl<E: Element> NormalizeTable<E> {
     /// The table of [`normalize`]; `None` unless there are as many deviations as means, one or three.
     pub(crate) fn new(mean: &[f32], deviation: &[f32]) -> Option<Self> {
         let channels = mean.len();
@@ -31,7 +31,7 @@ impl NormalizeTable {
         }
         // What a table for one channel holds at the others is never read.
         let value = |byte: usize, c: usize| (byte as f32 / 255.0 - mean[c % channels]) / deviation[c % channels];
-        let values = Box::new(std::array::from_fn(|byte| std::array::from_fn(|c| value(byte, c))));
+        let values = Box::new(std::array::from_fn(|byte| std::array::from_fn(|c| E::of(value(byte, c)))));
         Some(NormalizeTable { values, channels })
     }
 }
@@ -40,7 +40,12 @@ impl NormalizeTable {
 ///
 /// # Safety
 /// Regions are valid, of as many pixels; `y` has the table's channels and is written.
-pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, table: &NormalizeTable, x: Region<u8>, y: Region<E>) {
+pub(crate) unsafe fn normalize<E: Element>(
+    context: &mut Context,
+    table: &NormalizeTable<E>,
+    x: Region<u8>,
+    y: Region<E>,
+) {
     let NormalizeTable { values, channels } = table;
     let pixels = x.len() / 3;
     let step = TASK_VALUES / 3;
@@ -51,11 +56,11 @@ pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, table: &Normal
         let (from, to) = unsafe { (x.slice(3 * first, 3 * count), y.slice_mut(channels * first, channels * count)) };
         let from = from.as_chunks::<3>().0.iter();
         if *channels == 1 {
-            from.zip(to).for_each(|(from, to)| *to = E::of(values[usize::from(from[0])][0]));
+            from.zip(to).for_each(|(from, to)| *to = values[usize::from(from[0])][0]);
             return;
         }
         for (from, to) in from.zip(to.as_chunks_mut::<3>().0) {
-            *to = std::array::from_fn(|c| E::of(values[usize::from(from[c])][c]));
+            *to = std::array::from_fn(|c| values[usize::from(from[c])][c]);
         }
     });
 }
@@ -100,7 +105,7 @@ impl<E: Element, R: Rectify> Pass for Gate<E, R> {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let dx = R::gate::<S>(E::load::<S>(self.dy.at(index, n)), E::load::<S>(self.y.at(index, n)));
+            let dx = R::gate::<S, E>(E::load::<S>(self.dy.at(index, n)), E::load::<S>(self.y.at(index, n)));
             E::store::<S>(self.dx.at(index, n), dx);
         }
     }

@@ -25,8 +25,8 @@ fn normalize_is_a_table() {
         let expected: Vec<f64> = values.map(|(i, &byte)| channel(i, byte)).collect();
         assert_near("normalize", &y, &expected, 1e-6);
     }
-    assert!(NormalizeTable::new(&mean[..2], &deviation[..2]).is_none());
-    assert!(NormalizeTable::new(&mean[..1], &deviation).is_none());
+    assert!(NormalizeTable::<f32>::new(&mean[..2], &deviation[..2]).is_none());
+    assert!(NormalizeTable::<f32>::new(&mean[..1], &deviation).is_none());
 }
 
 #[test]

@@ -100,8 +100,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn relu(a: Self::V) -> Self::V;
     /// `limit` where `a > limit`; NaN stays.
     unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
-    /// `a` where `gate > 0`, else 0.
-    unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V;
+    /// `a` where `gate > limit`, else 0.
+    unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V;
     /// `a` where the bytes from `p` on are `byte`, else 0.
     unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V;
     /// `LANES` values of bf16.
@@ -211,8 +211,8 @@ macro_rules! array_simd {
                 std::array::from_fn(|i| if a[i] > limit[i] { limit[i] } else { a[i] })
             }
             #[inline(always)]
-            unsafe fn where_positive(a: Self::V, gate: Self::V) -> Self::V {
-                std::array::from_fn(|i| if gate[i] > 0.0 { a[i] } else { 0.0 })
+            unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V {
+                std::array::from_fn(|i| if gate[i] > limit[i] { a[i] } else { 0.0 })
             }
             #[inline(always)]
             unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V {
@@ -298,7 +298,7 @@ mod tests {
                 unsafe {
                     let (a, b) = (S::load(chunk.as_ptr()), S::load(chunk.as_ptr().add(1)));
                     let sum = S::add(S::sub(a, b), S::div(S::mul(a, b), S::splat(3.0)));
-                    let value = S::mul_add(S::where_positive(sum, b), S::relu(a), S::sqrt(S::mul(a, a)));
+                    let value = S::mul_add(S::where_above(sum, b, a), S::relu(a), S::sqrt(S::mul(a, a)));
                     S::store(out.as_mut_ptr(), value);
                 }
                 self.1.extend(&out);

@@ -1,25 +1,30 @@
 //! What a pass applies last: nothing, or a rectifier, whose gradient is known from its result.
 
+use crate::element::Element;
 use crate::isa::Simd;
 
 /// The ceiling of a ReLU6.
 const SIX: f32 = 6.0;
 
 /// A rectifier as a type, so that loops hold no decisions. Methods as those of [`Simd`], under the same conditions.
-pub(crate) trait Rectify: Sync + 'static {
+pub(crate) trait Rectify: Copy + Sync + 'static {
     /// Whether [`Rectify::gate`] looks at the result.
     const GATES: bool;
     /// The result.
     unsafe fn apply<S: Simd>(x: S::V) -> S::V;
-    /// `dy` where the result `y` let it pass, else 0.
-    unsafe fn gate<S: Simd>(dy: S::V, y: S::V) -> S::V;
+    /// `dy` where the result, once stored as `E`, lets it pass, else 0. `y` is the stored result, or what [`Rectify::apply`]
+    /// was given: where the limits are those of what rounds to 0 and to 6, both say the same.
+    unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V;
 }
 
 /// No rectifier.
+#[derive(Clone, Copy)]
 pub(crate) struct Identity;
 /// `max(x, 0)`.
+#[derive(Clone, Copy)]
 pub(crate) struct Relu;
 /// `min(max(x, 0), 6)`.
+#[derive(Clone, Copy)]
 pub(crate) struct Relu6;
 
 impl Rectify for Identity {
@@ -29,7 +34,7 @@ impl Rectify for Identity {
         x
     }
     #[inline(always)]
-    unsafe fn gate<S: Simd>(dy: S::V, _: S::V) -> S::V {
+    unsafe fn gate<S: Simd, E: Element>(dy: S::V, _: S::V) -> S::V {
         dy
     }
 }
@@ -42,9 +47,9 @@ impl Rectify for Relu {
         unsafe { S::relu(x) }
     }
     #[inline(always)]
-    unsafe fn gate<S: Simd>(dy: S::V, y: S::V) -> S::V {
+    unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { S::where_positive(dy, y) }
+        unsafe { S::where_above(dy, y, S::splat(E::UP_TO_ZERO)) }
     }
 }
 
@@ -56,9 +61,9 @@ impl Rectify for Relu6 {
         unsafe { S::at_most(S::relu(x), S::splat(SIX)) }
     }
     #[inline(always)]
-    unsafe fn gate<S: Simd>(dy: S::V, y: S::V) -> S::V {
+    unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V {
         // SAFETY: the caller's promise.
-        unsafe { S::where_positive(S::where_positive(dy, y), S::sub(S::splat(SIX), y)) }
+        unsafe { S::where_above(S::where_above(dy, y, S::splat(E::UP_TO_ZERO)), S::splat(E::FROM_SIX), y) }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::scratch::Context;
 /// Values per task of an element-wise pass.
 const TASK_VALUES: usize = 1 << 14;
 /// Channels per task when partial sums are added.
-const FINISH_CHANNELS: usize = 64;
+pub(crate) const FINISH_CHANNELS: usize = 64;
 
 /// What is done at each element.
 pub(crate) trait Pass: Sync {
@@ -81,7 +81,7 @@ pub(crate) unsafe fn flat<P: Pass>(context: &mut Context, len: usize, pass: &P) 
 }
 
 /// What is summed over all rows: `N` terms at each element.
-pub(crate) trait Terms<const N: usize>: Sync {
+pub(crate) trait Terms<const N: usize>: Copy + Sync {
     /// The terms of the `LANES` elements from `index` on, which have the channels from `channel` on.
     ///
     /// # Safety
@@ -99,15 +99,15 @@ pub(crate) fn sum_scratch(rows: usize, channels: usize, sums: usize) -> usize {
     rows.div_ceil(block_rows(channels)) * sums * channels
 }
 
-struct SumBlock<'a, T, const N: usize> {
-    terms: &'a T,
+struct SumBlock<T, const N: usize> {
+    terms: T,
     rows: Range<usize>,
     channels: usize,
     sums: Region<f32>,
 }
 
 /// Adds terms of a block's rows to sums `[N][channels]`, four rows at a time.
-impl<const N: usize, T: Terms<N>> Kernel for SumBlock<'_, T, N> {
+impl<const N: usize, T: Terms<N>> Kernel for SumBlock<T, N> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.channels;
@@ -132,7 +132,7 @@ impl<const N: usize, T: Terms<N>> Kernel for SumBlock<'_, T, N> {
     }
 }
 
-impl<const N: usize, T: Terms<N>> SumBlock<'_, T, N> {
+impl<const N: usize, T: Terms<N>> SumBlock<T, N> {
     #[inline(always)]
     unsafe fn add<S: Simd>(&self, row: usize, four: bool, channel: usize) {
         let index = row * self.channels + channel;
@@ -167,7 +167,7 @@ pub(crate) unsafe fn sum_block<const N: usize, T: Terms<N>>(
     sums: Region<f32>,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { dispatch(isa, SumBlock { terms, rows, channels, sums }) }
+    unsafe { dispatch(isa, SumBlock { terms: *terms, rows, channels, sums }) }
 }
 
 /// Sums terms over `rows` rows of `channels`, and hands `finish` each channel with its sums.

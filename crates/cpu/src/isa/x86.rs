@@ -94,9 +94,9 @@ macro_rules! x86_simd {
                 unsafe { $min(limit, a) }
             }
             #[inline(always)]
-            unsafe fn where_positive(a: $v, gate: $v) -> $v {
+            unsafe fn where_above(a: $v, gate: $v, limit: $v) -> $v {
                 // SAFETY: see above.
-                unsafe { $gate(a, gate) }
+                unsafe { $gate(a, gate, limit) }
             }
             #[inline(always)]
             unsafe fn where_byte(a: $v, p: *const u8, byte: u8) -> $v {
@@ -148,24 +148,25 @@ fn loaded(mut a: __m512) -> __m512 {
 }
 
 #[inline(always)]
-unsafe fn gate_512(a: __m512, gate: __m512) -> __m512 {
+unsafe fn gate_512(a: __m512, gate: __m512, limit: __m512) -> __m512 {
     // SAFETY: called by the level's methods only.
     unsafe {
         let a = loaded(a);
-        _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_ps()), a)
+        _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, limit), a)
     }
 }
 
 #[inline(always)]
-unsafe fn gate_256(a: __m256, gate: __m256) -> __m256 {
+unsafe fn gate_256(a: __m256, gate: __m256, limit: __m256) -> __m256 {
     // SAFETY: called by the level's methods only.
-    unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps()), a) }
+    unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, limit), a) }
 }
 
 #[inline(always)]
 unsafe fn where_byte_512(a: __m512, p: *const u8, byte: u8) -> __m512 {
     // SAFETY: called by the level's methods only.
     unsafe {
+        let a = loaded(a);
         let equal = _mm_cmpeq_epi8_mask(_mm_loadu_si128(p.cast()), _mm_set1_epi8(byte.cast_signed()));
         _mm512_maskz_mov_ps(equal, a)
     }
