@@ -136,12 +136,17 @@ impl Element for Bf16 {
     }
     #[inline(always)]
     unsafe fn words<S: Simd>([low, high]: [*const Bf16; 2], count: usize, to: *mut f32) {
-        let mut i = 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; the last vector overlaps the one before, and leaves none of the rows.
         unsafe {
+            let at = |i: usize| S::store(to.add(i), S::interleave(low.add(i).cast(), high.add(i).cast()));
+            let mut i = 0;
             while i + S::LANES <= count {
-                S::store(to.add(i), S::interleave(low.add(i).cast(), high.add(i).cast()));
+                at(i);
                 i += S::LANES;
+            }
+            if i < count && count >= S::LANES {
+                at(count - S::LANES);
+                return;
             }
             while i < count {
                 Scalar::store(to.add(i), Scalar::interleave(low.add(i).cast(), high.add(i).cast()));

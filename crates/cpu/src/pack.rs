@@ -137,27 +137,50 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         [y, x]
     }
 
+    /// The pixel of the source that a point stands for.
+    #[inline(always)]
+    fn pixel(&self, point: Point) -> [isize; 2] {
+        [(point.y * self.step[0]) as isize, (point.x * self.step[1]) as isize]
+    }
+
+    /// Whether all runs of a point stay inside the map; `inside` as [`PackRows::inside`] says.
+    #[inline(always)]
+    fn is_inside(&self, inside: &[Range<isize>; 2], point: Point) -> bool {
+        let [y, x] = self.pixel(point);
+        inside[0].contains(&y) && inside[1].contains(&x)
+    }
+
+    /// Where a channel of a pixel inside the map lies.
+    #[inline(always)]
+    fn value(&self, image: usize, [y, x]: [isize; 2], channel: usize) -> usize {
+        let Map { height, width, channels, first, .. } = self.source;
+        let pixel = ((image * height) as isize + y) * width as isize + x;
+        (pixel * channels as isize + (first + channel) as isize) as usize
+    }
+
+    /// Where a point's run begins that stays inside the map.
+    #[inline(always)]
+    fn start(&self, point: Point, run: &Run) -> usize {
+        let [y, x] = self.pixel(point);
+        self.value(point.image, [y + run.dy, x + run.dx], run.skip)
+    }
+
     /// Packs the row of a point; `inside` as [`PackRows::inside`] says.
     #[inline(always)]
     unsafe fn row<S: Simd>(&self, inside: &[Range<isize>; 2], point: Point, mut out: *mut P) {
-        let Map { data, height, width, channels, first } = self.source;
-        let (y, x) = ((point.y * self.step[0]) as isize, (point.x * self.step[1]) as isize);
-        let value = |y: isize, x: isize, channel: usize| {
-            (((point.image * height) as isize + y) * width as isize + x) * channels as isize
-                + (first + channel) as isize
-        };
+        let Map { data, height, width, channels, .. } = self.source;
         // Most pixels need no look at borders; where runs are short, that look costs as much as the copy.
-        if inside[0].contains(&y) && inside[1].contains(&x) {
+        if self.is_inside(inside, point) {
             for run in self.runs {
-                let from = value(y + run.dy, x + run.dx, run.skip) as usize;
                 // SAFETY: the run lies inside the map, and `out` holds it.
                 unsafe {
-                    copy::<S, E, P>(data.at(from, run.len), out, run.len);
+                    copy::<S, E, P>(data.at(self.start(point, run), run.len), out, run.len);
                     out = out.add(run.len);
                 }
             }
             return;
         }
+        let [y, x] = self.pixel(point);
         for run in self.runs {
             let (y, x) = (y + run.dy, x + run.dx);
             // Values left of the map and values up to its right edge, by whole pixels.
@@ -172,7 +195,7 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
                     std::ptr::write_bytes(out.add(high), 0, run.len - high);
                 }
                 if high > low {
-                    let from = value(y, x, run.skip + low) as usize;
+                    let from = self.value(point.image, [y, x], run.skip + low);
                     copy::<S, E, P>(data.at(from, high - low), out.add(low), high - low);
                 }
                 out = out.add(run.len);
@@ -208,6 +231,22 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
         }
         let gathered = [0, rows.stride].map(|start| rows.out.at(start, self.columns));
         for (word, first) in (0..rows.points.len()).step_by(E::PER_WORD).enumerate() {
+            let mut pair = [point; 2];
+            rows.lattice.advance(&mut pair[1]);
+            if first + 1 < rows.points.len() && pair.iter().all(|point| rows.is_inside(&inside, *point)) {
+                let mut out = self.out.at(word * self.stride, self.columns);
+                for run in rows.runs {
+                    let from = pair.map(|point| rows.source.data.at(rows.start(point, run), run.len).cast_const());
+                    // SAFETY: the run lies inside the map for both points, and the output holds it.
+                    unsafe {
+                        E::words::<S>(from, run.len, out);
+                        out = out.add(run.len);
+                    }
+                }
+                point = pair[1];
+                rows.lattice.advance(&mut point);
+                continue;
+            }
             for (half, at) in (first..first + E::PER_WORD).enumerate() {
                 // SAFETY: the gathered rows and the output are the caller's, of as many columns.
                 unsafe {

@@ -237,8 +237,19 @@ unsafe fn pair_512(low: __m512, high: __m512) -> __m512 {
 unsafe fn interleave_512(low: *const u16, high: *const u16) -> __m512 {
     // SAFETY: called by the level's methods only.
     unsafe {
-        let widen = |p: *const u16| _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-        _mm512_castsi512_ps(_mm512_or_si512(widen(low), _mm512_slli_epi32::<16>(widen(high))))
+        let load = |p: *const u16| _mm512_castsi256_si512(_mm256_loadu_si256(p.cast()));
+        // Half-word 32 + i is value i of the second operand.
+        let order: [u16; 32] = const {
+            let mut order = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                order[i as usize] = i / 2 + 32 * (i % 2);
+                i += 1;
+            }
+            order
+        };
+        let order = _mm512_loadu_si512(order.as_ptr().cast());
+        _mm512_castsi512_ps(_mm512_permutex2var_epi16(load(low), order, load(high)))
     }
 }
 
