@@ -6,6 +6,7 @@ use super::*;
 use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
 use crate::rectify::plain;
+use crate::statistics::statistics;
 use crate::test_support::{assert_near, available, noise};
 
 fn wide(values: &[f32]) -> Vec<f64> {

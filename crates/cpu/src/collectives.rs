@@ -3,10 +3,10 @@
 use enmasse_comm::{Group, tree_fold};
 use enmasse_device::DeviceError;
 
-use crate::batch_norm::Moments;
 use crate::instruction::Machine;
 use crate::region::Region;
 use crate::scratch::Scratch;
+use crate::statistics::Moments;
 
 type F32 = Region<f32>;
 

@@ -5,7 +5,7 @@ use enmasse_graph::{Conv2d, Rectifier, Window};
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch_norm::{self, Forward, Gate, Gradient, Moments, Rows};
+use crate::batch_norm::{self, Forward, Gate, Gradient, Rows};
 use crate::conv::{ConvShape, Grouped, GroupedGradient, Start};
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::guard::{Edge, Guarded, GuardedContext};
@@ -13,6 +13,7 @@ use crate::isa::Isa;
 use crate::pooling::{Average, Maximum, PoolShape};
 use crate::region::Region;
 use crate::scratch::Scratch;
+use crate::statistics::{self, Moments};
 use crate::test_support::{available, noise};
 
 /// What kernels made: maps, which are rounded to how they are stored, and values that are always f32.
@@ -110,7 +111,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
     });
     out!(value "statistics" [mean: channels, variance: channels] {
         let moments = Moments { mean: Region::of_mut(&mut mean), variance: Region::of_mut(&mut variance) };
-        batch_norm::statistics(context, size, x, moments)
+        statistics::statistics(context, size, x, moments)
     });
     for residual in [None, Some(res)] {
         out!(map "batch norm" [out: n] {

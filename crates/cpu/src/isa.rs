@@ -147,6 +147,32 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     }
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// How far ahead of its loads a loop over memory asks for it, in bytes.
+const AHEAD: usize = 8192;
+
+/// Asks for the `bytes` bytes from `p` on, which are used soon. There need not be memory.
+///
+/// Arithmetic between loads keeps a core from having as many of them under way as memory could serve.
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..bytes.div_ceil(LINE) {
+        // SAFETY: the instruction is in every processor of this kind, and does not fault.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                p.cast::<i8>().wrapping_add(LINE * line),
+            )
+        };
+    }
+}
+
+/// Values of a type that lie between a load and what is asked for then.
+pub(crate) const fn values_ahead<T>() -> usize {
+    AHEAD / std::mem::size_of::<T>()
+}
+
 /// The nearest bf16; denormal numbers become 0.
 #[inline(always)]
 fn round(value: f32) -> u16 {

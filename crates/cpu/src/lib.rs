@@ -51,6 +51,7 @@ mod program;
 mod rectify;
 mod region;
 mod scratch;
+mod statistics;
 mod sweep;
 #[cfg(test)]
 mod test_support;

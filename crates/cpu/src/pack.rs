@@ -1,11 +1,14 @@
 //! Copies into the orders that the matrix product reads: rows of gathered pixels, and panels of weights or gradients.
 
-use std::marker::PhantomData;
+mod weights;
+
 use std::ops::Range;
+
+pub(crate) use weights::{PackWeights, WeightPanels};
 
 use crate::element::{Element, copy};
 use crate::gemm::WIDEST_PANEL;
-use crate::isa::{Kernel, Simd};
+use crate::isa::{Kernel, Simd, values_ahead};
 use crate::region::Region;
 
 /// A tensor `[batch, height, width, channels]`, of which the channels from `first` on are used (a group).
@@ -16,6 +19,15 @@ pub(crate) struct Map<E> {
     pub width: usize,
     pub channels: usize,
     pub first: usize,
+}
+
+impl<E> Map<E> {
+    /// Values from a pixel to another some way behind it, of those `step` apart.
+    #[inline(always)]
+    fn ahead(&self, step: usize) -> usize {
+        let values = step * self.channels;
+        values_ahead::<E>().div_ceil(values) * values
+    }
 }
 
 /// The pixels of a regular lattice over every image of a batch, in row-major order. Lattice point (y, x) stands for the
@@ -137,6 +149,13 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         [y, x]
     }
 
+    /// Values from what a run reads to what it is to ask for. Where there are several runs, most of what they read was
+    /// read before.
+    #[inline(always)]
+    fn ahead(&self) -> Option<usize> {
+        (self.runs.len() == 1).then(|| self.source.ahead(self.step[1]))
+    }
+
     /// The pixel of the source that a point stands for.
     #[inline(always)]
     fn pixel(&self, point: Point) -> [isize; 2] {
@@ -171,7 +190,11 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         let Map { data, height, width, channels, .. } = self.source;
         // Most pixels need no look at borders; where runs are short, that look costs as much as the copy.
         if self.is_inside(inside, point) {
+            let ahead = self.ahead();
             for run in self.runs {
+                if let Some(ahead) = ahead {
+                    data.prefetch(self.start(point, run), ahead, run.len);
+                }
                 // SAFETY: the run lies inside the map, and `out` holds it.
                 unsafe {
                     copy::<S, E, P>(data.at(self.start(point, run), run.len), out, run.len);
@@ -235,7 +258,11 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
             rows.lattice.advance(&mut pair[1]);
             if first + 1 < rows.points.len() && pair.iter().all(|point| rows.is_inside(&inside, *point)) {
                 let mut out = self.out.at(word * self.stride, self.columns);
+                let ahead = rows.ahead();
                 for run in rows.runs {
+                    if let Some(ahead) = ahead {
+                        pair.iter().for_each(|&p| rows.source.data.prefetch(rows.start(p, run), ahead, run.len));
+                    }
                     let from = pair.map(|point| rows.source.data.at(rows.start(point, run), run.len).cast_const());
                     // SAFETY: the run lies inside the map for both points, and the output holds it.
                     unsafe {
@@ -282,7 +309,7 @@ impl<E: Element> Kernel for PackPixelPanels<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Map { data, height, width, channels, first } = self.source;
-        let zeros = [E::ZERO; WIDEST_PANEL];
+        let (zeros, ahead) = ([E::ZERO; WIDEST_PANEL], self.source.ahead(1));
         let mut point = self.lattice.point(self.points.start);
         let mut left = self.points.len();
         for row in 0..left.div_ceil(E::PER_WORD) {
@@ -299,7 +326,10 @@ impl<E: Element> Kernel for PackPixelPanels<'_, E> {
                 let n = (self.columns.end - column).min(self.width);
                 let out = self.out.at(panel * self.panel + row * self.width, self.width);
                 let values = |pixel: Option<usize>| match pixel {
-                    Some(pixel) => data.at(pixel + column, n).cast_const(),
+                    Some(pixel) => {
+                        data.prefetch(pixel + column, ahead, n);
+                        data.at(pixel + column, n).cast_const()
+                    }
                     None => zeros.as_ptr(),
                 };
                 // SAFETY: `n` values of the pixels, and a row of the panel.
@@ -328,160 +358,5 @@ pub(crate) unsafe fn pad_copy<S: Simd>(from: *const f32, to: *mut f32, n: usize,
     unsafe {
         copy::<S, f32, f32>(from, to, n);
         fill(to, n, width);
-    }
-}
-
-/// How stored weights `[tap][inputs][outputs]` become panels `[panel][words of the depth][width]` of one group's B.
-#[derive(Clone, Debug)]
-pub(crate) struct WeightPanels {
-    /// Which stored tap is at each packed position.
-    pub order: Vec<usize>,
-    /// Inputs per group, as stored.
-    pub inputs: usize,
-    /// Outputs of all groups.
-    pub outputs: usize,
-    /// Number of groups.
-    pub groups: usize,
-    /// The depth runs over outputs and the columns over inputs: the gradient of the input.
-    pub transposed: bool,
-    /// Columns of a panel.
-    pub width: usize,
-    /// Values of the depth in a word.
-    pub per_word: usize,
-}
-
-/// Words of a panel's depth that are packed at a time: each stored line that a transposition reads stays in the
-/// first-level cache meanwhile.
-const PACK_WORDS: usize = 16;
-
-impl WeightPanels {
-    fn group_outputs(&self) -> usize {
-        self.outputs / self.groups
-    }
-
-    /// Depth values per tap.
-    pub(crate) fn depth_per_tap(&self) -> usize {
-        if self.transposed { self.group_outputs() } else { self.inputs }
-    }
-
-    /// Depth values of all taps.
-    fn depth(&self) -> usize {
-        self.order.len() * self.depth_per_tap()
-    }
-
-    /// Words of the depth, the last of which may be filled up with zeros.
-    fn words(&self) -> usize {
-        self.depth().div_ceil(self.per_word)
-    }
-
-    /// Columns of a group's B.
-    pub(crate) fn columns(&self) -> usize {
-        if self.transposed { self.inputs } else { self.group_outputs() }
-    }
-
-    /// Words between panels.
-    pub(crate) fn panel(&self) -> usize {
-        self.words() * self.width
-    }
-
-    /// Panels per group.
-    pub(crate) fn panels(&self) -> usize {
-        self.columns().div_ceil(self.width)
-    }
-
-    /// Words of all panels of all groups.
-    pub(crate) fn len(&self) -> usize {
-        self.groups * self.panels() * self.panel()
-    }
-
-    /// Pieces of a panel that can be packed independently.
-    fn pieces(&self) -> usize {
-        self.words().div_ceil(PIECE_WORDS)
-    }
-
-    /// Pieces of all panels.
-    pub(crate) fn tasks(&self) -> usize {
-        self.groups * self.panels() * self.pieces()
-    }
-
-    /// Where the weights of a depth begin, of a group's first column.
-    #[inline(always)]
-    fn place(&self, depth: usize, group: usize) -> usize {
-        let (tap, k) = (self.order[depth / self.depth_per_tap()], depth % self.depth_per_tap());
-        let row = tap * self.inputs * self.outputs + group * self.group_outputs();
-        if self.transposed { row + k } else { row + k * self.outputs }
-    }
-}
-
-/// Words of a panel's depth in a piece.
-const PIECE_WORDS: usize = 256;
-
-/// Packs one piece of [`WeightPanels`].
-pub(crate) struct PackWeights<'a, P> {
-    pub panels: &'a WeightPanels,
-    pub weights: Region<f32>,
-    pub out: Region<f32>,
-    pub task: usize,
-    pub element: PhantomData<P>,
-}
-
-impl<P: Element> Kernel for PackWeights<'_, P> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let p = self.panels;
-        let (piece, rest) = (self.task % p.pieces(), self.task / p.pieces());
-        let (group, panel) = (rest / p.panels(), rest % p.panels());
-        let column = panel * p.width;
-        let columns = (p.columns() - column).min(p.width);
-        let words = piece * PIECE_WORDS..p.words().min((piece + 1) * PIECE_WORDS);
-        let zeros = [0.0; WIDEST_PANEL];
-        // The transposed weights of some depths, `[depth][width]`.
-        let mut block = [0.0f32; 2 * PACK_WORDS * WIDEST_PANEL];
-        for first in words.clone().step_by(PACK_WORDS) {
-            let end = words.end.min(first + PACK_WORDS);
-            if p.transposed {
-                // SAFETY: columns and depths of the weights.
-                unsafe {
-                    self.transpose(
-                        first * P::PER_WORD..p.depth().min(end * P::PER_WORD),
-                        group,
-                        column,
-                        columns,
-                        &mut block,
-                    )
-                }
-            }
-            for word in first..end {
-                let row = |half: usize| {
-                    let depth = word * P::PER_WORD + half;
-                    match () {
-                        () if depth >= p.depth() => zeros.as_ptr(),
-                        () if p.transposed => block[(depth - first * P::PER_WORD) * WIDEST_PANEL..].as_ptr(),
-                        () => self.weights.at(p.place(depth, group) + column, columns).cast_const(),
-                    }
-                };
-                let out = self.out.at(rest * p.panel() + word * p.width, p.width);
-                // SAFETY: rows have as many values as there are columns, and the output is this task's.
-                unsafe {
-                    P::rounded_words::<S>([row(0), row(P::PER_WORD - 1)], columns, out);
-                    fill(out, columns, p.width);
-                }
-            }
-        }
-    }
-}
-
-impl<P: Element> PackWeights<'_, P> {
-    /// Copies the weights of some depths, which lie along the stored lines, to rows of `WIDEST_PANEL` columns.
-    #[inline(always)]
-    unsafe fn transpose(&self, depths: Range<usize>, group: usize, column: usize, columns: usize, block: &mut [f32]) {
-        let p = self.panels;
-        for (row, depth) in block.chunks_exact_mut(WIDEST_PANEL).zip(depths) {
-            let start = p.place(depth, group);
-            for (j, to) in row[..columns].iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                *to = unsafe { *self.weights.at(start + (column + j) * p.outputs, 1) };
-            }
-        }
     }
 }

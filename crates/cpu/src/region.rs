@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::isa::prefetch;
+
 /// A piece of memory of `len` values of type T, which outlives its users by the program's construction.
 pub(crate) struct Region<T> {
     start: *mut T,
@@ -60,6 +62,12 @@ impl<T> Region<T> {
         debug_assert!(index + count <= self.len, "{index} + {count} of {}", self.len);
         // `wrapping_add` keeps this function safe; the access behind it is what needs care.
         self.start.wrapping_add(index)
+    }
+
+    /// Asks for `count` values that begin `ahead` behind `index`, which need not be in the region.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, index: usize, ahead: usize, count: usize) {
+        prefetch(self.start.wrapping_add(index + ahead), count * std::mem::size_of::<T>());
     }
 
     /// `count` values from `index` on, to read.

@@ -87,6 +87,9 @@ pub(crate) trait Terms<const N: usize>: Copy + Sync {
     /// # Safety
     /// The memory read is valid. `#[inline(always)]`.
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; N];
+
+    /// Asks for what comes behind `count` elements from `index` on. `#[inline(always)]`.
+    fn prefetch(&self, index: usize, count: usize);
 }
 
 /// Rows per block of a sum: some ten thousand values, which stay in the second-level cache for a second look.
@@ -119,6 +122,10 @@ impl<const N: usize, T: Terms<N>> Kernel for SumBlock<T, N> {
                 let four = row + 4 <= self.rows.end;
                 let mut channel = 0;
                 while channel + S::LANES <= channels {
+                    if four {
+                        // Four rows lie one behind the other.
+                        self.terms.prefetch(row * channels + 4 * channel, 4 * S::LANES);
+                    }
                     self.add::<S>(row, four, channel);
                     channel += S::LANES;
                 }

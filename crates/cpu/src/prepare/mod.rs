@@ -13,7 +13,7 @@ use enmasse_graph::{Arena, NormStatistics, Op, Phase, Plan};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
 
-use crate::batch_norm::{self, Forward, Moments};
+use crate::batch_norm::{self, Forward};
 use crate::collectives;
 use crate::element::Element;
 use crate::elementwise::{self, Dropout, NormalizeTable};
@@ -25,6 +25,7 @@ use crate::pooling::{Average, Maximum};
 use crate::program::KernelOptions;
 use crate::region::Region;
 use crate::scratch::Scratch;
+use crate::statistics::{self, Moments};
 use operand::Operand;
 
 /// A plan ready to run.
@@ -110,7 +111,7 @@ impl<'a> Preparation<'a> {
             Op::BatchNormStatistics => {
                 let moments = Moments { mean: o.output(0)?, variance: o.output(1)? };
                 let (size, x) = (o.rows(0)?, o.input::<E>(0)?);
-                kernel!(size.scratch(), c => batch_norm::statistics(c, size, x, moments))
+                kernel!(size.scratch(), c => statistics::statistics(c, size, x, moments))
             }
             &Op::BatchNormNormalize { epsilon, rectifier, .. } => {
                 let (moments, weight, bias, residual) = (o.moments(1)?, o.input(3)?, o.input(4)?, o.optional(5)?);

@@ -1,0 +1,165 @@
+//! Panels of stored weights.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::fill;
+use crate::element::Element;
+use crate::gemm::WIDEST_PANEL;
+use crate::isa::{Kernel, Simd};
+use crate::region::Region;
+
+/// How stored weights `[tap][inputs][outputs]` become panels `[panel][words of the depth][width]` of one group's B.
+#[derive(Clone, Debug)]
+pub(crate) struct WeightPanels {
+    /// Which stored tap is at each packed position.
+    pub order: Vec<usize>,
+    /// Inputs per group, as stored.
+    pub inputs: usize,
+    /// Outputs of all groups.
+    pub outputs: usize,
+    /// Number of groups.
+    pub groups: usize,
+    /// The depth runs over outputs and the columns over inputs: the gradient of the input.
+    pub transposed: bool,
+    /// Columns of a panel.
+    pub width: usize,
+    /// Values of the depth in a word.
+    pub per_word: usize,
+}
+
+/// Words of a panel's depth that are packed at a time: each stored line that a transposition reads stays in the
+/// first-level cache meanwhile.
+const PACK_WORDS: usize = 16;
+
+impl WeightPanels {
+    fn group_outputs(&self) -> usize {
+        self.outputs / self.groups
+    }
+
+    /// Depth values per tap.
+    pub(crate) fn depth_per_tap(&self) -> usize {
+        if self.transposed { self.group_outputs() } else { self.inputs }
+    }
+
+    /// Depth values of all taps.
+    fn depth(&self) -> usize {
+        self.order.len() * self.depth_per_tap()
+    }
+
+    /// Words of the depth, the last of which may be filled up with zeros.
+    fn words(&self) -> usize {
+        self.depth().div_ceil(self.per_word)
+    }
+
+    /// Columns of a group's B.
+    pub(crate) fn columns(&self) -> usize {
+        if self.transposed { self.inputs } else { self.group_outputs() }
+    }
+
+    /// Words between panels.
+    pub(crate) fn panel(&self) -> usize {
+        self.words() * self.width
+    }
+
+    /// Panels per group.
+    pub(crate) fn panels(&self) -> usize {
+        self.columns().div_ceil(self.width)
+    }
+
+    /// Words of all panels of all groups.
+    pub(crate) fn len(&self) -> usize {
+        self.groups * self.panels() * self.panel()
+    }
+
+    /// Pieces of a panel that can be packed independently.
+    fn pieces(&self) -> usize {
+        self.words().div_ceil(PIECE_WORDS)
+    }
+
+    /// Pieces of all panels.
+    pub(crate) fn tasks(&self) -> usize {
+        self.groups * self.panels() * self.pieces()
+    }
+
+    /// Where the weights of a depth begin, of a group's first column.
+    #[inline(always)]
+    fn place(&self, depth: usize, group: usize) -> usize {
+        let (tap, k) = (self.order[depth / self.depth_per_tap()], depth % self.depth_per_tap());
+        let row = tap * self.inputs * self.outputs + group * self.group_outputs();
+        if self.transposed { row + k } else { row + k * self.outputs }
+    }
+}
+
+/// Words of a panel's depth in a piece.
+const PIECE_WORDS: usize = 256;
+
+/// Packs one piece of [`WeightPanels`].
+pub(crate) struct PackWeights<'a, P> {
+    pub panels: &'a WeightPanels,
+    pub weights: Region<f32>,
+    pub out: Region<f32>,
+    pub task: usize,
+    pub element: PhantomData<P>,
+}
+
+impl<P: Element> Kernel for PackWeights<'_, P> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let p = self.panels;
+        let (piece, rest) = (self.task % p.pieces(), self.task / p.pieces());
+        let (group, panel) = (rest / p.panels(), rest % p.panels());
+        let column = panel * p.width;
+        let columns = (p.columns() - column).min(p.width);
+        let words = piece * PIECE_WORDS..p.words().min((piece + 1) * PIECE_WORDS);
+        let zeros = [0.0; WIDEST_PANEL];
+        // The transposed weights of some depths, `[depth][width]`.
+        let mut block = [0.0f32; 2 * PACK_WORDS * WIDEST_PANEL];
+        for first in words.clone().step_by(PACK_WORDS) {
+            let end = words.end.min(first + PACK_WORDS);
+            if p.transposed {
+                // SAFETY: columns and depths of the weights.
+                unsafe {
+                    self.transpose(
+                        first * P::PER_WORD..p.depth().min(end * P::PER_WORD),
+                        group,
+                        column,
+                        columns,
+                        &mut block,
+                    )
+                }
+            }
+            for word in first..end {
+                let row = |half: usize| {
+                    let depth = word * P::PER_WORD + half;
+                    match () {
+                        () if depth >= p.depth() => zeros.as_ptr(),
+                        () if p.transposed => block[(depth - first * P::PER_WORD) * WIDEST_PANEL..].as_ptr(),
+                        () => self.weights.at(p.place(depth, group) + column, columns).cast_const(),
+                    }
+                };
+                let out = self.out.at(rest * p.panel() + word * p.width, p.width);
+                // SAFETY: rows have as many values as there are columns, and the output is this task's.
+                unsafe {
+                    P::rounded_words::<S>([row(0), row(P::PER_WORD - 1)], columns, out);
+                    fill(out, columns, p.width);
+                }
+            }
+        }
+    }
+}
+
+impl<P: Element> PackWeights<'_, P> {
+    /// Copies the weights of some depths, which lie along the stored lines, to rows of `WIDEST_PANEL` columns.
+    #[inline(always)]
+    unsafe fn transpose(&self, depths: Range<usize>, group: usize, column: usize, columns: usize, block: &mut [f32]) {
+        let p = self.panels;
+        for (row, depth) in block.chunks_exact_mut(WIDEST_PANEL).zip(depths) {
+            let start = p.place(depth, group);
+            for (j, to) in row[..columns].iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *to = unsafe { *self.weights.at(start + (column + j) * p.outputs, 1) };
+            }
+        }
+    }
+}
