@@ -60,22 +60,8 @@ impl Console {
         }
     }
 
-    /// Writes what waits, however long it takes: for the end, when nothing is left to watch.
-    pub(crate) fn flush(&mut self) {
-        while !self.pending.is_empty() {
-            match rustix::io::write(self.descriptor, &self.pending) {
-                Ok(written) => drop(self.pending.drain(..written)),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => {
-                    // Somebody has made it non-blocking.
-                    let _ = poll(&mut [PollFd::from_borrowed_fd(self.descriptor, PollFlags::OUT)], None);
-                }
-                Err(_) => self.give_up(),
-            }
-        }
-    }
-
-    fn give_up(&mut self) {
+    /// Forgets what waits, and takes nothing more.
+    pub(crate) fn give_up(&mut self) {
         self.closed = true;
         self.pending.clear();
     }

@@ -25,6 +25,9 @@ use crate::workers::{Worker, Workers};
 /// How long SIGKILL may take. Memory of many GiB takes a while to free; beyond this a process hangs in the kernel.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
+/// How long what is still to be shown may take after a request to stop.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// The place of standard error among a rank's streams.
 const STDERR: usize = 1;
 
@@ -69,6 +72,32 @@ struct Watch<'a> {
     ended: Vec<(usize, bool)>,
     /// Our standard output and standard error.
     consoles: [Console; 2],
+    /// When what is still to be shown is given up; never, unless the launcher was asked to stop.
+    leave_at: Option<Instant>,
+}
+
+impl Watch<'_> {
+    /// Writes what waits for a console, at the end, when only signals are left to watch: who reads ours may never go on.
+    fn drain(&mut self, index: usize) {
+        while let Some(console) = self.consoles.get_mut(index).filter(|console| !console.is_ready()) {
+            if self.leave_at.is_some_and(|time| Instant::now() >= time) {
+                return console.give_up();
+            }
+            let timeout = self.leave_at.map(until);
+            let signals = self.signals.streams.iter().map(|signal| PollFd::new(&signal.stream, PollFlags::IN));
+            let mut polled: Vec<_> = signals.chain([PollFd::new(&*console, PollFlags::OUT)]).collect();
+            // Whatever comes of it shows below, or the next time.
+            let _ = poll(&mut polled, timeout.as_ref());
+            drop(polled);
+            console.write_if_room();
+            for signal in &mut self.signals.streams {
+                if signal.arrivals() > 0 && signal.stops() {
+                    self.interrupted.get_or_insert(signal.number);
+                    self.leave_at = Some(Instant::now());
+                }
+            }
+        }
+    }
 }
 
 impl Workers {
@@ -88,6 +117,7 @@ impl Workers {
             recalled: false,
             ended: Vec::new(),
             consoles: [Console::stdout(), Console::stderr()],
+            leave_at: None,
         };
         while watch.ended.len() < self.list.len() {
             self.wait(&mut watch, &mut Vec::new())?;
@@ -112,13 +142,16 @@ impl Workers {
                 left_behind = survivors(&groups);
             }
         }
+        if watch.interrupted.is_some() || watch.recalled {
+            watch.leave_at = Some(Instant::now() + LAST_WORDS);
+        }
         for worker in &mut self.list {
-            for (index, console) in watch.consoles.iter_mut().enumerate() {
-                console.flush();
-                while worker.move_piece(index, console) {
-                    console.flush();
+            for index in 0..watch.consoles.len() {
+                watch.drain(index);
+                while watch.consoles.get_mut(index).is_some_and(|console| worker.move_piece(index, console)) {
+                    watch.drain(index);
                 }
-                console.flush();
+                watch.drain(index);
             }
         }
         Ok(self.outcome(watch))

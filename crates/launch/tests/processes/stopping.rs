@@ -1,8 +1,9 @@
 //! However a job ends, nothing of it is left.
 
-use std::io::{Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("grandchildren_go_too", grandchildren_go_too),
     ("grandchildren_may_finish", grandchildren_may_finish),
     ("a_full_standard_error_stops_nothing", a_full_standard_error_stops_nothing),
+    ("a_launcher_that_nobody_reads_can_be_stopped", a_launcher_that_nobody_reads_can_be_stopped),
 ];
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -212,22 +214,46 @@ fn grandchildren_may_finish() {
     assert_eq!(launcher.finish().0, Some(137));
 }
 
-fn a_full_standard_error_stops_nothing() {
-    // Nobody reads the launcher's standard error, and it is full already.
-    let (mut reader, mut writer) = std::io::pipe().unwrap();
+/// A pipe that takes nothing more before somebody reads.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
     while writer.write(&[b'x'; 4096]).is_ok() {}
     rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    (reader, writer)
+}
+
+fn wait_for_the_end_of(pidfd: &OwnedFd) {
+    let deadline = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&deadline)), Ok(1));
+}
+
+/// Its ranks are gone, and their last lines find no room.
+fn a_launcher_that_nobody_reads_can_be_stopped() {
+    let (_reader, writer) = full_pipe();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["as-launcher", "1", "all", "1000", "echo last words; echo $$ >&2", "/dev/null", "0", "1", "0"]);
+    let mut launcher = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = |number: &str| Pid::from_raw(number.parse().unwrap()).unwrap();
+    let lines = read_lines(launcher.stderr.take().unwrap());
+    let rank = pidfd_open(pid(&lines.recv_timeout(DEADLINE).unwrap()), PidfdFlags::empty()).unwrap();
+    wait_for_the_end_of(&rank);
+    let own = pidfd_open(pid(&launcher.id().to_string()), PidfdFlags::empty()).unwrap();
+    pidfd_send_signal(&own, Signal::TERM).unwrap();
+    wait_for_the_end_of(&own);
+    assert_eq!(launcher.wait().unwrap().code(), Some(143));
+}
+
+fn a_full_standard_error_stops_nothing() {
+    // Nobody reads the launcher's standard error.
+    let (mut reader, writer) = full_pipe();
     let script = "test $RANK = 0 && echo message >&2; echo $$; exec tail -f /dev/null";
     let mut launcher = Launcher::start_with(writer.into(), 2, "all", SHORT, script);
     let pids = [launcher.line(), launcher.line()].map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
     let pidfds = pids.map(|pid| pidfd_open(pid, PidfdFlags::empty()).unwrap());
     pidfd_send_signal(&pidfds[0], Signal::KILL).unwrap();
     // The job is over before anybody reads.
-    for pidfd in &pidfds {
-        let deadline = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
-        assert_eq!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&deadline)), Ok(1));
-    }
+    pidfds.iter().for_each(wait_for_the_end_of);
     let mut stderr = String::new();
     reader.read_to_string(&mut stderr).unwrap();
     assert_eq!(launcher.process.wait().unwrap().code(), Some(137));
