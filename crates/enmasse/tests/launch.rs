@@ -51,6 +51,24 @@ fn programs_and_their_codes() {
     check(&["--master-port", &port, "true"], 1, &[], &[&taken_port]);
 }
 
+/// Without PyTorch's `@record`, as most programs are.
+#[test]
+fn an_exception_that_nobody_recorded_is_on_the_first_line() {
+    let traceback =
+        "echo 'Traceback (most recent call last):\n  File \"a.py\", line 7, in f\nValueError: no\nand more' >&2; exit";
+    let first_line = |code: &str| {
+        let ended = enmasse(&["launch", "sh", "-c", &format!("{traceback} {code}")]);
+        assert_eq!(ended.code, Some(code.parse().unwrap()), "{ended:?}");
+        let line = ended.stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default().to_owned();
+        line
+    };
+    let line = first_line("1");
+    assert!(line.starts_with("error: rank 0 on host ") && line.ends_with(" failed: ValueError: no"), "{line}");
+    // Who goes on to exit with another code has caught it.
+    let line = first_line("3");
+    assert!(line.ends_with(" exited with code 3"), "{line}");
+}
+
 /// A new network namespace has a loopback interface, but nobody has brought it up: one can listen there all the same.
 #[test]
 fn ranks_that_could_never_meet_are_not_started() {

@@ -33,6 +33,7 @@ mod signals;
 mod supervise;
 mod tail;
 mod threads;
+mod traceback;
 mod verdict;
 mod workers;
 
@@ -54,4 +55,5 @@ pub use processes::{SpawnError, spawn_processes};
 pub use restarts::{launch, launch_telling, new_run_id};
 pub use signals::Signals;
 pub use threads::{run_threads, spawn};
+pub use traceback::python_exception;
 pub use workers::Workers;

@@ -6,6 +6,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use enmasse_comm::{Cause, CauseKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use signal_hook::consts::SIGKILL;
@@ -19,6 +20,7 @@ use crate::output::Console;
 use crate::routes::log_file;
 use crate::signals::Signals;
 use crate::tail::Tail;
+use crate::traceback::uncaught;
 use crate::verdict::{Ended, first_failure};
 use crate::workers::{Worker, Workers};
 
@@ -345,6 +347,8 @@ impl Workers {
             None => cause.as_ref().map(|cause| cause.host.clone()).unwrap_or_default(),
         };
         let rank = rank.or_else(|| cause.as_ref()?.rank);
+        let exception = || uncaught(status.flatten()?, &stderr);
+        let cause = cause.or_else(|| Some(Cause::new(CauseKind::Error, exception()?).of_rank(rank?)));
         let output = self.job.output;
         Outcome::Failed(Box::new(Failure {
             rank,

@@ -5,6 +5,7 @@ use std::fs::{Metadata, read_dir};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use enmasse_launch::python_exception;
 use serde_json::Value;
 
 use super::past_run::tail;
@@ -88,7 +89,11 @@ fn findings(attempt: &Path, ranks: &[RankFiles]) -> Vec<Finding> {
     let Some((first, (_, why))) = errors().min_by_key(|(_, (time, _))| *time) else {
         let text = format!("{}: none of {count} has written an error file", attempt.display());
         let remedy = "its launcher's last words tell more; PyTorch's @record makes a Python program write error files";
-        let said = ranks.iter().filter_map(|files| Some((files.rank, files.stderr.last()?)));
+        let said = |files: &RankFiles| {
+            let last = || files.stderr.last().map(String::as_str);
+            Some((files.rank, python_exception(&files.stderr).or_else(last)?.to_owned()))
+        };
+        let said = ranks.iter().filter_map(said);
         let said = said.map(|(rank, line)| Finding::note("last line", format!("local rank {rank}: {line}"), ""));
         return std::iter::once(Finding::note("state", text, remedy)).chain(said.take(LINES)).collect();
     };
@@ -160,9 +165,11 @@ mod tests {
     #[test]
     fn without_error_files_the_last_lines_are_shown() {
         let root = tempfile::tempdir().unwrap();
-        attempt(&root.path().join("attempt_0"), &[(0, None, ""), (1, None, "Traceback\nValueError: no\n")]);
+        let traceback = "Traceback (most recent call last):\n  File \"a.py\", line 1\nValueError: no\nand more\n";
+        attempt(&root.path().join("attempt_0"), &[(0, None, ""), (1, None, traceback), (2, None, "a\nlast\n")]);
         let findings = section(root.path()).unwrap().findings;
         assert_eq!(findings[0].status, Status::Note);
         assert_eq!(findings[1].text, "local rank 1: ValueError: no");
+        assert_eq!(findings[2].text, "local rank 2: last");
     }
 }
