@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use enmasse_comm::Channel;
+use enmasse_comm::{Channel, ChannelError};
 
 use super::hall::Hall;
 use super::leader::Rules;
@@ -255,6 +255,12 @@ fn reach(endpoint: &Endpoint, job: &str) -> Result<Channel, String> {
     for address in addresses {
         match Channel::connect(address, &endpoint.token, job, CONNECT_LIMIT) {
             Ok(channel) => return Ok(channel),
+            // Connected, and then nothing: an agent answers at once.
+            Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                why = format!(
+                    "{place}: what listens there does not answer as an agent does: is it another program's port?"
+                );
+            }
             Err(error) => why = format!("{place}: {error}"),
         }
     }
