@@ -196,8 +196,11 @@ impl Script {
             text.push_str(&format!("#SBATCH {directive}\n"));
         }
         let (nodes, tasks) = (self.nodes, self.ntasks_per_node);
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
         text.push_str(&format!(
-            "\n# Ranks: {nodes} nodes x {tasks} tasks = {}. Each finds its place in Slurm's variables.\nset -e\n",
+            "\n# Ranks: {nodes} node{} x {tasks} task{} = {}. Each finds its place in Slurm's variables.\nset -e\n",
+            plural(nodes),
+            plural(tasks),
             nodes.saturating_mul(tasks)
         ));
         for module in &self.modules {

@@ -430,7 +430,9 @@ impl Leader {
         }
         (self.next_attempt, self.has_run, self.changed, self.failed) = (attempt + 1, true, false, None);
         self.phase = Phase::Running { newcomers_since: None };
-        self.say(format!("attempt {attempt}: {node_count} nodes, {world_size} ranks"));
+        let plural = |count| if count == 1 { "" } else { "s" };
+        let (nodes, ranks) = (plural(node_count), plural(world_size));
+        self.say(format!("attempt {attempt}: {node_count} node{nodes}, {world_size} rank{ranks}"));
     }
 
     /// Ends the job when all are done, and restarts for newcomers.
