@@ -160,7 +160,7 @@ impl LauncherFlags {
         }
         if let Some(url) = self.dist_url.as_deref().filter(|url| url.starts_with("tcp://")) {
             return Err(Failure::Usage(format!(
-                "--dist-url {url}: {missing}; set them for each rank that is to meet there, or leave the flag out"
+                "--dist-url {url}: {missing}; give each rank that is to meet there --rank R and --world-size N, or leave the flag out"
             )));
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
@@ -235,8 +235,8 @@ mod tests {
         let refused = |flags: &str, expected: &str| assert_eq!(place(flags, &[]).unwrap_err(), expected);
         let two = "--world-size 3: --devices cpu:2 asks for another number of ranks; leave one of them out";
         refused("--devices cpu:2 --world-size 3", two);
-        let url = "--dist-url tcp://h:1: no launcher has set RANK and WORLD_SIZE; set them for each rank that is to meet \
-                   there, or leave the flag out";
+        let url = "--dist-url tcp://h:1: no launcher has set RANK and WORLD_SIZE; give each rank that is to meet there \
+                   --rank R and --world-size N, or leave the flag out";
         refused("--dist-url tcp://h:1 --world-size 2", url);
         let rank = "--local-rank 0: no launcher has set RANK and WORLD_SIZE; start the ranks by enmasse launch, \
                     or leave the flag out";
