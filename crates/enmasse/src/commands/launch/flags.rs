@@ -70,6 +70,8 @@ pub fn command(name: &'static str) -> Command {
     });
     Command::new(name)
         .about("Run any program as N ranks, as torchrun does: its flags, its variables, its log folders")
+        // As torchrun's: some write --nnode, or --nproc.
+        .infer_long_args(true)
         .after_help("Every flag is also a variable PET_NAME; the command line wins.")
         .args(flags)
         .arg(
@@ -113,7 +115,9 @@ impl Given<'_> {
     ) -> Result<Option<T>, Failure> {
         let Some((place, text)) = self.text(name)? else { return Ok(None) };
         let value = read(text.trim());
-        value.map(Some).ok_or_else(|| Failure::Usage(format!("{place}{text}: must be {expected}")))
+        // An empty one would not be seen.
+        let shown = if text.trim().is_empty() { format!("{text:?}") } else { text };
+        value.map(Some).ok_or_else(|| Failure::Usage(format!("{place}{shown}: must be {expected}")))
     }
 
     /// Whether a switch is on.

@@ -45,7 +45,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     if preview {
         return preview::print(&job, options.dry_run, options.print_env);
     }
-    let logs = options::logs(&given, &run_id)?;
+    let logs = options::logs(&given, &run_id, options.local_world_size)?;
     if let Some(folder) = logs.folder().filter(|_| logs.keeps_output()) {
         say(format_args!("log files: {}", folder.display()));
     }

@@ -1,6 +1,7 @@
 //! What a launch is asked to do: torchrun's options, read and checked.
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -98,7 +99,7 @@ impl Options {
 }
 
 /// The folder of this run's logs, and what goes there.
-pub fn logs(given: &Given<'_>, run_id: &str) -> Result<Logs, Failure> {
+pub fn logs(given: &Given<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failure> {
     let streams = "0, 1, 2 or 3, or such numbers of local ranks as in 0:3,1:2";
     let redirects = given.value("redirects", streams, Selection::parse)?.unwrap_or_default();
     let tee = given.value("tee", streams, Selection::parse)?.unwrap_or_default();
@@ -106,6 +107,12 @@ pub fn logs(given: &Given<'_>, run_id: &str) -> Result<Logs, Failure> {
         let ranks = text.split(',').map(|rank| rank.trim().parse().ok()).collect::<Option<BTreeSet<usize>>>();
         if text.is_empty() { Some(None) } else { ranks.map(Some) }
     })?;
+    let shown = shown.flatten();
+    if let Some(none) = shown.as_ref().filter(|shown| shown.iter().all(|&rank| rank >= ranks)) {
+        let none: Vec<_> = none.iter().map(usize::to_string).collect();
+        let why = format!("would show nothing: the local ranks are 0 to {}", ranks.saturating_sub(1));
+        return Err(Failure::Usage(format!("--local-ranks-filter {}: {why}", none.join(","))));
+    }
     let stdout_filters = given.value("duplicate-stdout-filters", "words", words)?.unwrap_or_default();
     let stderr_filters = given.value("duplicate-stderr-filters", "words", words)?.unwrap_or_default();
     let base = given.value("log-dir", "a folder", |text| (!text.is_empty()).then(|| PathBuf::from(text)))?;
@@ -119,7 +126,7 @@ pub fn logs(given: &Given<'_>, run_id: &str) -> Result<Logs, Failure> {
     };
     logs.redirects = redirects;
     logs.tee = tee;
-    logs.shown = shown.flatten();
+    logs.shown = shown;
     logs.prefix = prefix.map(|prefix| prefix.to_string_lossy().into_owned()).filter(|prefix| !prefix.is_empty());
     logs.stdout_filters = stdout_filters;
     logs.stderr_filters = stderr_filters;
@@ -197,6 +204,12 @@ fn topology(given: &Given<'_>) -> Result<Topology, Failure> {
             ))),
         };
     }
+    if let Some((host, Some(0))) = endpoint.as_deref().and_then(host_and_port)
+        && most > 1
+    {
+        let why = "port 0 is any, and the other nodes would not know which; name one";
+        return Err(Failure::Usage(format!("--rdzv-endpoint {host}:0: {why}")));
+    }
     let static_backend = backend.as_deref() == Some("static");
     let meet = least < most || backend.as_deref() == Some("c10d") || (endpoint.is_some() && node_rank.is_none());
     let endpoint = match endpoint.as_deref().map(host_and_port) {
@@ -249,7 +262,10 @@ fn range(text: &str) -> Option<(usize, usize)> {
 fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match text.rsplit_once(':') {
         // An address of colons alone has no port.
-        Some((host, _)) if host.contains(':') && !host.ends_with(']') => (text, None),
+        Some((host, _)) if host.contains(':') && !host.ends_with(']') => {
+            let address = text.split_once('%').map_or(text, |(address, _)| address);
+            (address.parse::<Ipv6Addr>().ok().map(|_| text)?, None)
+        }
         Some((host, port)) => (host, Some(port.parse().ok()?)),
         None => (text, None),
     };
@@ -308,6 +324,10 @@ mod tests {
         check("", nodes(0, 1, None));
         check("--nnodes 1:1", nodes(0, 1, None));
         check("--standalone --rdzv-endpoint h:1 --rdzv-backend c10d", nodes(0, 1, None));
+        check("--rdzv-endpoint localhost:0 --rdzv-backend c10d", nodes(0, 1, None));
+        // argparse takes the beginning of a flag for it.
+        check("--nnode 2 --node_r 1", nodes(1, 2, Some(("127.0.0.1", 29500))));
+        check("--nnode=2 --master_p=7", nodes(0, 2, Some(("127.0.0.1", 7))));
         // What a single node is told of meetings does not matter to it.
         check("--nnodes=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:29400 --rdzv_id=7", nodes(0, 1, None));
         check("--master-addr h", nodes(0, 1, None));
@@ -336,6 +356,7 @@ mod tests {
         check("--nnodes 2 --rdzv-endpoint h", meeting(2, 2, "h", 29400));
         check("--nnodes 3 --rdzv-backend c10d --rdzv-endpoint [::1]:5 --node-rank 1", meeting(3, 3, "[::1]", 5));
         check("--nnodes 2 --rdzv-endpoint fe80::1", meeting(2, 2, "fe80::1", 29400));
+        check("--nnodes 2 --rdzv-endpoint fe80::1%eth0", meeting(2, 2, "fe80::1%eth0", 29400));
         let more = Meeting {
             configuration: vec![("join_timeout".to_owned(), "60".to_owned()), ("timeout".to_owned(), "5".to_owned())],
             local_address: Some("n7".to_owned()),
@@ -358,6 +379,11 @@ mod tests {
         check("--master-port 65536", "--master-port 65536: must be a port from 1 to 65535");
         check("--nnodes 2 --rdzv-endpoint h:x", "--rdzv-endpoint h:x: must be HOST or HOST:PORT");
         check("--nnodes 2 --rdzv-endpoint :1", "--rdzv-endpoint :1: must be HOST or HOST:PORT");
+        check("--nnodes 2 --rdzv-endpoint a:b:1", "--rdzv-endpoint a:b:1: must be HOST or HOST:PORT");
+        let any = "--rdzv-endpoint h:0: port 0 is any, and the other nodes would not know which; name one";
+        check("--nnodes 2 --rdzv-endpoint h:0", any);
+        check("--nnodes 2 --node-rank 1 --rdzv-endpoint h:0", any);
+        check("--role=", "--role \"\": must be a name");
         check("--rdzv-backend etcd", "--rdzv-backend etcd: must be static or c10d: nodes meet at enmasse's own store");
         check("--rdzv-conf a", "--rdzv-conf a: must be KEY=VALUE,KEY=VALUE");
         let meet = "--nnodes 1:2: say where the nodes meet, --rdzv-endpoint HOST:PORT, HOST being one of them";
@@ -396,7 +422,7 @@ mod tests {
         let check = |name: &str, value: &str, expected: &str| {
             assert_eq!(read("", &[(name, value)]).unwrap_err(), expected);
         };
-        check("PET_NNODES", "", "PET_NNODES=: must be N or MIN:MAX, whole numbers from 1 to 65536");
+        check("PET_NNODES", "", "PET_NNODES=\"\": must be N or MIN:MAX, whole numbers from 1 to 65536");
         check("PET_STANDALONE", "yes", "PET_STANDALONE=yes: must be 0 or 1");
         let seconds = |text: &str| read("", &[("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", text)]);
         assert_eq!(seconds("9").unwrap().shutdown_timeout, Duration::from_secs(9));
