@@ -44,6 +44,8 @@ fn programs_and_their_codes() {
     check(&["--max-restarts", "2", "sh", "-c", once], 0, &[], &again);
     check(&["--nodes", "2", "sh"], 2, &[], &["error: unexpected argument '--nodes' found; see --help\n"]);
     check(&["--nnodes", "1:2", "sh"], 2, &[], &["say where the nodes meet"]);
+    let nothing = "error: --local-ranks-filter 2,9: would show nothing: the local ranks are 0 to 1\n";
+    check(&["-n", "2", "--local-ranks-filter", "9,2", "true"], 2, &[], &[nothing]);
     check(&["/no/such/program"], 1, &[], &["error: cannot start \"/no/such/program\" as rank 0: "]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -59,8 +61,7 @@ fn an_exception_that_nobody_recorded_is_on_the_first_line() {
     let first_line = |code: &str| {
         let ended = enmasse(&["launch", "sh", "-c", &format!("{traceback} {code}")]);
         assert_eq!(ended.code, Some(code.parse().unwrap()), "{ended:?}");
-        let line = ended.stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default().to_owned();
-        line
+        ended.stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default().to_owned()
     };
     let line = first_line("1");
     assert!(line.starts_with("error: rank 0 on host ") && line.ends_with(" failed: ValueError: no"), "{line}");

@@ -266,3 +266,19 @@ fn reach(endpoint: &Endpoint, job: &str) -> Result<Channel, String> {
     }
     Err(why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enmasse_comm::Token;
+
+    #[test]
+    fn a_port_of_another_program_is_no_leader() {
+        // It takes connections, and says nothing.
+        let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = other.local_addr().unwrap().port();
+        let endpoint = Endpoint { host: "127.0.0.1".into(), port, token: Token::from_bytes([7; 32]) };
+        let why = reach(&endpoint, "job").unwrap_err();
+        assert!(why.ends_with("does not answer as an agent does: is it another program's port?"), "{why}");
+    }
+}
