@@ -347,16 +347,18 @@ impl<E: Element, P: Element> Gather<E, P> {
             };
             let (init, init_rows) = if index == 0 { (init, init_rows) } else { (sums.0.cast_const(), sums.1) };
             let b = packed.at(panels + chunk.start * self.weights.width, 0);
-            let (depth, panel) = (chunk.depth, self.weights.panel());
+            let (depth, panel, far) = (chunk.depth, self.weights.panel(), true);
             // SAFETY: addresses as computed above; this task owns its rows and columns of the result.
             unsafe {
                 if index + 1 == part.chunks.len() {
                     let c_rows = targets.as_ptr();
-                    let product = Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows };
+                    let product =
+                        Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
                     multiply::<P, E, false>(self.isa, [product]);
                 } else {
                     let (c, c_rows) = sums;
-                    let product = Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows };
+                    let product =
+                        Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
                     multiply::<P, f32, false>(self.isa, [product]);
                 }
             }

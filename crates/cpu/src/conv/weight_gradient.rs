@@ -245,6 +245,7 @@ impl<E: Element> WeightGradient<E> {
                 c_rows: table.as_ptr(),
                 init: if start == task.points.start { std::ptr::null() } else { c.cast_const() },
                 init_rows: table.as_ptr(),
+                far: true,
             };
             // SAFETY: operands are valid, the scratch is this thread's, and this task owns its piece of the gradient.
             unsafe {

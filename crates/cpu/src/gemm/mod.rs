@@ -16,12 +16,14 @@ mod avx512_bf16;
 mod portable;
 mod tile;
 
+use std::ops::Range;
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::{FLOOD_OPERATIONS, flood_registers};
 use tile::Tile;
 
 use crate::element::Element;
-use crate::isa::Isa;
+use crate::isa::{Isa, prefetch};
 
 /// The most rows of a register tile at any level.
 pub(crate) const MAX_TILE_ROWS: usize = 14;
@@ -93,9 +95,30 @@ pub(crate) struct Product<C> {
     pub init: *const f32,
     /// See `init`.
     pub init_rows: *const usize,
+    /// C, and A unless transposed, may be no nearer than memory: they are asked for a tile ahead.
+    pub far: bool,
 }
 
 impl<C> Product<C> {
+    /// Asks for rows of C in the panel of `column`, and what they are added to.
+    ///
+    /// # Safety
+    /// The tables have the rows.
+    #[inline(always)]
+    unsafe fn prefetch_results(&self, rows: Range<usize>, column: usize, width: usize) {
+        let columns = (self.columns - column).min(width);
+        for row in rows {
+            // SAFETY: the caller's promise; the second table is there if there is something to add to.
+            unsafe {
+                prefetch(self.c.wrapping_add(*self.c_rows.add(row) + column), columns * std::mem::size_of::<C>());
+                if !self.init.is_null() && self.init != self.c.cast_const().cast() {
+                    let from = self.init.wrapping_add(*self.init_rows.add(row) + column);
+                    prefetch(from, columns * std::mem::size_of::<f32>());
+                }
+            }
+        }
+    }
+
     /// The tile that begins at a row and at the first column of a panel, which are `width` wide.
     ///
     /// # Safety
@@ -149,6 +172,15 @@ pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
                 let (first, end) = (rows * i / count, rows * (i + 1) / count);
                 // SAFETY: the caller's promise; the tile lies inside the product.
                 unsafe {
+                    if product.far {
+                        product.prefetch_results(first..end, column, width);
+                    }
+                    if product.far && !TRANSPOSED && column == 0 {
+                        // For the next tile; those of later panels find them in cache.
+                        for row in end..rows * (i + 2).min(count) / count {
+                            prefetch(product.a.add(row * product.stride), product.depth * std::mem::size_of::<f32>());
+                        }
+                    }
                     let tile = product.tile::<TRANSPOSED>(first, column, width);
                     let tiles = tiles[usize::from(2 * tile.columns > width)];
                     tiles[end - first - 1](&tile);
@@ -229,6 +261,7 @@ mod tests {
             c_rows: c_rows.as_ptr(),
             init: if init { base.as_ptr() } else { std::ptr::null() },
             init_rows: c_rows.as_ptr(),
+            far: init,
         };
         // SAFETY: the buffers above have the sizes that the product describes.
         unsafe { multiply::<E, C, T>(isa, [product]) };
@@ -273,6 +306,7 @@ mod tests {
                 c_rows: rows_of,
                 init: to,
                 init_rows: rows_of,
+                far: true,
             }
         };
         // SAFETY: the buffers above have the sizes that the products describe.

@@ -303,6 +303,7 @@ impl<E: Element> Job<'_, E> {
                     c_rows: rows.as_ptr(),
                     init: if first == 0 { std::ptr::null() } else { c.cast_const() },
                     init_rows: rows.as_ptr(),
+                    far: false,
                 })
             };
             // SAFETY: addresses as computed above; the products are this thread's.

@@ -232,6 +232,7 @@ impl<E: Element> Job<'_, E> {
                 c_rows: rows.as_ptr(),
                 init: std::ptr::null(),
                 init_rows: rows.as_ptr(),
+                far: false,
             }
         };
         // SAFETY: addresses as computed above; the products are this thread's.
