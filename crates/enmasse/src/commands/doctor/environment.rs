@@ -207,7 +207,9 @@ mod tests {
         };
         check("", Status::Ok, "`enmasse train` starts its own ranks");
         let place = "RANK=1 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500";
-        check(place, Status::Ok, "rank 1 of 2, which meet at node1:29500, local rank 1 of 2, node 0 of 1, by torchrun");
+        check(place, Status::Ok, "rank 1 of 2, which meet at node1:29500, by torchrun");
+        let told = format!("{place} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1");
+        check(&told, Status::Ok, "rank 1 of 2, which meet at node1:29500, local rank 0 of 1, node 0 of 1, by torchrun");
         check("RANK=1", Status::Problem, "WORLD_SIZE is not set although RANK is");
         let mpi =
             "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
