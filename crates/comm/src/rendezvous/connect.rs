@@ -17,6 +17,9 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// So often must a token be refused to be believed: a busy rank 0 may close a connection unheard.
 const REFUSALS: usize = 3;
 
+/// Why rank 0 was not reached, before anything else is known.
+const UNTRIED: &str = "no attempt was made";
+
 /// Connects to rank 0 until the deadline, and returns the connection with the token that opened it.
 pub(super) fn to_rank_0(
     rendezvous: &mut Rendezvous,
@@ -30,7 +33,7 @@ pub(super) fn to_rank_0(
     let may_change = rendezvous.token.is_none() && rendezvous.token_file.is_some();
     let left = || deadline.saturating_duration_since(Instant::now());
     let mut refusals = 0;
-    let mut why = String::from("no attempt was made");
+    let mut why = String::from(UNTRIED);
     while !left().is_zero() {
         let targets = rendezvous.targets(whereabouts).unwrap_or_else(|problem| {
             why = problem;
@@ -40,6 +43,8 @@ pub(super) fn to_rank_0(
         for target in targets {
             match attempt(rendezvous, &target, purpose, left().min(ATTEMPT)) {
                 Ok(connection) => return Ok(connection),
+                // The last attempt has no time left, and says less than those before it.
+                Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && why != UNTRIED => {}
                 Err(HandshakeError::Io(error)) => why = error.to_string(),
                 Err(HandshakeError::Token) => {
                     refusals += 1;

@@ -31,7 +31,8 @@ pub fn section(run: &Path) -> Section {
     let findings = match run.is_dir() {
         true => look(run),
         false => {
-            vec![Finding::problem("run", format!("{}: no such folder", run.display()), "name the folder of a run")]
+            let why = if run.exists() { "is no folder" } else { "no such folder" };
+            vec![Finding::problem("run", format!("{:?}: {why}", run.display().to_string()), "name the folder of a run")]
         }
     };
     Section { title: "run", findings }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use enmasse_comm::FlightRecord;
 use enmasse_train::utc_time;
+use signal_hook::low_level::signal_name;
 
 use super::flights;
 use super::rank_end::{End, RankEnd, blamed, clock};
@@ -112,7 +113,8 @@ impl Evidence {
     /// The launcher has seen the processes end, and rank 0 has heard what the ranks agree on.
     fn root_of_record(&self, record: &FailureRecord) -> Finding {
         if record.kind == "interrupted" && record.rank.is_none() {
-            let signal = record.signal.map_or(String::new(), |signal| format!(" by signal {signal}"));
+            let name = |signal| signal_name(signal).map_or(String::new(), |name| format!(" ({name})"));
+            let signal = record.signal.map_or(String::new(), |signal| format!(" by signal {signal}{}", name(signal)));
             let text =
                 format!("the launcher was asked to stop{signal} at {}, and stopped all ranks", clock(&record.time));
             return Finding::note(ROOT_CAUSE, text, self.then_resume("")).fact("kind", "interrupted");
@@ -271,7 +273,9 @@ fn words(record: &FailureRecord) -> String {
         _ => "failed",
     };
     let during = if record.operation.is_empty() { String::new() } else { format!(" during {}", record.operation) };
-    let message = if record.message.is_empty() { String::new() } else { format!(": {}", record.message) };
+    // What others saw of a rank that a signal ended is that its connections have closed.
+    let is_told = record.message.is_empty() || record.signal.is_some();
+    let message = if is_told { String::new() } else { format!(": {}", record.message) };
     format!("{who}{host}{process} {what}{during}{message}")
 }
 
@@ -346,7 +350,7 @@ mod tests {
             ..record(1)
         };
         let text = "rank 1 on host h (process 77) was killed by signal 9 (SIGKILL), possibly by the kernel for memory during \
-                    all_reduce(sum) of 8 f32 #17: connection closed without goodbye";
+                    all_reduce(sum) of 8 f32 #17";
         check(Some(killed), &[error(gone), End::Silent, error(gone)], Status::Problem, text);
         // Rank 0 has recorded what it saw; the culprit has written why.
         let text = "rank 1 on host h exited during all_reduce(sum) of 8 f32 #17: connection closed without goodbye; its own log \
@@ -354,7 +358,7 @@ mod tests {
         let own = error("cannot read a.jpg: it does not exist");
         check(Some(record(1)), &[error(gone), own, error(gone)], Status::Problem, text);
         let asked = FailureRecord { rank: None, signal: Some(2), kind: "interrupted".to_owned(), ..record(0) };
-        let text = "the launcher was asked to stop by signal 2 at 2026-01-31 12:00:09, and stopped all ranks";
+        let text = "the launcher was asked to stop by signal 2 (SIGINT) at 2026-01-31 12:00:09, and stopped all ranks";
         check(Some(asked), &[End::Silent, End::Silent], Status::Note, text);
     }
 
