@@ -102,6 +102,10 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
     /// `a` where `gate > limit`, else 0.
     unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V;
+    /// Of two values with a tag each, `found` where its value is the greater or NaN.
+    unsafe fn greater(best: [Self::V; 2], found: [Self::V; 2]) -> [Self::V; 2];
+    /// Whole numbers up to 255 to memory, a byte each.
+    unsafe fn store_bytes(p: *mut u8, v: Self::V);
     /// `a` where the bytes from `p` on are `byte`, else 0.
     unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V;
     /// `LANES` values of bf16.
@@ -239,6 +243,16 @@ macro_rules! array_simd {
             #[inline(always)]
             unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V {
                 std::array::from_fn(|i| if gate[i] > limit[i] { a[i] } else { 0.0 })
+            }
+            #[inline(always)]
+            unsafe fn greater(best: [Self::V; 2], found: [Self::V; 2]) -> [Self::V; 2] {
+                let wins: [bool; $lanes] = std::array::from_fn(|i| found[0][i] > best[0][i] || found[0][i].is_nan());
+                [0, 1].map(|of| std::array::from_fn(|i| if wins[i] { found[of][i] } else { best[of][i] }))
+            }
+            #[inline(always)]
+            unsafe fn store_bytes(p: *mut u8, v: Self::V) {
+                // SAFETY: as in `load`.
+                unsafe { p.cast::<[u8; $lanes]>().write(v.map(|value| value as u8)) }
             }
             #[inline(always)]
             unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V {

@@ -19,7 +19,9 @@ pub(crate) struct PoolShape {
     pub output: [usize; 2],
 }
 
-/// Channels that go through a window together.
+/// Vectors of channels that share the walk through a window, or the search for outputs.
+const VECTORS: usize = 4;
+/// Channels that are averaged together.
 const STRIP: usize = 16;
 
 /// A max pooling: which elements of the window meet the map for each output, and which outputs' windows have each input,
@@ -115,14 +117,18 @@ impl<E: Element> Kernel for MaximumRow<'_, E> {
         let channels = self.maximum.shape.input[2];
         for column in 0..self.maximum.shape.output[1] {
             let mut channel = 0;
-            // SAFETY: strips stay inside the pixel.
+            // SAFETY: vectors stay inside the pixel.
             unsafe {
-                while channel + STRIP <= channels {
-                    self.strip::<STRIP>(column, channel);
-                    channel += STRIP;
+                while channel + VECTORS * S::LANES <= channels {
+                    self.vectors::<S, VECTORS>(column, channel);
+                    channel += VECTORS * S::LANES;
+                }
+                while channel + S::LANES <= channels {
+                    self.vectors::<S, 1>(column, channel);
+                    channel += S::LANES;
                 }
                 while channel < channels {
-                    self.strip::<1>(column, channel);
+                    self.vectors::<Scalar, 1>(column, channel);
                     channel += 1;
                 }
             }
@@ -132,32 +138,32 @@ impl<E: Element> Kernel for MaximumRow<'_, E> {
 
 impl<E: Element> MaximumRow<'_, E> {
     #[inline(always)]
-    unsafe fn strip<const N: usize>(&self, column: usize, channel: usize) {
+    unsafe fn vectors<S: Simd, const N: usize>(&self, column: usize, channel: usize) {
         let Maximum { shape, kernel_width, inputs: [rows, columns], .. } = self.maximum;
         let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
         let image = self.row / out_height;
-        let mut best = [f32::NEG_INFINITY; N];
-        // The first element inside the map stands until something beats it, as when all are minus infinity.
-        let mut winner = [u32::MAX; N];
-        for &(ky, y) in &rows[self.row % out_height] {
-            for &(kx, x) in &columns[column] {
-                let position = (ky * kernel_width + kx) as u32;
-                // SAFETY: the pixel is inside the map.
-                let values = unsafe { self.x.slice(((image * height + y) * width + x) * channels + channel, N) };
-                for i in 0..N {
-                    let value = values[i].get();
-                    let wins = value > best[i] || value.is_nan() || winner[i] == u32::MAX;
-                    best[i] = if wins { value } else { best[i] };
-                    winner[i] = if wins { position } else { winner[i] };
+        // SAFETY: pixels inside the map, and this task's row of the output.
+        unsafe {
+            let mut best = [[S::splat(f32::NEG_INFINITY), S::splat(f32::from(u8::MAX))]; N];
+            let mut is_first = true;
+            for &(ky, y) in &rows[self.row % out_height] {
+                for &(kx, x) in &columns[column] {
+                    let position = S::splat((ky * kernel_width + kx) as f32);
+                    let from = self.x.at(((image * height + y) * width + x) * channels + channel, N * S::LANES);
+                    for (i, best) in best.iter_mut().enumerate() {
+                        let found = [E::load::<S>(from.add(i * S::LANES)), position];
+                        // The first element inside the map stands until something beats it, as when all are minus infinity.
+                        *best = if is_first { found } else { S::greater(*best, found) };
+                    }
+                    is_first = false;
                 }
             }
-        }
-        let at = (self.row * out_width + column) * channels + channel;
-        // SAFETY: this task's row of the output.
-        let (y, position) = unsafe { (self.y.slice_mut(at, N), self.position.slice_mut(at, N)) };
-        for i in 0..N {
-            y[i] = E::of(best[i]);
-            position[i] = winner[i] as u8;
+            let at = (self.row * out_width + column) * channels + channel;
+            let (y, position) = (self.y.at(at, N * S::LANES), self.position.at(at, N * S::LANES));
+            for (i, [value, winner]) in best.into_iter().enumerate() {
+                E::store::<S>(y.add(i * S::LANES), value);
+                S::store_bytes(position.add(i * S::LANES), winner);
+            }
         }
     }
 }
@@ -170,9 +176,6 @@ struct MaximumBackwardRow<'a, E> {
     /// `image * input height + input row`.
     row: usize,
 }
-
-/// Vectors of channels that share the search for outputs.
-const VECTORS: usize = 4;
 
 impl<E: Element> Kernel for MaximumBackwardRow<'_, E> {
     #[inline(always)]

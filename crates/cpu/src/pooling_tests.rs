@@ -110,18 +110,23 @@ proptest! {
 #[test]
 fn nan_wins() {
     let window = Window { kernel: [1, 3], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
-    let shape = PoolShape { batch: 1, input: [1, 3, 1], output: [1, 1] };
     let check = |x: [f32; 3], expected: f32, at: u8| {
-        let (mut y, mut position) = ([0.0], [9]);
-        // SAFETY: live buffers of the shape's sizes.
-        unsafe {
-            let (y, position) = (Region::of_mut(&mut y), Region::of_mut(&mut position));
-            Maximum::new(shape, &window).forward(&mut context(Isa::detect()), Region::of(&x), y, position);
+        // Whole and single vectors, and single channels.
+        for (isa, channels) in available().flat_map(|isa| [1, 19, 70].map(|channels| (isa, channels))) {
+            let shape = PoolShape { batch: 1, input: [1, 3, channels], output: [1, 1] };
+            let x: Vec<f32> = x.iter().flat_map(|&x| vec![x; channels]).collect();
+            let (mut y, mut position) = (vec![0.0; channels], vec![9; channels]);
+            // SAFETY: live buffers of the shape's sizes.
+            unsafe {
+                let (y, position) = (Region::of_mut(&mut y), Region::of_mut(&mut position));
+                Maximum::new(shape, &window).forward(&mut context(isa), Region::of(&x), y, position);
+            }
+            assert!(y.iter().all(|y| *y == expected || (y.is_nan() && expected.is_nan())), "{isa} {y:?}");
+            assert_eq!(position, vec![at; channels], "{isa}");
         }
-        assert!(y[0] == expected || (y[0].is_nan() && expected.is_nan()));
-        assert_eq!(position[0], at);
     };
     check([1.0, f32::NAN, 5.0], f32::NAN, 1);
+    check([f32::NAN, 1.0, 5.0], f32::NAN, 0);
     check([1.0, 5.0, 5.0], 5.0, 1);
     check([f32::NEG_INFINITY; 3], f32::NEG_INFINITY, 0);
 }

@@ -26,7 +26,7 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
 macro_rules! x86_simd {
     ($name:ident, $lanes:literal, $v:ty, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident,
      $mul:ident, $div:ident, $sqrt:ident, $fma:ident, $max:ident, $min:ident, $gate:ident,
-     $where_byte:ident, $permute:ident, $load_bf16:ident, $store_bf16:ident, $pair:ident, $interleave:ident, $dot:ident) => {
+     $greater:ident, $store_bytes:ident, $where_byte:ident, $permute:ident, $load_bf16:ident, $store_bf16:ident, $pair:ident, $interleave:ident, $dot:ident) => {
         /// The vectors of one x86 level.
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
@@ -99,6 +99,16 @@ macro_rules! x86_simd {
                 unsafe { $gate(a, gate, limit) }
             }
             #[inline(always)]
+            unsafe fn greater(best: [$v; 2], found: [$v; 2]) -> [$v; 2] {
+                // SAFETY: see above.
+                unsafe { $greater(best, found) }
+            }
+            #[inline(always)]
+            unsafe fn store_bytes(p: *mut u8, v: $v) {
+                // SAFETY: see above.
+                unsafe { $store_bytes(p, v) }
+            }
+            #[inline(always)]
             unsafe fn where_byte(a: $v, p: *const u8, byte: u8) -> $v {
                 // SAFETY: see above.
                 unsafe { $where_byte(a, p, byte) }
@@ -160,6 +170,42 @@ unsafe fn gate_512(a: __m512, gate: __m512, limit: __m512) -> __m512 {
 unsafe fn gate_256(a: __m256, gate: __m256, limit: __m256) -> __m256 {
     // SAFETY: called by the level's methods only.
     unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, limit), a) }
+}
+
+#[inline(always)]
+unsafe fn greater_512(best: [__m512; 2], found: [__m512; 2]) -> [__m512; 2] {
+    // SAFETY: called by the level's methods only.
+    unsafe {
+        let greater = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(found[0], best[0]);
+        let wins = greater | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(found[0], found[0]);
+        [_mm512_mask_mov_ps(best[0], wins, found[0]), _mm512_mask_mov_ps(best[1], wins, found[1])]
+    }
+}
+
+#[inline(always)]
+unsafe fn greater_256(best: [__m256; 2], found: [__m256; 2]) -> [__m256; 2] {
+    // SAFETY: called by the level's methods only.
+    unsafe {
+        let greater = _mm256_cmp_ps::<_CMP_GT_OQ>(found[0], best[0]);
+        let wins = _mm256_or_ps(greater, _mm256_cmp_ps::<_CMP_UNORD_Q>(found[0], found[0]));
+        [_mm256_blendv_ps(best[0], found[0], wins), _mm256_blendv_ps(best[1], found[1], wins)]
+    }
+}
+
+#[inline(always)]
+unsafe fn store_bytes_512(p: *mut u8, v: __m512) {
+    // SAFETY: called by the level's methods only.
+    unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v))) }
+}
+
+#[inline(always)]
+unsafe fn store_bytes_256(p: *mut u8, v: __m256) {
+    // SAFETY: called by the level's methods only.
+    unsafe {
+        let words = _mm256_cvtps_epi32(v);
+        let words = _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+        _mm_storel_epi64(p.cast(), _mm_packus_epi16(words, words));
+    }
 }
 
 #[inline(always)]
@@ -365,6 +411,8 @@ x86_simd!(
     _mm512_max_ps,
     _mm512_min_ps,
     gate_512,
+    greater_512,
+    store_bytes_512,
     where_byte_512,
     permute_512,
     load_bf16_512,
@@ -389,6 +437,8 @@ x86_simd!(
     _mm512_max_ps,
     _mm512_min_ps,
     gate_512,
+    greater_512,
+    store_bytes_512,
     where_byte_512,
     permute_512,
     load_bf16_512,
@@ -413,6 +463,8 @@ x86_simd!(
     _mm256_max_ps,
     _mm256_min_ps,
     gate_256,
+    greater_256,
+    store_bytes_256,
     where_byte_256,
     permute_256,
     load_bf16_256,
