@@ -39,6 +39,8 @@ pub(crate) struct Turn<'a> {
     patience: Patience,
     began: Instant,
     has_warned: Cell<bool>,
+    /// All ranks have come, and are about to do the same.
+    agreed: Cell<bool>,
 }
 
 /// For how long a rank waits for others in an operation.
@@ -52,23 +54,24 @@ pub(crate) struct Patience {
 
 impl<'a> Turn<'a> {
     pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, patience: Patience) -> Self {
-        Turn { operation, failure, patience, began: Instant::now(), has_warned: Cell::new(false) }
+        let (has_warned, agreed) = (Cell::new(false), Cell::new(false));
+        Turn { operation, failure, patience, began: Instant::now(), has_warned, agreed }
     }
 
-    /// What a rank does that waits, every now and then; `late` are the ranks that have not come.
+    /// What a rank does that waits, every now and then; `late` are the ranks that it waits for.
     pub(crate) fn go_on_waiting(&self, members: &Members, late: impl FnOnce() -> Vec<usize>) -> Result<(), Stop> {
         if self.failure.is_stopping() {
             return Err(Stop::Failed);
         }
         let waited = self.began.elapsed();
         if waited >= self.patience.timeout {
-            return Err(members.late(&late(), self.operation, waited).map_or(Stop::Failed, Stop::Raise));
+            return Err(members.late(&late(), self, waited).map_or(Stop::Failed, Stop::Raise));
         }
         if waited >= self.patience.warning && !self.has_warned.replace(true) {
             let late = late();
             // Of all ranks that wait, the first one speaks.
             if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank)
-                && let Some(stall) = members.late(&late, self.operation, waited)
+                && let Some(stall) = members.late(&late, self, waited)
             {
                 self.failure.warn(Arc::from(stall));
             }
@@ -108,8 +111,8 @@ impl Members {
         self.blame(rank, CauseKind::Exited, operation, message)
     }
 
-    /// The ranks `late` have not come to an operation; the first is blamed.
-    fn late(&self, late: &[usize], operation: &Operation, waited: Duration) -> Option<Box<Cause>> {
+    /// The ranks `late` keep the others waiting; the first is blamed.
+    fn late(&self, late: &[usize], turn: &Turn, waited: Duration) -> Option<Box<Cause>> {
         let (first, others) = late.split_first()?;
         let who = match others {
             [] => "it".to_owned(),
@@ -118,12 +121,18 @@ impl Members {
                 format!("it and rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(" "))
             }
         };
-        let message = format!("{who} had not come to it after {:.0} s", waited.as_secs_f64());
-        Some(self.cause_of(*first, CauseKind::Timeout, operation, message))
+        // Most often a rank's own code; once it has come, its machine or the network.
+        let what = match (turn.agreed.get(), others) {
+            (false, _) => "had not come to it",
+            (true, []) => "had come to it, and not done its part",
+            (true, _) => "had come to it, and not done their part",
+        };
+        let message = format!("{who} {what} after {:.0} s", waited.as_secs_f64());
+        Some(self.cause_of(*first, CauseKind::Timeout, turn.operation, message))
     }
 
     /// Compares what all ranks are about to do. Every rank finds the same pair: rank 0 and the first that differs.
-    pub(crate) fn compare(&self, operation: &Operation, header: impl Fn(usize) -> Header) -> Result<(), Stop> {
+    pub(crate) fn compare(&self, turn: &Turn, header: impl Fn(usize) -> Header) -> Result<(), Stop> {
         let first = header(0);
         for rank in 1..self.world_size() {
             let other = header(rank);
@@ -133,9 +142,10 @@ impl Members {
                     first.describe_against(&other),
                     other.describe_against(&first),
                 );
-                return Err(self.blame(rank, CauseKind::Desync, operation, message));
+                return Err(self.blame(rank, CauseKind::Desync, turn.operation, message));
             }
         }
+        turn.agreed.set(true);
         Ok(())
     }
 }
@@ -151,6 +161,25 @@ pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_ranks_are_named_with_what_they_lack() {
+        let members = Members { rank: 0, hosts: vec!["h".to_owned(); 4], identity: Identity::default() };
+        let (operation, failure) = (Operation::barrier(), Failure::default());
+        let patience = Patience { timeout: Duration::MAX, warning: Duration::MAX };
+        let check = |late: &[usize], agreed: bool, expected: &str| {
+            let turn = Turn::new(&operation, &failure, patience);
+            if agreed {
+                members.compare(&turn, |_| operation.header(members.identity)).unwrap();
+            }
+            let cause = members.late(late, &turn, Duration::from_secs(30)).unwrap();
+            assert_eq!((cause.rank, cause.message.as_str()), (late.first().copied(), expected));
+        };
+        check(&[2], false, "it had not come to it after 30 s");
+        check(&[1, 3], false, "it and rank 3 had not come to it after 30 s");
+        check(&[1, 2, 3], true, "it and ranks 2 3 had come to it, and not done their part after 30 s");
+        check(&[3], true, "it had come to it, and not done its part after 30 s");
+    }
 
     #[test]
     fn pieces_cover_everything_once() {

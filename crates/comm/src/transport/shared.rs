@@ -105,7 +105,7 @@ impl SharedTransport {
     /// Waits until all have entered the operation, and compares their headers. Nothing of another rank is read before.
     fn agree(&self, turn: &Turn) -> Result<(), Stop> {
         self.wait_for_all(turn, |words| &words.entered, turn.operation.sequence)?;
-        self.members.compare(turn.operation, |rank| Header(self.region.words(rank).header(turn.operation.sequence)))
+        self.members.compare(turn, |rank| Header(self.region.words(rank).header(turn.operation.sequence)))
     }
 
     /// Waits until the slot of `round` may be overwritten.

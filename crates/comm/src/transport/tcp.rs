@@ -140,7 +140,7 @@ impl TcpTransport {
         if let Some(rank) = self.headers.iter().position(|header| header == &Header::LEAVING.to_bytes()) {
             return Err(self.members.left(rank, turn.operation));
         }
-        self.members.compare(turn.operation, |rank| Header::from_bytes(&self.headers[rank]))
+        self.members.compare(turn, |rank| Header::from_bytes(&self.headers[rank]))
     }
 
     fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
