@@ -71,27 +71,34 @@ fn check(late: &'static [usize], groups: Vec<Group>, message: &str) {
 
 #[test]
 fn threads_that_do_not_come_are_named() {
-    let groups = |n| Group::threads_with(n, impatient(Duration::from_millis(800))).unwrap();
-    check(&[1], groups(2), "it had not come to it after");
-    check(&[0], groups(3), "it had not come to it after");
-    check(&[0, 2], groups(3), "it and rank 2 had not come to it after");
-    check(&[1, 2, 3], groups(4), "it and ranks 2 3 had not come to it after");
+    let groups = |n| Group::threads_with(n, impatient(Duration::from_secs(5))).unwrap();
+    // All at once, since each takes as long as the ranks wait.
+    std::thread::scope(|scope| {
+        scope.spawn(|| check(&[1], groups(2), "it had not come to it after"));
+        scope.spawn(|| check(&[0], groups(3), "it had not come to it after"));
+        scope.spawn(|| check(&[0, 2], groups(3), "it and rank 2 had not come to it after"));
+        scope.spawn(|| check(&[1, 2, 3], groups(4), "it and ranks 2 3 had not come to it after"));
+    });
 }
 
 #[test]
 fn ranks_that_do_not_come_say_what_they_are_at_over_every_transport() {
-    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
-        for late in [&[0][..], &[2]] {
-            let mut ranks = rendezvous(3, transport);
-            for rank in &mut ranks {
-                // What a rank is at is told when it has lasted for a heartbeat.
-                rank.heartbeat = Duration::from_millis(500);
-                rank.options = impatient(rank.heartbeat * 4);
-            }
-            let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
-            check(late, groups, "it has been reading a batch for");
+    let check = |transport: TransportChoice, late: &'static [usize]| {
+        let mut ranks = rendezvous(3, transport);
+        for rank in &mut ranks {
+            // What a rank is at is told when it has lasted for a heartbeat.
+            rank.heartbeat = Duration::from_secs(2);
+            rank.options = impatient(rank.heartbeat * 4);
         }
-    }
+        let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+        check(late, groups, "it has been reading a batch for");
+    };
+    std::thread::scope(|scope| {
+        for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
+            scope.spawn(move || check(transport, &[0]));
+            scope.spawn(move || check(transport, &[2]));
+        }
+    });
 }
 
 #[test]
