@@ -1,8 +1,11 @@
 //! The trainer on one rank of the CPU device: a run and its files, resuming with the same bits, and the explicit engine.
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
 
+use common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{
     DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
@@ -17,25 +20,6 @@ use enmasse_train::{
 /// The CPU device at its best instruction set.
 fn cpu(threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
-}
-
-/// Three classes of noisy colours.
-struct Colours(usize);
-
-impl Dataset for Colours {
-    fn len(&self) -> usize {
-        self.0
-    }
-    fn label(&self, index: usize) -> usize {
-        index % 3
-    }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let pixel = |i: usize| {
-            let noise = (index * 7919 + i * 104_729) % 97;
-            if i % 3 == index % 3 { 150 + noise } else { 40 + noise }
-        };
-        Picture::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
-    }
 }
 
 fn data() -> TrainingData {

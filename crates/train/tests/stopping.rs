@@ -1,31 +1,17 @@
 //! A run that one rank is asked to stop: all ranks stop at the same place, and go on from it with the bits of a run never stopped.
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
 
+use common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, Dataset, Picture};
 use enmasse_graph::Tensor;
 use enmasse_train::{
     Checkpoint, EpochRecord, Observer, Progress, RunPaths, Stop, StopRequests, TrainConfig, TrainError, Trainer,
     TrainingData,
 };
-
-/// Three classes of plain colours.
-struct Colours(usize);
-
-impl Dataset for Colours {
-    fn len(&self) -> usize {
-        self.0
-    }
-    fn label(&self, index: usize) -> usize {
-        index % 3
-    }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let pixel = |i: usize| if i % 3 == index % 3 { 150 + index % 97 } else { 40 + index * 7 % 97 };
-        Picture::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
-    }
-}
 
 fn net(x: Tensor, classes: usize) -> Tensor {
     x.flatten().dropout("drop", 0.2).linear("fc", classes)

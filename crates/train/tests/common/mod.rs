@@ -1,0 +1,22 @@
+//! A small data set that tests of whole runs train on.
+
+use enmasse_data::{DataError, Dataset, Picture};
+
+/// So many pictures of three classes of noisy colours.
+pub struct Colours(pub usize);
+
+impl Dataset for Colours {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 3
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let pixel = |i: usize| {
+            let noise = (index * 7919 + i * 104_729) % 97;
+            if i % 3 == index % 3 { 150 + noise } else { 40 + noise }
+        };
+        Picture::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
+    }
+}
