@@ -1,7 +1,8 @@
 //! Groups of few channels, blended: neighbouring groups become one, whose weights from one of them to another are zero.
 //!
 //! A panel of weights has as many columns as registers hold, whether or not a group has outputs enough to fill it. Blended
-//! groups fill it: as many multiplications, in fewer and longer products.
+//! groups fill it: as many multiplications, in fewer and longer products. An input that is infinite or NaN then reaches the outputs of
+//! its neighbours too, as NaN.
 
 use super::geometry::ConvShape;
 use crate::gemm::panel_width;
