@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::Options;
+use crate::group::GroupOptions;
 use crate::operation::Operation;
 use crate::transport::{Patience, Stop, Transport, Turn};
 
@@ -38,7 +38,7 @@ struct Shared {
     transport: Mutex<Box<dyn Transport>>,
     failure: Arc<Failure>,
     recorder: FlightRecorder,
-    options: Options,
+    options: GroupOptions,
 }
 
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Engine {
         transport: Box<dyn Transport>,
         failure: Arc<Failure>,
         recorder: FlightRecorder,
-        options: Options,
+        options: GroupOptions,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue { pending: VecDeque::with_capacity(CAPACITY), ..Queue::default() }),
@@ -147,7 +147,7 @@ impl Shared {
     /// Carries out the operation whose turn it is; the caller has set `running`.
     fn carry_out(&self, operation: &Operation) {
         self.recorder.started(operation.sequence);
-        let Options { delay_per_operation: delay, timeout, stall_warning: warning } = self.options;
+        let GroupOptions { delay_per_operation: delay, timeout, stall_warning: warning } = self.options;
         let result = catch_unwind(AssertUnwindSafe(|| {
             if !delay.is_zero() {
                 self.failure.fails_within(delay);

@@ -26,15 +26,15 @@ pub(crate) trait Relay: Send + Sync {
 /// What [`crate::Group::observe`] tells of.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event {
-    /// Ranks wait for another longer than [`crate::Options::stall_warning`]: what will be the cause if it does not come. Told to
-    /// rank 0 alone, once for an operation.
+pub enum GroupEvent {
+    /// Ranks wait for another longer than [`crate::GroupOptions::stall_warning`]: what will be the cause if it does not come.
+    /// Told to rank 0 alone, once for an operation.
     Stalled(Arc<Cause>),
     /// The group has failed. Told to every rank, once.
     Failed(Arc<Cause>),
 }
 
-type Observer = dyn Fn(&Event) + Send + Sync;
+type Observer = dyn Fn(&GroupEvent) + Send + Sync;
 
 /// See the module.
 #[derive(Default)]
@@ -94,7 +94,7 @@ impl Failure {
         self.settled.notify_all();
         let observers = state.observers.clone();
         drop(state);
-        observers.iter().for_each(|(_, observer)| call(observer, &Event::Failed(cause.clone())));
+        observers.iter().for_each(|(_, observer)| call(observer, &GroupEvent::Failed(cause.clone())));
     }
 
     /// Has `observer` told of what concerns `rank`; at once, where the group has failed already.
@@ -104,7 +104,7 @@ impl Failure {
             None => state.observers.push((rank, observer)),
             Some(cause) => {
                 drop(state);
-                call(&observer, &Event::Failed(cause));
+                call(&observer, &GroupEvent::Failed(cause));
             }
         }
     }
@@ -119,7 +119,7 @@ impl Failure {
 
     /// Tells the observers of rank 0, whose state this is or who shares it.
     pub(crate) fn stalled(&self, stall: Arc<Cause>) {
-        let (observers, event) = (self.lock().observers.clone(), Event::Stalled(stall));
+        let (observers, event) = (self.lock().observers.clone(), GroupEvent::Stalled(stall));
         observers.iter().filter(|(of, _)| *of == 0).for_each(|(_, observer)| call(observer, &event));
     }
 
@@ -170,7 +170,7 @@ impl Failure {
 }
 
 /// A panic of an observer is its own affair: the thread that tells keeps the group alive.
-fn call(observer: &Arc<Observer>, event: &Event) {
+fn call(observer: &Arc<Observer>, event: &GroupEvent) {
     let _ = catch_unwind(AssertUnwindSafe(|| observer(event)));
 }
 
@@ -217,9 +217,9 @@ mod tests {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let observer = |name: &'static str| -> Arc<Observer> {
             let heard = heard.clone();
-            Arc::new(move |event: &Event| match event {
-                Event::Failed(cause) => heard.lock().unwrap().push(format!("{name}: {}", cause.message)),
-                Event::Stalled(stall) => heard.lock().unwrap().push(format!("{name} waits: {}", stall.message)),
+            Arc::new(move |event: &GroupEvent| match event {
+                GroupEvent::Failed(cause) => heard.lock().unwrap().push(format!("{name}: {}", cause.message)),
+                GroupEvent::Stalled(stall) => heard.lock().unwrap().push(format!("{name} waits: {}", stall.message)),
             })
         };
         failure.observe(0, observer("before"));

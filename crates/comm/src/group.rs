@@ -8,7 +8,7 @@ use crate::cause::{Cause, CauseKind};
 use crate::element::{Element, Reduction};
 use crate::engine::{Engine, Handle};
 use crate::error::JoinError;
-use crate::failure::{Event, Failure};
+use crate::failure::{Failure, GroupEvent};
 use crate::flight::FlightRecorder;
 use crate::operation::{Identity, Kind, Operation};
 use crate::rendezvous::Liaison;
@@ -21,7 +21,7 @@ const GATHER_LIMIT: usize = 256 << 20;
 
 /// How a group behaves beside its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct GroupOptions {
     /// Time to let pass before each operation is carried out: a slow network, for tests of what overlaps with it.
     pub delay_per_operation: Duration,
     /// How long a rank waits in an operation for others before the group fails, naming them: ten minutes, as PyTorch's NCCL
@@ -31,9 +31,9 @@ pub struct Options {
     pub stall_warning: Duration,
 }
 
-impl Default for Options {
+impl Default for GroupOptions {
     fn default() -> Self {
-        Options {
+        GroupOptions {
             delay_per_operation: Duration::ZERO,
             timeout: Duration::from_secs(600),
             stall_warning: Duration::from_secs(30),
@@ -94,11 +94,11 @@ impl Group {
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
     pub fn threads(n: usize) -> Result<Vec<Group>, JoinError> {
-        Self::threads_with(n, Options::default())
+        Self::threads_with(n, GroupOptions::default())
     }
 
     /// The same, with options.
-    pub fn threads_with(n: usize, options: Options) -> Result<Vec<Group>, JoinError> {
+    pub fn threads_with(n: usize, options: GroupOptions) -> Result<Vec<Group>, JoinError> {
         if n <= 1 {
             return Ok((0..n).map(|_| Group::single()).collect());
         }
@@ -119,7 +119,7 @@ impl Group {
         transport: Box<dyn Transport>,
         failure: Arc<Failure>,
         recorder: FlightRecorder,
-        options: Options,
+        options: GroupOptions,
         liaison: Option<Liaison>,
     ) -> Result<Self, JoinError> {
         let engine = Engine::start(transport, failure.clone(), recorder.clone(), options)
@@ -257,7 +257,7 @@ impl Group {
 
     /// Has `observer` told what happens to the group, on whichever thread notices: also while this rank's own code is stuck. It
     /// must not hold the group, or use it.
-    pub fn observe(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
+    pub fn observe(&self, observer: impl Fn(&GroupEvent) + Send + Sync + 'static) {
         self.core.failure.observe(self.rank(), Arc::new(observer));
     }
 

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{DEADLINE, join_all, rendezvous, run_ranks};
-use enmasse_comm::{Cause, CauseKind, Event, FlightRecord, Group, Options, TransportChoice};
+use enmasse_comm::{Cause, CauseKind, FlightRecord, Group, GroupEvent, GroupOptions, TransportChoice};
 
 /// Gives up within the time of a test, and warns well before.
-fn impatient(timeout: Duration) -> Options {
-    Options { timeout, stall_warning: timeout / 4, ..Options::default() }
+fn impatient(timeout: Duration) -> GroupOptions {
+    GroupOptions { timeout, stall_warning: timeout / 4, ..GroupOptions::default() }
 }
 
 /// What a rank has seen of a group in which others do not come.
@@ -39,8 +39,8 @@ fn wait_for(late: &'static [usize], groups: Vec<Group>) -> Vec<Seen> {
         let mut stalls = vec![];
         loop {
             match heard.recv_timeout(DEADLINE).expect("an end of the group") {
-                (Event::Stalled(stall), _) => stalls.push((*stall).clone()),
-                (Event::Failed(cause), record) => return Seen { stalls, cause: (*cause).clone(), record },
+                (GroupEvent::Stalled(stall), _) => stalls.push((*stall).clone()),
+                (GroupEvent::Failed(cause), record) => return Seen { stalls, cause: (*cause).clone(), record },
                 (other, _) => panic!("{other:?}"),
             }
         }
@@ -103,11 +103,11 @@ fn ranks_that_do_not_come_say_what_they_are_at_over_every_transport() {
 
 #[test]
 fn a_rank_that_comes_in_time_is_waited_for() {
-    let options = Options { stall_warning: Duration::from_millis(1), ..Options::default() };
+    let options = GroupOptions { stall_warning: Duration::from_millis(1), ..GroupOptions::default() };
     let (stalled, told) = channel();
     let groups = Group::threads_with(2, options).unwrap();
     groups[0].observe(move |event| {
-        let Event::Stalled(stall) = event else { return };
+        let GroupEvent::Stalled(stall) = event else { return };
         let _ = stalled.send(stall.to_string());
     });
     let told = Arc::new(Mutex::new(told));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, run_ranks};
-use enmasse_comm::{Cause, CauseKind, Group, Options, Reduce, Reduction};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, Reduce, Reduction};
 
 fn threads(n: usize) -> Vec<Group> {
     Group::threads(n).unwrap()
@@ -70,7 +70,7 @@ fn started_operations_end_in_order() {
 
 #[test]
 fn a_slow_transport_leaves_the_caller_free() {
-    let options = Options { delay_per_operation: Duration::from_secs(3600), ..Options::default() };
+    let options = GroupOptions { delay_per_operation: Duration::from_secs(3600), ..GroupOptions::default() };
     let started = Arc::new(std::sync::Barrier::new(2));
     let results = run_ranks(Group::threads_with(2, options).unwrap(), move |group| {
         let mut data = [1f32; 10];

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, StepInputs};
-use enmasse_graph::{Init, Mode, Optimizer, Options, Phase, Tensor, compile};
+use enmasse_graph::{CompileOptions, Init, Mode, Optimizer, Phase, Tensor, compile};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let classes = if size <= 64 { 10 } else { 1000 };
     let model = enmasse_models::find(name)?;
     let optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 5e-4, nesterov: false };
-    let options = Options { optimizer, ..Options::new(name, batch, size, classes) };
+    let options = CompileOptions { optimizer, ..CompileOptions::new(name, batch, size, classes) };
     let plans = compile(&|x: Tensor| model.forward(x, classes), &options)?;
     let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
     let memory = cpu.memory(&plans);

@@ -3,10 +3,10 @@
 //! ```
 //! use enmasse_cpu::{Cpu, CpuOptions};
 //! use enmasse_device::{Device, StepInputs};
-//! use enmasse_graph::{Mode, Options, Phase, Tensor, compile};
+//! use enmasse_graph::{CompileOptions, Mode, Phase, Tensor, compile};
 //!
 //! let model = |x: Tensor| x.flatten().linear("fc", 10);
-//! let plans = compile(&model, &Options::new("softmax", 2, 4, 10))?;
+//! let plans = compile(&model, &CompileOptions::new("softmax", 2, 4, 10))?;
 //! let mut program = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() })?.compile(plans, None)?;
 //! let (images, labels, sample_indices) = (vec![7; 2 * 4 * 4 * 3], vec![3, -1], vec![0, 1]);
 //! let inputs = StepInputs {

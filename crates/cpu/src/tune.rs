@@ -174,7 +174,7 @@ fn fastest(seconds: impl Iterator<Item = (Algorithm, f64)>, usual: &str) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use enmasse_graph::{Conv, Options, Precision, Tensor, compile};
+    use enmasse_graph::{CompileOptions, Conv, Precision, Tensor, compile};
 
     use super::*;
     use crate::isa::Isa;
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn every_operation_with_a_choice_gets_one() {
         for precision in [Precision::F32, Precision::Bf16] {
-            let options = Options { precision, ..Options::new("net", 2, 9, 3) };
+            let options = CompileOptions { precision, ..CompileOptions::new("net", 2, 9, 3) };
             let plans = compile(&net, &options).unwrap();
             let tune = |known: &Choices, exact| {
                 let kernels = KernelOptions { isa: Isa::detect(), exact };

@@ -5,7 +5,7 @@ mod common;
 use common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{Program, StepMetrics};
-use enmasse_graph::{Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Tensor, compile};
+use enmasse_graph::{CompileOptions, Conv, Freeze, Mode, Optimizer, Phase, Plans, Pool, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 use enmasse_tensor::RandomStream;
 
@@ -69,7 +69,7 @@ fn residual(x: Tensor) -> Tensor {
 
 #[test]
 fn a_small_residual_network() {
-    let options = Options { size: [37, 30], label_smoothing: 0.1, ..Options::new("residual", 5, 37, 7) };
+    let options = CompileOptions { size: [37, 30], label_smoothing: 0.1, ..CompileOptions::new("residual", 5, 37, 7) };
     let plans = compile(&residual, &options).unwrap();
     for isa in levels() {
         check("residual", &plans, isa, 3, 2e-5);
@@ -80,7 +80,7 @@ fn a_small_residual_network() {
 fn frozen_layers_and_adamw() {
     let optimizer = Optimizer::AdamW { betas: [0.9, 0.99], epsilon: 1e-4, weight_decay: 0.1 };
     let freeze = Freeze::Patterns(vec!["conv1*".into(), "bn1*".into(), "layer1*".into()]);
-    let options = Options { freeze, optimizer, ..Options::new("residual", 4, 32, 7) };
+    let options = CompileOptions { freeze, optimizer, ..CompileOptions::new("residual", 4, 32, 7) };
     check("frozen", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
 }
 
@@ -89,7 +89,7 @@ fn models_of_the_zoo() {
     for (name, size, batch) in [("mlp", 9, 6), ("lenet", 20, 3), ("resnet18", 40, 6), ("resnet50", 40, 4)] {
         let optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 1e-3, nesterov: name == "lenet" };
         let model = enmasse_models::find(name).unwrap();
-        let options = Options { optimizer, ..Options::new(name, batch, size, 10) };
+        let options = CompileOptions { optimizer, ..CompileOptions::new(name, batch, size, 10) };
         let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
         // Batch norm over the few pixels of the last maps magnifies rounding. In 50 layers it flips a ReLU here and
         // there, for PyTorch in f32 as for this device: gradients of both are off by some 2e-2 from those in f64.
@@ -130,7 +130,7 @@ fn random(x: Tensor, seed: u64) -> Tensor {
 fn any_order_of_layers() {
     // A bias in front of a batch norm has a gradient of zero, which is nothing but rounding: hence the tolerance.
     for seed in 0..60 {
-        let options = Options { size: [5, 4], allow_unused: true, ..Options::new("random", 3, 5, 3) };
+        let options = CompileOptions { size: [5, 4], allow_unused: true, ..CompileOptions::new("random", 3, 5, 3) };
         let plans = compile(&|x: Tensor| random(x, seed), &options).unwrap();
         check(&format!("random {seed}"), &plans, Isa::detect(), 3, 5e-3);
     }

@@ -10,7 +10,7 @@ use common::Batch;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::Device;
-use enmasse_graph::{Arena, Mode, Options, Phase, Tensor, compile};
+use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Tensor, compile};
 
 /// Counts what all threads of the process allocate.
 struct Counting;
@@ -44,7 +44,7 @@ fn resident() -> usize {
 /// Allocations of two thread ranks in steps 3 to 10, collectives included.
 fn allocations_of_ranks() -> u64 {
     let model = enmasse_models::find("resnet18").unwrap();
-    let options = Options { shards: 2, sync_batch_norm: true, ..Options::new("resnet18", 2, 40, 10) };
+    let options = CompileOptions { shards: 2, sync_batch_norm: true, ..CompileOptions::new("resnet18", 2, 40, 10) };
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let barrier = Barrier::new(2);
     let counted = AtomicU64::new(0);
@@ -79,7 +79,7 @@ fn allocations_of_ranks() -> u64 {
 #[test]
 fn steps_allocate_nothing_and_memory_is_as_stated() {
     let model = enmasse_models::find("resnet18").unwrap();
-    let options = Options::new("resnet18", 8, 96, 10);
+    let options = CompileOptions::new("resnet18", 8, 96, 10);
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let train = plans.train.as_ref().unwrap();
     let (shared, unshared) = (train.arena_bytes(Arena::Activations), train.unshared_activations);

@@ -6,7 +6,7 @@ mod common;
 use common::{Batch, fill, gradients, levels, program_with, state};
 use enmasse_cpu::CpuOptions;
 use enmasse_device::Program;
-use enmasse_graph::{Conv, Mode, Options, Phase, Plans, Pool, Precision, Tensor, compile};
+use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Plans, Pool, Precision, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 use enmasse_tensor::RandomStream;
 
@@ -41,7 +41,8 @@ fn random(x: Tensor, seed: u64) -> Tensor {
 
 fn plans(seed: u64) -> Plans {
     let precision = Precision::Bf16;
-    let options = Options { size: [9, 7], allow_unused: true, precision, ..Options::new("random", 6, 9, 3) };
+    let options =
+        CompileOptions { size: [9, 7], allow_unused: true, precision, ..CompileOptions::new("random", 6, 9, 3) };
     compile(&|x: Tensor| random(x, seed), &options).unwrap()
 }
 
@@ -99,7 +100,8 @@ fn wide(x: Tensor) -> Tensor {
 
 #[test]
 fn bits_do_not_depend_on_threads() {
-    let plans = compile(&wide, &Options { precision: Precision::Bf16, ..Options::new("wide", 4, 11, 5) }).unwrap();
+    let plans = compile(&wide, &CompileOptions { precision: Precision::Bf16, ..CompileOptions::new("wide", 4, 11, 5) })
+        .unwrap();
     for isa in levels() {
         let bits = |threads, exact| -> Vec<Vec<u64>> {
             let options = CpuOptions { threads, isa: Some(isa), exact, ..CpuOptions::default() };

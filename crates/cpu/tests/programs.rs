@@ -7,7 +7,7 @@ use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, DeviceError, Program};
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Algorithm, Choices, Conv, Mode, Options, Phase, Plans, Pool, Tensor, compile};
+use enmasse_graph::{Algorithm, Choices, CompileOptions, Conv, Mode, Phase, Plans, Pool, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 
 fn model(x: Tensor) -> Tensor {
@@ -17,9 +17,9 @@ fn model(x: Tensor) -> Tensor {
     x.conv2d("conv3", Conv::new(33, 3).stride(2)).relu().flatten().dropout("drop", 0.3).linear("fc", 5)
 }
 
-fn options(shards: usize, sync_batch_norm: bool) -> Options {
+fn options(shards: usize, sync_batch_norm: bool) -> CompileOptions {
     let buckets = BucketSizes { first: 1024, other: 4096 };
-    Options { shards, sync_batch_norm, buckets, ..Options::new("test", 4, 11, 5) }
+    CompileOptions { shards, sync_batch_norm, buckets, ..CompileOptions::new("test", 4, 11, 5) }
 }
 
 /// Bits of all state after three steps.

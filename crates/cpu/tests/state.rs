@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use common::cpu_program;
 use enmasse_cpu::Isa;
 use enmasse_device::Program;
-use enmasse_graph::{Arena, Conv, Options, StateTensor, Tensor, compile};
+use enmasse_graph::{Arena, CompileOptions, Conv, StateTensor, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 
 /// The linear layer has more elements than one task takes, and no multiple of it.
@@ -36,7 +36,7 @@ fn fill(program: &mut dyn Program) {
 
 #[test]
 fn what_is_filled_in_is_stored_and_read() {
-    let plans = compile(&model, &Options::new("test", 2, 9, 5)).unwrap();
+    let plans = compile(&model, &CompileOptions::new("test", 2, 9, 5)).unwrap();
     let most = plans.state.iter().map(|tensor| tensor.shape.elements()).max().unwrap();
     assert!(most > 1 << 16 && !most.is_multiple_of(1 << 16), "{most}");
     let check = |program: &mut dyn Program, what: &str| {

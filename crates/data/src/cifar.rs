@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_pickle::{Limits, Value, numpy, parse};
+use enmasse_pickle::{Limits, Object, numpy, parse};
 
 use crate::DataError;
 use crate::packed::{Packed, Records, append_file};
@@ -40,7 +40,7 @@ pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Res
         let [count, PICTURE] = data.shape[..] else {
             return Err(fail(format!("\"data\" in it has the shape {:?}, not [n, {PICTURE}]", data.shape)));
         };
-        let own = batch.get(labels).and_then(Value::as_slice).unwrap_or(&[]);
+        let own = batch.get(labels).and_then(Object::as_slice).unwrap_or(&[]);
         let own: Option<Vec<u8>> = own.iter().map(|label| u8::try_from(label.as_int()?).ok()).collect();
         let Some(own) = own.filter(|own| own.len() == count) else {
             return Err(fail(format!("{labels:?} in it is no list of {count} small numbers, one for each picture")));
@@ -65,8 +65,8 @@ pub(crate) fn class_names(path: &Path, count: usize) -> Result<Vec<String>, Data
 /// The names of the classes in a pickle of a dictionary, under `key`; `count` of them.
 pub(crate) fn pickled_class_names(path: &Path, key: &str, count: usize) -> Result<Vec<String>, DataError> {
     let meta = unpickle(path)?;
-    let names = meta.get(key).and_then(Value::as_slice).unwrap_or(&[]);
-    counted(path, names.iter().filter_map(Value::as_str).map(str::to_owned).collect(), count)
+    let names = meta.get(key).and_then(Object::as_slice).unwrap_or(&[]);
+    counted(path, names.iter().filter_map(Object::as_str).map(str::to_owned).collect(), count)
 }
 
 fn counted(path: &Path, names: Vec<String>, count: usize) -> Result<Vec<String>, DataError> {
@@ -77,7 +77,7 @@ fn counted(path: &Path, names: Vec<String>, count: usize) -> Result<Vec<String>,
     Ok(names)
 }
 
-fn unpickle(path: &Path) -> Result<Value, DataError> {
+fn unpickle(path: &Path) -> Result<Object, DataError> {
     let mut bytes = Vec::new();
     append_file(path, &mut bytes)?;
     let (value, _) = parse(&bytes, &Limits::default()).map_err(|error| DataError::layout(path, error.to_string()))?;

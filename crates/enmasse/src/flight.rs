@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use enmasse_comm::{CauseKind, Event, FlightOperation, FlightRecord, Group};
+use enmasse_comm::{CauseKind, FlightOperation, FlightRecord, Group, GroupEvent};
 use enmasse_train::write_whole;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::output::say;
 /// Says on rank 0 that ranks wait for another.
 pub fn warn_of_stalls(group: &Group) {
     group.observe(|event| {
-        if let Event::Stalled(stall) = event {
+        if let GroupEvent::Stalled(stall) = event {
             say(format_args!("warning: {stall}"));
         }
     });
@@ -27,7 +27,7 @@ pub fn warn_of_stalls(group: &Group) {
 pub fn keep_flight(group: &Group, run: &Path) {
     let (rank, recorder, path) = (group.rank(), group.flight_recorder().clone(), flight_path(run, group.rank()));
     group.observe(move |event| {
-        let Event::Failed(cause) = event else { return };
+        let GroupEvent::Failed(cause) = event else { return };
         let is_run = path.parent().is_some_and(Path::is_dir);
         if cause.kind == CauseKind::Interrupted || !is_run {
             return;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use enmasse_comm::{Group, JoinError, Options};
+use enmasse_comm::{Group, GroupOptions, JoinError};
 use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable};
 use enmasse_train::{Devices, LayeredConfig};
 
@@ -83,7 +83,7 @@ impl Launched {
     }
 
     /// Joins the others. Ranks that were given no token find one in the run folder, if they know where that is.
-    pub fn join(&self, folder: Option<&Path>, options: Options) -> Result<Option<Group>, Failure> {
+    pub fn join(&self, folder: Option<&Path>, options: GroupOptions) -> Result<Option<Group>, Failure> {
         let variable = |name: &str| std::env::var(name).ok();
         let Some(mut rendezvous) = self.interpretation.rendezvous(&variable).map_err(Failure::error)? else {
             return Ok(None);

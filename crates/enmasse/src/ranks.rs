@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use enmasse_comm::{CauseKind, Group, Options};
+use enmasse_comm::{CauseKind, Group, GroupOptions};
 use enmasse_cpu::{Cores, Cpu, CpuOptions};
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
@@ -117,10 +117,10 @@ fn among_equals(all: &[Vec<u8>], rank: usize) -> (usize, usize) {
 }
 
 /// How ranks wait for each other.
-fn options(config: &TrainConfig) -> Options {
-    let usual = Options::default();
+fn options(config: &TrainConfig) -> GroupOptions {
+    let usual = GroupOptions::default();
     let timeout = Duration::try_from_secs_f64(config.timeout).unwrap_or(Duration::MAX);
-    Options { timeout, stall_warning: usual.stall_warning.min(timeout / 2), ..usual }
+    GroupOptions { timeout, stall_warning: usual.stall_warning.min(timeout / 2), ..usual }
 }
 
 /// Runs `body` as the one rank that this process is; `folder` is the run's, if that is known.
@@ -180,7 +180,11 @@ pub fn host(
     }
 }
 
-fn threads(ranks: usize, options: Options, body: impl Fn(&Rank) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+fn threads(
+    ranks: usize,
+    options: GroupOptions,
+    body: impl Fn(&Rank) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
     let run = |group: Group| {
         flight::warn_of_stalls(&group);
         let local_rank = group.rank();

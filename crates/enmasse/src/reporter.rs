@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use enmasse_train::{
-    DoneRecord, EpochRecord, Event, Observer, Progress, SETTINGS, Started, StoppedRecord, TrainConfig,
+    DoneRecord, EpochRecord, Observer, Progress, RunEvent, SETTINGS, Started, StoppedRecord, TrainConfig,
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -80,7 +80,7 @@ impl Reporter {
         );
         match self.audience {
             Audience::Everybody(mut output) => {
-                output.json(Event::Done(done).to_line());
+                output.json(RunEvent::Done(done).to_line());
                 output.finish()
             }
             _ => Ok(()),
@@ -97,7 +97,7 @@ impl Reporter {
         self.line(Line::Figure, text);
         match self.audience {
             Audience::Everybody(mut output) => {
-                output.json(Event::Stopped(&StoppedRecord { epoch, samples, run: run.to_owned() }).to_line());
+                output.json(RunEvent::Stopped(&StoppedRecord { epoch, samples, run: run.to_owned() }).to_line());
                 output.finish()
             }
             _ => Ok(()),
@@ -193,7 +193,7 @@ impl Observer for &mut Reporter {
         );
         self.line(Line::Figure, line);
         if let Audience::Everybody(output) = &mut self.audience {
-            output.json(Event::Epoch(record).to_line());
+            output.json(RunEvent::Epoch(record).to_line());
         }
     }
 }

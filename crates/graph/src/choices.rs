@@ -133,7 +133,7 @@ impl FromStr for Choices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Conv, Mode, Options, Plan, Tensor, compile};
+    use crate::{CompileOptions, Conv, Mode, Plan, Tensor, compile};
 
     #[test]
     fn texts_that_are_refused() {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_plan_takes_the_choices_of_its_operations_and_says_so() {
-        let plans = compile(&net, &Options::new("net", 2, 8, 3)).unwrap();
+        let plans = compile(&net, &CompileOptions::new("net", 2, 8, 3)).unwrap();
         let signature = |plan: &Plan, layer: &str| {
             let node = plan.instructions.iter().find(|node| node.layer == layer && node.op.name() == "conv2d");
             plan.signature(node.unwrap())

@@ -16,7 +16,7 @@ use crate::{
 
 /// What a plan is compiled for.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CompileOptions {
     /// The model's name, for texts.
     pub model: String,
     /// Samples per shard.
@@ -49,11 +49,11 @@ pub struct Options {
     pub allow_unused: bool,
 }
 
-impl Options {
+impl CompileOptions {
     /// One shard, ImageNet's normalisation, PyTorch's usual SGD (momentum 0.9, no weight decay), no smoothing, nothing frozen,
     /// everything in f32.
     pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
-        Options {
+        CompileOptions {
             model: model.into(),
             batch,
             size: [size; 2],
@@ -94,12 +94,12 @@ impl Options {
 /// Compiles the training and the evaluation step of a model.
 ///
 /// ```
-/// use enmasse_graph::{Options, Tensor, compile};
+/// use enmasse_graph::{CompileOptions, Tensor, compile};
 /// let model = |x: Tensor| x.flatten().linear("fc1", 32).relu().linear("fc2", 10);
-/// let plans = compile(&model, &Options::new("mlp", 8, 16, 10)).unwrap();
+/// let plans = compile(&model, &CompileOptions::new("mlp", 8, 16, 10)).unwrap();
 /// assert_eq!(plans.train.unwrap().trainable, (768 * 32 + 32) + (32 * 10 + 16));
 /// ```
-pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &Options) -> Result<Plans, GraphError> {
+pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
     options.check()?;
     let (train, state) = train_plan(record(model, options, Mode::Train)?, options)?;
     let evaluate = evaluation_plan(record(model, options, Mode::Evaluate)?, options, &state);
@@ -107,7 +107,7 @@ pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &Options) -> Result<Pl
 }
 
 /// Compiles the evaluation step alone: no gradients, no optimiser state.
-pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &Options) -> Result<Plans, GraphError> {
+pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
     options.check()?;
     let forward = record(model, options, Mode::Evaluate)?;
     let parameters: Vec<ValueId> = forward.graph.parameters().map(|(id, _, _)| id).collect();
@@ -116,7 +116,7 @@ pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &Options) -
     Ok(Plans { train: None, evaluate, state, optimizer: None })
 }
 
-fn record(model: &dyn Fn(Tensor) -> Tensor, options: &Options, mode: Mode) -> Result<Forward, GraphError> {
+fn record(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions, mode: Mode) -> Result<Forward, GraphError> {
     let builder = Builder::new(options.batch, options.size, mode, options.seed);
     let logits = model(builder.pixels(&options.mean, &options.deviation));
     let mut forward = builder.finish(&logits, options.classes)?;
@@ -129,7 +129,7 @@ fn record(model: &dyn Fn(Tensor) -> Tensor, options: &Options, mode: Mode) -> Re
 }
 
 /// The statistics of one value are of no use. What counts is what is left to normalise by them, over which shards.
-fn check_statistics(graph: &Graph, options: &Options) -> Result<(), GraphError> {
+fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), GraphError> {
     let shards = if options.sync_batch_norm { options.shards } else { 1 };
     for node in graph.nodes.iter().filter(|node| node.op == Op::BatchNormStatistics) {
         let shape = graph.shape(node.inputs[0]);
@@ -162,7 +162,7 @@ fn add_loss(forward: &mut Forward, scale: f32, smoothing: f32) -> (usize, ValueI
     (graph.nodes.len() - 1, loss, correct)
 }
 
-fn train_plan(mut forward: Forward, options: &Options) -> Result<(Plan, Vec<StateTensor>), GraphError> {
+fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, Vec<StateTensor>), GraphError> {
     // A mean over the global batch, so that the sum over shards needs no division.
     let scale = 1.0 / (options.batch * options.shards) as f32;
     // Running statistics are updated last; what autodiff walks ends with the loss.
@@ -200,7 +200,7 @@ fn train_plan(mut forward: Forward, options: &Options) -> Result<(Plan, Vec<Stat
     Ok((plan, state))
 }
 
-fn evaluation_plan(mut forward: Forward, options: &Options, state: &[StateTensor]) -> Plan {
+fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Plan {
     let (_, loss, correct) = add_loss(&mut forward, 1.0, 0.0);
     place(forward, options, Mode::Evaluate, [loss, correct], state, &[])
 }
@@ -261,7 +261,7 @@ fn state_tensors(graph: &Graph, order: &[ValueId], optimizer: Option<Optimizer>)
 /// Gives every value its element type and its slot.
 fn place(
     forward: Forward,
-    options: &Options,
+    options: &CompileOptions,
     mode: Mode,
     [loss, correct]: [ValueId; 2],
     state: &[StateTensor],
@@ -336,8 +336,8 @@ mod tests {
         x.adaptive_avg_pool([1, 1]).flatten().linear("fc", 10)
     }
 
-    fn options(shards: usize) -> Options {
-        Options { shards, ..Options::new("net", 4, 16, 10) }
+    fn options(shards: usize) -> CompileOptions {
+        CompileOptions { shards, ..CompileOptions::new("net", 4, 16, 10) }
     }
 
     #[test]
@@ -360,7 +360,8 @@ mod tests {
     #[test]
     fn phases_ascend_and_collectives_pair_up() {
         let check = |shards: usize, sync: bool, buckets: BucketSizes, expected: usize| {
-            let plans = compile(&residual_net, &Options { sync_batch_norm: sync, buckets, ..options(shards) }).unwrap();
+            let plans =
+                compile(&residual_net, &CompileOptions { sync_batch_norm: sync, buckets, ..options(shards) }).unwrap();
             let plan = plans.train.unwrap();
             assert!(plan.instructions.is_sorted_by_key(|node| node.phase));
             let starts: Vec<usize> = (plan.instructions.iter())
@@ -392,9 +393,9 @@ mod tests {
 
     #[test]
     fn the_text_is_the_same_every_time_and_differs_with_the_plan() {
-        let text = |options: &Options| compile(&residual_net, options).unwrap().train.unwrap().to_string();
+        let text = |options: &CompileOptions| compile(&residual_net, options).unwrap().train.unwrap().to_string();
         assert_eq!(text(&options(2)), text(&options(2)));
-        assert_ne!(text(&options(2)), text(&Options { label_smoothing: 0.1, ..options(2) }));
+        assert_ne!(text(&options(2)), text(&CompileOptions { label_smoothing: 0.1, ..options(2) }));
         assert!(
             text(&options(2)).contains("batch_norm_normalize {epsilon 0.00001 batch of 1024 relu}"),
             "{}",
@@ -411,22 +412,22 @@ mod tests {
         };
         let error = compile(&model, &options(1)).unwrap_err();
         assert!(error.to_string().contains("side.weight"), "{error}");
-        assert!(compile(&model, &Options { allow_unused: true, ..options(2) }).is_ok());
-        let all = Options { freeze: Freeze::Patterns(vec!["*".into()]), ..options(1) };
+        assert!(compile(&model, &CompileOptions { allow_unused: true, ..options(2) }).is_ok());
+        let all = CompileOptions { freeze: Freeze::Patterns(vec!["*".into()]), ..options(1) };
         assert_eq!(compile(&residual_net, &all).unwrap_err(), GraphError::NothingToTrain);
     }
 
     #[test]
     fn one_value_per_channel_is_refused_where_it_would_be_normalised_by() {
         let model = |x: Tensor| x.batch_norm("bn").flatten().linear("fc", 10);
-        let check = |change: Options, fine: bool| {
-            let found = compile(&model, &Options { batch: 1, size: [1, 1], ..change });
+        let check = |change: CompileOptions, fine: bool| {
+            let found = compile(&model, &CompileOptions { batch: 1, size: [1, 1], ..change });
             assert_eq!(found.is_ok(), fine, "{found:?}");
             assert!(fine || found.unwrap_err().to_string().contains("layer bn"));
         };
         check(options(1), false);
         check(options(2), false);
-        check(Options { sync_batch_norm: true, ..options(2) }, true);
-        check(Options { freeze: Freeze::Patterns(vec!["bn".into()]), ..options(1) }, true);
+        check(CompileOptions { sync_batch_norm: true, ..options(2) }, true);
+        check(CompileOptions { freeze: Freeze::Patterns(vec!["bn".into()]), ..options(1) }, true);
     }
 }

@@ -21,7 +21,7 @@ mod work;
 
 pub use builder::{Builder, Tensor};
 pub use choices::{Algorithm, Choices, ChoicesError};
-pub use compile::{Options, compile, compile_evaluation};
+pub use compile::{CompileOptions, compile, compile_evaluation};
 pub use error::GraphError;
 pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};
 pub use init::Init;

@@ -57,12 +57,12 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Conv, Options, Tensor, compile};
+    use crate::{CompileOptions, Conv, Tensor, compile};
 
     #[test]
     fn products_and_bytes_of_a_small_net() {
         let model = |x: Tensor| x.conv2d("c", Conv::new(8, 3).padding(1).no_bias()).relu().flatten().linear("fc", 10);
-        let plan = compile(&model, &Options::new("net", 2, 4, 10)).unwrap().train.unwrap();
+        let plan = compile(&model, &CompileOptions::new("net", 2, 4, 10)).unwrap().train.unwrap();
         let check = |name: &str, expected: (u64, u64)| {
             let node = plan.instructions.iter().find(|node| node.op.name() == name).unwrap();
             let Work { flops, bytes } = plan.work(node);

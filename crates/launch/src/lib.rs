@@ -41,7 +41,7 @@ pub use assignment::Assignment;
 pub use binding::{Binding, Share};
 pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
-    DeviceError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    DeviceOrdinalError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
     LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, NodeListError, RANK, RESTART_COUNT, RUN_ID,
     WORLD_SIZE, device_ordinal, expand_node_list, process_variable,
 };

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail, ensure};
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, StepInputs};
-use enmasse_graph::{Mode, Options, Phase, Role, compile};
+use enmasse_graph::{CompileOptions, Mode, Phase, Role, compile};
 use enmasse_reference::Reference;
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     let classes = f32s("fc.bias")?.len();
 
     let model = enmasse_models::find(model)?;
-    let options = Options { size: [height, width], ..Options::new(model.name(), batch, 1, classes) };
+    let options = CompileOptions { size: [height, width], ..CompileOptions::new(model.name(), batch, 1, classes) };
     let plans = compile(&|x| model.forward(x, classes), &options)?;
     let mut program = device(device_name)?.compile(plans.clone(), None)?;
     for tensor in plans.state.iter().filter(|tensor| !tensor.name.starts_with("optimizer.")) {

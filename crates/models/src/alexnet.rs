@@ -7,10 +7,10 @@ use enmasse_graph::{Conv, Pool, Tensor};
 /// Five convolutions and three linear layers, for pictures from 63x63.
 ///
 /// ```
-/// use enmasse_graph::{Options, compile};
+/// use enmasse_graph::{CompileOptions, compile};
 /// use enmasse_models::AlexNet;
 /// let narrow = AlexNet::new().width(8).hidden(64).dropout(0.0);
-/// let plans = compile(&|x| narrow.forward(x, 10), &Options::new("alexnet/8", 2, 63, 10)).unwrap();
+/// let plans = compile(&|x| narrow.forward(x, 10), &CompileOptions::new("alexnet/8", 2, 63, 10)).unwrap();
 /// assert_eq!(*plans.find("classifier.1.weight").unwrap().shape, [32 * 6 * 6, 64]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,13 +5,13 @@
 //! files match.
 //!
 //! ```
-//! use enmasse_graph::{Options, Tensor, compile};
+//! use enmasse_graph::{CompileOptions, Tensor, compile};
 //! let model = enmasse_models::find("resnet18").unwrap();
-//! let plans = compile(&|x| model.forward(x, 10), &Options::new(model.name(), 8, 64, 10)).unwrap();
+//! let plans = compile(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 8, 64, 10)).unwrap();
 //! assert!(plans.find("layer2.0.downsample.0.weight").is_some());
 //!
 //! let own = |x: Tensor| x.flatten().linear("hidden", 32).relu().linear("out", 10);
-//! assert!(compile(&own, &Options::new("own", 8, 64, 10)).is_ok());
+//! assert!(compile(&own, &CompileOptions::new("own", 8, 64, 10)).is_ok());
 //! ```
 
 mod alexnet;

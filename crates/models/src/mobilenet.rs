@@ -11,10 +11,10 @@ const STAGES: [(usize, usize, usize); 7] =
 /// Inverted residuals: 1x1 up, 3x3 depthwise, 1x1 down without a rectifier.
 ///
 /// ```
-/// use enmasse_graph::{Options, compile};
+/// use enmasse_graph::{CompileOptions, compile};
 /// use enmasse_models::MobileNetV2;
 /// let narrow = MobileNetV2::new().width(0.25);
-/// let plans = compile(&|x| narrow.forward(x, 10), &Options::new("mobilenet_v2/4", 2, 32, 10)).unwrap();
+/// let plans = compile(&|x| narrow.forward(x, 10), &CompileOptions::new("mobilenet_v2/4", 2, 32, 10)).unwrap();
 /// assert_eq!(*plans.find("classifier.1.weight").unwrap().shape, [1280, 10]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -45,10 +45,10 @@ fn conv_norm(x: Tensor, [conv, norm]: &[String; 2], window: Conv) -> Tensor {
 /// A residual network: stem, four stages of blocks, mean over the picture, one linear layer.
 ///
 /// ```
-/// use enmasse_graph::{Options, compile};
+/// use enmasse_graph::{CompileOptions, compile};
 /// use enmasse_models::ResNet;
 /// let narrow = ResNet::resnet50().width(16);
-/// let plans = compile(&|x| narrow.forward(x, 10), &Options::new("resnet50/4", 2, 64, 10)).unwrap();
+/// let plans = compile(&|x| narrow.forward(x, 10), &CompileOptions::new("resnet50/4", 2, 64, 10)).unwrap();
 /// assert_eq!(*plans.find("fc.weight").unwrap().shape, [512, 10]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use enmasse_graph::{Conv, Linear, Pool, Tensor};
 /// Five stages of 3x3 convolutions with max pooling behind each, then three linear layers; for pictures from 32x32.
 ///
 /// ```
-/// use enmasse_graph::{Options, compile};
+/// use enmasse_graph::{CompileOptions, compile};
 /// use enmasse_models::Vgg;
 /// let narrow = Vgg::vgg11().batch_norm().width(8).hidden(64);
-/// let plans = compile(&|x| narrow.forward(x, 10), &Options::new("vgg11_bn/8", 2, 32, 10)).unwrap();
+/// let plans = compile(&|x| narrow.forward(x, 10), &CompileOptions::new("vgg11_bn/8", 2, 32, 10)).unwrap();
 /// assert_eq!(*plans.find("features.4.weight").unwrap().shape, [3, 3, 8, 16]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

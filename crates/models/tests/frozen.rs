@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::passes::pattern_matches;
-use enmasse_graph::{Arena, Freeze, Mode, Node, Op, Options, Phase, Plan, Plans, Role, compile};
+use enmasse_graph::{Arena, CompileOptions, Freeze, Mode, Node, Op, Phase, Plan, Plans, Role, compile};
 use enmasse_models::{find, models};
 use enmasse_tensor::RandomStream;
 
@@ -13,7 +13,8 @@ const CLASSES: usize = 5;
 
 fn plans(model: &str, shards: usize, sync_batch_norm: bool, freeze: Freeze) -> Plans {
     let model = find(model).unwrap();
-    let options = Options { shards, sync_batch_norm, freeze, ..Options::new(model.name(), 2, 64, CLASSES) };
+    let options =
+        CompileOptions { shards, sync_batch_norm, freeze, ..CompileOptions::new(model.name(), 2, 64, CLASSES) };
     compile(&|x| model.forward(x, CLASSES), &options).unwrap()
 }
 

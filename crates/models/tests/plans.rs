@@ -1,11 +1,11 @@
 //! Every model of the zoo becomes sound plans, whatever the size, the shards and the passes.
 
-use enmasse_graph::{Freeze, GraphError, Options, Plans, Precision, compile, compile_evaluation};
+use enmasse_graph::{CompileOptions, Freeze, GraphError, Plans, Precision, compile, compile_evaluation};
 use enmasse_models::{Model, find, models};
 use enmasse_reference::aliasing_is_safe;
 use proptest::prelude::*;
 
-fn check(model: &Model, options: &Options) {
+fn check(model: &Model, options: &CompileOptions) {
     let forward = |x| model.forward(x, options.classes);
     let plans = compile(&forward, options).unwrap_or_else(|error| panic!("{} {options:?}: {error}", model.name()));
     let Plans { train, evaluate, .. } = &plans;
@@ -25,11 +25,15 @@ fn check(model: &Model, options: &Options) {
 fn shards_sync_batch_norm_and_frozen_layers() {
     let head = |plans: Plans| plans.state[0].name.split('.').next().unwrap_or_default().to_string();
     for model in models() {
-        let alone = compile_evaluation(&|x| model.forward(x, 10), &Options::new(model.name(), 4, 64, 10)).unwrap();
+        let alone =
+            compile_evaluation(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 4, 64, 10)).unwrap();
         let first = Freeze::Patterns(vec![head(alone)]);
         for (shards, sync_batch_norm) in [(1, false), (1, true), (4, false), (4, true)] {
             for freeze in [Freeze::default(), first.clone(), Freeze::AllButClassifier] {
-                check(model, &Options { shards, sync_batch_norm, freeze, ..Options::new(model.name(), 4, 64, 10) });
+                check(
+                    model,
+                    &CompileOptions { shards, sync_batch_norm, freeze, ..CompileOptions::new(model.name(), 4, 64, 10) },
+                );
             }
         }
     }
@@ -50,7 +54,7 @@ proptest! {
     ) {
         let model = &models()[index];
         let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
-        check(model, &Options { size: [height, width], precision, ..Options::new(model.name(), batch, 1, classes) });
+        check(model, &CompileOptions { size: [height, width], precision, ..CompileOptions::new(model.name(), batch, 1, classes) });
     }
 }
 
@@ -58,7 +62,7 @@ proptest! {
 fn too_small_to_train_is_said() {
     let error = |name: &str, batch: usize, size: usize| {
         let model = find(name).unwrap();
-        compile(&|x| model.forward(x, 10), &Options::new(name, batch, size, 10)).unwrap_err()
+        compile(&|x| model.forward(x, 10), &CompileOptions::new(name, batch, size, 10)).unwrap_err()
     };
     // At 32x32 the last stage is one pixel, and one sample has no variance.
     let one = error("resnet18", 1, 32);
@@ -74,6 +78,6 @@ fn too_small_to_train_is_said() {
     // Pictures of 32 and smaller ones are what the CIFAR stem and MobileNetV2 take.
     for (name, size) in [("resnet18_cifar", 8), ("mobilenet_v2", 17), ("vgg19_bn", 32), ("lenet", 16)] {
         let model = find(name).unwrap();
-        assert!(compile(&|x| model.forward(x, 10), &Options::new(name, 4, size, 10)).is_ok(), "{name}");
+        assert!(compile(&|x| model.forward(x, 10), &CompileOptions::new(name, 4, size, 10)).is_ok(), "{name}");
     }
 }

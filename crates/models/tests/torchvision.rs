@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use enmasse_graph::{Arena, Init, Options, Plans, StateTensor, compile};
+use enmasse_graph::{Arena, CompileOptions, Init, Plans, StateTensor, compile};
 use enmasse_models::{find, models};
 
 fn plans(name: &str) -> Plans {
     let model = find(name).unwrap();
-    compile(&|x| model.forward(x, 1000), &Options::new(name, 2, 64, 1000)).unwrap()
+    compile(&|x| model.forward(x, 1000), &CompileOptions::new(name, 2, 64, 1000)).unwrap()
 }
 
 /// The lines of `fixtures/torchvision_state.txt` by model: `NAME HxWx... DISTRIBUTION VALUE`.
@@ -113,7 +113,7 @@ fn the_classifier_is_the_last_module() {
 #[test]
 fn dropout_is_where_a_model_says() {
     for model in models() {
-        let plans = compile(&|x| model.forward(x, 10), &Options::new(model.name(), 2, 64, 10)).unwrap();
+        let plans = compile(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 2, 64, 10)).unwrap();
         let text = plans.train.unwrap().to_string();
         let stated = format!("{{probability {} ", model.dropout());
         assert_eq!(text.contains("= dropout"), model.dropout() > 0.0, "{}", model.name());

@@ -1,7 +1,7 @@
 //! From the machine's objects to values, inner ones first and without recursion.
 
 use crate::machine::{Kind, Node, NodeId};
-use crate::{Call, Limits, PickleError, Value};
+use crate::{Call, Limits, Object, PickleError};
 
 /// An object on its way.
 enum State {
@@ -9,7 +9,7 @@ enum State {
     /// Being made; met again inside itself, it is a cycle.
     Open,
     Done {
-        value: Value,
+        value: Object,
         depth: usize,
         /// Values in it, shared ones wherever they appear.
         count: usize,
@@ -17,7 +17,7 @@ enum State {
 }
 
 /// The value of `root`. Each object becomes one value, however often it is shared.
-pub(crate) fn freeze(mut nodes: Vec<Node>, root: NodeId, limits: &Limits) -> Result<Value, PickleError> {
+pub(crate) fn freeze(mut nodes: Vec<Node>, root: NodeId, limits: &Limits) -> Result<Object, PickleError> {
     let mut states: Vec<State> = nodes.iter().map(|_| State::New).collect();
     let mut path = vec![(root, 0)];
     while let Some((id, next)) = path.last_mut() {
@@ -76,21 +76,21 @@ fn finish(node: Node, states: &[State], limits: &Limits) -> Result<State, Pickle
     let mut parts = parts.into_iter();
     let value = match node.kind {
         Kind::Leaf(value) => value,
-        Kind::List => Value::List(parts.collect()),
-        Kind::Tuple => Value::Tuple(parts.collect()),
-        Kind::Set => Value::Set(parts.collect()),
-        Kind::Dict => Value::Dict(pairs(parts).into()),
-        Kind::Persistent => Value::Persistent(parts.next().unwrap_or(Value::None).into()),
+        Kind::List => Object::List(parts.collect()),
+        Kind::Tuple => Object::Tuple(parts.collect()),
+        Kind::Set => Object::Set(parts.collect()),
+        Kind::Dict => Object::Dict(pairs(parts).into()),
+        Kind::Persistent => Object::Persistent(parts.next().unwrap_or(Object::None).into()),
         Kind::Call { pairs: as_pairs, .. } => {
-            let function = parts.next().unwrap_or(Value::None);
-            let arguments = parts.next().unwrap_or(Value::None);
+            let function = parts.next().unwrap_or(Object::None);
+            let arguments = parts.next().unwrap_or(Object::None);
             let (elements, entries) = if as_pairs { (Vec::new(), pairs(parts)) } else { (parts.collect(), Vec::new()) };
-            Value::Call(Call { function, arguments, state, elements, entries }.into())
+            Object::Call(Call { function, arguments, state, elements, entries }.into())
         }
     };
     Ok(State::Done { value, depth: deepest + 1, count: total })
 }
 
-fn pairs(mut parts: impl Iterator<Item = Value>) -> Vec<(Value, Value)> {
+fn pairs(mut parts: impl Iterator<Item = Object>) -> Vec<(Object, Object)> {
     std::iter::from_fn(|| parts.next().zip(parts.next())).collect()
 }

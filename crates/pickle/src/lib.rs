@@ -1,8 +1,8 @@
 //! Python pickles as data: what CIFAR's batches and PyTorch's weights are kept in.
 //!
 //! A pickle is a program for a small stack machine, and Python's own reader calls whatever functions the program names. This one
-//! calls nothing: a function stays a name ([`Value::Global`]), a call stays a function with its arguments ([`Call`]), and what
-//! lies outside the file stays the key it was given ([`Value::Persistent`]). Opcodes that data files have no use for are errors.
+//! calls nothing: a function stays a name ([`Object::Global`]), a call stays a function with its arguments ([`Call`]), and what
+//! lies outside the file stays the key it was given ([`Object::Persistent`]). Opcodes that data files have no use for are errors.
 //!
 //! ```
 //! use enmasse_pickle::{Limits, parse};
@@ -16,14 +16,14 @@
 mod freeze;
 mod machine;
 pub mod numpy;
+mod object;
 mod scan;
-mod value;
 mod write;
 
 use thiserror::Error;
 
 pub use machine::parse;
-pub use value::{Call, Global, Value};
+pub use object::{Call, Global, Object};
 pub use write::write;
 
 /// How much a pickle may ask for. Memory is at most 256 bytes per value, plus the texts in it, plus its result's.

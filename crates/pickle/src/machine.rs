@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::freeze::freeze;
 use crate::scan::{Scanner, int, unescape, unquote};
-use crate::{Limits, PickleError, Value};
+use crate::{Limits, Object, PickleError};
 
 /// An object under construction.
 pub(crate) struct Node {
@@ -17,7 +17,7 @@ pub(crate) struct Node {
 pub(crate) type NodeId = u32;
 
 pub(crate) enum Kind {
-    Leaf(Value),
+    Leaf(Object),
     List,
     Tuple,
     Dict,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 }
 
 /// Reads one pickle from the beginning of `bytes`, and says how many of them it took: some formats put several in a row.
-pub fn parse(bytes: &[u8], limits: &Limits) -> Result<(Value, usize), PickleError> {
+pub fn parse(bytes: &[u8], limits: &Limits) -> Result<(Object, usize), PickleError> {
     let mut machine = Machine::new(bytes);
     let most = limits.values.min(u32::MAX as usize);
     for _ in 0..most {
@@ -91,9 +91,9 @@ impl<'a> Machine<'a> {
                 self.stack.push(top);
             }
 
-            b'N' => self.leaf(Value::None),
-            0x88 => self.leaf(Value::Bool(true)),
-            0x89 => self.leaf(Value::Bool(false)),
+            b'N' => self.leaf(Object::None),
+            0x88 => self.leaf(Object::Bool(true)),
+            0x89 => self.leaf(Object::Bool(false)),
             b'K' => self.fixed_int::<1>(false)?,
             b'M' => self.fixed_int::<2>(false)?,
             b'J' => self.fixed_int::<4>(true)?,
@@ -102,13 +102,13 @@ impl<'a> Machine<'a> {
             b'I' | b'L' => self.text_int()?,
             b'G' => {
                 let value = f64::from_be_bytes(self.scanner.array()?);
-                self.leaf(Value::Float(value));
+                self.leaf(Object::Float(value));
             }
             b'F' => {
                 let line = self.scanner.line()?;
                 let value = std::str::from_utf8(line).ok().and_then(|text| text.parse().ok());
                 let value = value.ok_or_else(|| self.damaged("no number"))?;
-                self.leaf(Value::Float(value));
+                self.leaf(Object::Float(value));
             }
 
             b'C' | b'U' => self.bytes::<1>()?,
@@ -119,11 +119,11 @@ impl<'a> Machine<'a> {
             0x8d => self.text::<8>()?,
             b'S' => {
                 let text = unquote(self.scanner.line()?).ok_or_else(|| self.damaged("no quoted text"))?;
-                self.leaf(Value::Bytes(text.into()));
+                self.leaf(Object::Bytes(text.into()));
             }
             b'V' => {
                 let text = unescape(self.scanner.line()?).ok_or_else(|| self.damaged("no text"))?;
-                self.leaf(Value::Str(text.into()));
+                self.leaf(Object::Str(text.into()));
             }
 
             b']' => self.push(Kind::List, Vec::new()),
@@ -158,7 +158,7 @@ impl<'a> Machine<'a> {
                 let (module, name) = (self.scanner.line()?, self.scanner.line()?);
                 let names = (std::str::from_utf8(module), std::str::from_utf8(name));
                 let (Ok(module), Ok(name)) = names else { return Err(self.damaged("no name")) };
-                self.leaf(Value::global(module, name));
+                self.leaf(Object::global(module, name));
             }
             0x93 => self.stack_global()?,
             b'R' | 0x81 => self.call()?,
@@ -169,7 +169,7 @@ impl<'a> Machine<'a> {
             }
             b'P' => {
                 let key = std::str::from_utf8(self.scanner.line()?).map_err(|_| self.damaged("no text"))?;
-                self.leaf(Value::Persistent(Value::from(key).into()));
+                self.leaf(Object::Persistent(Object::from(key).into()));
             }
 
             0x94 => self.put(self.memo.len() as u32)?,
@@ -211,7 +211,7 @@ impl<'a> Machine<'a> {
         self.nodes.push(Node { kind, children });
     }
 
-    fn leaf(&mut self, value: Value) {
+    fn leaf(&mut self, value: Object) {
         self.push(Kind::Leaf(value), Vec::new());
     }
 
@@ -235,24 +235,24 @@ impl<'a> Machine<'a> {
         let mut wide = [0; 8];
         wide[..N].copy_from_slice(&self.scanner.array::<N>()?);
         let unsigned = i64::from_le_bytes(wide);
-        self.leaf(Value::Int(if signed { i64::from(unsigned as i32) } else { unsigned }));
+        self.leaf(Object::Int(if signed { i64::from(unsigned as i32) } else { unsigned }));
         Ok(())
     }
 
     fn long<const N: usize>(&mut self) -> Result<(), PickleError> {
         let bytes = self.scanner.counted::<N>()?;
-        self.leaf(int(bytes).map_or_else(|| Value::BigInt(bytes.into()), Value::Int));
+        self.leaf(int(bytes).map_or_else(|| Object::BigInt(bytes.into()), Object::Int));
         Ok(())
     }
 
     fn text_int(&mut self) -> Result<(), PickleError> {
         let line = self.scanner.line()?;
         let value = match line {
-            b"00" => Some(Value::Bool(false)),
-            b"01" => Some(Value::Bool(true)),
+            b"00" => Some(Object::Bool(false)),
+            b"01" => Some(Object::Bool(true)),
             _ => {
                 let digits = line.strip_suffix(b"L").unwrap_or(line);
-                std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).map(Value::Int)
+                std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).map(Object::Int)
             }
         };
         let value = value.ok_or_else(|| self.damaged("no integer of up to 64 bits"))?;
@@ -267,14 +267,14 @@ impl<'a> Machine<'a> {
 
     fn bytes<const N: usize>(&mut self) -> Result<(), PickleError> {
         let bytes = self.scanner.counted::<N>()?;
-        self.leaf(Value::Bytes(bytes.into()));
+        self.leaf(Object::Bytes(bytes.into()));
         Ok(())
     }
 
     fn text<const N: usize>(&mut self) -> Result<(), PickleError> {
         let text =
             std::str::from_utf8(self.scanner.counted::<N>()?).map_err(|_| self.damaged("a text is not UTF-8"))?;
-        self.leaf(Value::from(text));
+        self.leaf(Object::from(text));
         Ok(())
     }
 
@@ -324,7 +324,7 @@ impl<'a> Machine<'a> {
     fn stack_global(&mut self) -> Result<(), PickleError> {
         let (name, module) = (self.pop()? as usize, self.pop()? as usize);
         let global = match (&self.nodes[module].kind, &self.nodes[name].kind) {
-            (Kind::Leaf(Value::Str(module)), Kind::Leaf(Value::Str(name))) => Value::global(module, name),
+            (Kind::Leaf(Object::Str(module)), Kind::Leaf(Object::Str(name))) => Object::global(module, name),
             _ => return Err(self.damaged("a name is no text")),
         };
         self.leaf(global);

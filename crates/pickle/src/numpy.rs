@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::{Call, PickleError, Value};
+use crate::{Call, Object, PickleError};
 
 /// An array of bytes, the last dimension fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct ByteArray {
 }
 
 /// The array of `numpy.uint8` that `value` is. Columns-first order is turned into rows-first. Any version's module names do.
-pub fn byte_array(value: &Value) -> Result<ByteArray, PickleError> {
+pub fn byte_array(value: &Object) -> Result<ByteArray, PickleError> {
     let no_array = || PickleError::Unexpected("not a NumPy array".to_owned());
     let call = value.as_call().ok_or_else(no_array)?;
     let parts = match call.function.as_global() {
@@ -33,7 +33,7 @@ pub fn byte_array(value: &Value) -> Result<ByteArray, PickleError> {
     let shape: Option<Vec<usize>> = dimensions.map(|dimension| usize::try_from(dimension.as_int()?).ok()).collect();
     let shape = shape.ok_or_else(no_array)?;
     let bytes = match bytes {
-        Value::Bytes(bytes) => Rc::clone(bytes),
+        Object::Bytes(bytes) => Rc::clone(bytes),
         encoded => encoded.to_bytes().ok_or_else(no_array)?.into(),
     };
     let expected = shape.iter().try_fold(1usize, |product, &dimension| product.checked_mul(dimension));
@@ -48,10 +48,10 @@ pub fn byte_array(value: &Value) -> Result<ByteArray, PickleError> {
 }
 
 struct Parts<'a> {
-    shape: &'a Value,
-    element: &'a Value,
+    shape: &'a Object,
+    element: &'a Object,
     columns_first: bool,
-    bytes: &'a Value,
+    bytes: &'a Object,
 }
 
 /// `_reconstruct(ndarray, (0,), b"b")`, then state `(1, shape, dtype, columns first, bytes)`.
@@ -88,21 +88,21 @@ fn rows_first(shape: &[usize], bytes: &[u8]) -> Rc<[u8]> {
 mod tests {
     use super::*;
 
-    fn array(module: &str, shape: &[i64], element: &str, columns_first: bool, bytes: Value) -> Value {
-        let shape = shape.iter().map(|&len| Value::Int(len)).collect();
-        let element = Value::call(Value::global("numpy", "dtype"), [Value::from(element)]);
-        let state = [Value::Int(1), shape, element, Value::Bool(columns_first), bytes].into_iter().collect();
+    fn array(module: &str, shape: &[i64], element: &str, columns_first: bool, bytes: Object) -> Object {
+        let shape = shape.iter().map(|&len| Object::Int(len)).collect();
+        let element = Object::call(Object::global("numpy", "dtype"), [Object::from(element)]);
+        let state = [Object::Int(1), shape, element, Object::Bool(columns_first), bytes].into_iter().collect();
         let call = Call {
-            function: Value::global(module, "_reconstruct"),
-            arguments: Value::None,
+            function: Object::global(module, "_reconstruct"),
+            arguments: Object::None,
             state: Some(state),
             elements: Vec::new(),
             entries: Vec::new(),
         };
-        Value::Call(call.into())
+        Object::Call(call.into())
     }
 
-    fn check(value: Value, expected: Result<(&[usize], &[u8]), &str>) {
+    fn check(value: Object, expected: Result<(&[usize], &[u8]), &str>) {
         let found = byte_array(&value).map_err(|error| error.to_string());
         let expected = expected.map(|(shape, bytes)| ByteArray { shape: shape.to_vec(), bytes: bytes.into() });
         assert_eq!(found, expected.map_err(str::to_owned));
@@ -110,29 +110,29 @@ mod tests {
 
     #[test]
     fn arrays_of_bytes() {
-        let six = || Value::Bytes([1, 2, 3, 4, 5, 6].into());
+        let six = || Object::Bytes([1, 2, 3, 4, 5, 6].into());
         let rows: (&[usize], &[u8]) = (&[2, 3], &[1, 2, 3, 4, 5, 6]);
         check(array("numpy.core.multiarray", &[2, 3], "u1", false, six()), Ok(rows));
         check(array("numpy._core.multiarray", &[2, 3], "|u1", false, six()), Ok(rows));
         let columns: (&[usize], &[u8]) = (&[2, 3], &[1, 3, 5, 2, 4, 6]);
         check(array("numpy.core.multiarray", &[2, 3], "u1", true, six()), Ok(columns));
-        check(array("numpy.core.multiarray", &[0, 3], "u1", true, Value::Bytes([].into())), Ok((&[0, 3], &[])));
-        let latin = Value::call(Value::global("_codecs", "encode"), ["\u{ff}a", "latin1"].map(Value::from));
+        check(array("numpy.core.multiarray", &[0, 3], "u1", true, Object::Bytes([].into())), Ok((&[0, 3], &[])));
+        let latin = Object::call(Object::global("_codecs", "encode"), ["\u{ff}a", "latin1"].map(Object::from));
         check(array("numpy.core.multiarray", &[2], "u1", false, latin), Ok((&[2], &[255, b'a'])));
-        let element = Value::call(Value::global("numpy", "dtype"), [Value::from("u1")]);
-        let shape = [Value::Int(2), Value::Int(3)].into_iter().collect();
-        let function = Value::global("numpy._core.numeric", "_frombuffer");
-        check(Value::call(function, [six(), element, shape, Value::from("C")]), Ok(rows));
+        let element = Object::call(Object::global("numpy", "dtype"), [Object::from("u1")]);
+        let shape = [Object::Int(2), Object::Int(3)].into_iter().collect();
+        let function = Object::global("numpy._core.numeric", "_frombuffer");
+        check(Object::call(function, [six(), element, shape, Object::from("C")]), Ok(rows));
     }
 
     #[test]
     fn what_is_no_array_of_bytes() {
         let module = "numpy.core.multiarray";
-        let bytes = || Value::Bytes([1, 2].into());
-        check(Value::Int(1), Err("not a NumPy array"));
+        let bytes = || Object::Bytes([1, 2].into());
+        check(Object::Int(1), Err("not a NumPy array"));
         check(array("os", &[2], "u1", false, bytes()), Err("not a NumPy array"));
         check(array(module, &[-2], "u1", false, bytes()), Err("not a NumPy array"));
-        check(array(module, &[2], "u1", false, Value::None), Err("not a NumPy array"));
+        check(array(module, &[2], "u1", false, Object::None), Err("not a NumPy array"));
         check(array(module, &[1], "i8", false, bytes()), Err("a NumPy array of \"i8\", where bytes (\"u1\") must be"));
         check(array(module, &[3], "u1", false, bytes()), Err("a NumPy array of shape [3] cannot have 2 bytes"));
         let huge = [i64::MAX, i64::MAX];

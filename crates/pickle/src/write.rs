@@ -1,10 +1,10 @@
 //! Writing values as pickles of protocol 2, in the opcodes that every reader since Python 2.3 knows.
 
-use crate::Value;
+use crate::Object;
 
 /// The pickle of a value. Shared values are written wherever they appear; `parse` reads the same value back, except that an
 /// ordered dictionary is then a dictionary.
-pub fn write(value: &Value) -> Vec<u8> {
+pub fn write(value: &Object) -> Vec<u8> {
     let mut out = vec![0x80, 2];
     put(&mut out, value);
     out.push(b'.');
@@ -12,47 +12,47 @@ pub fn write(value: &Value) -> Vec<u8> {
 }
 
 /// As deep as the value, which is at most [`crate::Limits::DEEPEST`] for one that was read.
-fn put(out: &mut Vec<u8>, value: &Value) {
+fn put(out: &mut Vec<u8>, value: &Object) {
     match value {
-        Value::None => out.push(b'N'),
-        Value::Bool(value) => out.push(if *value { 0x88 } else { 0x89 }),
-        Value::Int(value) => put_int(out, *value),
-        Value::BigInt(bytes) => put_long(out, bytes),
-        Value::Float(value) => {
+        Object::None => out.push(b'N'),
+        Object::Bool(value) => out.push(if *value { 0x88 } else { 0x89 }),
+        Object::Int(value) => put_int(out, *value),
+        Object::BigInt(bytes) => put_long(out, bytes),
+        Object::Float(value) => {
             out.push(b'G');
             out.extend(value.to_be_bytes());
         }
-        Value::Str(text) => {
+        Object::Str(text) => {
             out.push(b'X');
             out.extend((text.len() as u32).to_le_bytes());
             out.extend(text.as_bytes());
         }
-        Value::Bytes(bytes) => {
+        Object::Bytes(bytes) => {
             out.push(b'T');
             out.extend((bytes.len() as u32).to_le_bytes());
             out.extend(&**bytes);
         }
-        Value::List(elements) => {
+        Object::List(elements) => {
             out.push(b']');
             put_elements(out, elements);
         }
-        Value::Tuple(elements) => put_tuple(out, elements),
-        Value::Dict(entries) => {
+        Object::Tuple(elements) => put_tuple(out, elements),
+        Object::Dict(entries) => {
             out.push(b'}');
             put_entries(out, entries);
         }
         // Protocol 2 knows no sets, only what makes one.
-        Value::Set(elements) => {
-            put(out, &Value::global("__builtin__", "set"));
+        Object::Set(elements) => {
+            put(out, &Object::global("__builtin__", "set"));
             out.push(b']');
             put_elements(out, elements);
             out.extend([0x85, b'R']);
         }
-        Value::Global(global) => {
+        Object::Global(global) => {
             out.push(b'c');
             out.extend(format!("{}\n{}\n", global.module, global.name).into_bytes());
         }
-        Value::Call(call) => {
+        Object::Call(call) => {
             put(out, &call.function);
             put(out, &call.arguments);
             out.push(b'R');
@@ -63,7 +63,7 @@ fn put(out: &mut Vec<u8>, value: &Value) {
                 out.push(b'b');
             }
         }
-        Value::Persistent(key) => {
+        Object::Persistent(key) => {
             put(out, key);
             out.push(b'Q');
         }
@@ -92,7 +92,7 @@ fn put_long(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-fn put_tuple(out: &mut Vec<u8>, elements: &[Value]) {
+fn put_tuple(out: &mut Vec<u8>, elements: &[Object]) {
     let end = match elements.len() {
         0 => b')',
         1 => 0x85,
@@ -107,7 +107,7 @@ fn put_tuple(out: &mut Vec<u8>, elements: &[Value]) {
     out.push(end);
 }
 
-fn put_elements(out: &mut Vec<u8>, elements: &[Value]) {
+fn put_elements(out: &mut Vec<u8>, elements: &[Object]) {
     if !elements.is_empty() {
         out.push(b'(');
         elements.iter().for_each(|element| put(out, element));
@@ -115,7 +115,7 @@ fn put_elements(out: &mut Vec<u8>, elements: &[Value]) {
     }
 }
 
-fn put_entries(out: &mut Vec<u8>, entries: &[(Value, Value)]) {
+fn put_entries(out: &mut Vec<u8>, entries: &[(Object, Object)]) {
     if !entries.is_empty() {
         out.push(b'(');
         for (key, value) in entries {

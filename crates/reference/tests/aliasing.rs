@@ -3,7 +3,7 @@
 
 use enmasse_graph::passes::BucketSizes;
 use enmasse_graph::{
-    Arena, Bucket, Conv, Freeze, Op, Optimizer, Options, Plan, Pool, Precision, Role, Tensor, ValueId, compile,
+    Arena, Bucket, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor, ValueId, compile,
 };
 use enmasse_reference::{Problem, aliasing_is_safe};
 
@@ -32,8 +32,12 @@ fn resnet(x: Tensor) -> Tensor {
     x.adaptive_avg_pool([1, 1]).dropout("drop", 0.5).flatten().linear("fc", 10)
 }
 
-fn options(shards: usize) -> Options {
-    Options { shards, buckets: BucketSizes { first: 1024, other: 16384 }, ..Options::new("resnet", 4, 32, 10) }
+fn options(shards: usize) -> CompileOptions {
+    CompileOptions {
+        shards,
+        buckets: BucketSizes { first: 1024, other: 16384 },
+        ..CompileOptions::new("resnet", 4, 32, 10)
+    }
 }
 
 #[test]
@@ -45,7 +49,8 @@ fn the_compilers_plans_are_safe() {
                 let freeze = Freeze::Patterns(freeze);
                 for precision in [Precision::F32, Precision::Bf16] {
                     let freeze = freeze.clone();
-                    let options = Options { sync_batch_norm, freeze, optimizer: adamw, precision, ..options(shards) };
+                    let options =
+                        CompileOptions { sync_batch_norm, freeze, optimizer: adamw, precision, ..options(shards) };
                     let plans = compile(&resnet, &options).unwrap();
                     let train = plans.train.unwrap();
                     assert_eq!(aliasing_is_safe(&train).map_err(|error| format!("{error}\n{train}")), Ok(()));

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Batch, Model, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
-use enmasse_graph::{Conv, Freeze, Mode, Options, Pool, Role, Tensor, Window};
+use enmasse_graph::{CompileOptions, Conv, Freeze, Mode, Pool, Role, Tensor, Window};
 use enmasse_reference::ReferenceProgram;
 
 /// Half the distance of the two points: rounding gives about 1e-10 of error, and hardly any ReLU changes sides.
@@ -20,7 +20,7 @@ fn loss(program: &mut ReferenceProgram, batch: &Batch) -> f64 {
     program.store("loss").unwrap()[0]
 }
 
-fn check_batch(model: Model, options: &Options, change: impl Fn(&mut Batch)) {
+fn check_batch(model: Model, options: &CompileOptions, change: impl Fn(&mut Batch)) {
     let mut program = program(model, options);
     let mut batch = Batch::random(&program, 0);
     change(&mut batch);
@@ -58,8 +58,8 @@ fn check_batch(model: Model, options: &Options, change: impl Fn(&mut Batch)) {
 }
 
 /// Pictures of 7x9 pixels, three samples, four classes.
-fn options() -> Options {
-    Options { size: [7, 9], ..Options::new("net", 3, 7, 4) }
+fn options() -> CompileOptions {
+    CompileOptions { size: [7, 9], ..CompileOptions::new("net", 3, 7, 4) }
 }
 
 fn check(model: Model) {
@@ -213,7 +213,7 @@ fn the_residual_net_is_fused() {
 fn frozen_parts() {
     let frozen = |patterns: &[&str]| {
         let freeze = Freeze::Patterns(patterns.iter().map(ToString::to_string).collect());
-        check_batch(&residual_net, &Options { freeze, ..options() }, |_| {});
+        check_batch(&residual_net, &CompileOptions { freeze, ..options() }, |_| {});
     };
     frozen(&["bn_a", "bn_b", "bn_c"]);
     frozen(&["bn_c"]);
@@ -226,9 +226,9 @@ fn frozen_parts() {
 
 #[test]
 fn label_smoothing_and_places_without_a_sample() {
-    check_batch(&residual_net, &Options { label_smoothing: 0.1, ..options() }, |_| {});
+    check_batch(&residual_net, &CompileOptions { label_smoothing: 0.1, ..options() }, |_| {});
     check_batch(&residual_net, &options(), |batch| batch.labels[1] = -1);
-    check_batch(&|x| head(stem(x, 3)), &Options { label_smoothing: 0.3, ..options() }, |b| b.labels[0] = -1);
+    check_batch(&|x| head(stem(x, 3)), &CompileOptions { label_smoothing: 0.3, ..options() }, |b| b.labels[0] = -1);
 }
 
 /// With several shards the loss is the sum of all shards' losses, and so is the gradient.
@@ -236,10 +236,10 @@ fn label_smoothing_and_places_without_a_sample() {
 fn shards_with_and_without_synchronised_batch_norm() {
     for shards in [2, 3, 5] {
         for sync_batch_norm in [false, true] {
-            let options = Options { batch: 2, shards, sync_batch_norm, ..options() };
+            let options = CompileOptions { batch: 2, shards, sync_batch_norm, ..options() };
             check_batch(&residual_net, &options, |_| {});
             let freeze = Freeze::Patterns(vec!["bn_b".into()]);
-            check_batch(&residual_net, &Options { freeze, ..options }, |_| {});
+            check_batch(&residual_net, &CompileOptions { freeze, ..options }, |_| {});
         }
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use common::{Batch, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Conv, Freeze, Mode, Options, Pool, Precision, Role, Tensor};
+use enmasse_graph::{CompileOptions, Conv, Freeze, Mode, Pool, Precision, Role, Tensor};
 use enmasse_tensor::RandomStream;
 
 /// Twelve layers, each on one or two of the latest values. All keep the shape, so that any two values can be added.
@@ -41,7 +41,7 @@ fn model(x: Tensor, seed: u64) -> Tensor {
 fn gradients_along_a_random_direction() {
     const STEP: f64 = 1e-6;
     for seed in 0..120 {
-        let options = Options {
+        let options = CompileOptions {
             size: [5, 4],
             shards: 1 + seed as usize % 3,
             sync_batch_norm: seed % 2 == 0,
@@ -50,7 +50,7 @@ fn gradients_along_a_random_direction() {
             // What devices store is nothing to this one, but must find its place like anything else.
             precision: if seed % 4 < 2 { Precision::F32 } else { Precision::Bf16 },
             freeze: Freeze::Patterns(if seed % 5 == 0 { vec!["stem".into()] } else { Vec::new() }),
-            ..Options::new("random", 3, 5, 3)
+            ..CompileOptions::new("random", 3, 5, 3)
         };
         let mut program = program(&|x: Tensor| model(x, seed), &options);
         let batch = Batch::random(&program, seed);

@@ -5,7 +5,7 @@ mod common;
 use common::{Batch, program, relative_error, state, submit, train};
 use enmasse_device::Program;
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Conv, Mode, Optimizer, Options, Phase, Tensor};
+use enmasse_graph::{CompileOptions, Conv, Mode, Optimizer, Phase, Tensor};
 use enmasse_reference::Difference;
 
 /// Batch norms with all that may be fused into them, dropout, and a layer that is not followed by a batch norm.
@@ -21,16 +21,16 @@ fn net(x: Tensor) -> Tensor {
 const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 5e-4, nesterov: false };
 const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 };
 
-fn options(shards: usize, batch: usize, optimizer: Optimizer) -> Options {
+fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions {
     // Several buckets, whose sums start at different places of the backward phase.
     let buckets = BucketSizes { first: 256, other: 2048 };
-    Options {
+    CompileOptions {
         shards,
         optimizer,
         buckets,
         sync_batch_norm: true,
         label_smoothing: 0.1,
-        ..Options::new("net", batch, 8, 5)
+        ..CompileOptions::new("net", batch, 8, 5)
     }
 }
 
@@ -82,7 +82,7 @@ fn evaluation_of_shards_is_that_of_the_whole_batch() {
 #[test]
 fn running_statistics_without_synchronisation_are_the_mean_of_the_shards_updates() {
     for shards in [2, 3, 5] {
-        let mut many = program(&net, &Options { sync_batch_norm: false, ..options(shards, 2, SGD) });
+        let mut many = program(&net, &CompileOptions { sync_batch_norm: false, ..options(shards, 2, SGD) });
         let batch = Batch::random(&many, 0);
         train(&mut many, &batch, 1, 0.05);
         assert_eq!(many.first_difference(), None);
@@ -112,7 +112,7 @@ fn running_statistics_without_synchronisation_are_the_mean_of_the_shards_updates
 
 #[test]
 fn without_synchronised_batch_norm_shards_stay_identical_too() {
-    let mut program = program(&net, &Options { sync_batch_norm: false, ..options(3, 2, ADAMW) });
+    let mut program = program(&net, &CompileOptions { sync_batch_norm: false, ..options(3, 2, ADAMW) });
     for step in 1..=5 {
         let batch = Batch::random(&program, step);
         train(&mut program, &batch, step, 0.05);

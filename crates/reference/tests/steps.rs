@@ -6,7 +6,7 @@ use common::{Batch, TO_GRADIENTS, program, state, submit, train};
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Program, StepInputs, Ticket};
 use enmasse_graph::{
-    Conv, Freeze, Mode, Optimizer, Options, Phase, Pool, Precision, Tensor, compile, compile_evaluation,
+    CompileOptions, Conv, Freeze, Mode, Optimizer, Phase, Pool, Precision, Tensor, compile, compile_evaluation,
 };
 use enmasse_reference::{Reference, ReferenceProgram};
 use enmasse_tensor::Bf16;
@@ -16,8 +16,8 @@ fn net(x: Tensor) -> Tensor {
     x.dropout("drop", 0.3).flatten().linear("fc", 3)
 }
 
-fn options(shards: usize) -> Options {
-    Options { shards, ..Options::new("net", 2, 6, 3) }
+fn options(shards: usize) -> CompileOptions {
+    CompileOptions { shards, ..CompileOptions::new("net", 2, 6, 3) }
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn phases_one_by_one_give_the_bits_of_all_at_once() {
 #[test]
 fn the_precision_of_a_plan_changes_no_bit() {
     let run = |precision| {
-        let mut program = program(&net, &Options { precision, ..options(2) });
+        let mut program = program(&net, &CompileOptions { precision, ..options(2) });
         let metrics: Vec<_> = (1..=3)
             .map(|step| {
                 let batch = Batch::random(&program, step);
@@ -68,7 +68,7 @@ fn the_rounding_reference_stores_maps_as_the_plan_says() {
     let pixel = |channel: usize| (f64::from(bytes[channel]) / 255.0 - 0.25) / 0.3;
     let check = |precision, rounds: bool, expected: &dyn Fn(usize) -> f64| {
         let (mean, deviation) = (vec![0.25; 3], vec![0.3; 3]);
-        let options = Options { precision, mean, deviation, ..Options::new("net", 1, 1, 3) };
+        let options = CompileOptions { precision, mean, deviation, ..CompileOptions::new("net", 1, 1, 3) };
         let plans = compile_evaluation(&net, &options).unwrap();
         let mut program = if rounds { ReferenceProgram::rounding(plans) } else { ReferenceProgram::new(plans) };
         let diagonal = |value: f64| [value, 0.0, 0.0, 0.0, value, 0.0, 0.0, 0.0, value];
@@ -116,7 +116,7 @@ fn the_loss_is_the_mean_over_the_global_batch() {
 #[test]
 fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
     let net = |x: Tensor| x.clone().batch_norm("bn").flatten().linear("side", 3) + x.flatten().linear("fc", 3);
-    let options = Options { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(3) };
+    let options = CompileOptions { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(3) };
     for (bad, expected) in [(0, Some(0)), (1, Some(0)), (2, Some(1)), (5, Some(2)), (6, None)] {
         let mut program = program(&net, &options);
         let weights = program.store("fc.weight").unwrap();
@@ -150,7 +150,7 @@ fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
 
 /// One weight after another by the scalar rule `next(w, g, memory, step)`, from the gradients that the program states.
 fn check_optimizer(optimizer: Optimizer, next: impl Fn(f64, f64, &mut [f64; 2], i32) -> f64) {
-    let mut program = program(&net, &Options { optimizer, ..options(2) });
+    let mut program = program(&net, &CompileOptions { optimizer, ..options(2) });
     let names = ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"];
     let mut expected: Vec<Vec<(f64, [f64; 2])>> =
         names.iter().map(|name| program.store(name).unwrap().into_iter().map(|w| (w, [0.0; 2])).collect()).collect();
@@ -199,7 +199,7 @@ fn adamw_is_the_scalar_recurrence() {
 #[test]
 fn frozen_parameters_and_their_statistics_do_not_move() {
     let freeze = Freeze::Patterns(vec!["conv".into(), "bn".into()]);
-    let mut program = program(&net, &Options { freeze, ..options(2) });
+    let mut program = program(&net, &CompileOptions { freeze, ..options(2) });
     let before = state(&program);
     let batch = Batch::random(&program, 0);
     train(&mut program, &batch, 1, 0.1);
@@ -218,7 +218,7 @@ fn unused_parameters_have_a_zero_gradient() {
     };
     let optimizer = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.5, nesterov: false };
     for shards in [1, 2] {
-        let mut program = program(&net, &Options { allow_unused: true, optimizer, ..options(shards) });
+        let mut program = program(&net, &CompileOptions { allow_unused: true, optimizer, ..options(shards) });
         let before = program.store("side.weight").unwrap();
         let batch = Batch::random(&program, 0);
         train(&mut program, &batch, 1, 0.5);
@@ -231,7 +231,7 @@ fn unused_parameters_have_a_zero_gradient() {
 #[test]
 fn an_mlp_learns_which_channel_is_brightest() {
     let net = |x: Tensor| x.flatten().linear("fc1", 16).relu().linear("fc2", 3);
-    let mut program = program(&net, &Options { shards: 2, ..Options::new("mlp", 8, 4, 3) });
+    let mut program = program(&net, &CompileOptions { shards: 2, ..CompileOptions::new("mlp", 8, 4, 3) });
     let batch = |program: &ReferenceProgram, number: u64| {
         let mut batch = Batch::random(program, number);
         for (image, &label) in batch.images.chunks_mut(4 * 4 * 3).zip(&batch.labels) {
@@ -276,7 +276,7 @@ fn the_device_makes_programs() {
 #[test]
 fn tensors_come_in_pytorchs_order() {
     let net = |x: Tensor| x.conv2d("conv", Conv::new(2, 6)).flatten().linear("fc", 3);
-    let mut program = program(&net, &Options { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(1) });
+    let mut program = program(&net, &CompileOptions { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(1) });
     let mut weight = vec![0.0; 2 * 3 * 36];
     weight[(3 + 2) * 36 + 7] = 3.0; // output 1, input 2, row 1, column 1
     program.load("conv.weight", &weight).unwrap();

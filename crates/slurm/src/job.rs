@@ -5,7 +5,7 @@ pub type JobId = u64;
 
 /// A job as `scontrol show job --oneliner` tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Job {
+pub struct SlurmJob {
     /// Its own number.
     pub id: JobId,
     /// Of an array: the array's number, and the element's index or, of elements still waiting together, all of them.
@@ -32,7 +32,7 @@ pub struct Job {
     pub output: String,
 }
 
-impl Job {
+impl SlurmJob {
     /// As users name it: `12`, or `12_3` for an element of an array.
     pub fn name_of_id(&self) -> String {
         match &self.array {
@@ -62,8 +62,8 @@ pub fn job_ids(text: &str) -> Vec<JobId> {
 }
 
 /// The jobs of `scontrol show job --oneliner`, one per line; those of an array in the order of its elements.
-pub fn jobs(text: &str) -> Vec<Job> {
-    let mut jobs: Vec<Job> = text.lines().filter_map(job).collect();
+pub fn jobs(text: &str) -> Vec<SlurmJob> {
+    let mut jobs: Vec<SlurmJob> = text.lines().filter_map(job).collect();
     jobs.sort_by_key(|job| match &job.array {
         Some((array, elements)) => {
             let digits = elements.find(|c: char| !c.is_ascii_digit()).map_or(&elements[..], |end| &elements[..end]);
@@ -74,12 +74,12 @@ pub fn jobs(text: &str) -> Vec<Job> {
     jobs
 }
 
-fn job(line: &str) -> Option<Job> {
+fn job(line: &str) -> Option<SlurmJob> {
     let text = |key: &str| field(line, key).unwrap_or_default();
     let known =
         |key: &str| Some(text(key)).filter(|value| !["(null)", "None", "N/A"].contains(value)).unwrap_or_default();
     let array = text("ArrayJobId").parse().ok().map(|array| (array, text("ArrayTaskId").to_owned()));
-    Some(Job {
+    Some(SlurmJob {
         id: text("JobId").parse().ok()?,
         array,
         name: text("JobName").to_owned(),
@@ -132,9 +132,9 @@ mod tests {
     #[test]
     fn records_of_an_array() {
         let found = jobs(&ARRAY.lines().rev().collect::<Vec<_>>().join("\n"));
-        assert_eq!(found.iter().map(Job::name_of_id).collect::<Vec<_>>(), ["1_0", "1_[1-2%1]"]);
+        assert_eq!(found.iter().map(SlurmJob::name_of_id).collect::<Vec<_>>(), ["1_0", "1_[1-2%1]"]);
         let [running, waiting] = &found[..] else { panic!("{found:?}") };
-        let expected = Job {
+        let expected = SlurmJob {
             id: 3,
             array: Some((1, "0".into())),
             name: "my job's x".into(),

@@ -22,7 +22,7 @@ mod sweep;
 mod value;
 
 pub use check::{Finding, MOST_SCRIPT_BYTES, check};
-pub use job::{Job, JobId, job_ids, jobs, submitted};
+pub use job::{JobId, SlurmJob, job_ids, jobs, submitted};
 pub use script::{Container, ContainerRuntime, RunName, Script, ScriptError, run_folder};
-pub use sweep::{Axis, Element, MOST_ELEMENTS, Sweep};
+pub use sweep::{Axis, MOST_ELEMENTS, Sweep, SweepElement};
 pub use value::{SignalAhead, TimeLimit};

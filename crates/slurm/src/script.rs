@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::job::Job;
+use crate::job::SlurmJob;
 use crate::shell::{Token, expand, quote, tokens};
 use crate::sweep::{MOST_ELEMENTS, Sweep};
 use crate::value::{SignalAhead, TimeLimit, number};
@@ -413,7 +413,7 @@ fn is_memory(text: &str) -> bool {
 
 /// The run folder of a job, from the text of its script; relative to the job's working folder. `None` where the script was not
 /// written by [`Script::text`], or the job stands for several elements of an array.
-pub fn run_folder(script: &str, job: &Job) -> Option<String> {
+pub fn run_folder(script: &str, job: &SlurmJob) -> Option<String> {
     let value = |name: &str| match name {
         "SLURM_JOB_ID" => job.id.to_string(),
         "SLURM_ARRAY_JOB_ID" => job.array.as_ref().map_or(String::new(), |(array, _)| array.to_string()),

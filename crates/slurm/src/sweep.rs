@@ -36,14 +36,14 @@ impl Axis {
 
 /// One combination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Element {
+pub struct SweepElement {
     /// Its array index.
     pub index: usize,
     /// Settings and values, in the order of the axes.
     pub values: Vec<(String, String)>,
 }
 
-impl Element {
+impl SweepElement {
     /// The flags that set it.
     pub fn flags(&self) -> Vec<String> {
         self.values.iter().map(|(name, value)| format!("--{name}={value}")).collect()
@@ -94,12 +94,12 @@ impl Sweep {
     }
 
     /// Every combination, by index.
-    pub fn elements(&self) -> Vec<Element> {
+    pub fn elements(&self) -> Vec<SweepElement> {
         let count = if self.is_empty() { 0 } else { self.axes.iter().map(|axis| axis.values.len()).product() };
         (0..count).map(|index| self.element(index)).collect()
     }
 
-    fn element(&self, index: usize) -> Element {
+    fn element(&self, index: usize) -> SweepElement {
         let mut left = index;
         let mut values = Vec::with_capacity(self.axes.len());
         for axis in self.axes.iter().rev() {
@@ -108,7 +108,7 @@ impl Sweep {
             left /= axis.values.len().max(1);
         }
         values.reverse();
-        Element { index, values }
+        SweepElement { index, values }
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn folders_are_plain_names() {
         let value = format!("../a b/{}", "x".repeat(99));
-        let element = Element { index: 3, values: vec![("weights".into(), value)] };
+        let element = SweepElement { index: 3, values: vec![("weights".into(), value)] };
         assert_eq!(element.folder(), format!("3-weights=.._a_b_{}", "x".repeat(MOST_NAME - 7)));
     }
 

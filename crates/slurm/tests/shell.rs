@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use enmasse_slurm::{Axis, Job, RunName, Script, Sweep, check, run_folder};
+use enmasse_slurm::{Axis, RunName, Script, SlurmJob, Sweep, check, run_folder};
 use proptest::prelude::*;
 
 /// Runs a script with an `srun` that shows its arguments, one per line.
@@ -50,12 +50,13 @@ fn arrays_choose_their_element() {
     assert_eq!(ended("0").unwrap(), [&srun[..], &first].concat());
     assert_eq!(ended("3").unwrap(), [&srun[..], &last].concat());
     assert_eq!(ended("4"), Err(2));
-    let folder =
-        |element: &str| run_folder(&text, &Job { id: 72, array: Some((70, element.into())), ..Job::default() });
+    let folder = |element: &str| {
+        run_folder(&text, &SlurmJob { id: 72, array: Some((70, element.into())), ..SlurmJob::default() })
+    };
     assert_eq!(folder("3").as_deref(), Some("runs/my sweep-70/3-lr=0.01-model=c_d"));
     assert_eq!(folder("0-3%2"), None);
     assert_eq!(folder("4"), None);
-    assert_eq!(run_folder("#!/bin/bash\nsrun python train.py\n", &Job { id: 1, ..Job::default() }), None);
+    assert_eq!(run_folder("#!/bin/bash\nsrun python train.py\n", &SlurmJob { id: 1, ..SlurmJob::default() }), None);
 }
 
 proptest! {
@@ -79,7 +80,7 @@ proptest! {
         let text = script.text().unwrap();
         let folder = folder.unwrap_or(format!("runs/{job_name}-7"));
         prop_assert_eq!(check(&text), []);
-        prop_assert_eq!(run_folder(&text, &Job { id: 7, ..Job::default() }), Some(folder.clone()));
+        prop_assert_eq!(run_folder(&text, &SlurmJob { id: 7, ..SlurmJob::default() }), Some(folder.clone()));
         if Path::new("/bin/bash").exists() {
             let mut expected = vec!["--kill-on-bad-exit=1".to_owned(), "--cpus-per-task=3".into(), "enmasse".into()];
             expected.extend(["train".into(), format!("--out={folder}")]);

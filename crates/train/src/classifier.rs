@@ -4,7 +4,7 @@ use std::path::Path;
 
 use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Arena, Mode, Options, Phase, Precision, compile_evaluation};
+use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Precision, compile_evaluation};
 use serde::Serialize;
 
 use crate::evaluation::softmax;
@@ -95,11 +95,11 @@ impl Classifier {
     /// A program with these weights, for batches of `batch`. It needs no group: what ranks exchange are the sums of
     /// [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
-        let options = Options {
+        let options = CompileOptions {
             mean: self.normalization.mean.clone(),
             deviation: self.normalization.deviation.clone(),
             precision: self.precision,
-            ..Options::new(self.model.clone(), batch, self.transform.size, self.classes.len())
+            ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();
         let plans = compile_evaluation(&|x| model(x, classes), &options)?;
@@ -162,7 +162,7 @@ fn count_classes(model: &str, tensors: &[NamedTensor]) -> Option<usize> {
     const ANY: usize = 2;
     let model = enmasse_models::find(model).ok()?;
     // Large enough for every model; nothing is computed.
-    let plans = compile_evaluation(&|x| model.forward(x, ANY), &Options::new(model.name(), 1, 224, ANY)).ok()?;
+    let plans = compile_evaluation(&|x| model.forward(x, ANY), &CompileOptions::new(model.name(), 1, 224, ANY)).ok()?;
     let last = plans.state.iter().rfind(|tensor| tensor.slot.arena == Arena::Parameters)?;
     tensors.iter().find(|tensor| tensor.name == last.name)?.shape.first().copied()
 }

@@ -45,7 +45,7 @@ pub use position::Position;
 pub use preparation::Preparation;
 pub use process::{peak_rss_bytes, process_age};
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, utc_time};
-pub use run_log::{DoneRecord, EpochRecord, Event, RunLog, StoppedRecord};
+pub use run_log::{DoneRecord, EpochRecord, RunEvent, RunLog, StoppedRecord};
 pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};
 pub use tensorboard::TensorBoard;

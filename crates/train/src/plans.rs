@@ -1,7 +1,7 @@
 //! What a configuration makes of a model: the plans of a run, and the first values of its parameters.
 
 use enmasse_device::{DeviceError, Program};
-use enmasse_graph::{Arena, Freeze, Optimizer, Options, Plans, compile};
+use enmasse_graph::{Arena, CompileOptions, Freeze, Optimizer, Plans, compile};
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
 
@@ -24,7 +24,7 @@ pub fn compile_plans(
             Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: config.weight_decay as f32 }
         }
     };
-    let options = Options {
+    let options = CompileOptions {
         shards: world_size,
         sync_batch_norm: config.sync_bn,
         freeze: match config.freeze_layers {
@@ -38,7 +38,7 @@ pub fn compile_plans(
         mean: preparation.normalization.mean.clone(),
         deviation: preparation.normalization.deviation.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..Options::new(config.model.clone(), config.batch_per_rank(world_size), preparation.train.size, classes)
+        ..CompileOptions::new(config.model.clone(), config.batch_per_rank(world_size), preparation.train.size, classes)
     };
     Ok(compile(&|x| model(x, classes), &options)?)
 }

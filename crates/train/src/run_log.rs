@@ -60,14 +60,14 @@ pub struct StoppedRecord {
 /// A line of `--json`.
 ///
 /// ```
-/// use enmasse_train::{DoneRecord, Event};
+/// use enmasse_train::{DoneRecord, RunEvent};
 /// let done = DoneRecord { best_val_accuracy: 0.5, seconds: 2.0, peak_rss_bytes: 9, run: "runs/a".into() };
 /// let line = r#"{"event":"done","best_val_accuracy":0.5,"seconds":2.0,"peak_rss_bytes":9,"run":"runs/a"}"#;
-/// assert_eq!(Event::Done(&done).to_line(), line);
+/// assert_eq!(RunEvent::Done(&done).to_line(), line);
 /// ```
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Event<'a> {
+pub enum RunEvent<'a> {
     /// After each epoch.
     Epoch(&'a EpochRecord),
     /// The last line.
@@ -76,7 +76,7 @@ pub enum Event<'a> {
     Stopped(&'a StoppedRecord),
 }
 
-impl Event<'_> {
+impl RunEvent<'_> {
     /// The event as one line of JSON, without its line break. Numbers read back as the same bits; those that are not
     /// finite are `null`.
     pub fn to_line(&self) -> String {
@@ -114,7 +114,7 @@ impl RunLog {
     /// die in between, the epoch runs again and its record is replaced, while in the other order it would be missing.
     pub fn append(&mut self, record: &EpochRecord) -> Result<(), RunError> {
         self.staging.check(&self.path)?;
-        let line = Event::Epoch(record).to_line() + "\n";
+        let line = RunEvent::Epoch(record).to_line() + "\n";
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         Ok(written.map_err(FileError::of("write", &self.path))?)
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn line(epoch: u64) -> String {
-        Event::Epoch(&record(epoch)).to_line() + "\n"
+        RunEvent::Epoch(&record(epoch)).to_line() + "\n"
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let epoch =
             r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"val_loss":null,"val_accuracy":0.5,"#;
         let rest = r#""learning_rate":0.001,"images_per_second":100.5,"seconds":2.0,"world_size":2}"#;
-        assert_eq!(Event::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
+        assert_eq!(RunEvent::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
     }
 
     #[test]

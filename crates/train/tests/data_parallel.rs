@@ -7,7 +7,7 @@ use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program, StepInputs, StepMetrics};
 use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Conv, Mode, Options, Phase, Pool, Tensor, compile};
+use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Pool, Tensor, compile};
 use enmasse_tensor::RandomStream;
 use enmasse_train::initialize;
 
@@ -67,12 +67,12 @@ impl Samples {
 
 fn program(group: Option<Group>, threads: usize, sync_batch_norm: bool, buckets: BucketSizes) -> Box<dyn Program> {
     let shards = group.as_ref().map_or(1, Group::world_size);
-    let options = Options {
+    let options = CompileOptions {
         shards,
         sync_batch_norm,
         buckets,
         size: [SIZE; 2],
-        ..Options::new("net", GLOBAL_BATCH / shards, SIZE, CLASSES)
+        ..CompileOptions::new("net", GLOBAL_BATCH / shards, SIZE, CLASSES)
     };
     let mut program = cpu(threads).compile(compile(&net, &options).unwrap(), group).unwrap();
     initialize(program.as_mut(), 3).unwrap();

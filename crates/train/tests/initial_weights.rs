@@ -2,12 +2,12 @@
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program};
-use enmasse_graph::{Options, compile};
+use enmasse_graph::{CompileOptions, compile};
 use enmasse_train::initialize;
 
 fn program(model: &str, threads: usize, seed: u64) -> Box<dyn Program> {
     let model = enmasse_models::find(model).unwrap();
-    let plans = compile(&|x| model.forward(x, 10), &Options::new(model.name(), 1, 64, 10)).unwrap();
+    let plans = compile(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 1, 64, 10)).unwrap();
     let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
     let mut program = cpu.compile(plans, None).unwrap();
     initialize(program.as_mut(), seed).unwrap();

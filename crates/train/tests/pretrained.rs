@@ -6,12 +6,12 @@ use std::process::Command;
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Conv, Mode, Options, Phase, Tensor, compile};
+use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Tensor, compile};
 use enmasse_train::{NamedTensor, initialize, load_pretrained, read_tensors};
 use enmasse_weights::{pth, safetensors};
 
 fn compiled(model: &dyn Fn(Tensor) -> Tensor, name: &str, size: usize, classes: usize, seed: u64) -> Box<dyn Program> {
-    let plans = compile(model, &Options::new(name, 2, size, classes)).unwrap();
+    let plans = compile(model, &CompileOptions::new(name, 2, size, classes)).unwrap();
     let mut program =
         Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap().compile(plans, None).unwrap();
     initialize(program.as_mut(), seed).unwrap();

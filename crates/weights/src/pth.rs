@@ -18,7 +18,7 @@ use crate::{Format, WeightsError};
 /// What a form of file says, brought into one shape: the pickled object, what its persistent keys stand for, and where storages
 /// lie.
 struct Parts {
-    object: enmasse_pickle::Value,
+    object: enmasse_pickle::Object,
     persistents: objects::Persistents,
     storages: storage::Storages,
 }

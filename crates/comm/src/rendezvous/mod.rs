@@ -13,7 +13,7 @@ use crate::control::Control;
 use crate::error::JoinError;
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::{Group, Options};
+use crate::group::{Group, GroupOptions};
 use crate::net::handshake::{Introduction, Purpose};
 use crate::operation::Identity;
 use crate::server::Server;
@@ -93,7 +93,7 @@ pub struct Rendezvous {
     /// What carries the operations.
     pub transport: TransportChoice,
     /// What else there is to choose.
-    pub options: Options,
+    pub options: GroupOptions,
 }
 
 impl Rendezvous {
@@ -123,7 +123,7 @@ impl Rendezvous {
             join_timeout: Duration::from_secs(60),
             heartbeat: Duration::from_secs(5),
             transport: TransportChoice::Auto,
-            options: Options::default(),
+            options: GroupOptions::default(),
         })
     }
 

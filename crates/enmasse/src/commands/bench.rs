@@ -9,7 +9,7 @@ use clap::ArgMatches;
 use enmasse_cpu::{Cpu, Product, peak_gflops};
 use enmasse_data::DataKind;
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Choices, Mode, Options, Phase, compile_evaluation};
+use enmasse_graph::{Choices, CompileOptions, Mode, Phase, compile_evaluation};
 use enmasse_tensor::RandomStream;
 use enmasse_train::{
     Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, process_age, tune,
@@ -113,8 +113,10 @@ fn program(
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut plans = if evaluate {
         let (batch, size) = (config.batch_per_rank(1), config.picture_size(None));
-        let options =
-            Options { precision: config.precision, ..Options::new(config.model.clone(), batch, size, classes) };
+        let options = CompileOptions {
+            precision: config.precision,
+            ..CompileOptions::new(config.model.clone(), batch, size, classes)
+        };
         compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
     } else {
         let preparation = Preparation::new(config, DataKind::Folder);

@@ -54,7 +54,7 @@ pub fn precision(graph: &mut Graph, precision: Precision) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arena, Conv, Mode, Op, Options, Plan, Pool, Tensor, compile};
+    use crate::{Arena, CompileOptions, Conv, Mode, Op, Plan, Pool, Tensor, compile};
 
     /// Every kind of operation that touches maps.
     fn net(x: Tensor) -> Tensor {
@@ -65,7 +65,8 @@ mod tests {
     }
 
     fn plan(precision: Precision, mode: Mode) -> Plan {
-        let options = Options { precision, shards: 2, sync_batch_norm: true, ..Options::new("net", 4, 16, 10) };
+        let options =
+            CompileOptions { precision, shards: 2, sync_batch_norm: true, ..CompileOptions::new("net", 4, 16, 10) };
         compile(&net, &options).unwrap().plan(mode).unwrap().clone()
     }
 

@@ -12,7 +12,7 @@ use super::{EnvironmentError, LaunchedRank};
 
 /// Why a rank has no device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum DeviceError {
+pub enum DeviceOrdinalError {
     /// More ranks than devices.
     #[error(
         "{ranks} ranks of this node see the same {devices} GPUs: ask for --gres=gpu:{ranks} or --gpus-per-task=1, or for \
@@ -58,7 +58,7 @@ pub fn device_ordinal(
     place: &LaunchedRank,
     found: usize,
     lookup: impl Fn(&str) -> Option<OsString>,
-) -> Result<usize, DeviceError> {
+) -> Result<usize, DeviceOrdinalError> {
     let variables = Variables(&lookup);
     let (mask, on_node) = (variables.text(VISIBLE)?, variables.count(ON_NODE)?);
     // CUDA stops reading at the first entry that is no device: "-1", or "NoDevFiles".
@@ -75,10 +75,10 @@ pub fn device_ordinal(
     let is_own =
         mask.is_some() && (on_node.is_some_and(|on_node| visible < on_node) || visible == 1 && on_node.is_none());
     match visible {
-        0 => Err(DeviceError::None { variable: VISIBLE, value: mask.unwrap_or_default() }),
+        0 => Err(DeviceOrdinalError::None { variable: VISIBLE, value: mask.unwrap_or_default() }),
         _ if is_own => Ok(0),
         _ if local_world_size <= visible => Ok(local_rank),
-        _ => Err(DeviceError::TooFew { ranks: local_world_size, devices: visible }),
+        _ => Err(DeviceOrdinalError::TooFew { ranks: local_world_size, devices: visible }),
     }
 }
 

@@ -19,7 +19,7 @@ mod tests;
 mod torch;
 mod variables;
 
-pub use devices::{DeviceError, device_ordinal};
+pub use devices::{DeviceOrdinalError, device_ordinal};
 pub use error::EnvironmentError;
 pub use node_list::{NodeListError, expand_node_list};
 use variables::{Numbers, Variables};

@@ -2,7 +2,7 @@
 
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{
-    Conv, Freeze, Mode, Optimizer, Options, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
+    CompileOptions, Conv, Freeze, Mode, Optimizer, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{AlexNet, Block, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
@@ -184,7 +184,7 @@ pub static CASES: [Case; 15] = [
 impl Case {
     /// The plans of the case, its batch cut into shards that share their statistics.
     fn plans(&self, shards: usize) -> Plans {
-        let options = Options {
+        let options = CompileOptions {
             shards,
             sync_batch_norm: shards > 1,
             size: self.size,
@@ -194,7 +194,7 @@ impl Case {
             deviation: self.normalization.1.into(),
             precision: self.precision,
             freeze: Freeze::Patterns(self.freeze.iter().map(|pattern| pattern.to_string()).collect()),
-            ..Options::new(self.name, self.batch / shards, 1, CLASSES)
+            ..CompileOptions::new(self.name, self.batch / shards, 1, CLASSES)
         };
         compile(&|x| (self.model)(x, CLASSES), &options).unwrap()
     }

@@ -1,19 +1,19 @@
 //! Pickles of every protocol, and what is none.
 
-use crate::{Limits, PickleError, Value, parse, write};
+use crate::{Limits, Object, PickleError, parse, write};
 
-fn read(pickle: &[u8]) -> Result<Value, String> {
+fn read(pickle: &[u8]) -> Result<Object, String> {
     let (value, consumed) = parse(pickle, &Limits::default()).map_err(|error| error.to_string())?;
     assert_eq!(consumed, pickle.len());
     Ok(value)
 }
 
-fn dict<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::Dict(entries.map(|(key, value)| (Value::from(key), value)).into())
+fn dict<const N: usize>(entries: [(&str, Object); N]) -> Object {
+    Object::Dict(entries.map(|(key, value)| (Object::from(key), value)).into())
 }
 
-fn tuple(values: &[i64]) -> Value {
-    values.iter().map(|&value| Value::Int(value)).collect()
+fn tuple(values: &[i64]) -> Object {
+    values.iter().map(|&value| Object::Int(value)).collect()
 }
 
 /// As CPython 3.12 wrote, in each protocol from 0 to 4 (5 differs in its number alone):
@@ -52,21 +52,21 @@ const PROTOCOLS: [&[u8]; 5] = [
 
 #[test]
 fn every_protocol_says_the_same() {
-    let integers = [1, -2, 300, 70000, 1 << 40, -1 << 40].map(Value::Int);
-    let expected = |bytes: Value| {
+    let integers = [1, -2, 300, 70000, 1 << 40, -1 << 40].map(Object::Int);
+    let expected = |bytes: Object| {
         dict([
-            ("a", Value::List(integers.clone().into())),
-            ("b", [Value::Float(1.5), Value::None, Value::Bool(true), Value::Bool(false)].into_iter().collect()),
+            ("a", Object::List(integers.clone().into())),
+            ("b", [Object::Float(1.5), Object::None, Object::Bool(true), Object::Bool(false)].into_iter().collect()),
             ("c", bytes),
-            ("d", Value::from("Gänse\n")),
-            ("e", Value::Set([1, 2].map(Value::Int).into())),
+            ("d", Object::from("Gänse\n")),
+            ("e", Object::Set([1, 2].map(Object::Int).into())),
             ("f", [tuple(&[]), tuple(&[1]), tuple(&[1, 2]), tuple(&[1, 2, 3, 4])].into_iter().collect()),
-            ("o", dict([("x", Value::Int(1))])),
+            ("o", dict([("x", Object::Int(1))])),
         ])
     };
-    let encoded = Value::call(Value::global("_codecs", "encode"), ["\0\u{ff}", "latin1"].map(Value::from));
+    let encoded = Object::call(Object::global("_codecs", "encode"), ["\0\u{ff}", "latin1"].map(Object::from));
     for (protocol, pickle) in PROTOCOLS.iter().enumerate() {
-        let bytes = if protocol < 3 { encoded.clone() } else { Value::Bytes([0, 255].into()) };
+        let bytes = if protocol < 3 { encoded.clone() } else { Object::Bytes([0, 255].into()) };
         let found = read(pickle).unwrap();
         assert_eq!(found, expected(bytes), "protocol {protocol}");
         assert_eq!(found.get("c").unwrap().to_bytes().unwrap().as_ref(), [0, 255]);
@@ -76,36 +76,36 @@ fn every_protocol_says_the_same() {
 
 #[test]
 fn opcodes_one_by_one() {
-    let check = |pickle: &[u8], expected: Value| assert_eq!(read(pickle), Ok(expected), "{pickle:?}");
-    check(b"S'it\\'s \\x41\\\\\\n'\n.", Value::Bytes((*b"it's A\\\n").into()));
-    check(b"U\x02\x00\xff.", Value::Bytes([0, 255].into()));
-    check(b"T\x02\0\0\0\x00\xff.", Value::Bytes([0, 255].into()));
-    check(b"\x8e\x01\0\0\0\0\0\0\0\x07.", Value::Bytes([7].into()));
-    check(b"\x8d\x01\0\0\0\0\0\0\0z.", Value::from("z"));
-    check(b"V\\U0001F600\xfc\n.", Value::from("😀ü"));
-    check(b"\x8a\x00.", Value::Int(0));
-    check(b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f.", Value::Int(i64::MAX));
+    let check = |pickle: &[u8], expected: Object| assert_eq!(read(pickle), Ok(expected), "{pickle:?}");
+    check(b"S'it\\'s \\x41\\\\\\n'\n.", Object::Bytes((*b"it's A\\\n").into()));
+    check(b"U\x02\x00\xff.", Object::Bytes([0, 255].into()));
+    check(b"T\x02\0\0\0\x00\xff.", Object::Bytes([0, 255].into()));
+    check(b"\x8e\x01\0\0\0\0\0\0\0\x07.", Object::Bytes([7].into()));
+    check(b"\x8d\x01\0\0\0\0\0\0\0z.", Object::from("z"));
+    check(b"V\\U0001F600\xfc\n.", Object::from("😀ü"));
+    check(b"\x8a\x00.", Object::Int(0));
+    check(b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f.", Object::Int(i64::MAX));
     let magic = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
-    check(magic, Value::BigInt((*b"l\xfc\x9cF\xf9 j\xa8P\x19").into()));
+    check(magic, Object::BigInt((*b"l\xfc\x9cF\xf9 j\xa8P\x19").into()));
     check(b"(K\x01K\x022K\x03t.", tuple(&[1, 2, 2, 3]));
-    check(b"(K\x010K\x02(K\x0910t.", Value::Tuple([].into()));
-    check(b"(K\x01K\x02d.", Value::Dict([(Value::Int(1), Value::Int(2))].into()));
-    check(b"(K\x01\x91.", Value::Set([Value::Int(1)].into()));
-    check(b"K\x05Q.", Value::Persistent(Value::Int(5).into()));
-    check(b"Pkey\n.", Value::Persistent(Value::from("key").into()));
+    check(b"(K\x010K\x02(K\x0910t.", Object::Tuple([].into()));
+    check(b"(K\x01K\x02d.", Object::Dict([(Object::Int(1), Object::Int(2))].into()));
+    check(b"(K\x01\x91.", Object::Set([Object::Int(1)].into()));
+    check(b"K\x05Q.", Object::Persistent(Object::Int(5).into()));
+    check(b"Pkey\n.", Object::Persistent(Object::from("key").into()));
     check(b"cos\nsystem\n(S'rm'\ntR.", {
-        let function = Value::global("os", "system");
-        Value::call(function, [Value::Bytes((*b"rm").into())])
+        let function = Object::global("os", "system");
+        Object::call(function, [Object::Bytes((*b"rm").into())])
     });
     // Python 2 pickles an ordered dictionary with its entries as a list of lists.
-    let pairs = Value::Dict([(Value::Int(1), Value::Int(2))].into());
+    let pairs = Object::Dict([(Object::Int(1), Object::Int(2))].into());
     check(b"ccollections\nOrderedDict\n](](K\x01K\x02ee\x85R.", pairs);
 }
 
 /// A list that grows after it was shared is longer wherever it is.
 #[test]
 fn shared_values_are_one() {
-    let grown = Value::List([Value::Int(1)].into());
+    let grown = Object::List([Object::Int(1)].into());
     assert_eq!(read(b"]q\x00h\x00K\x01a\x86."), Ok([grown.clone(), grown].into_iter().collect()));
 }
 
@@ -115,9 +115,9 @@ fn classes_keep_state_elements_and_entries() {
     let check = |rest: &[u8], state: Option<i64>, elements: &[i64], entries: &[(i64, i64)]| {
         let value = read(&[class.as_bytes(), b")\x81", rest, b"."].concat()).unwrap();
         let call = value.as_call().unwrap();
-        let elements: Vec<_> = elements.iter().map(|&value| Value::Int(value)).collect();
-        let entries: Vec<_> = entries.iter().map(|&(key, value)| (Value::Int(key), Value::Int(value))).collect();
-        assert_eq!((&call.state, &call.elements, &call.entries), (&state.map(Value::Int), &elements, &entries));
+        let elements: Vec<_> = elements.iter().map(|&value| Object::Int(value)).collect();
+        let entries: Vec<_> = entries.iter().map(|&(key, value)| (Object::Int(key), Object::Int(value))).collect();
+        assert_eq!((&call.state, &call.elements, &call.entries), (&state.map(Object::Int), &elements, &entries));
         assert_eq!(call.function.as_global(), Some(("m", "C")));
     };
     check(b"", None, &[], &[]);
@@ -207,5 +207,5 @@ fn several_in_a_row() {
     let row = b"K\x01.K\x02.rest";
     let (first, len) = parse(row, &Limits::default()).unwrap();
     let (second, _) = parse(&row[len..], &Limits::default()).unwrap();
-    assert_eq!((first, second, len), (Value::Int(1), Value::Int(2), 3));
+    assert_eq!((first, second, len), (Object::Int(1), Object::Int(2), 3));
 }

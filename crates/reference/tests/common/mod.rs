@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
 use enmasse_device::{Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Arena, Mode, Options, Phase, Tensor, compile};
+use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Tensor, compile};
 use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
 use enmasse_tensor::RandomStream;
 
@@ -17,7 +17,7 @@ pub const TO_GRADIENTS: [Phase; 4] = [Phase::Forward, Phase::Loss, Phase::Backwa
 
 /// Compiles a model, checks the places of all values in its plans, and fills its parameters with random numbers that
 /// are functions of their names.
-pub fn program(model: Model, options: &Options) -> ReferenceProgram {
+pub fn program(model: Model, options: &CompileOptions) -> ReferenceProgram {
     let plans = compile(model, options).unwrap();
     for mode in [Mode::Train, Mode::Evaluate] {
         let plan = plans.plan(mode).unwrap();

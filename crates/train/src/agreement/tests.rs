@@ -2,7 +2,7 @@
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::Device;
-use enmasse_graph::{Conv, Options, Tensor, compile};
+use enmasse_graph::{CompileOptions, Conv, Tensor, compile};
 
 use super::*;
 use crate::initialize;
@@ -10,7 +10,7 @@ use crate::initialize;
 /// Runs `job` on two ranks of different seeds whose state was made alike, and gives their errors.
 fn on_two_ranks(job: impl Fn(&Group, &mut dyn Program) -> Result<(), TrainError> + Sync) -> [Option<String>; 2] {
     let net = |x: Tensor| x.conv2d("conv", Conv::new(4, 3)).batch_norm("bn").relu().flatten().linear("fc", 3);
-    let plans = compile(&net, &Options { shards: 2, ..Options::new("net", 2, 8, 3) }).unwrap();
+    let plans = compile(&net, &CompileOptions { shards: 2, ..CompileOptions::new("net", 2, 8, 3) }).unwrap();
     let groups = Group::threads(2).unwrap();
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (groups.into_iter())

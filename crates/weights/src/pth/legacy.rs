@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use enmasse_pickle::Value;
+use enmasse_pickle::Object;
 
 use super::Parts;
 use super::objects::{Persistents, inline_storage};
@@ -19,7 +19,7 @@ const VERSION: i64 = 1001;
 
 pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
     let mut pickles = Pickles::new(source, 0, source.len());
-    if !matches!(pickles.next()?, Value::BigInt(magic) if *magic == MAGIC) {
+    if !matches!(pickles.next()?, Object::BigInt(magic) if *magic == MAGIC) {
         return Err(source.refuse("is a pickle, but none that torch.save wrote"));
     }
     let version = pickles.next()?.as_int();
@@ -45,8 +45,8 @@ pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
 }
 
 /// From what the machine was like.
-pub(super) fn byte_order(system: &Value) -> ByteOrder {
-    match system.get("little_endian").and_then(Value::as_bool) {
+pub(super) fn byte_order(system: &Object) -> ByteOrder {
+    match system.get("little_endian").and_then(Object::as_bool) {
         Some(false) => ByteOrder::Big,
         _ => ByteOrder::Little,
     }
@@ -71,18 +71,18 @@ pub(super) fn counted_storage(
 
 /// The element types of all storages in a value, also of those that are no weights: each takes its room in the file. Recursion
 /// goes as deep as the pickle, which its limits bound.
-fn find_storages(value: &Value, found: &mut HashMap<String, Option<ElementType>>) -> Result<(), String> {
-    let mut each = |values: &[Value]| values.iter().try_for_each(|value| find_storages(value, found));
+fn find_storages(value: &Object, found: &mut HashMap<String, Option<ElementType>>) -> Result<(), String> {
+    let mut each = |values: &[Object]| values.iter().try_for_each(|value| find_storages(value, found));
     match value {
-        Value::Persistent(key) => {
+        Object::Persistent(key) => {
             if let Some(storage) = inline_storage(key)? {
                 found.insert(storage.key, storage.element);
             }
             Ok(())
         }
-        Value::List(values) | Value::Tuple(values) | Value::Set(values) => each(values),
-        Value::Dict(entries) => entries.iter().try_for_each(|(_, value)| find_storages(value, found)),
-        Value::Call(call) => {
+        Object::List(values) | Object::Tuple(values) | Object::Set(values) => each(values),
+        Object::Dict(entries) => entries.iter().try_for_each(|(_, value)| find_storages(value, found)),
+        Object::Call(call) => {
             each(std::slice::from_ref(&call.arguments))?;
             each(call.state.as_slice())?;
             each(&call.elements)?;

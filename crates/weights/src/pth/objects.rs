@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use enmasse_pickle::{Call, Value};
+use enmasse_pickle::{Call, Object};
 
 use super::storage::View;
 use crate::element::ElementType;
@@ -32,12 +32,12 @@ pub(super) enum Persistents {
 }
 
 /// The dictionary of tensors in the object, unwrapped from what a training script put around it.
-pub(super) fn state_dict(object: &Value) -> Result<&[(Value, Value)], String> {
+pub(super) fn state_dict(object: &Object) -> Result<&[(Object, Object)], String> {
     let mut object = object;
     for _ in 0..WRAPPED {
         let Some(entries) = object.as_dict() else { return Err(what_it_is(object)) };
         // A module is met here too, and refused in the next round.
-        let wraps = |value: &&Value| value.as_dict().is_some() || is_module(value);
+        let wraps = |value: &&Object| value.as_dict().is_some() || is_module(value);
         if let Some(inner) = WRAPPING.iter().filter_map(|key| object.get(key)).find(wraps) {
             object = inner;
         } else if has_tensors(object) {
@@ -56,21 +56,21 @@ pub(super) fn state_dict(object: &Value) -> Result<&[(Value, Value)], String> {
     Err("holds dictionaries in dictionaries, and no weights".to_owned())
 }
 
-fn has_tensors(value: &Value) -> bool {
+fn has_tensors(value: &Object) -> bool {
     value.as_dict().is_some_and(|entries| entries.iter().any(|(_, value)| is_tensor(value)))
 }
 
 /// Whether a value is an object of some program with a state like that of PyTorch's modules.
-fn is_module(value: &Value) -> bool {
+fn is_module(value: &Object) -> bool {
     let state = value.as_call().and_then(|call| call.state.as_ref());
     state.is_some_and(|state| ["_modules", "_parameters"].iter().any(|key| state.get(key).is_some()))
 }
 
 /// Why an object is not a dictionary of tensors.
-fn what_it_is(object: &Value) -> String {
+fn what_it_is(object: &Object) -> String {
     let class = object.as_call().and_then(|call| match &call.function {
         // The legacy form keeps the source text of a module's class beside its name.
-        Value::Persistent(key) => key.as_slice()?.get(1)?.as_global(),
+        Object::Persistent(key) => key.as_slice()?.get(1)?.as_global(),
         function => function.as_global(),
     });
     match class {
@@ -83,8 +83,8 @@ fn what_it_is(object: &Value) -> String {
     }
 }
 
-fn is_tensor(value: &Value) -> bool {
-    matches!(value, Value::Persistent(_)) || value.as_call().is_some_and(|call| maker(call).is_some())
+fn is_tensor(value: &Object) -> bool {
+    matches!(value, Object::Persistent(_)) || value.as_call().is_some_and(|call| maker(call).is_some())
 }
 
 /// The function that makes a tensor, if the call is of one.
@@ -99,14 +99,14 @@ fn maker(call: &Call) -> Option<&str> {
 
 /// The view that a value is, or `None` if it is no tensor. A tensor that is not understood is an error, which continues
 /// "tensor X …".
-pub(super) fn tensor(value: &Value, persistents: &Persistents) -> Result<Option<View>, String> {
+pub(super) fn tensor(value: &Object, persistents: &Persistents) -> Result<Option<View>, String> {
     let call = match (value, persistents) {
-        (Value::Persistent(key), Persistents::Numbered { tensors, .. }) => {
+        (Object::Persistent(key), Persistents::Numbered { tensors, .. }) => {
             let number = number(key).ok_or("is damaged: it has no number")?;
             // What is not a tensor of that number is a storage.
             return Ok(tensors.get(&number).cloned());
         }
-        (Value::Call(call), _) => call,
+        (Object::Call(call), _) => call,
         _ => return Ok(None),
     };
     let Some(maker) = maker(call) else { return Ok(None) };
@@ -128,7 +128,7 @@ pub(super) fn tensor(value: &Value, persistents: &Persistents) -> Result<Option<
         // A class of its own around a call that makes the tensor.
         ("_rebuild_from_type" | "_rebuild_from_type_v2", [function, _class, arguments, ..]) => {
             let inner = arguments.as_slice().unwrap_or_default().iter().cloned();
-            tensor(&Value::call(function.clone(), inner), persistents)
+            tensor(&Object::call(function.clone(), inner), persistents)
         }
         ("_rebuild_qtensor", _) => refuse("quantized"),
         ("_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor", _) => refuse("sparse"),
@@ -139,16 +139,16 @@ pub(super) fn tensor(value: &Value, persistents: &Persistents) -> Result<Option<
 }
 
 fn view(
-    storage: &Value,
-    offset: &Value,
-    shape: &Value,
-    stride: &Value,
-    dtype: Option<&Value>,
-    metadata: Option<&Value>,
+    storage: &Object,
+    offset: &Object,
+    shape: &Object,
+    stride: &Object,
+    dtype: Option<&Object>,
+    metadata: Option<&Object>,
     persistents: &Persistents,
 ) -> Result<View, String> {
     // Lazily conjugated or negated: the bits say something else than the values.
-    if metadata.and_then(Value::as_dict).is_some_and(|metadata| !metadata.is_empty()) {
+    if metadata.and_then(Object::as_dict).is_some_and(|metadata| !metadata.is_empty()) {
         return Err("has special bits (conj or neg), which are not supported; save it after .resolve_neg()".to_owned());
     }
     let storage = storage_key(storage, persistents)?;
@@ -157,7 +157,7 @@ fn view(
         (None, Some(element)) => element,
         (None, None) => return Err("is damaged: nothing says what its elements are".to_owned()),
     };
-    let numbers = |value: &Value| -> Option<Vec<u64>> {
+    let numbers = |value: &Object| -> Option<Vec<u64>> {
         value.as_slice()?.iter().map(|value| u64::try_from(value.as_int()?).ok()).collect()
     };
     let damaged = || "is damaged: its shape, stride or offset makes no sense".to_owned();
@@ -171,8 +171,8 @@ fn view(
     Ok(View { storage: storage.key, element, offset, shape, stride })
 }
 
-fn storage_key(value: &Value, persistents: &Persistents) -> Result<StorageKey, String> {
-    let Value::Persistent(key) = value else {
+fn storage_key(value: &Object, persistents: &Persistents) -> Result<StorageKey, String> {
+    let Object::Persistent(key) = value else {
         return Err("is damaged: it has no storage".to_owned());
     };
     match persistents {
@@ -186,21 +186,21 @@ fn storage_key(value: &Value, persistents: &Persistents) -> Result<StorageKey, S
 
 /// A storage as the newer forms write it: `("storage", class, key, device, elements)`, then, in the legacy form, `None` or the
 /// part of another storage that it is: `(key, offset, elements)`. `None` for what is no storage.
-pub(super) fn inline_storage(key: &Value) -> Result<Option<StorageKey>, String> {
+pub(super) fn inline_storage(key: &Object) -> Result<Option<StorageKey>, String> {
     let Some([kind, class, key, _device, _elements, rest @ ..]) = key.as_slice() else { return Ok(None) };
     if kind.as_str() != Some("storage") {
         return Ok(None);
     }
     let element = element_of_class(class)?;
     let key = key.as_str().ok_or("is damaged: its storage has no key")?.to_owned();
-    let part = rest.first().and_then(Value::as_slice);
+    let part = rest.first().and_then(Object::as_slice);
     let offset = part.map_or(Some(0), |part| u64::try_from(part.get(1)?.as_int()?).ok());
     let offset = offset.ok_or("is damaged: its storage is a part of none")?;
     Ok(Some(StorageKey { key, element, offset }))
 }
 
 /// What a storage of this class holds; `None` for bytes.
-pub(super) fn element_of_class(class: &Value) -> Result<Option<ElementType>, String> {
+pub(super) fn element_of_class(class: &Object) -> Result<Option<ElementType>, String> {
     let (_module, name) = class.as_global().ok_or("is damaged: its storage has no class")?;
     if name == "UntypedStorage" {
         return Ok(None);
@@ -214,14 +214,14 @@ pub(super) fn element_of_class(class: &Value) -> Result<Option<ElementType>, Str
     ElementType::of_storage(name).map(Some).ok_or_else(|| format!("{kind} ({name}); {supported}"))
 }
 
-fn element_of_dtype(dtype: &Value) -> Result<ElementType, String> {
+fn element_of_dtype(dtype: &Object) -> Result<ElementType, String> {
     let name = dtype.as_global().filter(|(module, _)| *module == "torch").map(|(_, name)| name);
     let name = name.ok_or("is damaged: nothing says what its elements are")?;
     ElementType::of_torch(name).ok_or_else(|| format!("holds {name}; weights are floats of 16 to 64 bits, or integers"))
 }
 
 /// The tar form's keys are numbers, or numbers as texts.
-pub(super) fn number(key: &Value) -> Option<i64> {
+pub(super) fn number(key: &Object) -> Option<i64> {
     key.as_int().or_else(|| key.as_str()?.parse().ok())
 }
 
@@ -229,30 +229,30 @@ pub(super) fn number(key: &Value) -> Option<i64> {
 mod tests {
     use super::*;
 
-    fn global(module: &str, name: &str) -> Value {
-        Value::global(module, name)
+    fn global(module: &str, name: &str) -> Object {
+        Object::global(module, name)
     }
 
-    fn numbers(numbers: &[i64]) -> Value {
-        numbers.iter().map(|&number| Value::Int(number)).collect()
+    fn numbers(numbers: &[i64]) -> Object {
+        numbers.iter().map(|&number| Object::Int(number)).collect()
     }
 
-    fn storage(class: &str) -> Value {
+    fn storage(class: &str) -> Object {
         let module = if class == "UntypedStorage" { "torch.storage" } else { "torch" };
-        let key = ["storage".into(), global(module, class), "7".into(), "cuda:0".into(), Value::Int(12)];
-        Value::Persistent(key.into_iter().collect::<Value>().into())
+        let key = ["storage".into(), global(module, class), "7".into(), "cuda:0".into(), Object::Int(12)];
+        Object::Persistent(key.into_iter().collect::<Object>().into())
     }
 
-    fn rebuild(version: &str, class: &str, rest: &[Value]) -> Value {
-        let arguments = [storage(class), Value::Int(2), numbers(&[2, 3]), numbers(&[3, 1])];
-        Value::call(global("torch._utils", version), arguments.into_iter().chain(rest.iter().cloned()))
+    fn rebuild(version: &str, class: &str, rest: &[Object]) -> Object {
+        let arguments = [storage(class), Object::Int(2), numbers(&[2, 3]), numbers(&[3, 1])];
+        Object::call(global("torch._utils", version), arguments.into_iter().chain(rest.iter().cloned()))
     }
 
-    const NO_REST: [Value; 2] = [Value::Bool(false), Value::None];
+    const NO_REST: [Object; 2] = [Object::Bool(false), Object::None];
 
     #[test]
     fn every_way_to_make_a_tensor() {
-        let check = |value: Value, element: ElementType| {
+        let check = |value: Object, element: ElementType| {
             let (storage, shape, stride) = ("7".to_owned(), vec![2, 3], vec![3, 1]);
             let expected = View { storage, element, offset: 2, shape, stride };
             assert!(is_tensor(&value));
@@ -263,25 +263,25 @@ mod tests {
         check(plain.clone(), ElementType::F16);
         let dtype = [&NO_REST[..], &[global("torch", "uint16")]].concat();
         check(rebuild("_rebuild_tensor_v3", "UntypedStorage", &dtype), ElementType::U16);
-        let none = || Value::None;
+        let none = || Object::None;
         let utils = |name: &str| global("torch._utils", name);
-        check(Value::call(utils("_rebuild_parameter"), [plain.clone(), none(), none()]), ElementType::F16);
+        check(Object::call(utils("_rebuild_parameter"), [plain.clone(), none(), none()]), ElementType::F16);
         let stateful = [plain.clone(), none(), none(), none()];
-        check(Value::call(utils("_rebuild_parameter_with_state"), stateful), ElementType::F16);
-        check(Value::call(global("torch.nn.parameter", "Parameter"), [plain.clone()]), ElementType::F16);
-        check(Value::call(global("torch.autograd.variable", "Variable"), [plain.clone()]), ElementType::F16);
+        check(Object::call(utils("_rebuild_parameter_with_state"), stateful), ElementType::F16);
+        check(Object::call(global("torch.nn.parameter", "Parameter"), [plain.clone()]), ElementType::F16);
+        check(Object::call(global("torch.autograd.variable", "Variable"), [plain.clone()]), ElementType::F16);
         let call = plain.as_call().unwrap();
         let typed = [call.function.clone(), global("my", "Tensor"), call.arguments.clone(), none()];
-        check(Value::call(global("torch._tensor", "_rebuild_from_type_v2"), typed), ElementType::F16);
+        check(Object::call(global("torch._tensor", "_rebuild_from_type_v2"), typed), ElementType::F16);
     }
 
     #[test]
     fn tensors_that_are_refused() {
-        let check = |value: Value, expected: &str| {
+        let check = |value: Object, expected: &str| {
             assert_eq!(tensor(&value, &Persistents::Inline), Err(expected.to_owned()));
         };
         let plain = "which is not supported; save it as a plain tensor";
-        let made = |name: &str| Value::call(global("torch._utils", name), []);
+        let made = |name: &str| Object::call(global("torch._utils", name), []);
         check(made("_rebuild_qtensor"), &format!("is quantized, {plain}"));
         check(made("_rebuild_sparse_tensor"), &format!("is sparse, {plain}"));
         check(made("_rebuild_sparse_csr_tensor"), &format!("is sparse, {plain}"));
@@ -293,16 +293,16 @@ mod tests {
         check(of("ComplexFloatStorage"), &format!("is complex (ComplexFloatStorage); {supported}"));
         check(of("QInt8Storage"), &format!("is quantized (QInt8Storage); {supported}"));
         check(of("system"), &format!("has elements of an unknown type (system); {supported}"));
-        let typed = |dtype: Value| rebuild("_rebuild_tensor_v3", "UntypedStorage", &[&NO_REST[..], &[dtype]].concat());
+        let typed = |dtype: Object| rebuild("_rebuild_tensor_v3", "UntypedStorage", &[&NO_REST[..], &[dtype]].concat());
         check(typed(global("torch", "float8_e4m3fn")), &format!("holds float8_e4m3fn; {supported}"));
-        check(typed(Value::None), "is damaged: nothing says what its elements are");
+        check(typed(Object::None), "is damaged: nothing says what its elements are");
         check(of("UntypedStorage"), "is damaged: nothing says what its elements are");
-        let bits = Value::Dict([(Value::from("neg"), Value::Bool(true))].into());
+        let bits = Object::Dict([(Object::from("neg"), Object::Bool(true))].into());
         let special = rebuild("_rebuild_tensor_v2", "FloatStorage", &[&NO_REST[..], &[bits]].concat());
         check(special, "has special bits (conj or neg), which are not supported; save it after .resolve_neg()");
         let shaped = |offset: i64, shape: &[i64], stride: &[i64]| {
-            let arguments = [storage("FloatStorage"), Value::Int(offset), numbers(shape), numbers(stride)];
-            Value::call(global("torch._utils", "_rebuild_tensor"), arguments)
+            let arguments = [storage("FloatStorage"), Object::Int(offset), numbers(shape), numbers(stride)];
+            Object::call(global("torch._utils", "_rebuild_tensor"), arguments)
         };
         let nonsense = "is damaged: its shape, stride or offset makes no sense";
         check(shaped(-1, &[1], &[1]), nonsense);
@@ -314,16 +314,16 @@ mod tests {
 
     #[test]
     fn dictionaries_around_the_state() {
-        let weights = || Value::Dict([(Value::from("w"), rebuild("_rebuild_tensor", "FloatStorage", &[]))].into());
-        let dict = |entries: &[(&str, Value)]| {
-            Value::Dict(entries.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect())
+        let weights = || Object::Dict([(Object::from("w"), rebuild("_rebuild_tensor", "FloatStorage", &[]))].into());
+        let dict = |entries: &[(&str, Object)]| {
+            Object::Dict(entries.iter().map(|(key, value)| (Object::from(*key), value.clone())).collect())
         };
-        let check = |object: Value| assert_eq!(state_dict(&object).unwrap(), weights().as_dict().unwrap());
+        let check = |object: Object| assert_eq!(state_dict(&object).unwrap(), weights().as_dict().unwrap());
         check(weights());
-        check(dict(&[("epoch", Value::Int(1)), ("state_dict", weights())]));
-        check(dict(&[("model", dict(&[("state_dict", weights())])), ("state_dict_2", Value::None)]));
+        check(dict(&[("epoch", Object::Int(1)), ("state_dict", weights())]));
+        check(dict(&[("model", dict(&[("state_dict", weights())])), ("state_dict_2", Object::None)]));
         check(dict(&[("model", "resnet18".into()), ("model_state_dict", weights())]));
-        check(dict(&[("net", weights()), ("acc", Value::Float(0.9)), ("epoch", Value::Int(3))]));
+        check(dict(&[("net", weights()), ("acc", Object::Float(0.9)), ("epoch", Object::Int(3))]));
         let deep = (0..4).fold(weights(), |inner, _| dict(&[("model", inner)]));
         assert_eq!(state_dict(&deep).unwrap_err(), "holds dictionaries in dictionaries, and no weights");
         // Which of the two is meant, nothing says.

@@ -1,6 +1,6 @@
 //! Pickles inside files, whose length nothing says: ever more of the file is read until one ends.
 
-use enmasse_pickle::{Limits, PickleError, Value, parse};
+use enmasse_pickle::{Limits, Object, PickleError, parse};
 
 use crate::WeightsError;
 use crate::source::Source;
@@ -24,7 +24,7 @@ impl<'a> Pickles<'a> {
     }
 
     /// The next pickle; the position moves behind it.
-    pub fn next(&mut self) -> Result<Value, WeightsError> {
+    pub fn next(&mut self) -> Result<Object, WeightsError> {
         let available = self.end.saturating_sub(self.position);
         let mut window = FIRST;
         loop {

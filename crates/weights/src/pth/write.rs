@@ -3,7 +3,7 @@
 
 use std::io::{self, Error, ErrorKind, Write};
 
-use enmasse_pickle::{Call, Value};
+use enmasse_pickle::{Call, Object};
 
 use crate::{NamedTensor, check_tensors};
 
@@ -65,29 +65,29 @@ fn storages(tensors: &[NamedTensor], counters: i64) -> Vec<Storage<'_>> {
 }
 
 fn pickle(storages: &[Storage]) -> Vec<u8> {
-    let numbers = |numbers: &[usize]| numbers.iter().map(|&number| Value::Int(number as i64)).collect::<Value>();
-    let ordered_dict = || Value::global("collections", "OrderedDict");
+    let numbers = |numbers: &[usize]| numbers.iter().map(|&number| Object::Int(number as i64)).collect::<Object>();
+    let ordered_dict = || Object::global("collections", "OrderedDict");
     let entry = |(index, storage): (usize, &Storage)| {
         let (name, shape, class, count) = storage.describe();
         let key = index.to_string();
-        let storage = ["storage".into(), Value::global("torch", class), key.as_str().into(), "cpu".into()];
-        let storage = storage.into_iter().chain([Value::Int(count as i64)]).collect::<Value>();
+        let storage = ["storage".into(), Object::global("torch", class), key.as_str().into(), "cpu".into()];
+        let storage = storage.into_iter().chain([Object::Int(count as i64)]).collect::<Object>();
         let stride: Vec<usize> = (1..=shape.len()).map(|dimension| shape[dimension..].iter().product()).collect();
-        let hooks = Value::call(ordered_dict(), []);
+        let hooks = Object::call(ordered_dict(), []);
         let arguments = [
-            Value::Persistent(storage.into()),
-            Value::Int(0),
+            Object::Persistent(storage.into()),
+            Object::Int(0),
             numbers(shape),
             numbers(&stride),
-            Value::Bool(false),
+            Object::Bool(false),
             hooks,
         ];
-        (Value::from(name), Value::call(Value::global("torch._utils", "_rebuild_tensor_v2"), arguments))
+        (Object::from(name), Object::call(Object::global("torch._utils", "_rebuild_tensor_v2"), arguments))
     };
     let entries = storages.iter().enumerate().map(entry).collect();
-    let (function, arguments) = (ordered_dict(), Value::Tuple([].into()));
+    let (function, arguments) = (ordered_dict(), Object::Tuple([].into()));
     let state_dict = Call { function, arguments, state: None, elements: Vec::new(), entries };
-    enmasse_pickle::write(&Value::Call(state_dict.into()))
+    enmasse_pickle::write(&Object::Call(state_dict.into()))
 }
 
 enum Content<'a> {

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use enmasse_slurm::{Job, JobId, job_ids, jobs, run_folder};
+use enmasse_slurm::{JobId, SlurmJob, job_ids, jobs, run_folder};
 use enmasse_train::{RunPaths, TrainConfig};
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// The jobs that a user means by `ID` or `ID_ELEMENT`.
-fn named(name: &str) -> Result<Vec<Job>, Failure> {
+fn named(name: &str) -> Result<Vec<SlurmJob>, Failure> {
     let (id, element) = name.split_once('_').map_or((name, None), |(id, element)| (id, Some(element)));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = id.parse().ok().filter(|_| digits(id) && element.is_none_or(digits));
@@ -83,7 +83,7 @@ fn named(name: &str) -> Result<Vec<Job>, Failure> {
 }
 
 /// What the controller tells of a job or of all elements of an array; `None` if it knows of none.
-fn known(id: JobId) -> Result<Option<Vec<Job>>, Failure> {
+fn known(id: JobId) -> Result<Option<Vec<SlurmJob>>, Failure> {
     let said = slurm("scontrol", &["show", "job", "--oneliner", &id.to_string()], "")?;
     match jobs(&said.stdout) {
         found if !found.is_empty() => Ok(Some(found)),
@@ -93,7 +93,7 @@ fn known(id: JobId) -> Result<Option<Vec<Job>>, Failure> {
 }
 
 /// The run folder, as the job's script says it.
-fn run_of(job: &Job, scripts: &mut HashMap<JobId, Option<String>>) -> Option<PathBuf> {
+fn run_of(job: &SlurmJob, scripts: &mut HashMap<JobId, Option<String>>) -> Option<PathBuf> {
     let whole = job.array.as_ref().map_or(job.id, |(array, _)| *array);
     let script = scripts.entry(whole).or_insert_with(|| {
         // Other people's scripts are not shown, and no reason to fail.
@@ -132,7 +132,7 @@ fn progress(run: &Path, epoch: Option<&Value>) -> String {
     )
 }
 
-fn line(job: &Job) -> String {
+fn line(job: &SlurmJob) -> String {
     let mut line = format!("{} {}: {}", job.name_of_id(), job.name, job.state);
     match job.state.as_str() {
         "FAILED" => line.push_str(&format!(" with exit code {}", job.exit_code)),
@@ -149,7 +149,7 @@ fn line(job: &Job) -> String {
     one_line(&line)
 }
 
-fn record(job: &Job, run: Option<&Path>, epoch: Option<&Value>) -> Value {
+fn record(job: &SlurmJob, run: Option<&Path>, epoch: Option<&Value>) -> Value {
     json!({
         "event": "job",
         "job": job.name_of_id(),
@@ -195,17 +195,17 @@ mod tests {
 
     #[test]
     fn lines_of_jobs() {
-        let job = Job {
+        let job = SlurmJob {
             id: 12,
             name: "a\u{1b}b".into(),
             state: "PENDING".into(),
             reason: "Priority".into(),
-            ..Job::default()
+            ..SlurmJob::default()
         };
-        let check = |job: &Job, expected: &str| assert_eq!(line(job), expected);
-        let times = |job: Job| Job { run_time: "00:00:10".into(), time_limit: "01:00:00".into(), ..job };
+        let check = |job: &SlurmJob, expected: &str| assert_eq!(line(job), expected);
+        let times = |job: SlurmJob| SlurmJob { run_time: "00:00:10".into(), time_limit: "01:00:00".into(), ..job };
         check(&times(job.clone()), "12 a b: PENDING (Priority), 00:00:10 of 01:00:00");
-        let running = Job {
+        let running = SlurmJob {
             state: "RUNNING".into(),
             reason: String::new(),
             nodes: "node[1-2]".into(),
@@ -213,7 +213,8 @@ mod tests {
             ..job.clone()
         };
         check(&times(running), "12 a b: RUNNING on node[1-2], 00:00:10 of 01:00:00, 1 restart so far");
-        let failed = Job { state: "FAILED".into(), reason: "NonZeroExitCode".into(), exit_code: "1:0".into(), ..job };
+        let failed =
+            SlurmJob { state: "FAILED".into(), reason: "NonZeroExitCode".into(), exit_code: "1:0".into(), ..job };
         check(&times(failed), "12 a b: FAILED with exit code 1:0, 00:00:10 of 01:00:00");
     }
 

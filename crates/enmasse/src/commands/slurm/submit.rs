@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use enmasse_slurm::{Job, JobId, Script, check, run_folder, submitted};
+use enmasse_slurm::{JobId, Script, SlurmJob, check, run_folder, submitted};
 use serde_json::json;
 
 use super::tools::slurm;
@@ -49,7 +49,7 @@ fn submit_written(matches: &ArgMatches) -> Result<(), Failure> {
     files.iter().flatten().try_for_each(|file| make_folder_of(file))?;
     let (id, cluster) = sbatch(&["--parsable"], &text)?;
     let elements = script.sweep.elements().len();
-    let job = Job { id, array: (elements > 0).then(|| (id, "0".to_owned())), ..Job::default() };
+    let job = SlurmJob { id, array: (elements > 0).then(|| (id, "0".to_owned())), ..SlurmJob::default() };
     // Of an array: the folder of all its runs.
     let run = run_folder(&text, &job).map(|run| match elements {
         0 => run,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 /// A Python object, as far as a file tells.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum Object {
     /// `None`
     None,
     /// `True`, `False`
@@ -21,19 +21,19 @@ pub enum Value {
     /// Bytes, a bytearray, or a text of Python 2, whose encoding nothing says.
     Bytes(Rc<[u8]>),
     /// A list.
-    List(Rc<[Value]>),
+    List(Rc<[Object]>),
     /// A tuple.
-    Tuple(Rc<[Value]>),
+    Tuple(Rc<[Object]>),
     /// A dictionary, ordered or not, as its entries were set. A key may appear twice; the later one counts.
-    Dict(Rc<[(Value, Value)]>),
+    Dict(Rc<[(Object, Object)]>),
     /// A set or a frozen set.
-    Set(Rc<[Value]>),
+    Set(Rc<[Object]>),
     /// A class or function by name.
     Global(Rc<Global>),
     /// A call that Python would make here.
     Call(Rc<Call>),
     /// What the file's format keeps elsewhere, by its key.
-    Persistent(Rc<Value>),
+    Persistent(Rc<Object>),
 }
 
 /// The name of a class or function.
@@ -48,24 +48,24 @@ pub struct Global {
 /// A call that was not made, and what would have been done to its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Mostly a [`Value::Global`].
-    pub function: Value,
-    /// Mostly a [`Value::Tuple`].
-    pub arguments: Value,
+    /// Mostly a [`Object::Global`].
+    pub function: Object,
+    /// Mostly a [`Object::Tuple`].
+    pub arguments: Object,
     /// What `__setstate__` would be given, or the attributes to set.
-    pub state: Option<Value>,
+    pub state: Option<Object>,
     /// What would be appended.
-    pub elements: Vec<Value>,
+    pub elements: Vec<Object>,
     /// The items that would be set.
-    pub entries: Vec<(Value, Value)>,
+    pub entries: Vec<(Object, Object)>,
 }
 
-impl Value {
+impl Object {
     /// A text, also one of Python 2 if it is UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         match self {
-            Value::Str(text) => Some(text),
-            Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            Object::Str(text) => Some(text),
+            Object::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
             _ => None,
         }
     }
@@ -73,7 +73,7 @@ impl Value {
     /// An integer of up to 64 bits.
     pub fn as_int(&self) -> Option<i64> {
         match self {
-            Value::Int(value) => Some(*value),
+            Object::Int(value) => Some(*value),
             _ => None,
         }
     }
@@ -81,9 +81,9 @@ impl Value {
     /// A bool, which older files write as 0 or 1.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
-            Value::Bool(value) => Some(*value),
-            Value::Int(0) => Some(false),
-            Value::Int(1) => Some(true),
+            Object::Bool(value) => Some(*value),
+            Object::Int(0) => Some(false),
+            Object::Int(1) => Some(true),
             _ => None,
         }
     }
@@ -91,9 +91,9 @@ impl Value {
     /// Bytes; also those that Python 3 writes for protocol 2, as a text whose characters are the bytes.
     pub fn to_bytes(&self) -> Option<Cow<'_, [u8]>> {
         match self {
-            Value::Bytes(bytes) => Some(Cow::Borrowed(bytes)),
-            Value::Call(call) => match (call.function.as_global()?, call.arguments.as_slice()?) {
-                (("_codecs", "encode"), [Value::Str(text), encoding]) if encoding.as_str() == Some("latin1") => text
+            Object::Bytes(bytes) => Some(Cow::Borrowed(bytes)),
+            Object::Call(call) => match (call.function.as_global()?, call.arguments.as_slice()?) {
+                (("_codecs", "encode"), [Object::Str(text), encoding]) if encoding.as_str() == Some("latin1") => text
                     .chars()
                     .map(|letter| u8::try_from(u32::from(letter)).ok())
                     .collect::<Option<_>>()
@@ -106,23 +106,23 @@ impl Value {
     }
 
     /// The elements of a list or tuple.
-    pub fn as_slice(&self) -> Option<&[Value]> {
+    pub fn as_slice(&self) -> Option<&[Object]> {
         match self {
-            Value::List(values) | Value::Tuple(values) => Some(values),
+            Object::List(values) | Object::Tuple(values) => Some(values),
             _ => None,
         }
     }
 
     /// The entries of a dictionary.
-    pub fn as_dict(&self) -> Option<&[(Value, Value)]> {
+    pub fn as_dict(&self) -> Option<&[(Object, Object)]> {
         match self {
-            Value::Dict(entries) => Some(entries),
+            Object::Dict(entries) => Some(entries),
             _ => None,
         }
     }
 
     /// The value at a text key of a dictionary.
-    pub fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&Object> {
         let entries = self.as_dict()?;
         entries.iter().rev().find(|(own, _)| own.as_str() == Some(key)).map(|(_, value)| value)
     }
@@ -130,7 +130,7 @@ impl Value {
     /// Module and name of a class or function.
     pub fn as_global(&self) -> Option<(&str, &str)> {
         match self {
-            Value::Global(global) => Some((&global.module, &global.name)),
+            Object::Global(global) => Some((&global.module, &global.name)),
             _ => None,
         }
     }
@@ -138,38 +138,38 @@ impl Value {
     /// A call.
     pub fn as_call(&self) -> Option<&Call> {
         match self {
-            Value::Call(call) => Some(call),
+            Object::Call(call) => Some(call),
             _ => None,
         }
     }
 
     /// A class or function.
-    pub fn global(module: &str, name: &str) -> Value {
-        Value::Global(Rc::new(Global { module: module.to_owned(), name: name.to_owned() }))
+    pub fn global(module: &str, name: &str) -> Object {
+        Object::Global(Rc::new(Global { module: module.to_owned(), name: name.to_owned() }))
     }
 
     /// A call with these arguments.
-    pub fn call(function: Value, arguments: impl IntoIterator<Item = Value>) -> Value {
+    pub fn call(function: Object, arguments: impl IntoIterator<Item = Object>) -> Object {
         let arguments = arguments.into_iter().collect();
-        Value::Call(Rc::new(Call { function, arguments, state: None, elements: Vec::new(), entries: Vec::new() }))
+        Object::Call(Rc::new(Call { function, arguments, state: None, elements: Vec::new(), entries: Vec::new() }))
     }
 }
 
 /// A tuple of values.
-impl FromIterator<Value> for Value {
-    fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
-        Value::Tuple(values.into_iter().collect())
+impl FromIterator<Object> for Object {
+    fn from_iter<I: IntoIterator<Item = Object>>(values: I) -> Self {
+        Object::Tuple(values.into_iter().collect())
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for Object {
     fn from(text: &str) -> Self {
-        Value::Str(text.into())
+        Object::Str(text.into())
     }
 }
 
-impl From<i64> for Value {
+impl From<i64> for Object {
     fn from(value: i64) -> Self {
-        Value::Int(value)
+        Object::Int(value)
     }
 }
