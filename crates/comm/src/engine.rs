@@ -86,7 +86,7 @@ impl Engine {
         let ticket = self.shared.number(&mut queue, operation);
         queue.pending.push_back(Operation { sequence: ticket, ..operation });
         self.shared.work.notify_one();
-        Handle { shared: Some(self.shared.clone()), ticket }
+        Handle { state: State::Queued { shared: self.shared.clone(), ticket } }
     }
 
     /// Carries out an operation, after those queued before it.
@@ -214,45 +214,60 @@ fn wait<'a>(condition: &Condvar, guard: MutexGuard<'a, Queue>) -> MutexGuard<'a,
 /// An operation under way. Dropping it waits for its end, since its memory belongs to it until then.
 #[must_use = "the operation owns its memory until it has been waited for"]
 pub struct Handle {
-    /// None where there was nothing to do.
-    shared: Option<Arc<Shared>>,
-    ticket: u64,
+    state: State,
+}
+
+enum State {
+    Queued {
+        shared: Arc<Shared>,
+        ticket: u64,
+    },
+    /// There was nothing to do, or it cannot be done.
+    Ended(Result<(), Arc<Cause>>),
 }
 
 impl Handle {
-    /// An operation that needs nobody else.
-    pub(crate) fn ready() -> Self {
-        Handle { shared: None, ticket: 0 }
+    /// An operation that has ended before it was queued.
+    pub(crate) fn ended(outcome: Result<(), Arc<Cause>>) -> Self {
+        Handle { state: State::Ended(outcome) }
     }
 
     /// Waits until the operation has ended; an error is the cause of the group's failure. Afterwards the memory is the
     /// caller's again; after an error its contents are undefined.
     pub fn wait(self) -> Result<(), Arc<Cause>> {
-        match &self.shared {
-            Some(shared) => {
-                shared.wait(self.ticket);
-                shared.outcome(self.ticket)
+        match &self.state {
+            State::Queued { shared, ticket } => {
+                shared.wait(*ticket);
+                shared.outcome(*ticket)
             }
-            None => Ok(()),
+            State::Ended(outcome) => outcome.clone(),
         }
     }
 
     /// Whether the operation has ended, well or not.
     pub fn is_done(&self) -> bool {
-        self.shared.as_ref().is_none_or(|shared| shared.is_done(self.ticket))
+        match &self.state {
+            State::Queued { shared, ticket } => shared.is_done(*ticket),
+            State::Ended(_) => true,
+        }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
-            shared.wait(self.ticket);
+        match &self.state {
+            State::Queued { shared, ticket } => shared.wait(*ticket),
+            State::Ended(_) => {}
         }
     }
 }
 
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").field("operation", &self.ticket).field("done", &self.is_done()).finish()
+        let operation = match &self.state {
+            State::Queued { ticket, .. } => *ticket,
+            State::Ended(_) => 0,
+        };
+        f.debug_struct("Handle").field("operation", &operation).field("done", &self.is_done()).finish()
     }
 }

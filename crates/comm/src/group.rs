@@ -12,6 +12,7 @@ use crate::failure::{Failure, GroupEvent};
 use crate::flight::FlightRecorder;
 use crate::operation::{Identity, Kind, Operation};
 use crate::rendezvous::Liaison;
+use crate::shards::ShardMap;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
 use crate::transport::{Members, Transport};
@@ -171,7 +172,7 @@ impl Group {
     /// The same for any reduction.
     pub fn all_reduce_with<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<(), Arc<Cause>> {
         let pointer = data.as_mut_ptr();
-        self.run(Operation { reduction, ..Operation::new(Kind::AllReduce, pointer, pointer, data.len()) })
+        self.run(Operation { reduction, ..self.all_reduce_of(pointer, data.len()) })
     }
 
     /// Starts the sum over all ranks of `len` elements at `data`, and returns. The communication thread carries out what was
@@ -181,9 +182,67 @@ impl Group {
     /// The memory stays valid, and nobody else touches it, until [`Handle::wait`] has returned or the handle was dropped; the
     /// handle is not forgotten.
     pub unsafe fn all_reduce_start<T: Element>(&self, data: *mut T, len: usize) -> Handle {
-        match &self.core.engine {
-            Some(engine) => engine.start_operation(Operation::new(Kind::AllReduce, data, data, len)),
-            None => Handle::ready(),
+        self.start(self.all_reduce_of(data, len))
+    }
+
+    /// The sum over `shards` shards in the fixed tree of [`crate::tree_fold`], on every rank: the same bits whether each rank
+    /// hosts one of them or a rank several, as a [`ShardMap`] divides them.
+    ///
+    /// A rank adds up its shards as far as they are whole subtrees ([`ShardMap::schedule`]). Partial sum j lies in `data` from
+    /// `j * stride` on, `len` elements. The first `len` elements become the result; what the others are then is undefined.
+    ///
+    /// ```
+    /// use enmasse_comm::Group;
+    /// // Three shards on two ranks: rank 0 hosts shards 0 and 1, and has added them up.
+    /// let ranks = Group::threads(2)?.into_iter().map(|group| {
+    ///     std::thread::spawn(move || {
+    ///         let mut values = if group.rank() == 0 { [1.0 + 2.0] } else { [4.0f32] };
+    ///         group.all_reduce_shards(&mut values, 1, 1, 3).map(|()| values)
+    ///     })
+    /// });
+    /// for rank in ranks.collect::<Vec<_>>() {
+    ///     assert_eq!(rank.join().unwrap()?, [7.0]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn all_reduce_shards<T: Element>(
+        &self,
+        data: &mut [T],
+        len: usize,
+        stride: usize,
+        shards: usize,
+    ) -> Result<(), Arc<Cause>> {
+        let operation = self.all_reduce_of_shards(data.as_mut_ptr(), len, stride, shards)?;
+        let partials = operation.shards.partials(self.rank()).count();
+        if (partials - 1)
+            .checked_mul(stride)
+            .and_then(|start| start.checked_add(len))
+            .is_none_or(|end| end > data.len())
+        {
+            let message = format!(
+                "{} elements do not hold {partials} partial sums of {len}, one every {stride} elements",
+                data.len()
+            );
+            return Err(self.misuse(&operation, message));
+        }
+        self.run(operation)
+    }
+
+    /// Starts the same sum of what lies at `data`, and returns.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_start`], for all partial sums of this rank: element `j * stride + i` is valid for each
+    /// `i < len` and each number j of a partial sum.
+    pub unsafe fn all_reduce_shards_start<T: Element>(
+        &self,
+        data: *mut T,
+        len: usize,
+        stride: usize,
+        shards: usize,
+    ) -> Handle {
+        match self.all_reduce_of_shards(data, len, stride, shards) {
+            Ok(operation) => self.start(operation),
+            Err(cause) => Handle::ended(Err(cause)),
         }
     }
 
@@ -270,6 +329,35 @@ impl Group {
     #[inline]
     pub fn check(&self) -> Result<(), Arc<Cause>> {
         self.core.failure.check()
+    }
+
+    /// A sum over ranks that have one shard each.
+    fn all_reduce_of<T: Element>(&self, data: *mut T, len: usize) -> Operation {
+        Operation { shards: ShardMap::one_each(self.world_size()), ..Operation::new(Kind::AllReduce, data, data, len) }
+    }
+
+    fn all_reduce_of_shards<T: Element>(
+        &self,
+        data: *mut T,
+        len: usize,
+        stride: usize,
+        shards: usize,
+    ) -> Result<Operation, Arc<Cause>> {
+        let operation = Operation { stride, ..self.all_reduce_of(data, len) };
+        let shards =
+            ShardMap::new(shards, self.world_size()).map_err(|error| self.misuse(&operation, error.to_string()))?;
+        if stride < len && shards.most_partials() > 1 {
+            let message = format!("partial sums of {len} elements overlap where one begins every {stride} elements");
+            return Err(self.misuse(&operation, message));
+        }
+        Ok(Operation { shards, ..operation })
+    }
+
+    fn start(&self, operation: Operation) -> Handle {
+        match &self.core.engine {
+            Some(engine) => engine.start_operation(operation),
+            None => Handle::ended(self.check()),
+        }
     }
 
     fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {

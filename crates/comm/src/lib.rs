@@ -1,8 +1,9 @@
 //! Process groups: store, rendezvous, transports, collectives, and the cause of every failure.
 //!
 //! Ranks are processes or threads that run the same operations in the same order. A [`Group`] is one rank's handle; all
-//! sums are added in one fixed tree over ranks ([`tree_fold`]), so that no transport and no timing changes a bit. Nothing
-//! waits for ever: whatever goes wrong on one rank ends the operations of all, with the same [`Cause`].
+//! sums are added in one fixed tree over shards ([`tree_fold`]), so that no transport, no timing and no number of ranks
+//! ([`ShardMap`]) changes a bit. Nothing waits for ever: whatever goes wrong on one rank ends the operations of all, with
+//! the same [`Cause`].
 //!
 //! The crate knows bytes, element types and deadlines; it knows no model, and holds no state but in its handles.
 
@@ -19,6 +20,7 @@ mod net;
 mod operation;
 mod rendezvous;
 mod server;
+mod shards;
 mod store;
 mod token;
 mod transport;
@@ -33,5 +35,6 @@ pub use flight::{FlightOperation, FlightRecord, FlightRecorder};
 pub use group::{Group, GroupOptions, Reduce};
 pub use net::channel::{Channel, ChannelError, ChannelListener};
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
+pub use shards::{Fold, HostedShard, ShardMap, ShardsError};
 pub use token::{TOKEN_BYTES, Token};
 pub use tree::{tree_fold, tree_sum};

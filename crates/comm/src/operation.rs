@@ -3,11 +3,12 @@
 use enmasse_tensor::DType;
 
 use crate::element::{Element, Reduction};
+use crate::shards::ShardMap;
 
 /// Version of headers and protocol; ranks of different versions do not talk.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 /// Words of a header.
-pub(crate) const HEADER_WORDS: usize = 6;
+pub(crate) const HEADER_WORDS: usize = 7;
 /// Bytes of a header on a wire, as little-endian words.
 pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
 
@@ -48,9 +49,13 @@ pub(crate) struct Operation {
     pub reduction: Reduction,
     /// The sending rank of a broadcast.
     pub root: usize,
+    /// What an all-reduce sums over; one shard in any other operation.
+    pub shards: ShardMap,
     pub count: usize,
-    /// What this rank gives: `count` elements.
+    /// What this rank gives: `count` elements, of an all-reduce as often as it has partial sums.
     pub input: *const u8,
+    /// Elements from one partial sum of an all-reduce to the next.
+    pub stride: usize,
     /// Where the result goes: `count` elements, of an all-gather `count` per rank. The same as `input` except for an
     /// all-gather.
     pub output: *mut u8,
@@ -68,8 +73,10 @@ impl Operation {
             dtype: T::DTYPE,
             reduction: Reduction::Sum,
             root: 0,
+            shards: ShardMap::one_each(1),
             count,
             input: input.cast(),
+            stride: count,
             output: output.cast(),
             sequence: 0,
         }
@@ -93,6 +100,7 @@ impl Operation {
             self.sequence,
             self.count as u64,
             self.root as u64,
+            self.shards.shards() as u64,
         ])
     }
 
@@ -102,13 +110,13 @@ impl Operation {
     }
 }
 
-/// Version, operation, types, job, attempt, membership epoch, sequence, count and root, in words.
+/// Version, operation, types, job, attempt, membership epoch, sequence, count, root and shards, in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header(pub [u64; HEADER_WORDS]);
 
 impl Header {
     /// What a rank that leaves sends in place of a header. No operation has the number 0.
-    pub(crate) const LEAVING: Header = Header([(PROTOCOL as u64) << 32, 0, 0, 0, 0, 0]);
+    pub(crate) const LEAVING: Header = Header([(PROTOCOL as u64) << 32, 0, 0, 0, 0, 0, 0]);
 
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -128,7 +136,7 @@ impl Header {
 
     /// The operation in words; bits that mean nothing to this version are shown as they are.
     pub(crate) fn operation(&self) -> String {
-        let [code, _, _, _, count, root] = self.0;
+        let [code, _, _, _, count, root, _] = self.0;
         let dtype = [DType::Bf16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
             .into_iter()
             .find(|&dtype| dtype_code(dtype) == code >> 8 & 0xff)
@@ -148,7 +156,7 @@ impl Header {
 
     /// In words, as far as it matters beside `other`.
     pub(crate) fn describe_against(&self, other: &Header) -> String {
-        let [code, job, incarnation, sequence, ..] = self.0;
+        let [code, job, incarnation, sequence, .., shards] = self.0;
         let mut text = format!("{} #{sequence}", self.operation());
         if code >> 32 != other.0[0] >> 32 {
             text += &format!(" (protocol {})", code >> 32);
@@ -158,6 +166,9 @@ impl Header {
         }
         if incarnation != other.0[2] {
             text += &format!(" (attempt {}, membership {})", incarnation >> 32, incarnation & 0xffff_ffff);
+        }
+        if shards != other.0[6] && code == other.0[0] {
+            text += &format!(" (over {shards} shards)");
         }
         text
     }
@@ -197,5 +208,7 @@ mod tests {
         let other = Operation { kind: Kind::Broadcast, root: 3, dtype: DType::I64, ..operation };
         let other = other.header(Identity { attempt: 0, ..identity });
         assert_eq!(other.describe_against(&header), "broadcast of 1000 i64 from rank 3 #17 (attempt 0, membership 2)");
+        let other = Operation { shards: ShardMap::new(4, 3).unwrap(), ..operation }.header(identity);
+        assert_eq!(other.describe_against(&header), "all_reduce(sum) of 1000 f32 #17 (over 4 shards)");
     }
 }

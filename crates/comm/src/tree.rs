@@ -1,18 +1,19 @@
-//! The one order in which anything is combined over ranks: a fixed binary tree.
+//! The one order in which anything is combined over shards, or over ranks that have one each: a fixed binary tree.
 //!
-//! A group of n splits at the largest power of two below n: three ranks add as `(r0 + r1) + r2`, five as
-//! `((r0 + r1) + (r2 + r3)) + r4`. Transport, chunking and arrival never change it, so they never change a bit; and the
-//! sums of 2, 4 and 8 ranks nest, so that one rank may later stand in for two.
+//! A group of n splits at the largest power of two below n: three shards add as `(s0 + s1) + s2`, five as
+//! `((s0 + s1) + (s2 + s3)) + s4`. Transport, chunking, arrival and the number of ranks never change it, so they never
+//! change a bit: a rank that hosts all shards of a subtree brings its sum as one operand.
 
 use std::ops::Range;
 
 use crate::element::{Element, Reduction};
+use crate::shards::{ShardMap, Walk};
 
 /// Elements that are combined at a time: small enough for the first-level cache at every level of the tree.
 const BLOCK: usize = 512;
 
 /// The size of the left part of a group of `n > 1`.
-const fn split(n: usize) -> usize {
+pub(crate) const fn split(n: usize) -> usize {
     1 << (n - 1).ilog2()
 }
 
@@ -40,57 +41,62 @@ pub fn tree_sum<T: Element>(values: &[T]) -> T {
     tree_fold(values.len(), &mut |rank| values[rank], &mut T::sum).unwrap_or_default()
 }
 
-/// Combines `len` elements of each of `ranks` ranks in the fixed tree, and hands over the result block by block.
+/// Combines `len` elements of each partial sum of `map`'s ranks in the fixed tree over shards, and hands over the result
+/// block by block.
 ///
-/// `source(rank, range)` is that rank's values in the range; `sink(start, values)` receives the result from `start` on.
-/// A block is complete before its sink is called, so that the sink may overwrite where the source read.
+/// `source(rank, partial, range)` is that partial sum's values in the range; `sink(start, values)` receives the result from
+/// `start` on. A block is complete before its sink is called, so that the sink may overwrite where the source read.
 pub(crate) fn tree_reduce<'a, T: Element>(
-    ranks: usize,
+    map: &ShardMap,
     len: usize,
     reduction: Reduction,
-    source: impl Fn(usize, Range<usize>) -> &'a [T],
+    source: impl Fn(usize, usize, Range<usize>) -> &'a [T],
     mut sink: impl FnMut(usize, &[T]),
 ) {
     let mut block = [T::default(); BLOCK];
     for start in (0..len).step_by(BLOCK) {
         let range = start..len.min(start + BLOCK);
         let out = &mut block[..range.len()];
+        let (all, walk) = (0..map.shards(), &mut map.walk());
+        let source = |(rank, partial): (usize, usize)| source(rank, partial, range.clone());
         match reduction {
-            Reduction::Sum => reduce_block(0..ranks, &range, &source, out, T::sum),
-            Reduction::Max => reduce_block(0..ranks, &range, &source, out, T::max),
-            Reduction::Min => reduce_block(0..ranks, &range, &source, out, T::min),
+            Reduction::Sum => reduce_block(all, walk, &source, out, T::sum),
+            Reduction::Max => reduce_block(all, walk, &source, out, T::max),
+            Reduction::Min => reduce_block(all, walk, &source, out, T::min),
         }
         sink(start, out);
     }
 }
 
 fn reduce_block<'a, T: Element>(
-    ranks: Range<usize>,
-    range: &Range<usize>,
-    source: &impl Fn(usize, Range<usize>) -> &'a [T],
+    shards: Range<usize>,
+    walk: &mut Walk,
+    source: &impl Fn((usize, usize)) -> &'a [T],
     out: &mut [T],
     combine: impl Fn(T, T) -> T + Copy,
 ) {
-    match ranks.len() {
-        0 => {}
-        1 => out.copy_from_slice(source(ranks.start, range.clone())),
-        2 => {
-            let left = source(ranks.start, range.clone());
-            let right = source(ranks.start + 1, range.clone());
-            for ((out, &left), &right) in out.iter_mut().zip(left).zip(right) {
-                *out = combine(left, right);
+    if let Some(whole) = walk.take(&shards) {
+        return out.copy_from_slice(source(whole));
+    }
+    let middle = shards.start + split(shards.len());
+    match walk.take(&(shards.start..middle)) {
+        Some(left) => match walk.take(&(middle..shards.end)) {
+            // Two operands where they lie, which most nodes of the lowest level are: no copy of either.
+            Some(right) => {
+                for ((out, &left), &right) in out.iter_mut().zip(source(left)).zip(source(right)) {
+                    *out = combine(left, right);
+                }
+                return;
             }
-        }
-        n => {
-            let middle = ranks.start + split(n);
-            let mut right = [T::default(); BLOCK];
-            let right = &mut right[..out.len()];
-            reduce_block(ranks.start..middle, range, source, out, combine);
-            reduce_block(middle..ranks.end, range, source, right, combine);
-            for (out, &right) in out.iter_mut().zip(&*right) {
-                *out = combine(*out, right);
-            }
-        }
+            None => out.copy_from_slice(source(left)),
+        },
+        None => reduce_block(shards.start..middle, walk, source, out, combine),
+    }
+    let mut right = [T::default(); BLOCK];
+    let right = &mut right[..out.len()];
+    reduce_block(middle..shards.end, walk, source, right, combine);
+    for (out, &right) in out.iter_mut().zip(&*right) {
+        *out = combine(*out, right);
     }
 }
 
@@ -110,24 +116,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_follow_the_tree(ranks in 1usize..12, len in 0usize..1500, seed: u64) {
-            let value = |rank: usize, i: usize| {
-                let bits = (seed ^ ((rank * 7919 + i) as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        fn blocks_follow_the_tree(shards in 1usize..12, ranks in 1usize..12, len in 0usize..1500, seed: u64) {
+            prop_assume!(ranks <= shards);
+            let map = ShardMap::new(shards, ranks).unwrap();
+            let value = |shard: usize, i: usize| {
+                let bits = (seed ^ ((shard * 7919 + i) as u64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 (bits >> 40) as f32 * 10f32.powi((bits % 9) as i32 - 4)
             };
-            let pieces: Vec<Vec<f32>> = (0..ranks).map(|r| (0..len).map(|i| value(r, i)).collect()).collect();
             for reduction in [Reduction::Sum, Reduction::Max, Reduction::Min] {
                 let mut combine = match reduction {
                     Reduction::Sum => <f32 as Element>::sum,
                     Reduction::Max => <f32 as Element>::max,
                     Reduction::Min => <f32 as Element>::min,
                 };
+                // What each rank has added up by itself.
+                let mut sum_up = |partial: Range<usize>| -> Vec<f32> {
+                    let mut sum = |i| tree_fold(partial.len(), &mut |s| value(partial.start + s, i), &mut combine).unwrap();
+                    (0..len).map(&mut sum).collect()
+                };
+                let partials: Vec<Vec<_>> =
+                    (0..ranks).map(|rank| map.partials(rank).map(&mut sum_up).collect()).collect();
                 let mut out = vec![0f32; len];
-                tree_reduce(ranks, len, reduction, |rank, range| &pieces[rank][range], |start, values| {
+                tree_reduce(&map, len, reduction, |rank, partial, range| &partials[rank][partial][range], |start, values| {
                     out[start..start + values.len()].copy_from_slice(values);
                 });
                 for (i, out) in out.iter().enumerate() {
-                    let plain = tree_fold(ranks, &mut |rank| pieces[rank][i], &mut combine).unwrap();
+                    let plain = tree_fold(shards, &mut |shard| value(shard, i), &mut combine).unwrap();
                     prop_assert_eq!(out.to_bits(), plain.to_bits());
                 }
             }

@@ -40,6 +40,8 @@ fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {
         unsafe { group.all_reduce_start(bucket.as_mut_ptr(), bucket.len()) }
     });
     group.all_reduce(&mut [1f64; 65]).unwrap();
+    // Seven shards on three ranks: two partial sums on each.
+    group.all_reduce_shards(&mut [1f32; 80], 35, 40, 7).unwrap();
     for handle in [a, b, c] {
         handle.wait().unwrap();
     }

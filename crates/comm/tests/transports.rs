@@ -2,30 +2,10 @@
 
 mod common;
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-
-use common::{joined, run_ranks};
-use enmasse_comm::{Element, Group, Reduction, TransportChoice, tree_fold};
+use common::{TRANSPORTS, groups, kept_groups, run_ranks, value};
+use enmasse_comm::{Element, Group, Reduction, tree_fold};
 use enmasse_tensor::Bf16;
 use proptest::prelude::*;
-
-const TRANSPORTS: [&str; 3] = ["threads", "shared", "tcp"];
-
-fn groups(n: usize, transport: &str) -> Vec<Group> {
-    match transport {
-        "threads" => Group::threads(n).unwrap(),
-        "shared" => joined(n, TransportChoice::Shared),
-        _ => joined(n, TransportChoice::Tcp),
-    }
-}
-
-/// Values of all magnitudes, so that another order of adding would give other bits.
-fn value(seed: u64, rank: usize, i: usize) -> f64 {
-    let bits = (seed ^ (rank as u64) << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (bits as i64 as f64) * 2f64.powi((bits % 40) as i32 - 80)
-}
 
 fn bf16(value: f64) -> Bf16 {
     Bf16::from_f32(value as f32)
@@ -66,12 +46,7 @@ fn model(ranks: usize, seed: u64, len: usize, reduction: Reduction) -> Vec<u64> 
 }
 
 fn check(ranks: usize, transport: &'static str, seed: u64, len: usize, reduction: Reduction) {
-    thread_local! {
-        /// Groups live through many cases: later operations must not depend on earlier ones.
-        static GROUPS: RefCell<HashMap<(usize, &'static str), Vec<Group>>> = RefCell::default();
-    }
-    let members =
-        GROUPS.with_borrow_mut(|all| all.entry((ranks, transport)).or_insert_with(|| groups(ranks, transport)).clone());
+    let members = kept_groups(ranks, transport);
     let expected = model(ranks, seed, len, reduction);
     for (rank, got) in run_ranks(members, move |group| reduce(&group, seed, len, reduction)).into_iter().enumerate() {
         assert!(got == expected, "rank {rank} of {ranks} over {transport}: other bits, {len} elements, seed {seed}");

@@ -150,6 +150,11 @@ impl Members {
     }
 }
 
+/// Elements that a round of at most `bytes` moves of each partial sum, cut at cache lines.
+pub(crate) fn chunk(bytes: usize, size: usize, partials: usize) -> usize {
+    bytes / partials / 64 * (64 / size)
+}
+
 /// The part of `len` elements of `size` bytes that `rank` of `ranks` owns: cut at cache lines where that leaves everybody
 /// something to do.
 pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range<usize> {

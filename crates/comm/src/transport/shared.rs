@@ -1,8 +1,9 @@
 //! The fast transport: ranks that share memory, as threads or as processes of one host.
 //!
-//! Data moves in rounds of at most a slot. In a round of an all-reduce each rank stages what others own, adds up the piece
-//! it owns itself from all slots in tree order, puts the result into its own slot, and collects the other pieces from
-//! theirs: a ring's bytes, without a ring's hops. Three rounds are under way at a time, so that a rank seldom waits.
+//! Data moves in rounds of at most a slot. In a round of an all-reduce each rank stages what others own of its partial sums
+//! (one, unless ranks share the shards unevenly), adds up the piece it owns itself from all slots in tree order, puts the
+//! result into its own slot, and collects the other pieces from theirs: a ring's bytes, without a ring's hops. Three rounds
+//! are under way at a time, so that a rank seldom waits.
 //!
 //! Why no byte is read too early or overwritten too late: a rank reads a slot of round t only after its owner published
 //! `staged` (or `reduced`) beyond t; and writes a slot for round t only when all others published `consumed` for the round
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant};
 use enmasse_tensor::{Bf16, DType};
 
 use super::region::{Region, SLOT_BYTES, SLOTS, Words};
-use super::{Members, Stop, Transport, Turn, piece};
+use super::{Members, Stop, Transport, Turn, chunk, piece};
 use crate::element::Element;
-use crate::operation::{Header, Kind};
+use crate::operation::{Header, Kind, Operation};
 use crate::tree::tree_reduce;
 
 /// Up to this many bytes every rank adds up everything itself: one wait for the others instead of two.
@@ -116,9 +117,10 @@ impl SharedTransport {
     fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
         let (count, ranks, rank) = (turn.operation.count, self.members.world_size(), self.members.rank);
         let data = turn.operation.output.cast::<T>();
-        let chunk = SLOT_BYTES / size_of::<T>();
+        let (partials, most) = (turn.operation.shards.partials(rank).count(), turn.operation.shards.most_partials());
+        let chunk = chunk(SLOT_BYTES, size_of::<T>(), most);
         let rounds = count.div_ceil(chunk);
-        let direct = turn.is_direct();
+        let direct = count * size_of::<T>() * most <= DIRECT_BYTES;
         let own_piece = |len: usize| if direct { 0..len } else { piece(len, size_of::<T>(), rank, ranks) };
         let range = |step: usize| step * chunk..count.min((step + 1) * chunk);
 
@@ -128,9 +130,13 @@ impl SharedTransport {
                 self.wait_for_slot(turn, round)?;
                 let slot = self.region.slot(rank, round).cast::<T>();
                 let own = if direct { 0..0 } else { own_piece(range.len()) };
-                for part in [0..own.start, own.end..range.len()] {
-                    // SAFETY: inside this rank's slot, which nobody reads yet, and inside the caller's data.
-                    unsafe { copy(data.add(range.start + part.start), slot.add(part.start), part.len()) };
+                for partial in 0..partials {
+                    let start = partial * turn.operation.stride + range.start;
+                    for part in [0..own.start, own.end..range.len()] {
+                        let staged = slot.wrapping_add(partial * chunk + part.start);
+                        // SAFETY: inside this rank's slot, which nobody reads yet, and inside the caller's data.
+                        unsafe { copy(data.add(start + part.start), staged, part.len()) };
+                    }
                 }
                 self.own().publish(&self.own().staged, round + 1);
                 if step == 0 {
@@ -141,7 +147,8 @@ impl SharedTransport {
             if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
                 let (round, range) = (self.round + step as u64, range(step));
                 self.wait_for_all(turn, |words| &words.staged, round + 1)?;
-                self.reduce::<T>(turn, round, range.start, own_piece(range.len()));
+                let result = (!direct).then(|| self.region.slot(rank, round).cast::<T>());
+                self.reduce::<T>(turn, round, range.start, own_piece(range.len()), chunk, result);
                 self.own().publish(&self.own().reduced, round + 1);
             }
             if let Some(step) = step.checked_sub(2) {
@@ -160,30 +167,38 @@ impl SharedTransport {
         Ok(())
     }
 
-    /// Adds up `part` of a round: from the own data and the others' slots, into the own data and the own slot.
-    fn reduce<T: Element>(&self, turn: &Turn, round: u64, start: usize, part: Range<usize>) {
-        let rank = self.members.rank;
+    /// Adds up `part` of a round that begins at `start`: from the own data and the others' slots, where partial sums lie
+    /// `chunk` elements apart, into the own data and into `result`, the own slot, where others collect it.
+    fn reduce<T: Element>(
+        &self,
+        turn: &Turn,
+        round: u64,
+        start: usize,
+        part: Range<usize>,
+        chunk: usize,
+        result: Option<*mut T>,
+    ) {
+        let Operation { shards, stride, reduction, .. } = *turn.operation;
         let data = turn.operation.output.cast::<T>();
-        let source = |other: usize, range: Range<usize>| {
+        let source = |rank: usize, partial: usize, range: Range<usize>| {
             let offset = part.start + range.start;
-            let from = if other == rank {
-                data.cast_const().wrapping_add(start + offset)
+            let from = if rank == self.members.rank {
+                data.cast_const().wrapping_add(partial * stride + start + offset)
             } else {
-                self.region.slot(other, round).cast::<T>().cast_const().wrapping_add(offset)
+                self.region.slot(rank, round).cast::<T>().cast_const().wrapping_add(partial * chunk + offset)
             };
             // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reuses. Nobody writes
             // it while the slice lives: the sink below runs when a block is complete.
             unsafe { std::slice::from_raw_parts(from, range.len()) }
         };
-        let slot = self.region.slot(rank, round).cast::<T>();
-        tree_reduce(self.members.world_size(), part.len(), turn.operation.reduction, source, |at, values| {
+        tree_reduce(&shards, part.len(), reduction, source, |at, values| {
             let offset = part.start + at;
             // SAFETY: inside the caller's data and inside the own slot, at the piece that only this rank writes. (Where every
             // rank adds up everything, the slot is still being read by others, and the result stays out of it.)
             unsafe {
                 copy(values.as_ptr(), data.add(start + offset), values.len());
-                if !turn.is_direct() {
-                    copy(values.as_ptr(), slot.add(offset), values.len());
+                if let Some(result) = result {
+                    copy(values.as_ptr(), result.add(offset), values.len());
                 }
             }
         });
@@ -249,12 +264,6 @@ impl Transport for SharedTransport {
 
     fn close(&mut self) {
         self.own().leave();
-    }
-}
-
-impl Turn<'_> {
-    fn is_direct(&self) -> bool {
-        self.operation.count * self.operation.dtype.size() <= DIRECT_BYTES
     }
 }
 

@@ -13,10 +13,11 @@ use std::time::Duration;
 use enmasse_tensor::{AlignedBuffer, Bf16, DType};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Members, Stop, Transport, Turn, piece};
+use super::{Members, Stop, Transport, Turn, chunk, piece};
 use crate::cause::CauseKind;
 use crate::element::Element;
-use crate::operation::{HEADER_BYTES, Header, Kind};
+use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
+use crate::shards::PARTIALS_LIMIT;
 use crate::tree::tree_reduce;
 
 /// Bytes that one round of an operation moves.
@@ -30,7 +31,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct TcpTransport {
     members: Members,
     peers: Vec<Peer>,
-    /// Room for one piece from each rank.
+    /// Room for one piece of every partial sum of each rank.
     scratch: AlignedBuffer,
     /// One header from each rank.
     headers: Vec<[u8; HEADER_BYTES]>,
@@ -82,8 +83,9 @@ impl TcpTransport {
             .collect::<io::Result<Vec<_>>>()?;
         let ranks = members.world_size();
         Ok(TcpTransport {
-            // A piece is cut at cache lines, so that all together may be a line per rank longer than a round.
-            scratch: AlignedBuffer::zeroed(ROUND_BYTES + ranks * 64)?,
+            // A piece is cut at cache lines, so that all together may be a line for each longer than a round. Pages that no
+            // operation touches take no memory.
+            scratch: AlignedBuffer::zeroed(ROUND_BYTES + ranks * PARTIALS_LIMIT * 64)?,
             headers: vec![[0; HEADER_BYTES]; ranks],
             waiting: Vec::with_capacity(peers.len()),
             peers,
@@ -144,25 +146,36 @@ impl TcpTransport {
     }
 
     fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let (count, ranks, rank) = (turn.operation.count, self.members.world_size(), self.members.rank);
+        let Operation { count, shards, stride, reduction, .. } = *turn.operation;
+        let (ranks, rank) = (self.members.world_size(), self.members.rank);
         let data = turn.operation.output.cast::<T>();
-        let chunk = ROUND_BYTES / size_of::<T>();
+        let most = shards.most_partials();
+        let chunk = chunk(ROUND_BYTES, size_of::<T>(), most);
         for start in (0..count).step_by(chunk) {
             let len = chunk.min(count - start);
             let round = data.wrapping_add(start);
             let own = piece(len, size_of::<T>(), rank, ranks);
             let scratch = self.scratch.as_ptr().cast::<T>();
-            let place = |other: usize| scratch.wrapping_add(other * own.len());
-            self.exchange(turn, |other| {
-                (Bytes::of(round, piece(len, size_of::<T>(), other, ranks)), Bytes::of(place(other), 0..own.len()))
-            })?;
-            let source = |other: usize, range: Range<usize>| {
-                let from = if other == rank { round.wrapping_add(own.start) } else { place(other) };
+            let place = |other: usize, partial: usize| scratch.wrapping_add((other * most + partial) * own.len());
+            for partial in 0..most {
+                let has = |rank: usize| partial < shards.partials(rank).count();
+                self.exchange(turn, |other| {
+                    let given =
+                        Bytes::of(round.wrapping_add(partial * stride), piece(len, size_of::<T>(), other, ranks));
+                    let taken = Bytes::of(place(other, partial), 0..own.len());
+                    (if has(rank) { given } else { Bytes::NONE }, if has(other) { taken } else { Bytes::NONE })
+                })?;
+            }
+            let source = |other: usize, partial: usize, range: Range<usize>| {
+                let from = match other == rank {
+                    true => round.wrapping_add(partial * stride + own.start),
+                    false => place(other, partial),
+                };
                 // SAFETY: inside the caller's data or the scratch memory, which only this thread uses; the sink below writes
                 // when a block is complete.
                 unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
             };
-            tree_reduce(ranks, own.len(), turn.operation.reduction, source, |at, values: &[T]| {
+            tree_reduce(&shards, own.len(), reduction, source, |at, values: &[T]| {
                 let to = round.wrapping_add(own.start + at);
                 // SAFETY: inside the caller's data, which is not borrowed here.
                 unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) }

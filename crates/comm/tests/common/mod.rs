@@ -1,6 +1,8 @@
 //! Ranks as threads, with a deadline: a test that would hang fails instead.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -52,4 +54,31 @@ pub fn join_all(ranks: Vec<Rendezvous>) -> Vec<Result<Group, JoinError>> {
 /// A group of `n` ranks over a transport. They share this process, but nothing in it: each maps the memory for itself.
 pub fn joined(n: usize, transport: TransportChoice) -> Vec<Group> {
     join_all(rendezvous(n, transport)).into_iter().map(Result::unwrap).collect()
+}
+
+/// Every way in which ranks share data.
+pub const TRANSPORTS: [&str; 3] = ["threads", "shared", "tcp"];
+
+/// A group of `n` ranks over one of [`TRANSPORTS`].
+pub fn groups(n: usize, transport: &str) -> Vec<Group> {
+    match transport {
+        "threads" => Group::threads(n).unwrap(),
+        "shared" => joined(n, TransportChoice::Shared),
+        _ => joined(n, TransportChoice::Tcp),
+    }
+}
+
+/// The same, made once: groups live through many cases, since later operations must not depend on earlier ones.
+pub fn kept_groups(n: usize, transport: &'static str) -> Vec<Group> {
+    thread_local! {
+        static GROUPS: RefCell<HashMap<(usize, &'static str), Vec<Group>>> = RefCell::default();
+    }
+    GROUPS.with_borrow_mut(|all| all.entry((n, transport)).or_insert_with(|| groups(n, transport)).clone())
+}
+
+/// Values of all magnitudes, so that another order of adding would give other bits.
+pub fn value(seed: u64, shard: usize, i: usize) -> f64 {
+    let bits = (seed ^ (shard as u64) << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (bits as i64 as f64) * 2f64.powi((bits % 40) as i32 - 80)
 }

@@ -1,0 +1,294 @@
+//! Which rank hosts which shards, and in which order it adds up what they give.
+//!
+//! The arithmetic of a run is fixed by its number of shards: sums go through the one binary tree over shards. Ranks host
+//! contiguous shards, so a rank adds up whole subtrees by itself and hands those partial sums to the group. The bits are
+//! then the same on any number of ranks. Everything here is a function of two numbers.
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+use crate::tree::split;
+
+/// No rank has more partial sums: going down the tree, a range of shards leaves at most two subtrees at every level.
+pub(crate) const PARTIALS_LIMIT: usize = 2 * usize::BITS as usize;
+
+/// How shards are divided among ranks: in order, the first ranks hosting one more where the numbers do not divide.
+///
+/// ```
+/// use enmasse_comm::ShardMap;
+/// let map = ShardMap::new(6, 2)?;
+/// assert_eq!((map.hosted(0), map.hosted(1)), (0..3, 3..6));
+/// // The tree over six shards is ((0+1)+(2+3)) + (4+5), so 2 and 3 meet only in the sum over ranks.
+/// assert_eq!(map.partials(0).collect::<Vec<_>>(), [0..2, 2..3]);
+/// assert_eq!(map.partials(1).collect::<Vec<_>>(), [3..4, 4..6]);
+/// # Ok::<(), enmasse_comm::ShardsError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShardMap {
+    shards: usize,
+    ranks: usize,
+    /// Shards that every rank hosts.
+    each: usize,
+    /// Ranks that host one more.
+    larger: usize,
+}
+
+/// Shards that cannot be divided among so many ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{shards} shards cannot be divided among {ranks} ranks: every rank hosts at least one")]
+pub struct ShardsError {
+    /// The shards asked for.
+    pub shards: usize,
+    /// The ranks asked for.
+    pub ranks: usize,
+}
+
+/// One shard that a rank hosts, in [`ShardMap::schedule`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostedShard {
+    /// Its number among all shards.
+    pub shard: usize,
+    /// Where its values go.
+    pub slot: usize,
+    /// What is added up as soon as they are there, in this order.
+    pub folds: Vec<Fold>,
+}
+
+/// One addition: `into = into + from`, element by element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    /// The slot of the left operand and of the sum.
+    pub into: usize,
+    /// The slot of the right operand, which is free afterwards.
+    pub from: usize,
+}
+
+impl ShardMap {
+    /// An error where a rank would have nothing to host.
+    pub const fn new(shards: usize, ranks: usize) -> Result<Self, ShardsError> {
+        if ranks == 0 || shards < ranks {
+            return Err(ShardsError { shards, ranks });
+        }
+        Ok(ShardMap { shards, ranks, each: shards / ranks, larger: shards % ranks })
+    }
+
+    /// As many shards as ranks, of which there is at least one.
+    pub(crate) const fn one_each(ranks: usize) -> Self {
+        let ranks = if ranks == 0 { 1 } else { ranks };
+        ShardMap { shards: ranks, ranks, each: 1, larger: 0 }
+    }
+
+    /// How many shards there are.
+    pub const fn shards(&self) -> usize {
+        self.shards
+    }
+
+    /// How many ranks host them.
+    pub const fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// The shards of a rank; none of a rank that there is not.
+    pub fn hosted(&self, rank: usize) -> Range<usize> {
+        let start = |rank: usize| (rank * self.each + rank.min(self.larger)).min(self.shards);
+        start(rank.min(self.ranks))..start(rank.saturating_add(1).min(self.ranks))
+    }
+
+    /// The largest subtrees of the tree over all shards that lie within a rank's, in order: the partial sums that it hands
+    /// to the group. One where shards and ranks are powers of two, and at most 2 log2(shards).
+    pub fn partials(&self, rank: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (shards, hosted) = (self.shards, self.hosted(rank));
+        let mut next = hosted.start;
+        std::iter::from_fn(move || {
+            if next == hosted.end {
+                return None;
+            }
+            let mut node = 0..shards;
+            while node.start < hosted.start || node.end > hosted.end {
+                let middle = node.start + split(node.len());
+                node = if next < middle { node.start..middle } else { middle..node.end };
+            }
+            next = node.end;
+            Some(node)
+        })
+    }
+
+    /// The partial sums of the rank that has most of them.
+    pub fn most_partials(&self) -> usize {
+        if self.shards == self.ranks {
+            return 1;
+        }
+        (0..self.ranks).map(|rank| self.partials(rank).count()).max().unwrap_or(0)
+    }
+
+    /// How a rank works through its shards: each one's values go into a slot, and are added to those before as soon as the
+    /// tree says so. In the end slot j holds partial sum j. No more values are held at a time than the tree is deep.
+    ///
+    /// ```
+    /// use enmasse_comm::{Fold, ShardMap};
+    /// let schedule = ShardMap::new(4, 1)?.schedule(0);
+    /// let steps: Vec<_> = schedule.iter().map(|step| (step.shard, step.slot, step.folds.as_slice())).collect();
+    /// let (left, right) = (Fold { into: 0, from: 1 }, Fold { into: 1, from: 2 });
+    /// assert_eq!(steps, [(0, 0, &[][..]), (1, 1, &[left]), (2, 1, &[]), (3, 2, &[right, left])]);
+    /// # Ok::<(), enmasse_comm::ShardsError>(())
+    /// ```
+    pub fn schedule(&self, rank: usize) -> Vec<HostedShard> {
+        let mut steps = Vec::with_capacity(self.hosted(rank).len());
+        for (slot, partial) in self.partials(rank).enumerate() {
+            append(&mut steps, partial, slot);
+        }
+        steps
+    }
+
+    /// How many slots a rank's schedule needs.
+    pub fn slots(&self, rank: usize) -> usize {
+        /// What a subtree of `n` shards needs: its left part while nothing else is held, its right part beside one sum.
+        fn of_subtree(n: usize) -> usize {
+            if n == 1 { 1 } else { of_subtree(split(n)).max(1 + of_subtree(n - split(n))) }
+        }
+        self.partials(rank).enumerate().map(|(held, partial)| held + of_subtree(partial.len())).max().unwrap_or(0)
+    }
+
+    /// A walk over all partial sums of all ranks, in the order of their shards.
+    pub(crate) fn walk(&self) -> Walk<'_> {
+        Walk { map: self, rank: 0, partial: 0, end: self.hosted(0).end }
+    }
+}
+
+/// Appends the steps of a subtree whose sum goes into `slot`.
+fn append(steps: &mut Vec<HostedShard>, node: Range<usize>, slot: usize) {
+    if node.len() == 1 {
+        return steps.push(HostedShard { shard: node.start, slot, folds: vec![] });
+    }
+    let middle = node.start + split(node.len());
+    append(steps, node.start..middle, slot);
+    append(steps, middle..node.end, slot + 1);
+    if let Some(last) = steps.last_mut() {
+        last.folds.push(Fold { into: slot, from: slot + 1 });
+    }
+}
+
+/// See [`ShardMap::walk`]. Where it stands is the next partial sum, if the tree's next node is one.
+pub(crate) struct Walk<'a> {
+    map: &'a ShardMap,
+    rank: usize,
+    partial: usize,
+    /// Where the shards of the rank end.
+    end: usize,
+}
+
+impl Walk<'_> {
+    /// The rank that hosts all of `node`, and which of its partial sums it is; nothing where several ranks share the node.
+    ///
+    /// Nodes come from above and from the left, so that a node begins where the last partial sum ended.
+    pub(crate) fn take(&mut self, node: &Range<usize>) -> Option<(usize, usize)> {
+        if node.end > self.end {
+            return None;
+        }
+        let taken = (self.rank, self.partial);
+        self.partial += 1;
+        if node.end == self.end {
+            self.rank += 1;
+            self.partial = 0;
+            self.end += self.map.each + usize::from(self.rank < self.map.larger);
+        }
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::tree_fold;
+    use proptest::prelude::*;
+
+    #[test]
+    fn ranks_host_shards_in_order() {
+        let check = |shards: usize, ranks: usize, expected: &[[usize; 2]]| {
+            let map = ShardMap::new(shards, ranks).unwrap();
+            let hosted: Vec<_> = (0..ranks).map(|rank| [map.hosted(rank).start, map.hosted(rank).end]).collect();
+            assert_eq!(hosted, expected, "{shards} on {ranks}");
+            assert!(map.hosted(ranks).is_empty() && map.hosted(usize::MAX).is_empty());
+        };
+        check(1, 1, &[[0, 1]]);
+        check(4, 4, &[[0, 1], [1, 2], [2, 3], [3, 4]]);
+        check(4, 3, &[[0, 2], [2, 3], [3, 4]]);
+        check(6, 4, &[[0, 2], [2, 4], [4, 5], [5, 6]]);
+    }
+
+    #[test]
+    fn every_rank_hosts_a_shard() {
+        let check = |shards: usize, ranks: usize| {
+            let error = ShardMap::new(shards, ranks).unwrap_err().to_string();
+            let expected =
+                format!("{shards} shards cannot be divided among {ranks} ranks: every rank hosts at least one");
+            assert_eq!(error, expected);
+        };
+        check(2, 3);
+        check(0, 1);
+        check(4, 0);
+    }
+
+    #[test]
+    fn partials_are_the_largest_subtrees() {
+        let check = |shards: usize, ranks: usize, rank: usize, expected: &[[usize; 2]]| {
+            let map = ShardMap::new(shards, ranks).unwrap();
+            let partials: Vec<_> = map.partials(rank).map(|partial| [partial.start, partial.end]).collect();
+            assert_eq!(partials, expected, "rank {rank}: {shards} on {ranks}");
+        };
+        check(8, 1, 0, &[[0, 8]]);
+        check(8, 2, 1, &[[4, 8]]);
+        check(4, 3, 0, &[[0, 2]]);
+        check(6, 2, 0, &[[0, 2], [2, 3]]);
+        check(6, 2, 1, &[[3, 4], [4, 6]]);
+        check(16, 3, 1, &[[6, 8], [8, 10], [10, 11]]);
+        check(16, 3, 2, &[[11, 12], [12, 16]]);
+    }
+
+    /// What a rank adds up, as text: the contents of its slots after its schedule, and how many slots it used.
+    fn run(map: &ShardMap, rank: usize) -> (Vec<String>, usize) {
+        let mut slots = vec![];
+        let mut used = 0;
+        for step in map.schedule(rank) {
+            // A stack: nothing that is still needed is overwritten, and no slot is left out.
+            assert_eq!(step.slot, slots.len());
+            slots.push(step.shard.to_string());
+            used = used.max(slots.len());
+            for Fold { into, from } in step.folds {
+                assert_eq!((into + 2, from + 1), (slots.len(), slots.len()));
+                let right = slots.pop().unwrap();
+                let left = slots.pop().unwrap();
+                slots.push(format!("({left}+{right})"));
+            }
+        }
+        (slots, used)
+    }
+
+    proptest! {
+        #[test]
+        fn schedules_add_up_the_tree(shards in 1usize..70, ranks in 1usize..9) {
+            prop_assume!(ranks <= shards);
+            let map = ShardMap::new(shards, ranks).unwrap();
+            let sums: Vec<_> = (0..ranks).map(|rank| run(&map, rank)).collect();
+            for (rank, (sums, slots)) in sums.iter().enumerate() {
+                prop_assert_eq!(sums.len(), map.partials(rank).count());
+                prop_assert_eq!(*slots, map.slots(rank));
+                prop_assert!(sums.len() <= map.most_partials());
+            }
+
+            /// The tree over shards, with the ranks' sums where one hosts a whole node.
+            fn join(node: Range<usize>, walk: &mut Walk, sums: &[(Vec<String>, usize)]) -> String {
+                if let Some((rank, partial)) = walk.take(&node) {
+                    return sums[rank].0[partial].clone();
+                }
+                let middle = node.start + split(node.len());
+                let left = join(node.start..middle, walk, sums);
+                let right = join(middle..node.end, walk, sums);
+                format!("({left}+{right})")
+            }
+            let whole = tree_fold(shards, &mut |s| s.to_string(), &mut |a, b| format!("({a}+{b})")).unwrap();
+            prop_assert_eq!(join(0..shards, &mut map.walk(), &sums), whole);
+        }
+    }
+}
