@@ -196,14 +196,18 @@ fn meeting_point(url: &str) -> Result<Option<(String, u16)>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Command;
+
     use super::*;
+    use crate::arguments::{given, settings};
 
     /// The place and the devices that come of flags and variables; or the message.
     fn place(flags: &str, variables: &[(&str, &str)]) -> Result<(Option<LaunchedRank>, Option<String>), String> {
         let line = std::iter::once("train").chain(flags.split_whitespace());
-        let matches = crate::arguments::train().try_get_matches_from(line).unwrap();
+        let command = Command::new("train").args(settings(&["devices"])).args(arguments());
+        let matches = command.try_get_matches_from(line).unwrap();
         let mut layers = LayeredConfig::new();
-        for (name, value) in crate::arguments::given(&matches) {
+        for (name, value) in given(&matches) {
             layers.argument(name, &value).unwrap();
         }
         let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod attempt;
+mod command_line;
 mod commands;
 mod failure;
 mod failure_record;
@@ -15,11 +16,12 @@ mod ranks;
 mod reporter;
 mod requeue;
 mod settings;
+mod without_data;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match arguments::parse(std::env::args_os()).and_then(commands::run) {
+    match command_line::parse(commands::command(), std::env::args_os()).and_then(commands::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.say().into(),
     }

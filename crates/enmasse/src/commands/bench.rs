@@ -5,7 +5,7 @@ mod profile;
 
 use std::time::Instant;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_cpu::{Cpu, Product, peak_gflops};
 use enmasse_data::DataKind;
 use enmasse_device::{Device, Program, StepInputs};
@@ -16,15 +16,42 @@ use enmasse_train::{
 };
 use serde_json::json;
 
-use crate::commands::without_data;
+use crate::arguments::{count, settings};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, mebibytes};
 use crate::ranks::Rank;
+use crate::without_data::without_data;
 use profile::Profile;
 
 /// Steps before the clock counts: pages are touched, threads and caches warm.
 const WARM_UP: usize = 3;
+
+/// The command line of `enmasse bench`.
+pub fn command() -> Command {
+    Command::new("bench")
+        .about("Measure this machine")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(step_command())
+        .subcommand(peak::command())
+}
+
+fn step_command() -> Command {
+    Command::new("step")
+        .about("Time steps on synthetic pictures: forward, loss, backward, SGD with momentum and weight decay")
+        .args(settings(&["model", "size", "batch", "precision", "threads", "isa", "tune", "json"]))
+        .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
+        .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
+        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"))
+        .arg(
+            Arg::new("profile")
+                .long("profile")
+                .action(ArgAction::SetTrue)
+                .help("What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s"),
+        )
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.subcommand() {

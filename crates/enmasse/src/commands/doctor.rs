@@ -22,19 +22,36 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::shapes;
 use enmasse_train::utc_time;
 
+use crate::arguments::path;
 use crate::failure::Failure;
 use crate::output::Output;
 use cgroup::Limits;
 use report::{Finding, Report, Section};
 
-pub use self_test::FLAG as SELF_TEST;
+use self_test::FLAG as SELF_TEST;
 
 /// Listing a large data set takes a while; longer than this is a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The command line of `enmasse doctor`.
+pub fn command() -> Command {
+    Command::new("doctor")
+        .about("One page for a bug report: this machine, a test of 2 ranks, and why a run failed")
+        .after_help("Exit code 0: no problems; 1: some. No secret is shown: look it over, and publish it.")
+        .arg(
+            Arg::new("run")
+                .value_name("RUN")
+                .value_parser(path)
+                .help("Folder of a run that failed, or of a launcher's logs (--log-dir)"),
+        )
+        .arg(Arg::new("data").long("data").value_name("DIR").value_parser(path).help("Look at this data set too"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
+        .arg(Arg::new(SELF_TEST).long(SELF_TEST).hide(true))
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if let Some(part) = matches.get_one::<String>(SELF_TEST) {

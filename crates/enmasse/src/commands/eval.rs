@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
 use enmasse_train::{EpochPosition, RunPaths, Setting, Source, TrainConfig, TrainingData, compare_levels, evaluate};
 use serde_json::json;
 
-use crate::arguments::EVALUATION;
+use crate::arguments;
 use crate::commands::weights::{self, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
@@ -18,6 +18,46 @@ use crate::output::{Output, counted};
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, cores};
+use crate::without_data::shapes;
+
+/// Settings that it knows.
+const EVALUATION: &[&str] = &[
+    "model",
+    "size",
+    "mean",
+    "std",
+    "batch",
+    "devices",
+    "ranks",
+    "threads",
+    "loader_threads",
+    "precision",
+    "isa",
+    "convert_rgb",
+    "timeout",
+    "json",
+];
+
+/// The command line of `enmasse eval`.
+pub fn command() -> Command {
+    Command::new("eval")
+        .about("Loss and accuracy of a run's best checkpoint, or of a weights file")
+        .arg(arguments::source())
+        .arg(
+            Arg::new("data")
+                .value_name("DATA")
+                .help("Folder of class folders, evaluated whole; of CIFAR and MNIST the test part"),
+        )
+        .arg(
+            Arg::new("part")
+                .long("split")
+                .value_name("PART")
+                .value_parser(["all", "val"])
+                .default_value("all")
+                .help("\"val\" takes the run's own validation part of DATA"),
+        )
+        .args(arguments::settings(EVALUATION))
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
@@ -39,7 +79,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
         None => match saved.and_then(|saved| saved.data) {
             Some(data) => data,
-            None => super::shapes()?,
+            None => shapes()?,
         },
     };
     let known = match enmasse_data::holds_known_set(&root) {

@@ -4,16 +4,40 @@ use std::collections::BTreeMap;
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_train::{Checkpoint, RunPaths, is_checkpoint, is_optimizer, load_weights, write_whole};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use serde_json::json;
 
+use crate::arguments::{path, source};
 use crate::failure::Failure;
 use crate::output::{Output, counted, grouped};
 
 /// What `--to` takes, which is also how the files' names end.
-pub const FORMATS: [&str; 2] = ["pth", "safetensors"];
+const FORMATS: [&str; 2] = ["pth", "safetensors"];
+
+/// The command line of `enmasse export`.
+pub fn command() -> Command {
+    Command::new("export")
+        .about("A run's best weights as a file for PyTorch and others")
+        .arg(source())
+        .arg(
+            Arg::new("to")
+                .long("to")
+                .value_name("FORMAT")
+                .required(true)
+                .value_parser(FORMATS)
+                .help("What torch.load opens, or safetensors"),
+        )
+        .arg(
+            Arg::new("out")
+                .long("out")
+                .value_name("FILE")
+                .value_parser(path)
+                .help("File to write [default: RUN/weights/best.FORMAT, or beside the weights file]"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();

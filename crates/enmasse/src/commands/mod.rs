@@ -1,28 +1,44 @@
-//! One module per command.
+//! One module per command, each with its own part of the command line. Only this one knows all of them.
 
 mod bench;
 mod doctor;
 mod eval;
 mod export;
-pub mod launch;
+mod launch;
 mod plan;
 mod predict;
-pub mod slurm;
+mod slurm;
+#[cfg(test)]
+mod tests;
 mod train;
 mod weights;
 
-use std::path::PathBuf;
+use clap::{ArgMatches, Command};
 
-use clap::ArgMatches;
-use enmasse_data::shapes;
-use enmasse_train::TrainConfig;
-
-pub use doctor::SELF_TEST;
-pub use export::FORMATS;
-
-use crate::arguments::OLD_LAUNCH;
 use crate::failure::Failure;
-use crate::settings;
+
+/// PyTorch's launcher before torchrun, as in `python -m torch.distributed.launch`: ours, and ranks are told `--local-rank=N`.
+const OLD_LAUNCH: &str = "torch.distributed.launch";
+
+/// The whole command line.
+pub fn command() -> Command {
+    Command::new("enmasse")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Data-parallel training of image classifiers.")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(train::command())
+        .subcommand(eval::command())
+        .subcommand(predict::command())
+        .subcommand(export::command())
+        .subcommand(plan::command())
+        .subcommand(bench::command())
+        .subcommand(launch::command("launch"))
+        .subcommand(launch::command(OLD_LAUNCH).hide(true))
+        .subcommand(slurm::command())
+        .subcommand(doctor::command())
+}
 
 /// Runs the command that was asked for; help has already been given.
 pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
@@ -39,22 +55,4 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("doctor", matches)) => doctor::run(matches),
         _ => Ok(()),
     }
-}
-
-/// Height and width of the embedded data set's pictures, and of a model without data.
-const SHAPES_SIZE: usize = 64;
-
-/// The configuration of a model without data, and its classes: `--classes`, or as many as data sets of that size usually
-/// have.
-fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failure> {
-    let mut config = settings::finish(settings::layers(matches)?)?;
-    let size = config.picture_size(Some(SHAPES_SIZE));
-    config.size = Some(size);
-    let classes = matches.get_one("classes").copied().unwrap_or(if size <= SHAPES_SIZE { 10 } else { 1000 });
-    Ok((config, classes))
-}
-
-/// The embedded data set, which is made once; whoever else wants it at the same time waits.
-fn shapes() -> Result<PathBuf, Failure> {
-    shapes::default_cache().and_then(|cache| shapes::ensure(&cache)).map_err(Failure::error)
 }

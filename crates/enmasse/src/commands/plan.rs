@@ -2,17 +2,35 @@
 
 use std::fmt::Write;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::DataKind;
 use enmasse_device::Device;
 use enmasse_graph::{Arena, Choices, Plan, Plans};
 use enmasse_train::{Preparation, compile_plans, tune};
 
-use crate::commands::without_data;
+use crate::arguments::{count, settings};
 use crate::failure::Failure;
 use crate::output::{Output, counted, grouped, mebibytes};
 use crate::ranks::Rank;
 use crate::settings::cores;
+use crate::without_data::without_data;
+
+/// The command line of `enmasse plan`.
+pub fn command() -> Command {
+    let names = ["model", "size", "batch", "devices", "sync_bn", "optimizer", "momentum", "weight_decay", "nesterov"];
+    let print = Command::new("print")
+        .about("Print what every rank runs: instructions, buckets, memory")
+        .args(settings(&names))
+        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads", "isa", "tune"]))
+        .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
+        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));
+    Command::new("plan")
+        .about("Look at plans")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(print)
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.subcommand() {

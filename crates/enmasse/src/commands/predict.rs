@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command, value_parser};
 use enmasse_data::DataKind;
 use enmasse_train::Prediction;
 
+use crate::arguments;
 use crate::commands::weights;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
@@ -13,6 +14,34 @@ use crate::output::Output;
 use crate::ranks::Rank;
 use crate::reporter::percent;
 use crate::settings;
+
+/// The command line of `enmasse predict`.
+pub fn command() -> Command {
+    Command::new("predict")
+        .about("The most probable classes of pictures")
+        .arg(arguments::source())
+        .arg(
+            Arg::new("images")
+                .value_name("IMAGE")
+                .required(true)
+                .num_args(1..)
+                .value_parser(value_parser!(PathBuf))
+                .help("JPEG or PNG files"),
+        )
+        .arg(arguments::count("top", "K", "Classes to tell of each picture").default_value("5"))
+        .args(arguments::settings(&[
+            "model",
+            "size",
+            "mean",
+            "std",
+            "batch",
+            "threads",
+            "precision",
+            "isa",
+            "convert_rgb",
+            "json",
+        ]))
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
 use enmasse_comm::Group;
 use enmasse_data::DataError;
 use enmasse_device::Device;
@@ -14,18 +14,41 @@ use enmasse_train::{
     Trainer, TrainingData, compile_plans, locate_run,
 };
 
+use crate::arguments::{data, flag, path};
 use crate::attempt::attempt;
 use crate::failure::Failure;
 use crate::failure_record::keep_failure;
 use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
-use crate::launcher_flags::LauncherFlags;
+use crate::launcher_flags::{self, LauncherFlags};
 use crate::output::{Output, counted};
 use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter};
 use crate::requeue::requeue;
 use crate::settings::{self, cores};
+use crate::without_data::{SHAPES_SIZE, shapes};
+
+/// The command line of `enmasse train`.
+pub fn command() -> Command {
+    let flags = SETTINGS.iter().filter(|setting| setting.name != "data").map(flag);
+    Command::new("train")
+        .about("Train a model on pictures: a folder of class folders, CIFAR, MNIST")
+        .after_help(
+            "Every flag is also a key of --config FILE and a variable ENMASSE_NAME. Later ones win: defaults, the saved run,\n\
+             --config, the environment, the command line.",
+        )
+        .args(data())
+        .args(flags)
+        .args(launcher_flags::arguments())
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(path)
+                .help("Read settings from this TOML file"),
+        )
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     // First of all: whoever warns this process before its time limit must not end it.
@@ -145,7 +168,7 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     }
     let (root, own_size) = match &config.data {
         Some(root) => (root.clone(), None),
-        None => (super::shapes()?, Some(super::SHAPES_SIZE)),
+        None => (shapes()?, Some(SHAPES_SIZE)),
     };
     config.size = config.size.or(own_size);
     let data = match resumed.filter(|paths| paths.split().exists()) {

@@ -1,13 +1,21 @@
 //! `enmasse bench peak`: what this machine can do at most, in one thread and in all that are asked for.
 
-use clap::ArgMatches;
+use clap::{ArgMatches, Command};
 use enmasse_cpu::{Peaks, measure_peaks};
 use serde_json::{Value, json};
 
+use crate::arguments;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, counted};
 use crate::settings::{self, cores};
+
+/// The command line of `enmasse bench peak`.
+pub fn command() -> Command {
+    Command::new("peak")
+        .about("What this machine can do at most: multiply-adds of each instruction-set level, memory bandwidth")
+        .args(arguments::settings(&["threads", "json"]))
+}
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let config = settings::finish(settings::layers(matches)?)?;

@@ -301,12 +301,13 @@ fn word(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::flags::command;
     use super::*;
 
     /// The options that a command line and variables give, or the message.
     fn read(line: &str, variables: &[(&str, &str)]) -> Result<Options, String> {
         let words = std::iter::once("launch").chain(line.split_whitespace()).chain(["program"]);
-        let matches = super::super::command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
+        let matches = command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
         let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
         let given = Given { matches: &matches, environment: &environment };
         Options::read(&given).map_err(|failure| failure.message().to_owned())
@@ -435,7 +436,7 @@ mod tests {
     fn visible_gpus() {
         let count = |list: &str| {
             let environment = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| list.into());
-            let matches = super::super::command("launch").try_get_matches_from(["launch", "program"]).unwrap();
+            let matches = command("launch").try_get_matches_from(["launch", "program"]).unwrap();
             gpus(&Given { matches: &matches, environment: &environment })
         };
         // Where there is none, none is visible.

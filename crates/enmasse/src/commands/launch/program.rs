@@ -50,13 +50,14 @@ fn python(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<OsString, Fa
 
 #[cfg(test)]
 mod tests {
+    use super::super::flags::command;
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
     /// What rank 1 of 2 would run, as words.
     fn run(line: &str, use_env: bool, variables: &[(&str, &OsStr)]) -> Result<Vec<String>, String> {
         let words = std::iter::once("launch").chain(line.split_whitespace());
-        let matches = super::super::command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
+        let matches = command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
         let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
         let given = Given { matches: &matches, environment: &environment };
         let job = job(&given, 2, use_env).map_err(|failure| failure.message().to_owned())?;

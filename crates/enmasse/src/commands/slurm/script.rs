@@ -6,11 +6,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::ArgMatches;
+use clap::{ArgMatches, Command};
 use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep};
 use enmasse_train::{Devices, Setting, TrainConfig};
 
-use crate::arguments::{given, parse};
+use crate::arguments::given;
+use crate::command_line::parse;
+use crate::commands::train;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings;
@@ -117,7 +119,8 @@ fn usage(error: ScriptError) -> Failure {
 /// The command line of `enmasse train` with these arguments.
 fn train_matches(words: &[String]) -> Result<Option<ArgMatches>, Failure> {
     let line = ["enmasse", "train"].into_iter().chain(words.iter().map(String::as_str)).map(OsString::from);
-    let matches = parse(line).map_err(|failure| match failure {
+    let command = Command::new("enmasse").subcommand(train::command());
+    let matches = parse(command, line).map_err(|failure| match failure {
         Failure::Usage(message) => Failure::Usage(format!("train: {message}")),
         other => other,
     })?;
@@ -220,14 +223,14 @@ fn own_name() -> Result<String, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments;
     use super::*;
 
     /// The script of a command line; or the message.
     fn written(line: &str) -> Result<String, String> {
-        let line = ["enmasse", "slurm", "script"].into_iter().chain(line.split_whitespace()).map(OsString::from);
-        let matches = parse(line).and_then(|matches| {
-            let (_, slurm) = matches.unwrap().remove_subcommand().unwrap();
-            let script = script(slurm.subcommand().unwrap().1)?.unwrap();
+        let line = ["slurm", "script"].into_iter().chain(line.split_whitespace()).map(OsString::from);
+        let matches = parse(arguments::command(), line).and_then(|matches| {
+            let script = script(matches.unwrap().subcommand().unwrap().1)?.unwrap();
             script.text().map_err(usage)
         });
         matches.map_err(|failure| failure.message().to_owned())

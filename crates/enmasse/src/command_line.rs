@@ -1,0 +1,88 @@
+//! Reads a command line as one of the commands that it is told of, and says in one line what is wrong with it.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Command};
+
+use crate::arguments::is_switch;
+use crate::failure::Failure;
+
+/// Reads the arguments of a command, whose name comes first. Help and the version are no failure, and already printed: `None`.
+pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) -> Result<Option<ArgMatches>, Failure> {
+    let error = match command.try_get_matches_from(join_switches(arguments)) {
+        Ok(matches) => return Ok(Some(matches)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            error.print().map_err(|error| Failure::Error(format!("cannot write to standard output: {error}")))?;
+            Ok(None)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            // Whoever names no command wants to see which there are.
+            eprint!("{}", error.render());
+            Err(Failure::Told(2))
+        }
+        _ => Err(Failure::Usage(usage_line(&error))),
+    }
+}
+
+/// Switches stand alone or have a value behind `=`; where `True` or `False` follows as a word of its own, as Python's scripts
+/// have it, it is joined. Any other word that follows is no value: `--sync-bn photos` names the data.
+fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments = arguments.into_iter().peekable();
+    let mut joined = Vec::new();
+    while let Some(mut argument) = arguments.next() {
+        // Another program's arguments are its own, and the 1 behind --json is a job.
+        let others =
+            argument == "--" || (joined.len() == 1 && ["launch", "slurm"].iter().any(|name| argument == *name));
+        if is_flag_of_switch(&argument)
+            && let Some(value) = arguments.next_if(|word| word.to_str().is_some_and(is_truth))
+        {
+            argument.push("=");
+            argument.push(value);
+        }
+        joined.push(argument);
+        if others {
+            joined.extend(arguments.by_ref());
+        }
+    }
+    joined
+}
+
+fn is_flag_of_switch(argument: &OsStr) -> bool {
+    argument.to_str().and_then(|text| text.strip_prefix("--")).is_some_and(is_switch)
+}
+
+fn is_truth(word: &str) -> bool {
+    ["true", "false", "1", "0"].contains(&word.to_ascii_lowercase().as_str())
+}
+
+/// The parser's message spans lines (what, tips, usage); the first ones say what is wrong and what was perhaps meant.
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let said: Vec<&str> = text.lines().take_while(|line| !line.starts_with("Usage:")).map(str::trim).collect();
+    let mut line =
+        said.iter().filter(|part| !part.is_empty() && !part.starts_with("tip:")).copied().collect::<Vec<_>>().join(" ");
+    line = line.trim_start_matches("error: ").trim_end_matches('.').to_owned();
+    line = line.replace(" For more information, try '--help'", "");
+    match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
+        Some(ContextValue::String(name)) => format!("{line}: did you mean {name}?"),
+        Some(ContextValue::Strings(names)) => format!("{line}: did you mean {}?", names.join(" or ")),
+        _ => format!("{line}; see --help"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_programs_arguments_are_its_own() {
+        let launched = "launch -n 2 python3 train.py --json True";
+        for line in [launched, "slurm status a b c --json 1"] {
+            assert_eq!(join_switches(["enmasse"].into_iter().chain(line.split(' ')).map(OsString::from)).len(), 8);
+        }
+    }
+}

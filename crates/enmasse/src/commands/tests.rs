@@ -1,0 +1,81 @@
+//! The whole command line: every setting has its flag, and what is wrong is one line.
+
+use std::ffi::OsString;
+
+use clap::ArgMatches;
+use enmasse_train::{Kind, SETTINGS};
+
+use super::command;
+use crate::arguments::given;
+use crate::command_line::parse;
+use crate::failure::Failure;
+
+fn read(line: &str) -> Result<ArgMatches, Failure> {
+    let arguments = std::iter::once("enmasse").chain(line.split_whitespace()).map(OsString::from);
+    parse(command(), arguments).map(|matches| matches.unwrap())
+}
+
+#[test]
+fn the_definition_is_sound() {
+    command().debug_assert();
+}
+
+#[test]
+fn every_setting_has_its_flag() {
+    let check = |line: &str, expected: &[(&str, &str)]| {
+        let matches = read(&format!("train {line}")).unwrap_or_else(|failure| panic!("{line}: {failure:?}"));
+        let found: Vec<_> = given(matches.subcommand().unwrap().1).collect();
+        assert_eq!(found.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(), expected, "{line}");
+    };
+    for setting in SETTINGS.iter().filter(|setting| setting.name != "data") {
+        match setting.kind {
+            Kind::Switch => check(&setting.flag(), &[(setting.name, "true")]),
+            _ => check(&format!("{} 7", setting.flag()), &[(setting.name, "7")]),
+        }
+    }
+    check("", &[]);
+    check("photos --lr -1", &[("data", "photos"), ("lr", "-1")]);
+    check("--sync-bn=false --json x", &[("data", "x"), ("sync_bn", "false"), ("json", "true")]);
+    check("--lr 1 --sync-bn --lr 2 --sync-bn=false", &[("lr", "2"), ("sync_bn", "false")]);
+    check("--freeze a --freeze b,c", &[("freeze", "a,b,c")]);
+    check("--batch-size 4 --weight_decay 0 --syncBN", &[("batch", "4"), ("sync_bn", "true"), ("weight_decay", "0")]);
+}
+
+/// As a tutorial's reader types them.
+#[test]
+fn the_tutorials_spellings() {
+    let check = |line: &str, expected: &[(&str, &str)]| {
+        let matches = read(&format!("train {line}")).unwrap_or_else(|failure| panic!("{line}: {failure:?}"));
+        let found: Vec<_> = given(matches.subcommand().unwrap().1).collect();
+        let found: Vec<_> = found.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(found, expected, "{line}");
+    };
+    check("--data-path D --num_classes 5", &[("data", "D"), ("num_classes", "5")]);
+    check("--data_path D --num-classes=5", &[("data", "D"), ("num_classes", "5")]);
+    check("--data C --data-path D", &[("data", "D")]);
+    check("--syncBN True D", &[("data", "D"), ("sync_bn", "True")]);
+    check("--syncBN D", &[("data", "D"), ("sync_bn", "true")]);
+    check("--sync_bn=False D --json", &[("data", "D"), ("sync_bn", "False"), ("json", "true")]);
+    check("--freeze-layers False --syncBN true", &[("sync_bn", "true"), ("freeze_layers", "False")]);
+    check("--freeze_layers --weights F", &[("weights", "F"), ("freeze_layers", "true")]);
+    check("--freeze-layers true --freeze-layers 0", &[("freeze_layers", "0")]);
+    check("--sync-bn -- True", &[("data", "True"), ("sync_bn", "true")]);
+    check("--device cuda --world-size 4 --dist-url env:// --local_rank 1", &[]);
+    let both = "the argument '[DATA]' cannot be used with '--data-path <DIR>'; see --help";
+    assert_eq!(read("train C --data-path D").unwrap_err(), Failure::Usage(both.into()));
+}
+
+#[test]
+fn usage_errors_are_one_line() {
+    let check =
+        |line: &str, expected: &str| assert_eq!(read(line).unwrap_err(), Failure::Usage(expected.into()), "{line}");
+    check("train --epoch 3", "unexpected argument '--epoch' found: did you mean --epochs?");
+    check("trian", "unrecognized subcommand 'trian': did you mean train?");
+    check("train a b", "unexpected argument 'b' found; see --help");
+    check("eval", "the following required arguments were not provided: <RUN|WEIGHTS>; see --help");
+    check(
+        "predict run a.jpg --top 0",
+        "invalid value '0' for '--top <K>': must be a whole number from 1 to 1000000; see --help",
+    );
+    check("train --lr", "a value is required for '--lr <RATE>' but none was supplied; see --help");
+}

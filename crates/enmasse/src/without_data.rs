@@ -1,0 +1,28 @@
+//! What stands in for data: the embedded data set, and the sizes of a model that is looked at without any.
+
+use std::path::PathBuf;
+
+use clap::ArgMatches;
+use enmasse_data::shapes;
+use enmasse_train::TrainConfig;
+
+use crate::failure::Failure;
+use crate::settings;
+
+/// Height and width of the embedded data set's pictures, and of a model without data.
+pub const SHAPES_SIZE: usize = 64;
+
+/// The configuration of a model without data, and its classes: `--classes`, or as many as data sets of that size usually
+/// have.
+pub fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failure> {
+    let mut config = settings::finish(settings::layers(matches)?)?;
+    let size = config.picture_size(Some(SHAPES_SIZE));
+    config.size = Some(size);
+    let classes = matches.get_one("classes").copied().unwrap_or(if size <= SHAPES_SIZE { 10 } else { 1000 });
+    Ok((config, classes))
+}
+
+/// The embedded data set, which is made once; whoever else wants it at the same time waits.
+pub fn shapes() -> Result<PathBuf, Failure> {
+    shapes::default_cache().and_then(|cache| shapes::ensure(&cache)).map_err(Failure::error)
+}
