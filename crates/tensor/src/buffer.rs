@@ -28,7 +28,8 @@ impl AlignedBuffer {
     /// Maps `len` zeroed bytes. The error is the kernel's refusal.
     pub fn zeroed(len: usize) -> std::io::Result<Self> {
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { 64 };
-        let mapped = NonZeroUsize::new(len.max(1) + if align == LARGE_PAGE { LARGE_PAGE } else { 0 })
+        let mapped = (len.max(1).checked_add(if align == LARGE_PAGE { LARGE_PAGE } else { 0 }))
+            .and_then(NonZeroUsize::new)
             .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
         // SAFETY: a fresh private anonymous mapping aliases nothing.
         let base = unsafe {
@@ -60,6 +61,18 @@ impl AlignedBuffer {
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` lies inside the mapping.
         unsafe { self.base.as_ptr().add(self.start) }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the region is mapped and initialised (zero or written since).
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+
+    /// The same, to write.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_bytes`; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
 
     /// The buffer as f32 values (a trailing partial value is left out).

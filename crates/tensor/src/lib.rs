@@ -5,11 +5,13 @@
 mod bf16;
 mod buffer;
 mod dtype;
+mod host;
 pub mod random;
 mod shape;
 
 pub use bf16::Bf16;
 pub use buffer::AlignedBuffer;
 pub use dtype::DType;
+pub use host::{HostBuffer, HostMemory, HostRegion, SystemMemory};
 pub use random::RandomStream;
 pub use shape::Shape;
