@@ -22,10 +22,10 @@ fn main() -> Result<(), DataError> {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (threads, size, passes) = (number("--threads", cores), number("--size", 224), number("--passes", 5));
-    let sharding = Sharding { shard: 0, shards: 1, batch: number("--batch", 32) };
+    let sharding = Sharding::one(0, 1, number("--batch", 32));
     let folder = Arc::new(Folder::scan(root)?.convert_rgb(true));
     let pool = DecodePool::new(threads)?;
-    let train = TrainLoader::new(&pool, folder.clone(), TrainTransform::new(size), sharding, 0)?;
+    let train = TrainLoader::new(&pool, folder.clone(), TrainTransform::new(size), sharding.clone(), 0)?;
     measure("train", threads, passes, &folder, |epoch| train.epoch(epoch, 0))?;
     let eval = EvalLoader::new(&pool, folder.clone(), EvalTransform::new(size), sharding)?;
     measure("eval", threads, passes, &folder, |_| eval.pass())

@@ -22,8 +22,7 @@
 //! }
 //!
 //! let pool = DecodePool::new(2)?;
-//! let sharding = Sharding { shard: 0, shards: 1, batch: 5 };
-//! let loader = EvalLoader::new(&pool, Arc::new(Greys), EvalTransform { size: 8, resize: 8 }, sharding)?;
+//! let loader = EvalLoader::new(&pool, Arc::new(Greys), EvalTransform { size: 8, resize: 8 }, Sharding::one(0, 1, 5))?;
 //! let mut seen = 0;
 //! for batch in loader.pass() {
 //!     seen += batch?.valid;

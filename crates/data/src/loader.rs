@@ -1,7 +1,7 @@
 //! Batches of pictures, made ahead of use by the threads of a [`DecodePool`].
 //!
 //! One picture is one task. A few batches are in the making at any time, so memory is bounded; their buffers are used
-//! again. What a batch holds depends on (seed, epoch, batch, shard) alone, whatever the number of threads.
+//! again. What a batch holds depends on (seed, epoch, batch, shards) alone, whatever the number of threads.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -15,16 +15,16 @@ use crate::{
     DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder, TrainTransform,
 };
 
-/// One shard's piece of a global batch. Dropping it gives its memory back to the loader.
+/// The hosted shards' pieces of a global batch, shard after shard. Dropping it gives its memory back to the loader.
 #[derive(Debug)]
 pub struct Batch {
-    /// Pictures, `[batch, size, size, 3]`; zero where there is no sample.
+    /// Pictures, `[hosted batch, size, size, 3]`; zero where there is no sample.
     pub images: Vec<u8>,
-    /// Classes, `[batch]`; -1 where there is no sample.
+    /// Classes, `[hosted batch]`; -1 where there is no sample.
     pub labels: Vec<i32>,
-    /// Sample indices, `[batch]`; `u64::MAX` where there is no sample.
+    /// Sample indices, `[hosted batch]`; `u64::MAX` where there is no sample.
     pub indices: Vec<u64>,
-    /// Number of samples: they come first.
+    /// Number of samples. They come first, also over several shards: only the end of an evaluation's last global batch has none.
     pub valid: usize,
     home: Arc<Recycler>,
 }
@@ -43,7 +43,7 @@ impl Drop for Batch {
     }
 }
 
-/// Training batches of one shard: shuffled and augmented.
+/// Training batches of the hosted shards: shuffled and augmented.
 pub struct TrainLoader {
     order: TrainOrder,
     sharding: Sharding,
@@ -75,9 +75,8 @@ impl TrainLoader {
         sampler: Sampler,
     ) -> Result<Self, DataError> {
         transform.check()?;
-        sharding.check()?;
-        let order = TrainOrder::with_sampler(sampler, seed, dataset.len(), sharding)?;
-        let core = Core::new(pool, dataset, sharding.batch, transform.size);
+        let order = TrainOrder::with_sampler(sampler, seed, dataset.len(), &sharding)?;
+        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size);
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
 
@@ -103,7 +102,7 @@ impl TrainLoader {
         let batches = order.batches();
         let samples = Samples::Train {
             order,
-            sharding: self.sharding,
+            sharding: self.sharding.clone(),
             transform: self.transform.clone(),
             seed: self.seed,
             epoch,
@@ -112,7 +111,7 @@ impl TrainLoader {
     }
 }
 
-/// Evaluation batches of one shard: in index order, each sample exactly once over all shards.
+/// Evaluation batches of the hosted shards: in index order, each sample exactly once over all shards.
 pub struct EvalLoader {
     order: EvalOrder,
     transform: Arc<EvalTransform>,
@@ -128,8 +127,8 @@ impl EvalLoader {
         sharding: Sharding,
     ) -> Result<Self, DataError> {
         transform.check()?;
-        let order = EvalOrder::new(dataset.len(), sharding)?;
-        let core = Core::new(pool, dataset, sharding.batch, transform.size);
+        let order = EvalOrder::new(dataset.len(), sharding.clone())?;
+        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size);
         Ok(EvalLoader { order, transform: Arc::new(transform), core })
     }
 
@@ -140,7 +139,7 @@ impl EvalLoader {
 
     /// One pass over the data.
     pub fn pass(&self) -> Batches {
-        let samples = Samples::Eval { order: self.order, transform: self.transform.clone() };
+        let samples = Samples::Eval { order: self.order.clone(), transform: self.transform.clone() };
         self.core.start(samples, self.order.batches())
     }
 }
@@ -256,7 +255,7 @@ enum Samples {
 impl Samples {
     fn indices(&self, batch: usize) -> Vec<usize> {
         match self {
-            Samples::Train { order, sharding, .. } => order.shard(batch, sharding.shard, sharding.shards).to_vec(),
+            Samples::Train { order, sharding, .. } => order.hosted(batch, sharding).to_vec(),
             Samples::Eval { order, .. } => order.indices(batch).collect(),
         }
     }

@@ -9,11 +9,11 @@ use enmasse_tensor::RandomStream;
 use crate::DataError;
 use crate::mt19937::{RANDPERM_END, torch_randperm};
 
-/// Which piece of each global batch is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which pieces of each global batch a loader serves: those of the shards that its program hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharding {
-    /// The shard, in `0..shards`.
-    pub shard: usize,
+    /// The hosted shards, a part of `0..shards` that is not empty.
+    pub hosted: Range<usize>,
     /// Number of shards that a global batch is cut into.
     pub shards: usize,
     /// Samples per shard.
@@ -21,25 +21,42 @@ pub struct Sharding {
 }
 
 impl Sharding {
+    /// One hosted shard of `shards`.
+    pub fn one(shard: usize, shards: usize, batch: usize) -> Self {
+        Sharding { hosted: shard..shard.saturating_add(1), shards, batch }
+    }
+
     /// Samples per global batch.
     pub fn global_batch(&self) -> usize {
         self.shards * self.batch
     }
 
+    /// Samples of each global batch that belong to hosted shards.
+    pub fn hosted_batch(&self) -> usize {
+        self.hosted.len() * self.batch
+    }
+
+    /// Where in a global batch the hosted samples lie.
+    fn hosted_samples(&self) -> Range<usize> {
+        self.hosted.start.saturating_mul(self.batch)..self.hosted.end.saturating_mul(self.batch)
+    }
+
     /// Fails where a number is zero or out of range.
     pub fn check(&self) -> Result<(), DataError> {
-        let Sharding { shard, shards, batch } = *self;
-        if batch == 0 || shards == 0 {
+        let Sharding { hosted, shards, batch } = self;
+        if *batch == 0 || *shards == 0 {
             return Err(DataError::Setting(format!(
                 "{shards} shards of {batch} samples make no batch; both must be at least 1"
             )));
         }
-        if shard >= shards {
-            return Err(DataError::Setting(format!(
-                "shard {shard} does not exist: there are {shards}, counted from 0"
-            )));
+        if hosted.is_empty() {
+            return Err(DataError::Setting(format!("none of {shards} shards is hosted; at least one must be")));
         }
-        if shards.checked_mul(batch).is_none() {
+        if hosted.end > *shards {
+            let last = hosted.end - 1;
+            return Err(DataError::Setting(format!("shard {last} does not exist: there are {shards}, counted from 0")));
+        }
+        if shards.checked_mul(*batch).is_none() {
             return Err(DataError::Setting(format!("a global batch of {shards} x {batch} samples is too large")));
         }
         Ok(())
@@ -84,13 +101,13 @@ pub struct TrainOrder {
 impl TrainOrder {
     /// Our order of `samples` samples in global batches of `global_batch`; at least one must fit.
     pub fn new(seed: u64, samples: usize, global_batch: usize) -> Result<Self, DataError> {
-        Self::with_sampler(Sampler::Shuffle, seed, samples, Sharding { shard: 0, shards: 1, batch: global_batch })
+        Self::with_sampler(Sampler::Shuffle, seed, samples, &Sharding::one(0, 1, global_batch))
     }
 
     /// The order that `sampler` gives `samples` samples; at least one global batch must fit. It is the same for every shard.
-    pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: Sharding) -> Result<Self, DataError> {
+    pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
         sharding.check()?;
-        let Sharding { shards, batch, .. } = sharding;
+        let &Sharding { shards, batch, .. } = sharding;
         let global_batch = sharding.global_batch();
         let entries = match sampler {
             Sampler::Shuffle => samples,
@@ -175,23 +192,22 @@ impl EpochOrder {
         self.indices.chunks_exact(self.global_batch).nth(batch).unwrap_or(&[])
     }
 
-    /// Shard `shard` of `shards` of that batch: its piece of `global_batch / shards` samples.
-    pub fn shard(&self, batch: usize, shard: usize, shards: usize) -> &[usize] {
-        let all = self.global_batch(batch);
-        all.chunks_exact((all.len() / shards.max(1)).max(1)).nth(shard).unwrap_or(&[])
+    /// The part of that batch that belongs to the hosted shards of `sharding`, shard after shard.
+    pub fn hosted(&self, batch: usize, sharding: &Sharding) -> &[usize] {
+        self.global_batch(batch).get(sharding.hosted_samples()).unwrap_or(&[])
     }
 }
 
 /// The order of evaluation: by index, every sample exactly once over all shards. Each shard has the same number of batches;
 /// the last may be short or empty on some.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EvalOrder {
     samples: usize,
     sharding: Sharding,
 }
 
 impl EvalOrder {
-    /// The order of `samples` samples for one shard.
+    /// The order of `samples` samples for the hosted shards.
     pub fn new(samples: usize, sharding: Sharding) -> Result<Self, DataError> {
         sharding.check()?;
         Ok(EvalOrder { samples, sharding })
@@ -202,10 +218,10 @@ impl EvalOrder {
         self.samples.div_ceil(self.sharding.global_batch())
     }
 
-    /// The sample indices of this shard in global batch `batch`; fewer than a full batch, down to none, at the end.
+    /// The sample indices of the hosted shards in global batch `batch`; fewer than a full batch, down to none, at the end.
     pub fn indices(&self, batch: usize) -> Range<usize> {
-        let Sharding { shard, batch: size, .. } = self.sharding;
-        let start = (batch * self.sharding.global_batch() + shard * size).min(self.samples);
-        start..(start + size).min(self.samples)
+        let first = batch * self.sharding.global_batch();
+        let Range { start, end } = self.sharding.hosted_samples();
+        (first + start).min(self.samples)..(first + end).min(self.samples)
     }
 }

@@ -1,6 +1,7 @@
 //! The loader: same batches whatever the threads, errors where they belong, nothing that hangs.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
@@ -43,7 +44,7 @@ impl Dataset for Coded {
     }
 }
 
-const ALONE: Sharding = Sharding { shard: 0, shards: 1, batch: 4 };
+const ALONE: Sharding = Sharding { hosted: 0..1, shards: 1, batch: 4 };
 
 fn train(dataset: Coded, threads: usize, sharding: Sharding) -> TrainLoader {
     let pool = DecodePool::new(threads).unwrap();
@@ -59,7 +60,7 @@ type Content = (Vec<u8>, Vec<i32>, Vec<u64>, usize);
 
 fn content(batch: Result<Batch, DataError>) -> Content {
     let batch = batch.unwrap();
-    (batch.images.clone(), batch.labels.clone(), batch.indices.clone(), batch.valid)
+    (batch.images.to_vec(), batch.labels.clone(), batch.indices.clone(), batch.valid)
 }
 
 #[test]
@@ -84,17 +85,51 @@ fn epochs_differ_and_resume_continues() {
     assert_eq!(loader.epoch(1, 99).count(), 0);
 }
 
-/// Two shards of 2 hold what one shard of 4 holds, augmentation included.
+/// Every way to cut `shards` shards into contiguous ranges: each bit says whether a cut follows a shard.
+fn hostings(shards: usize) -> impl Iterator<Item = Vec<Range<usize>>> {
+    (0..1 << (shards - 1)).map(move |cuts: usize| {
+        let ends = (1..=shards).filter(|&end| end == shards || cuts >> (end - 1) & 1 == 1);
+        ends.scan(0, |start, end| Some(std::mem::replace(start, end)..end)).collect()
+    })
+}
+
+/// Whatever the hosts, their batches one after the other are those of one host with all shards, augmentation included.
 #[test]
-fn shards_are_pieces_of_the_global_batch() {
-    let one: Vec<Content> = train(coded(23), 2, ALONE).epoch(0, 0).map(content).collect();
-    let half = |shard| train(coded(23), 2, Sharding { shard, shards: 2, batch: 2 }).epoch(0, 0).map(content).collect();
-    let (left, right): (Vec<Content>, Vec<Content>) = (half(0), half(1));
-    assert_eq!(left.len(), one.len());
-    for ((left, right), one) in left.into_iter().zip(right).zip(one) {
-        assert_eq!([left.0, right.0].concat(), one.0);
-        assert_eq!([left.1, right.1].concat(), one.1);
-        assert_eq!([left.2, right.2].concat(), one.2);
+fn hosts_together_hold_what_one_host_holds() {
+    let pool = DecodePool::new(2).unwrap();
+    let samplers =
+        [Sampler::Shuffle, Sampler::Distributed { drop_last: false }, Sampler::Distributed { drop_last: true }];
+    let train = |sharding: &Sharding, sampler| -> Vec<Content> {
+        let (data, transform) = (Arc::new(coded(23)), TrainTransform::new(8));
+        let loader = TrainLoader::with_sampler(&pool, data, transform, sharding.clone(), 5, sampler).unwrap();
+        loader.epoch(1, 0).map(content).collect()
+    };
+    let evaluate = |sharding: &Sharding| -> Vec<Content> {
+        let loader = EvalLoader::new(&pool, Arc::new(coded(23)), EvalTransform::new(8), sharding.clone()).unwrap();
+        loader.pass().map(content).collect()
+    };
+    let check = |shards: usize, batches: &dyn Fn(&Sharding) -> Vec<Content>| {
+        let host = |hosted| batches(&Sharding { hosted, shards, batch: 2 });
+        let whole = host(0..shards);
+        for hosting in hostings(shards) {
+            let mut together: Vec<Content> = vec![Default::default(); whole.len()];
+            for hosted in &hosting {
+                let part = host(hosted.clone());
+                assert_eq!(part.len(), whole.len());
+                for (all, (images, labels, indices, valid)) in together.iter_mut().zip(part) {
+                    assert!((0..labels.len()).all(|place| (place < valid) == (labels[place] >= 0)));
+                    all.0.extend(images);
+                    all.1.extend(labels);
+                    all.2.extend(indices);
+                    all.3 += valid;
+                }
+            }
+            assert_eq!(together, whole, "{hosting:?}");
+        }
+    };
+    for shards in 1..6 {
+        samplers.iter().for_each(|&sampler| check(shards, &|sharding| train(sharding, sampler)));
+        check(shards, &evaluate);
     }
 }
 
@@ -103,18 +138,19 @@ fn shards_are_pieces_of_the_global_batch() {
 fn batches_follow_the_sampler() {
     let sampler = Sampler::Distributed { drop_last: false };
     for shard in 0..4 {
-        let sharding = Sharding { shard, shards: 4, batch: 1 };
+        let sharding = Sharding::one(shard, 4, 1);
         let pool = DecodePool::new(2).unwrap();
         let data = Arc::new(coded(3));
+        let order = TrainOrder::with_sampler(sampler, 5, 3, &sharding).unwrap().epoch(2);
+        let expected = [order.hosted(0, &sharding)[0] as u64];
         let loader = TrainLoader::with_sampler(&pool, data, TrainTransform::new(8), sharding, 5, sampler).unwrap();
-        let order = TrainOrder::with_sampler(sampler, 5, 3, sharding).unwrap().epoch(2);
         let batches: Vec<Content> = loader.epoch(2, 0).map(content).collect();
         assert_eq!((batches.len(), loader.batches(), loader.batches_behind(0), loader.dropped()), (1, 1, 1, 0));
-        assert_eq!(batches[0].2, [order.shard(0, shard, 4)[0] as u64]);
+        assert_eq!(batches[0].2, expected);
         assert_eq!((loader.epoch(2, 4).count(), loader.batches_behind(4)), (0, 0));
     }
     let whole = |shard, shards, batch| {
-        let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding { shard, shards, batch });
+        let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(shard, shards, batch));
         TrainLoader::with_sampler(&pool, Arc::new(coded(11)), TrainTransform::new(8), sharding, 5, sampler).unwrap()
     };
     let index = |batch: Content| batch.2;
@@ -130,7 +166,7 @@ fn batches_follow_the_sampler() {
 fn evaluation_marks_missing_samples() {
     let check = |samples, shards, expected: &[&[usize]]| {
         for (shard, expected) in expected.iter().enumerate() {
-            let loader = eval(coded(samples), 2, Sharding { shard, shards, batch: 4 });
+            let loader = eval(coded(samples), 2, Sharding::one(shard, shards, 4));
             let batches: Vec<Content> = loader.pass().map(content).collect();
             assert_eq!(batches.iter().map(|batch| batch.3).collect::<Vec<_>>(), *expected);
             for (images, labels, indices, valid) in batches {
@@ -224,7 +260,7 @@ fn settings_out_of_range() {
         let error = TrainLoader::new(&pool, Arc::new(coded(7)), transform, sharding, 0).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    let two = Sharding { shard: 0, shards: 2, batch: 4 };
+    let two = Sharding::one(0, 2, 4);
     let with = |crop| TrainTransform { crop, ..TrainTransform::new(8) };
     check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");

@@ -25,14 +25,22 @@ fn too_few_samples() {
 
 #[test]
 fn sharding_limits() {
-    let check = |shard, shards, batch, good| {
-        assert_eq!(Sharding { shard, shards, batch }.check().is_ok(), good, "{shard} {shards} {batch}");
+    let check = |hosted, shards, batch, expected: Result<usize, &str>| {
+        let sharding = Sharding { hosted, shards, batch };
+        match (sharding.check(), expected) {
+            (Ok(()), Ok(expected)) => assert_eq!(sharding.hosted_batch(), expected),
+            (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected),
+            (other, expected) => panic!("{other:?} instead of {expected:?}"),
+        }
     };
-    check(0, 1, 1, true);
-    check(1, 1, 1, false);
-    check(0, 0, 1, false);
-    check(0, 1, 0, false);
-    check(0, usize::MAX, 2, false);
+    check(0..1, 1, 1, Ok(1));
+    check(1..4, 4, 3, Ok(9));
+    check(1..2, 1, 1, Err("shard 1 does not exist: there are 1, counted from 0"));
+    check(2..5, 4, 1, Err("shard 4 does not exist: there are 4, counted from 0"));
+    check(2..2, 4, 1, Err("none of 4 shards is hosted; at least one must be"));
+    check(0..1, 0, 1, Err("0 shards of 1 samples make no batch; both must be at least 1"));
+    check(0..1, 1, 0, Err("1 shards of 0 samples make no batch; both must be at least 1"));
+    check(0..1, usize::MAX, 2, Err("a global batch of 18446744073709551615 x 2 samples is too large"));
 }
 
 /// What PyTorch's sampler gives each rank, in batches (`fixtures/orders.py`).
@@ -45,11 +53,13 @@ fn the_distributed_sampler_is_pytorch_s() {
         let [samples, shards, batch, seed, epoch] =
             ["samples", "shards", "batch", "seed", "epoch"].map(|key| case[key].as_u64().unwrap() as usize);
         let sampler = Sampler::Distributed { drop_last: case["drop_last"].as_bool().unwrap() };
-        let sharding = Sharding { shard: 0, shards, batch };
-        let order = TrainOrder::with_sampler(sampler, seed as u64, samples, sharding).unwrap();
+        let sharding = Sharding::one(0, shards, batch);
+        let order = TrainOrder::with_sampler(sampler, seed as u64, samples, &sharding).unwrap();
         let epoch = order.epoch(epoch as u64);
         let ours: Vec<Vec<&[usize]>> = (0..shards)
-            .map(|shard| (0..order.batches()).map(|step| epoch.shard(step, shard, shards)).collect())
+            .map(|shard| {
+                (0..order.batches()).map(|step| epoch.hosted(step, &Sharding::one(shard, shards, batch))).collect()
+            })
             .collect();
         assert_eq!(serde_json::json!(ours), case["batches"], "{case}");
         assert_eq!((epoch.batches(), order.batches_behind(0)), (order.batches(), order.batches()));
@@ -59,8 +69,8 @@ fn the_distributed_sampler_is_pytorch_s() {
 #[test]
 fn limits_of_the_distributed_sampler() {
     let check = |drop_last, samples, shards, batch, expected: Result<(usize, usize), &str>| {
-        let sharding = Sharding { shard: 0, shards, batch };
-        let order = TrainOrder::with_sampler(Sampler::Distributed { drop_last }, 0, samples, sharding);
+        let sharding = Sharding::one(0, shards, batch);
+        let order = TrainOrder::with_sampler(Sampler::Distributed { drop_last }, 0, samples, &sharding);
         match (order, expected) {
             (Ok(order), Ok(expected)) => assert_eq!((order.batches(), order.dropped()), expected),
             (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
@@ -91,7 +101,7 @@ proptest! {
         drop_last: bool,
     ) {
         let sampler = Sampler::Distributed { drop_last };
-        let order = |shards, batch| TrainOrder::with_sampler(sampler, 9, samples, Sharding { shard: 0, shards, batch });
+        let order = |shards, batch| TrainOrder::with_sampler(sampler, 9, samples, &Sharding::one(0, shards, batch));
         let mut entries: Vec<usize> = { let all = order(1, 1).unwrap().epoch(2); (0..samples).map(|step| all.global_batch(step)[0]).collect() };
         let Ok(order) = order(shards, batch) else { return Ok(()) };
         match drop_last {
@@ -106,7 +116,7 @@ proptest! {
         for shard in 0..shards {
             let theirs: Vec<usize> = rest[shard.min(rest.len())..].iter().step_by(shards).copied().collect();
             for step in 0..epoch.batches() {
-                prop_assert_eq!(epoch.shard(step, shard, shards), &theirs[step * batch..][..batch]);
+                prop_assert_eq!(epoch.hosted(step, &Sharding::one(shard, shards, batch)), &theirs[step * batch..][..batch]);
             }
         }
     }
@@ -120,7 +130,8 @@ proptest! {
         let epoch = order.epoch(epoch);
         let mut seen = vec![0; samples];
         for step in 0..order.batches() {
-            let pieces: Vec<usize> = (0..shards).flat_map(|shard| epoch.shard(step, shard, shards).to_vec()).collect();
+            let piece = |shard| epoch.hosted(step, &Sharding::one(shard, shards, batch)).to_vec();
+            let pieces: Vec<usize> = (0..shards).flat_map(piece).collect();
             prop_assert_eq!(&pieces, epoch.global_batch(step));
             prop_assert_eq!(pieces.len(), global);
             pieces.iter().for_each(|&index| seen[index] += 1);
@@ -150,7 +161,7 @@ proptest! {
         let mut seen = vec![0; samples];
         let mut counts = Vec::new();
         for shard in 0..shards {
-            let order = EvalOrder::new(samples, Sharding { shard, shards, batch }).unwrap();
+            let order = EvalOrder::new(samples, Sharding::one(shard, shards, batch)).unwrap();
             counts.push(order.batches());
             (0..order.batches()).flat_map(|step| order.indices(step)).for_each(|index| seen[index] += 1);
         }

@@ -42,7 +42,7 @@ fn the_same_bytes_everywhere() {
 
 /// Pixels (centred around zero) and labels of `folder` at 32×32.
 fn pixels(folder: Folder) -> (Vec<Vec<f32>>, Vec<usize>) {
-    let sharding = Sharding { shard: 0, shards: 1, batch: 100 };
+    let sharding = Sharding::one(0, 1, 100);
     let pool = DecodePool::new(2).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(folder), EvalTransform { size: 32, resize: 32 }, sharding).unwrap();
     let batches: Vec<Batch> = loader.pass().collect::<Result<_, DataError>>().unwrap();

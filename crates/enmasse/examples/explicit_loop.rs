@@ -54,9 +54,10 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
     let model = enmasse::models::find(&config.model)?;
 
     // One shard: this process is the whole world.
-    let sharding = Sharding { shard: 0, shards: 1, batch: config.batch_per_rank(1) };
+    let sharding = Sharding::one(0, 1, config.batch_per_rank(1));
     let pool = DecodePool::new(2)?;
-    let train_loader = TrainLoader::new(&pool, data.train.clone(), preparation.train.clone(), sharding, config.seed)?;
+    let train_loader =
+        TrainLoader::new(&pool, data.train.clone(), preparation.train.clone(), sharding.clone(), config.seed)?;
     let test_loader = EvalLoader::new(&pool, data.validation.clone(), preparation.evaluation.clone(), sharding)?;
 
     let device = Cpu::new(CpuOptions::default())?;

@@ -29,9 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// One rank: a replica of the model, its share of each batch, and its part in the sums.
 fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error>> {
     let config = TrainConfig { model: "lenet".to_owned(), size: Some(32), batch: Some(8), ..TrainConfig::default() };
-    let sharding = Sharding { shard: group.rank(), shards: group.world_size(), batch: 8 };
+    let sharding = Sharding::one(group.rank(), group.world_size(), 8);
     let pool = DecodePool::new(1)?;
-    let train = TrainLoader::new(&pool, data.train.clone(), TrainTransform::new(32), sharding, config.seed)?;
+    let train = TrainLoader::new(&pool, data.train.clone(), TrainTransform::new(32), sharding.clone(), config.seed)?;
     let validation = EvalLoader::new(&pool, data.validation.clone(), EvalTransform::new(32), sharding)?;
 
     // A plan for one shard has no collectives; the same seed gives every replica the same weights.

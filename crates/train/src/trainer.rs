@@ -216,7 +216,7 @@ struct EvaluationInput {
 
 impl EvaluationInput {
     fn loader(&self, pictures: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
-        Ok(EvalLoader::new(&self.pool, pictures.clone(), self.transform.clone(), self.sharding)?)
+        Ok(EvalLoader::new(&self.pool, pictures.clone(), self.transform.clone(), self.sharding.clone())?)
     }
 }
 
@@ -244,12 +244,14 @@ impl Session {
     fn prepare(trainer: &Trainer, model: &ModelFn, data: &TrainingData) -> Result<Self, TrainError> {
         let (config, group) = (&trainer.config, trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
-        let sharding = Sharding { shard: rank, shards: world_size, batch: config.batch_per_rank(world_size) };
+        let sharding = Sharding::one(rank, world_size, config.batch_per_rank(world_size));
         let pool = DecodePool::new(trainer.loader_threads)?;
         let preparation = Preparation::new(config, data.kind);
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler());
-        let train = TrainLoader::with_sampler(&pool, data.train.clone(), transform, sharding, config.seed, sampler)?;
-        let evaluation = EvaluationInput { pool, transform: preparation.evaluation.clone(), sharding };
+        let (pictures, seed) = (data.train.clone(), config.seed);
+        let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?;
+        let evaluation =
+            EvaluationInput { pool, transform: preparation.evaluation.clone(), sharding: sharding.clone() };
         let validation = evaluation.loader(&data.validation)?;
 
         let mut plans = compile_plans(config, &preparation, model, data.classes.len(), world_size)?;

@@ -85,7 +85,7 @@ fn a_run_learns_and_leaves_its_files() {
 
     let classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder)).unwrap();
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
-    let sharding = Sharding { shard: 0, shards: 1, batch: 5 };
+    let sharding = Sharding::one(0, 1, 5);
     let pool = DecodePool::new(1).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();
     let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut Quiet).unwrap();
@@ -189,7 +189,7 @@ fn the_engine_gives_the_trainers_bits() {
     let plans = compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &net, 3, 1).unwrap();
     let mut program = cpu(2).compile(plans, None).unwrap();
     initialize(program.as_mut(), config.seed).unwrap();
-    let sharding = Sharding { shard: 0, shards: 1, batch: 8 };
+    let sharding = Sharding::one(0, 1, 8);
     let pool = DecodePool::new(1).unwrap();
     let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), TrainTransform::new(8), sharding, config.seed).unwrap();
     let mut engine = Engine::new(program, 0);

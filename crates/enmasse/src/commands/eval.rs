@@ -137,7 +137,7 @@ impl Task {
         let Task { weights, data, config } = self;
         let batch = config.batch_per_rank(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
-        let sharding = Sharding { shard, shards: rank.world_size(), batch };
+        let sharding = Sharding::one(shard, rank.world_size(), batch);
         let pool = DecodePool::new(rank.loader_threads(config)).map_err(Failure::error)?;
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
