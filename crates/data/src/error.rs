@@ -54,6 +54,14 @@ pub enum DataError {
         /// Samples per shard.
         batch: usize,
     },
+    /// No memory for the pictures of a batch.
+    #[error("cannot allocate {bytes} bytes for the pictures of a batch: {}; lower the batch size", describe(.source))]
+    Memory {
+        /// Size of the buffer.
+        bytes: usize,
+        /// The answer of the system or the device's driver.
+        source: io::Error,
+    },
     /// A setting that cannot work.
     #[error("{0}")]
     Setting(String),

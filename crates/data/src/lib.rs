@@ -31,6 +31,7 @@
 //! # Ok::<(), DataError>(())
 //! ```
 
+mod batch;
 mod cifar;
 mod dataset;
 pub mod decode;
@@ -49,11 +50,12 @@ pub mod shapes;
 mod split;
 mod transform;
 
+pub use batch::Batch;
 pub use dataset::{Dataset, Picture};
 pub use error::DataError;
 pub use folder::Folder;
 pub use kind::{DataKind, Normalization};
-pub use loader::{Batch, Batches, EvalLoader, TrainLoader};
+pub use loader::{Batches, EvalLoader, TrainLoader};
 pub use open::{OpenData, OpenOptions, holds_known_set, open};
 pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
 pub use pool::DecodePool;

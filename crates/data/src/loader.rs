@@ -6,42 +6,18 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::pool::{Job, Scratch, lock};
+use enmasse_tensor::{HostMemory, SystemMemory};
+
+use crate::batch::{Pending, Recycler};
+use crate::pool::{Job, Scratch};
 use crate::{
-    DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder, TrainTransform,
+    Batch, DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder,
+    TrainTransform,
 };
-
-/// The hosted shards' pieces of a global batch, shard after shard. Dropping it gives its memory back to the loader.
-#[derive(Debug)]
-pub struct Batch {
-    /// Pictures, `[hosted batch, size, size, 3]`; zero where there is no sample.
-    pub images: Vec<u8>,
-    /// Classes, `[hosted batch]`; -1 where there is no sample.
-    pub labels: Vec<i32>,
-    /// Sample indices, `[hosted batch]`; `u64::MAX` where there is no sample.
-    pub indices: Vec<u64>,
-    /// Number of samples. They come first, also over several shards: only the end of an evaluation's last global batch has none.
-    pub valid: usize,
-    home: Arc<Recycler>,
-}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        let buffers = Buffers {
-            images: std::mem::take(&mut self.images),
-            labels: std::mem::take(&mut self.labels),
-            indices: std::mem::take(&mut self.indices),
-        };
-        let mut spare = lock(&self.home.spare);
-        if spare.len() < self.home.most {
-            spare.push(buffers);
-        }
-    }
-}
 
 /// Training batches of the hosted shards: shuffled and augmented.
 pub struct TrainLoader {
@@ -78,6 +54,12 @@ impl TrainLoader {
         let order = TrainOrder::with_sampler(sampler, seed, dataset.len(), &sharding)?;
         let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size);
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
+    }
+
+    /// The same with its batches in buffers from `memory`, which the device reads.
+    pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
+        self.core.set_memory(memory);
+        self
     }
 
     /// Batches per epoch, the same for every shard.
@@ -132,6 +114,12 @@ impl EvalLoader {
         Ok(EvalLoader { order, transform: Arc::new(transform), core })
     }
 
+    /// The same with its batches in buffers from `memory`, which the device reads.
+    pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
+        self.core.set_memory(memory);
+        self
+    }
+
     /// Batches per pass, the same for every shard; the last may hold few samples or none.
     pub fn batches(&self) -> usize {
         self.order.batches()
@@ -149,22 +137,29 @@ struct Core {
     pool: DecodePool,
     dataset: Arc<dyn Dataset>,
     batch: usize,
-    size: usize,
+    /// Bytes of a picture.
+    picture: usize,
     /// Batches in the making.
     ahead: usize,
     recycler: Arc<Recycler>,
 }
 
 impl Core {
+    /// For batches of `batch` pictures of `size` × `size`.
     fn new(pool: &DecodePool, dataset: Arc<dyn Dataset>, batch: usize, size: usize) -> Self {
         // Enough tasks that no thread idles while the last pictures of a batch are finished, and one batch of slack.
         let ahead = 1 + (2 * pool.threads()).div_ceil(batch).max(1);
-        let recycler = Arc::new(Recycler { spare: Mutex::default(), most: ahead + 2 });
-        Core { pool: pool.clone(), dataset, batch, size, ahead, recycler }
+        let picture = size * size * 3;
+        let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, picture, ahead + 2));
+        Core { pool: pool.clone(), dataset, batch, picture, ahead, recycler }
+    }
+
+    fn set_memory(&mut self, memory: Arc<dyn HostMemory>) {
+        self.recycler = Arc::new(Recycler::new(memory, self.batch, self.picture, self.ahead + 2));
     }
 
     fn start(&self, samples: Samples, end: usize) -> Batches {
-        let source = Source { samples, dataset: self.dataset.clone(), batch: self.batch, size: self.size };
+        let source = Source { samples, dataset: self.dataset.clone(), picture: self.picture };
         let mut batches = Batches {
             pool: self.pool.clone(),
             source: Arc::new(source),
@@ -188,7 +183,8 @@ pub struct Batches {
     source: Arc<Source>,
     recycler: Arc<Recycler>,
     cancelled: Arc<AtomicBool>,
-    under_way: VecDeque<Arc<Pending>>,
+    /// A batch for which there was no memory is its error.
+    under_way: VecDeque<Result<Arc<Pending>, DataError>>,
     next: usize,
     end: usize,
     waited: Duration,
@@ -206,8 +202,11 @@ impl Batches {
         }
         let indices = self.source.samples.indices(self.next);
         self.next += 1;
-        let pending = Arc::new(Pending::new(&indices, &self.source, &self.recycler));
-        self.under_way.push_back(pending.clone());
+        let pending = match Pending::new(&indices, &self.recycler) {
+            Ok(pending) => Arc::new(pending),
+            Err(error) => return self.under_way.push_back(Err(error)),
+        };
+        self.under_way.push_back(Ok(pending.clone()));
         let (source, tasks) = (self.source.clone(), indices.len());
         let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
             let result = source.make(indices[task], scratch);
@@ -224,7 +223,7 @@ impl Iterator for Batches {
         let pending = self.under_way.pop_front()?;
         self.submit_next();
         let began = Instant::now();
-        let result = pending.wait(&self.recycler);
+        let result = pending.and_then(|pending| pending.wait());
         self.waited += began.elapsed();
         if result.is_err() {
             self.cancelled.store(true, Ordering::Relaxed);
@@ -264,8 +263,8 @@ impl Samples {
 struct Source {
     samples: Samples,
     dataset: Arc<dyn Dataset>,
-    batch: usize,
-    size: usize,
+    /// Bytes of a picture.
+    picture: usize,
 }
 
 impl Source {
@@ -283,7 +282,7 @@ impl Source {
         if picture.pixels().is_empty() {
             return Err(DataError::picture(self.dataset.name(index), "the picture has no pixels"));
         }
-        pixels.resize(self.size * self.size * 3, 0);
+        pixels.resize(self.picture, 0);
         match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => {
                 let crop = transform.draw_crop(*seed, *epoch, index as u64, picture.width(), picture.height());
@@ -301,83 +300,4 @@ impl Source {
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied());
     text.and_then(|text| text.lines().next()).unwrap_or("no message").to_owned()
-}
-
-#[derive(Default)]
-struct Buffers {
-    images: Vec<u8>,
-    labels: Vec<i32>,
-    indices: Vec<u64>,
-}
-
-/// Memory of batches that were dropped, for those to come.
-#[derive(Debug)]
-struct Recycler {
-    spare: Mutex<Vec<Buffers>>,
-    most: usize,
-}
-
-impl std::fmt::Debug for Buffers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.images.len())
-    }
-}
-
-/// A batch in the making.
-struct Pending {
-    state: Mutex<State>,
-    done: Condvar,
-    valid: usize,
-}
-
-struct State {
-    buffers: Buffers,
-    unfinished: usize,
-    /// The error of the earliest sample that has one.
-    failed: Option<(usize, DataError)>,
-}
-
-impl Pending {
-    fn new(indices: &[usize], source: &Source, recycler: &Recycler) -> Self {
-        let mut buffers = lock(&recycler.spare).pop().unwrap_or_default();
-        let (valid, picture) = (indices.len(), source.size * source.size * 3);
-        buffers.images.resize(source.batch * picture, 0);
-        buffers.images[valid * picture..].fill(0);
-        buffers.labels.clear();
-        buffers.labels.resize(source.batch, -1);
-        buffers.indices.clear();
-        buffers.indices.extend(indices.iter().map(|&index| index as u64));
-        buffers.indices.resize(source.batch, u64::MAX);
-        let state = State { buffers, unfinished: valid, failed: None };
-        Pending { state: Mutex::new(state), done: Condvar::new(), valid }
-    }
-
-    fn finish(&self, task: usize, result: Result<i32, DataError>, pixels: &[u8]) {
-        let mut state = lock(&self.state);
-        match result {
-            Ok(label) => {
-                // Copying under the lock takes microseconds; decoding, outside it, milliseconds.
-                state.buffers.images[task * pixels.len()..][..pixels.len()].copy_from_slice(pixels);
-                state.buffers.labels[task] = label;
-            }
-            Err(error) if state.failed.as_ref().is_none_or(|&(earlier, _)| task < earlier) => {
-                state.failed = Some((task, error));
-            }
-            Err(_) => {}
-        }
-        state.unfinished -= 1;
-        if state.unfinished == 0 {
-            self.done.notify_all();
-        }
-    }
-
-    fn wait(&self, home: &Arc<Recycler>) -> Result<Batch, DataError> {
-        let waiting = self.done.wait_while(lock(&self.state), |state| state.unfinished > 0);
-        let mut state = waiting.unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, error)) = state.failed.take() {
-            return Err(error);
-        }
-        let Buffers { images, labels, indices } = std::mem::take(&mut state.buffers);
-        Ok(Batch { images, labels, indices, valid: self.valid, home: home.clone() })
-    }
 }

@@ -1,6 +1,7 @@
 //! The loader: same batches whatever the threads, errors where they belong, nothing that hangs.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,6 +12,7 @@ use enmasse_data::{
     Batch, Crop, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sampler, Sharding, TrainLoader,
     TrainOrder, TrainTransform,
 };
+use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
 /// Pictures whose pixels tell their index; some may be faulty.
 struct Coded {
@@ -182,6 +184,52 @@ fn evaluation_marks_missing_samples() {
     check(10, 2, &[&[4, 2], &[4, 0]]);
     check(1, 3, &[&[1], &[0], &[0]]);
     check(0, 2, &[&[], &[]]);
+}
+
+/// Memory that counts its buffers and refuses the last ones.
+struct Scarce {
+    left: AtomicUsize,
+    system: SystemMemory,
+}
+
+impl HostMemory for Scarce {
+    fn allocate(&self, bytes: usize) -> io::Result<HostBuffer> {
+        let took = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        took.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        self.system.allocate(bytes)
+    }
+}
+
+/// Batches lie in the memory that the loader is given: a few buffers, used again; one that is refused is an error.
+#[test]
+fn batches_lie_in_the_given_memory() {
+    let check = |buffers, kept: usize, expected: Result<usize, &str>| {
+        let memory = Arc::new(Scarce { left: AtomicUsize::new(buffers), system: SystemMemory });
+        let loader = eval(coded(40), 1, ALONE).in_memory(memory.clone());
+        let mut held = VecDeque::new();
+        let passes = (0..3).flat_map(|_| loader.pass()).map(|batch| {
+            held.push_back(batch?);
+            held.truncate(kept);
+            Ok(1)
+        });
+        match (passes.sum::<Result<usize, DataError>>(), expected) {
+            (Ok(batches), Ok(left)) => assert_eq!((batches, memory.left.load(Ordering::Relaxed)), (30, left)),
+            (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected),
+            (other, expected) => panic!("{other:?} instead of {expected:?}"),
+        }
+    };
+    check(9, 0, Ok(6));
+    check(9, 2, Ok(4));
+    check(1, 0, Err("cannot allocate 768 bytes for the pictures of a batch: out of memory; lower the batch size"));
+}
+
+#[test]
+fn a_batch_may_keep_its_pictures() {
+    let loader = eval(coded(16), 1, ALONE);
+    for batch in loader.pass().chain(loader.pass()) {
+        let mut batch = batch.unwrap();
+        assert_eq!(std::mem::take(&mut batch.images).len(), 768);
+    }
 }
 
 #[test]

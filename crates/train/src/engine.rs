@@ -70,7 +70,8 @@ impl Engine {
 
     /// Images to logits. The epoch keys dropout.
     pub fn forward(&mut self, batch: &Batch, epoch: u64) -> Result<(), TrainError> {
-        self.images.clone_from(&batch.images);
+        self.images.clear();
+        self.images.extend_from_slice(&batch.images);
         self.labels.clone_from(&batch.labels);
         self.sample_indices.clone_from(&batch.indices);
         self.epoch = epoch;

@@ -1,0 +1,149 @@
+//! One batch: its memory, its making by many threads, and its way back to the loader.
+//!
+//! The device reads the very buffer that pictures are put into, so a [`HostMemory`] makes it. Memory of batches that were
+//! dropped serves those to come: a driver may take long to give more.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use enmasse_tensor::{HostBuffer, HostMemory};
+
+use crate::DataError;
+use crate::pool::lock;
+
+/// The hosted shards' pieces of a global batch, shard after shard. Dropping it gives its memory back to the loader.
+#[derive(Debug)]
+pub struct Batch {
+    /// Pictures, `[hosted batch, size, size, 3]`; zero where there is no sample.
+    pub images: HostBuffer,
+    /// Classes, `[hosted batch]`; -1 where there is no sample.
+    pub labels: Vec<i32>,
+    /// Sample indices, `[hosted batch]`; `u64::MAX` where there is no sample.
+    pub indices: Vec<u64>,
+    /// Number of samples. They come first, also over several shards: only the end of an evaluation's last global batch has none.
+    pub valid: usize,
+    home: Arc<Recycler>,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let buffers = Buffers {
+            images: std::mem::take(&mut self.images),
+            labels: std::mem::take(&mut self.labels),
+            indices: std::mem::take(&mut self.indices),
+        };
+        let mut spare = lock(&self.home.spare);
+        // Its fields are public: an owner may have kept the pictures.
+        if spare.len() < self.home.most && buffers.images.len() == self.home.bytes() {
+            spare.push(buffers);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Buffers {
+    images: HostBuffer,
+    labels: Vec<i32>,
+    indices: Vec<u64>,
+}
+
+/// Memory of batches that were dropped, for those to come.
+pub(crate) struct Recycler {
+    memory: Arc<dyn HostMemory>,
+    /// Samples of a batch.
+    batch: usize,
+    /// Bytes of a picture.
+    picture: usize,
+    spare: Mutex<Vec<Buffers>>,
+    most: usize,
+}
+
+impl Recycler {
+    /// For batches of `batch` pictures of `picture` bytes each. It keeps the memory of at most `most` of them.
+    pub fn new(memory: Arc<dyn HostMemory>, batch: usize, picture: usize, most: usize) -> Self {
+        Recycler { memory, batch, picture, spare: Mutex::default(), most }
+    }
+
+    /// Bytes of a batch's pictures.
+    fn bytes(&self) -> usize {
+        self.batch.saturating_mul(self.picture)
+    }
+
+    /// Memory for one batch, whatever it held before.
+    fn buffers(&self) -> Result<Buffers, DataError> {
+        if let Some(buffers) = lock(&self.spare).pop() {
+            return Ok(buffers);
+        }
+        let bytes = self.bytes();
+        let images = self.memory.allocate(bytes).map_err(|source| DataError::Memory { bytes, source })?;
+        Ok(Buffers { images, labels: Vec::new(), indices: Vec::new() })
+    }
+}
+
+impl fmt::Debug for Recycler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} spare batches of {} pictures of {} bytes", lock(&self.spare).len(), self.batch, self.picture)
+    }
+}
+
+/// A batch in the making.
+pub(crate) struct Pending {
+    state: Mutex<State>,
+    done: Condvar,
+    valid: usize,
+    home: Arc<Recycler>,
+}
+
+struct State {
+    buffers: Buffers,
+    unfinished: usize,
+    /// The error of the earliest sample that has one.
+    failed: Option<(usize, DataError)>,
+}
+
+impl Pending {
+    /// A batch of the samples `indices`, none of which is made yet. Fails where there is no memory for it.
+    pub fn new(indices: &[usize], home: &Arc<Recycler>) -> Result<Self, DataError> {
+        let mut buffers = home.buffers()?;
+        let valid = indices.len();
+        buffers.images[valid * home.picture..].fill(0);
+        buffers.labels.clear();
+        buffers.labels.resize(home.batch, -1);
+        buffers.indices.clear();
+        buffers.indices.extend(indices.iter().map(|&index| index as u64));
+        buffers.indices.resize(home.batch, u64::MAX);
+        let state = State { buffers, unfinished: valid, failed: None };
+        Ok(Pending { state: Mutex::new(state), done: Condvar::new(), valid, home: home.clone() })
+    }
+
+    /// Puts the picture and the label of sample number `task` where they belong.
+    pub fn finish(&self, task: usize, result: Result<i32, DataError>, pixels: &[u8]) {
+        let mut state = lock(&self.state);
+        match result {
+            Ok(label) => {
+                // Copying under the lock takes microseconds; decoding, outside it, milliseconds.
+                state.buffers.images[task * pixels.len()..][..pixels.len()].copy_from_slice(pixels);
+                state.buffers.labels[task] = label;
+            }
+            Err(error) if state.failed.as_ref().is_none_or(|&(earlier, _)| task < earlier) => {
+                state.failed = Some((task, error));
+            }
+            Err(_) => {}
+        }
+        state.unfinished -= 1;
+        if state.unfinished == 0 {
+            self.done.notify_all();
+        }
+    }
+
+    /// The batch, as soon as all its samples are finished; the error of the earliest that failed.
+    pub fn wait(&self) -> Result<Batch, DataError> {
+        let waiting = self.done.wait_while(lock(&self.state), |state| state.unfinished > 0);
+        let mut state = waiting.unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, error)) = state.failed.take() {
+            return Err(error);
+        }
+        let Buffers { images, labels, indices } = std::mem::take(&mut state.buffers);
+        Ok(Batch { images, labels, indices, valid: self.valid, home: self.home.clone() })
+    }
+}
