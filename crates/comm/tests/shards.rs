@@ -18,17 +18,8 @@ struct Case {
     seed: u64,
 }
 
-/// By which operations the ranks add up.
-#[derive(Clone, Copy, Debug)]
-enum How {
-    Blocking,
-    Started,
-    /// Each rank its piece, and then all pieces.
-    InPieces,
-}
-
 /// What a rank gets that works through its shards as the schedule says.
-fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, how: How) -> Vec<T> {
+fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, is_started: bool) -> Vec<T> {
     let Case { shards, ranks, len, gap, seed } = case;
     let (map, stride) = (ShardMap::new(shards, ranks).unwrap(), len + gap);
     let mut slots = vec![T::default(); map.slots(group.rank()) * stride];
@@ -42,20 +33,11 @@ fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, how: How) -
             }
         }
     }
-    let start = slots.as_mut_ptr();
-    match how {
-        How::Blocking => group.all_reduce_shards(&mut slots, len, stride, shards).unwrap(),
+    if is_started {
         // SAFETY: the slots stay untouched until the handle has been waited for.
-        How::Started => unsafe { group.all_reduce_shards_start(start, len, stride, shards) }.wait().unwrap(),
-        How::InPieces => {
-            // SAFETY: as above.
-            unsafe { group.reduce_scatter_shards_start(start, len, stride, shards) }.wait().unwrap();
-            let own = group.piece::<T>(group.rank(), len);
-            slots[..own.start].fill(T::default());
-            slots[own.end..].fill(T::default());
-            // SAFETY: as above.
-            unsafe { group.all_gather_pieces_start(start, len) }.wait().unwrap();
-        }
+        unsafe { group.all_reduce_shards_start(slots.as_mut_ptr(), len, stride, shards) }.wait().unwrap();
+    } else {
+        group.all_reduce_shards(&mut slots, len, stride, shards).unwrap();
     }
     slots.truncate(len);
     slots
@@ -67,7 +49,7 @@ fn check<T: Element>(case: Case, transport: &'static str, element: fn(f64) -> T,
         .map(|i| bits(tree_fold(shards, &mut |shard| element(value(seed, shard, i)), &mut T::sum).unwrap()))
         .collect();
     let results = run_ranks(kept_groups(ranks, transport), move |group| {
-        [How::Blocking, How::Started, How::InPieces].map(|how| sum(&group, case, element, how))
+        [false, true].map(|is_started| sum(&group, case, element, is_started))
     });
     for (rank, results) in results.into_iter().enumerate() {
         for result in results {

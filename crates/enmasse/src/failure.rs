@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use enmasse_train::{ConfigError, Stop, TrainError};
+use enmasse_wording::one_line;
 
 /// Exit code of a run that was saved and is to be started again: `EX_TEMPFAIL` of sysexits.h.
 pub const REQUEUED: u8 = 75;
@@ -89,11 +90,6 @@ impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Failure::Usage(error.to_string())
     }
-}
-
-/// Messages quote what users, files and other machines wrote: none of it may tear the line or move the cursor.
-pub fn one_line(text: &str) -> String {
-    text.split(char::is_control).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use enmasse_train::utc_time;
+use enmasse_wording::utc_time;
 
 use crate::output::say;
 

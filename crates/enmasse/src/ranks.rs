@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use enmasse_comm::{CauseKind, Group, GroupOptions};
 use enmasse_cpu::{Cores, Cpu, CpuOptions};
+use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
 use crate::attempt::attempt;
 use crate::failure::{Failure, REQUEUED, TERMINATED};
-use crate::failure_record::FailureRecord;
+use crate::failure_record;
 use crate::flight;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
@@ -213,7 +214,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
         return Err(Failure::Told(code));
     }
     if let (Some(folder), Some(record)) = (folder, FailureRecord::of_outcome(&outcome)) {
-        record.keep(folder);
+        failure_record::keep(&record, folder);
     }
     if let Some(story) = story(&outcome) {
         let _ = writeln!(std::io::stderr(), "{story}");

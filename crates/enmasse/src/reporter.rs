@@ -5,10 +5,11 @@ use std::path::Path;
 use enmasse_train::{
     DoneRecord, EpochRecord, Observer, Progress, RunEvent, SETTINGS, Started, StoppedRecord, TrainConfig,
 };
+use enmasse_wording::{counted, grouped, mebibytes, one_line};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::failure::{Failure, one_line};
-use crate::output::{Output, counted, grouped, mebibytes, say};
+use crate::failure::Failure;
+use crate::output::{Output, say};
 use crate::rank_log::RankLog;
 
 /// Tells of a run: facts, a bar on a terminal, a line per epoch, the end. What people see is the first rank's unless others

@@ -44,7 +44,7 @@ pub use plans::{compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;
 pub use process::{peak_rss_bytes, process_age};
-pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, utc_time};
+pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};
 pub use run_log::{DoneRecord, EpochRecord, RunEvent, RunLog, StoppedRecord};
 pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};

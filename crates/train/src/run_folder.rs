@@ -25,6 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_graph::Choices;
 use enmasse_weights::{NamedTensor, pth};
+use enmasse_wording::utc_time;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
@@ -266,20 +267,6 @@ fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, 
         }
     }
     Ok(None)
-}
-
-/// `20260131-235959`, from seconds since 1970. Source: H. Hinnant, "chrono-compatible low-level date algorithms"
-/// (`civil_from_days`), whose years begin in March, so that leap days come last.
-pub fn utc_time(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
 /// A run folder that this process writes to, and no other: the right ends with the value, or with the process, however it

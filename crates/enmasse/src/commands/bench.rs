@@ -14,12 +14,13 @@ use enmasse_tensor::RandomStream;
 use enmasse_train::{
     Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, process_age, tune,
 };
+use enmasse_wording::mebibytes;
 use serde_json::json;
 
 use crate::arguments::{count, settings};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::output::{Output, mebibytes};
+use crate::output::Output;
 use crate::ranks::Rank;
 use crate::without_data::without_data;
 use profile::Profile;

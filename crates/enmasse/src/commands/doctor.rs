@@ -1,41 +1,13 @@
 //! `enmasse doctor [RUN]`: one page about this machine, and about why a run failed, for a bug report.
 
-mod bounded;
-mod cgroup;
-mod data;
-mod disk;
-mod environment;
-mod flights;
-mod gpu;
-mod lists;
-mod log_folder;
-mod memory;
-mod network;
-mod past_run;
-mod processor;
-mod rank_end;
-mod report;
-mod self_test;
-mod story;
-
-use std::fs::read_to_string;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_data::shapes;
-use enmasse_train::utc_time;
+use enmasse_doctor::{SELF_TEST, SelfTestError, examine, play};
 
 use crate::arguments::path;
 use crate::failure::Failure;
-use crate::output::Output;
-use cgroup::Limits;
-use report::{Finding, Report, Section};
-
-use self_test::FLAG as SELF_TEST;
-
-/// Listing a large data set takes a while; longer than this is a fault.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::output::{Output, say};
 
 /// The command line of `enmasse doctor`.
 pub fn command() -> Command {
@@ -55,11 +27,10 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if let Some(part) = matches.get_one::<String>(SELF_TEST) {
-        return self_test::play(part);
+        return self_test(part);
     }
     let path = |name: &str| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
-    let mut report = examine(path("run"), path("data"));
-    report.redact(&environment::secrets(std::env::vars_os()));
+    let report = examine(path("run"), path("data"));
     let mut output = Output::new(matches.get_flag("json"));
     match output.is_json() {
         true => output.json(report.to_json()),
@@ -69,73 +40,17 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if report.has_problems() { Err(Failure::Told(1)) } else { Ok(()) }
 }
 
-/// Looks at everything, at what tells most first.
-fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
-    let limits = Limits::gather();
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut sections: Vec<Section> = run.map(|run| patiently("run", run, past_run::section)).into_iter().collect();
-    sections.extend([
-        processor::section(&limits),
-        memory::section(&limits),
-        gpu::section(),
-        network::section(&host),
-        environment::section(&|name| std::env::var_os(name)),
-        self_test::section(),
-    ]);
-    sections.extend(data.map(|data| patiently("data", data, data::section)));
-    sections.push(disk::section(&places(run)));
-    Report { heading: heading(&host), sections }
-}
-
-/// What `look` finds in a folder that a person has named, whose file server may be slow, or gone.
-fn patiently(title: &'static str, folder: &Path, look: fn(&Path) -> Section) -> Section {
-    let own = folder.to_owned();
-    bounded::within(PATIENCE, move || look(&own)).unwrap_or_else(|| {
-        let text = format!("{}: not read within {} s", folder.display(), PATIENCE.as_secs());
-        Section { title, findings: vec![Finding::problem(title, text, "see whether its file server answers")] }
-    })
-}
-
-/// Program, machine, time.
-fn heading(host: &str) -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let kernel = rustix::system::uname();
-    let release = read_to_string("/etc/os-release").unwrap_or_default();
-    let system = system_name(&release).unwrap_or("Linux of unknown make");
-    format!(
-        "enmasse {} on {host}: {system}, kernel {} {}; {} UTC",
-        env!("CARGO_PKG_VERSION"),
-        kernel.release().to_string_lossy(),
-        kernel.machine().to_string_lossy(),
-        rank_end::clock(&utc_time(now.as_secs()))
-    )
-}
-
-/// `Debian GNU/Linux 12 (bookworm)` out of `/etc/os-release`.
-fn system_name(release: &str) -> Option<&str> {
-    let line = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
-    Some(line.trim_matches(['"', '\''])).filter(|name| !name.is_empty())
-}
-
-/// Where enmasse writes.
-fn places(run: Option<&Path>) -> Vec<(&'static str, PathBuf)> {
-    let runs = run.map_or_else(|| PathBuf::from("runs"), Path::to_owned);
-    let cache = shapes::default_cache().ok();
-    let mut places = vec![("runs", runs), ("temporary", std::env::temp_dir())];
-    places.extend(cache.map(|cache| ("cache", cache)));
-    places
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn systems() {
-        let check = |text: &str, expected: Option<&str>| assert_eq!(system_name(text), expected);
-        check("NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n", Some("Debian GNU/Linux 12 (bookworm)"));
-        check("PRETTY_NAME=Alpine\n", Some("Alpine"));
-        check("PRETTY_NAME=\"\"\n", None);
-        check("", None);
-    }
+/// A part of the test of two ranks, in a process that the doctor has started.
+fn self_test(part: &str) -> Result<(), Failure> {
+    let figures = play(part).map_err(|error| match error {
+        SelfTestError::UnknownPart(_) => Failure::Usage(error.to_string()),
+        SelfTestError::Failed(_) => Failure::error(error),
+        SelfTestError::Ranks(report) => {
+            say(report);
+            Failure::Told(1)
+        }
+    })?;
+    let mut output = Output::new(true);
+    figures.into_iter().for_each(|figures| output.json(figures));
+    output.finish()
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
 use enmasse_train::{EpochPosition, RunPaths, Setting, Source, TrainConfig, TrainingData, compare_levels, evaluate};
+use enmasse_wording::counted;
 use serde_json::json;
 
 use crate::arguments;
@@ -14,7 +15,7 @@ use crate::commands::weights::{self, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
-use crate::output::{Output, counted};
+use crate::output::Output;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, cores};

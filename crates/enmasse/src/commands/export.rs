@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_train::{Checkpoint, RunPaths, is_checkpoint, is_optimizer, load_weights, write_whole};
 use enmasse_weights::{NamedTensor, pth, safetensors};
+use enmasse_wording::{counted, grouped};
 use serde_json::json;
 
 use crate::arguments::{path, source};
 use crate::failure::Failure;
-use crate::output::{Output, counted, grouped};
+use crate::output::Output;
 
 /// What `--to` takes, which is also how the files' names end.
 const FORMATS: [&str; 2] = ["pth", "safetensors"];

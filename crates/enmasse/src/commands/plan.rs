@@ -7,10 +7,11 @@ use enmasse_data::DataKind;
 use enmasse_device::Device;
 use enmasse_graph::{Arena, Choices, Plan, Plans};
 use enmasse_train::{Preparation, compile_plans, tune};
+use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::arguments::{count, settings};
 use crate::failure::Failure;
-use crate::output::{Output, counted, grouped, mebibytes};
+use crate::output::Output;
 use crate::ranks::Rank;
 use crate::settings::cores;
 use crate::without_data::without_data;

@@ -13,6 +13,7 @@ use enmasse_train::{
     Devices, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, TrainConfig, TrainError,
     Trainer, TrainingData, compile_plans, locate_run,
 };
+use enmasse_wording::counted;
 
 use crate::arguments::{data, flag, path};
 use crate::attempt::attempt;
@@ -21,7 +22,7 @@ use crate::failure_record::keep_failure;
 use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::{self, LauncherFlags};
-use crate::output::{Output, counted};
+use crate::output::Output;
 use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter};
@@ -254,7 +255,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         Err(error) => {
             let failure = Failure::from(error);
             reporter.failed(&failure);
-            keep_failure(config.out.as_deref(), rank, &failure);
+            keep_failure(config.out.as_deref(), rank.group.as_ref(), &failure);
             Err(failure)
         }
     }

@@ -254,15 +254,3 @@ fn default_folders_do_not_collide() {
     assert_eq!(locate_for("mlp", false, &start_of("slurm/9", 1)).0, "20251231-235959-mlp-5");
     assert_eq!(locate_run(Some(Path::new("x")), "mlp", true, &Attempt::default()).unwrap(), RunPaths::new("x"));
 }
-
-/// By `date -u -d @SECONDS`.
-#[test]
-fn times() {
-    let check = |seconds, expected| assert_eq!(utc_time(seconds), expected);
-    check(0, "19700101-000000");
-    check(951_782_400, "20000229-000000");
-    check(951_868_799, "20000229-235959");
-    check(951_868_800, "20000301-000000");
-    check(1_767_225_599, "20251231-235959");
-    check(4_107_542_400, "21000301-000000");
-}

@@ -2,12 +2,13 @@
 
 use clap::{ArgMatches, Command};
 use enmasse_cpu::{Peaks, measure_peaks};
+use enmasse_wording::counted;
 use serde_json::{Value, json};
 
 use crate::arguments;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::output::{Output, counted};
+use crate::output::Output;
 use crate::settings::{self, cores};
 
 /// The command line of `enmasse bench peak`.

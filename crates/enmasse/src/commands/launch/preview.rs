@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 
 use enmasse_launch::{Job, plan};
+use enmasse_wording::counted;
 
 use crate::failure::Failure;
-use crate::output::{Output, counted};
+use crate::output::Output;
 
 /// Prints the commands, the variables, or both.
 pub fn print(job: &Job, commands: bool, variables: bool) -> Result<(), Failure> {

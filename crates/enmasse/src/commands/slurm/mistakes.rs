@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use enmasse_slurm::{MOST_SCRIPT_BYTES, check};
+use enmasse_wording::counted;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::output::{Output, counted};
+use crate::output::Output;
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let Some(path) = matches.get_one::<PathBuf>("file") else { return Ok(()) };

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use enmasse_slurm::{JobId, SlurmJob, job_ids, jobs, run_folder};
 use enmasse_train::{RunPaths, TrainConfig};
+use enmasse_wording::{counted, one_line};
 use serde_json::{Value, json};
 
 use super::tools::slurm;
-use crate::failure::{Failure, one_line};
-use crate::output::{Output, counted};
+use crate::failure::Failure;
+use crate::output::Output;
 use crate::reporter::percent;
 
 /// Bytes at the end of a run's log that are read for its last line.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use enmasse_data::{OpenData, OpenOptions, open};
 
-use super::report::{Finding, Section};
-use crate::output::counted;
+use crate::report::{Finding, Section};
+use enmasse_wording::counted;
 
 /// Pictures that are read, evenly over the data set.
 const SAMPLES: usize = 256;
@@ -93,8 +93,8 @@ fn readable(data: &OpenData) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
     use jpeg_encoder::{ColorType, Encoder};
 
     fn folder(counts: &[(&str, usize)]) -> tempfile::TempDir {

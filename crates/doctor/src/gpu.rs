@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::bounded;
-use super::report::{Finding, Section};
-use crate::output::counted;
+use crate::bounded;
+use crate::report::{Finding, Section};
+use enmasse_wording::counted;
 
 /// `nvidia-smi` wakes the driver, which may take seconds; longer than this it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -258,8 +258,8 @@ fn libraries(folders: &[PathBuf]) -> BTreeMap<&'static str, PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
 
     #[test]
     fn versions() {

@@ -1,7 +1,6 @@
 //! A run folder as a patient: what its files tell of how the run ended, and whether it can go on.
 
-use std::fs::{File, read_dir, read_to_string};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::{read_dir, read_to_string};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -9,12 +8,13 @@ use enmasse_train::RunPaths;
 use rustix::fs::{major, minor};
 use serde_json::Value;
 
-use super::log_folder;
-use super::rank_end::{RankEnd, read_log};
-use super::report::{Finding, Section};
-use super::story::Evidence;
 use crate::failure_record::FailureRecord;
-use crate::flight;
+use crate::flight_record;
+use crate::log_folder;
+use crate::rank_end::{RankEnd, read_log};
+use crate::report::{Finding, Section};
+use crate::story::Evidence;
+use crate::tail::tail;
 
 /// The end of a log that is read: the latest attempt lies there.
 const LOG_TAIL: u64 = 1 << 20;
@@ -57,7 +57,7 @@ fn evidence(run: &Path) -> Evidence {
     let record = tail(&FailureRecord::path(run), RECORD).and_then(|text| FailureRecord::parse(&text));
     let resumable = RunPaths::new(run).is_resumable();
     let ends = ends(&run.join("logs"));
-    let read = |rank: usize| Some((rank, flight::parse(&tail(&flight::flight_path(run, rank), RECORD)?)?));
+    let read = |rank: usize| Some((rank, flight_record::parse(&tail(&flight_record::path(run, rank), RECORD)?)?));
     let flights = ends.iter().filter_map(|end| read(end.rank)).collect();
     Evidence { record, ends, flights, writer: writer(&run.join(".lock")), resumable }
 }
@@ -70,16 +70,6 @@ fn ends(logs: &Path) -> Vec<RankEnd> {
     ranks.truncate(MOST_LOGS);
     let read = |rank: usize| read_log(rank, &tail(&logs.join(format!("rank-{rank}.log")), LOG_TAIL)?);
     ranks.into_iter().filter_map(read).collect()
-}
-
-/// The last bytes of a file, as text.
-pub fn tail(path: &Path, most: u64) -> Option<String> {
-    let mut file = File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(most))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The process on this machine that holds the lock of a run folder. The lock itself is left alone, since a run that begins in
@@ -131,6 +121,7 @@ fn progress(metrics: &str, resumable: bool) -> Finding {
 mod tests {
     use super::*;
     use rustix::fs::{FlockOperation, flock};
+    use std::fs::File;
 
     #[test]
     fn holders() {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use enmasse_comm::FlightRecord;
 use serde_json::{Value, json};
 
-use super::report::Finding;
-use super::story::number;
+use crate::rank_end::number;
+use crate::report::Finding;
 
 /// Groups of ranks told of.
 const LISTED: usize = 8;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rustix::fs::{Access, StatVfs, access, statvfs};
 
-use super::bounded::within;
-use super::memory::size;
-use super::report::{Finding, Section};
+use crate::bounded::within;
+use crate::memory::size;
+use crate::report::{Finding, Section};
 
 const MIB: u64 = 1 << 20;
 
@@ -108,8 +108,8 @@ fn file_system(mounts: &str, path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
 
     #[test]
     fn spaces() {

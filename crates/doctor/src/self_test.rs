@@ -3,6 +3,7 @@
 //! The doctor starts a launcher, which starts the ranks; so that whatever happens to them, one process is to be ended, and
 //! the others end with it.
 
+use std::fmt::Display;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,15 +11,34 @@ use enmasse_comm::{CauseKind, Group, Rendezvous, TransportChoice};
 use enmasse_launch::{Job, Outcome, Output, Store};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use thiserror::Error;
 
-use super::bounded::{self, Ended};
-use super::environment::LAUNCHER_VARIABLES;
-use super::report::{Finding, Section};
-use crate::failure::Failure;
-use crate::output::{self, say};
+use crate::bounded::{self, Ended};
+use crate::environment::LAUNCHER_VARIABLES;
+use crate::report::{Finding, Section};
 
 /// The hidden flag by which the program is started for a part of the test.
 pub const FLAG: &str = "self-test";
+
+/// Why a part of the test did not end well.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SelfTestError {
+    /// The test has no such part.
+    #[error("--{FLAG} {0}: is the doctor's own, and no part of its test")]
+    UnknownPart(String),
+    /// The part itself failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The ranks that it started failed; this is what they have said.
+    #[error("{0}")]
+    Ranks(String),
+}
+
+impl SelfTestError {
+    fn failed(error: impl Display) -> Self {
+        SelfTestError::Failed(error.to_string())
+    }
+}
 
 /// One transport takes so long at most.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -100,60 +120,55 @@ fn result(ended: &Ended) -> Result<Times, String> {
     measured().ok_or_else(|| format!("no figures came of it, but {:?}", ended.stdout.trim()))
 }
 
-/// Plays a part of the test; every other word is an error.
-pub fn play(part: &str) -> Result<(), Failure> {
-    let unknown = || Failure::Usage(format!("--{FLAG} {part}: is the doctor's own, and no part of its test"));
+/// Plays a part of the test; every other word is an error. Figures that it gives belong on standard output, in one line.
+pub fn play(part: &str) -> Result<Option<Value>, SelfTestError> {
+    let unknown = || SelfTestError::UnknownPart(part.to_owned());
     let (role, number) = part.split_once('-').ok_or_else(unknown)?;
     let index: usize = number.parse().map_err(|_| unknown())?;
     let (_, transport) = PARTS.get(index).ok_or_else(unknown)?;
     match role {
-        "launch" => launch(number),
+        "launch" => launch(number).map(|()| None),
         "rank" => rank(*transport),
         _ => Err(unknown()),
     }
 }
 
-fn launch(number: &str) -> Result<(), Failure> {
+fn launch(number: &str) -> Result<(), SelfTestError> {
     // Should the doctor be killed, nobody is left who would end this process at its deadline.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::error)?;
-    let program = std::env::current_exe().map_err(Failure::error)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(SelfTestError::failed)?;
+    let program = std::env::current_exe().map_err(SelfTestError::failed)?;
     let arguments = ["doctor".to_owned(), format!("--{FLAG}=rank-{number}")];
     let job = Job::new(program, 2).args(arguments).store(Store::Inherited).output(Output::RankZero);
-    let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
+    let outcome = enmasse_launch::launch(&job).map_err(SelfTestError::failed)?;
     let Some(report) = outcome.report() else { return Ok(()) };
-    match &outcome {
+    Err(SelfTestError::Ranks(match outcome {
         // The rank's own last word says more than how it ended.
-        Outcome::Failed(failure) => say(failure.stderr.last().unwrap_or(&report)),
-        _ => say(report),
-    }
-    Err(Failure::Told(1))
+        Outcome::Failed(mut failure) => failure.stderr.pop().unwrap_or(report),
+        Outcome::Done | Outcome::Interrupted(_) | Outcome::Recalled => report,
+    }))
 }
 
-fn rank(transport: TransportChoice) -> Result<(), Failure> {
+fn rank(transport: TransportChoice) -> Result<Option<Value>, SelfTestError> {
     let began = Instant::now();
-    let mut rendezvous = Rendezvous::from_environment().map_err(Failure::error)?;
+    let mut rendezvous = Rendezvous::from_environment().map_err(SelfTestError::failed)?;
     (rendezvous.transport, rendezvous.join_timeout) = (transport, JOIN_TIMEOUT);
-    let group = rendezvous.join().map_err(Failure::error)?;
+    let group = rendezvous.join().map_err(SelfTestError::failed)?;
     let join = began.elapsed().as_secs_f64();
     let (small, large) = measure(&group)?;
-    if group.is_main() {
-        let mut output = output::Output::new(true);
-        output.json(json!({ "join": join, "small": small, "large": large }));
-        output.finish()?;
-    }
-    group.barrier().map_err(Failure::error)
+    group.barrier().map_err(SelfTestError::failed)?;
+    Ok(group.is_main().then(|| json!({ "join": join, "small": small, "large": large })))
 }
 
 /// Seconds of a small and of a large reduction, the median of several; an error where a sum is not what it must be.
-fn measure(group: &Group) -> Result<(f64, f64), Failure> {
+fn measure(group: &Group) -> Result<(f64, f64), SelfTestError> {
     let ranks = group.world_size();
     let own = |rank: usize, index: usize| ((rank + 1) * (index % 7 + 1)) as f32;
-    let time = |numbers: &mut [f32]| -> Result<f64, Failure> {
+    let time = |numbers: &mut [f32]| -> Result<f64, SelfTestError> {
         let rank = group.rank();
         numbers.iter_mut().enumerate().for_each(|(index, number)| *number = own(rank, index));
-        group.barrier().map_err(Failure::error)?;
+        group.barrier().map_err(SelfTestError::failed)?;
         let began = Instant::now();
-        group.all_reduce(numbers).map_err(Failure::error)?;
+        group.all_reduce(numbers).map_err(SelfTestError::failed)?;
         let seconds = began.elapsed().as_secs_f64();
         // Small whole numbers: their sums are exact.
         let expected = |index: usize| (0..ranks).map(|rank| own(rank, index)).sum::<f32>();
@@ -162,11 +177,11 @@ fn measure(group: &Group) -> Result<(f64, f64), Failure> {
             Some((index, number)) => {
                 let message = format!("the sum of number {index} is {number}, and should be {}", expected(index));
                 group.abort(group.own_cause(CauseKind::Error, message.clone()));
-                Err(Failure::Error(message))
+                Err(SelfTestError::Failed(message))
             }
         }
     };
-    let median = |count: usize, numbers: &mut [f32]| -> Result<f64, Failure> {
+    let median = |count: usize, numbers: &mut [f32]| -> Result<f64, SelfTestError> {
         let mut seconds = (0..count).map(|_| time(numbers)).collect::<Result<Vec<_>, _>>()?;
         seconds.sort_unstable_by(f64::total_cmp);
         Ok(seconds[count / 2])
@@ -200,7 +215,7 @@ mod tests {
     #[test]
     fn sums_are_checked_between_threads_too() {
         let ranks = enmasse_launch::spawn(2, |group| {
-            measure(&group).map_err(|failure| failure.message().to_owned()).map(|(small, large)| small + large)
+            measure(&group).map_err(|error| error.to_string()).map(|(small, large)| small + large)
         });
         assert!(ranks.unwrap().into_iter().all(|seconds| seconds > 0.0));
     }
@@ -208,7 +223,7 @@ mod tests {
     #[test]
     fn other_parts_are_refused() {
         for part in ["", "rank", "rank-2", "launch-x", "play-0"] {
-            assert!(matches!(play(part), Err(Failure::Usage(_))), "{part}");
+            assert!(matches!(play(part), Err(SelfTestError::UnknownPart(_))), "{part}");
         }
     }
 }

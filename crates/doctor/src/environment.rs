@@ -8,8 +8,8 @@ use enmasse_launch::{Interpretation, LaunchedRank};
 use enmasse_train::SETTINGS;
 use serde_json::{Map, Value};
 
-use super::report::{Finding, Section};
-use crate::output::counted;
+use crate::report::{Finding, Section};
+use enmasse_wording::counted;
 
 /// What launchers set, in the order in which they are shown.
 pub const LAUNCHER_VARIABLES: &[&str] = &[
@@ -186,8 +186,8 @@ pub fn secrets(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<Str
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
 
     /// The section of `"RANK=1 WORLD_SIZE=2"`.
     fn of(variables: &str) -> Section {

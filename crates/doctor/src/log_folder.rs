@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use enmasse_launch::python_exception;
 use serde_json::Value;
 
-use super::past_run::tail;
-use super::report::{Finding, Section};
-use crate::failure::one_line;
-use crate::output::counted;
+use crate::report::{Finding, Section};
+use crate::tail::tail;
+use enmasse_wording::counted;
+use enmasse_wording::one_line;
 
 /// An error file is a traceback, and its like.
 const LONGEST: u64 = 1 << 20;
@@ -111,8 +111,8 @@ fn findings(attempt: &Path, ranks: &[RankFiles]) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
     use std::fs::{File, create_dir_all, write};
     use std::time::Duration;
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::failure::one_line;
-use crate::output::counted;
+use enmasse_wording::counted;
+use enmasse_wording::one_line;
 
 /// Lines of the page are broken before this column.
 const WIDTH: usize = 110;
@@ -104,9 +104,9 @@ pub struct Section {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Program, machine and time.
-    pub heading: String,
+    pub(crate) heading: String,
     /// The parts, the most telling first.
-    pub sections: Vec<Section>,
+    pub(crate) sections: Vec<Section>,
 }
 
 impl Report {
@@ -124,7 +124,7 @@ impl Report {
     }
 
     /// Takes out every occurrence of `secrets`, whichever way they came in: a report is made to be published.
-    pub fn redact(&mut self, secrets: &[String]) {
+    pub(crate) fn redact(&mut self, secrets: &[String]) {
         let clean = |text: &mut String| {
             for secret in secrets.iter().filter(|secret| text.contains(secret.as_str())).collect::<Vec<_>>() {
                 *text = text.replace(secret.as_str(), "[secret]");

@@ -4,11 +4,10 @@ use std::fs::read_to_string;
 
 use enmasse_cpu::{Cores, Isa};
 
-use super::cgroup::Limits;
-use super::lists::parse_list;
-use super::report::{Finding, Section};
-use crate::output::counted;
-use crate::settings::cores;
+use crate::cgroup::Limits;
+use crate::lists::parse_list;
+use crate::report::{Finding, Section};
+use enmasse_wording::counted;
 
 /// What a level needs, by the names of `/proc/cpuinfo`.
 const NEEDS: [(Isa, &[&str]); 4] = [
@@ -21,7 +20,8 @@ const NEEDS: [(Isa, &[&str]); 4] = [
 pub fn section(limits: &Limits) -> Section {
     let read = |path: &str| read_to_string(path).unwrap_or_default();
     let info = CpuInfo::parse(&read("/proc/cpuinfo"));
-    let allowed = Cores::available().map_or_else(cores, |cores| cores.count());
+    let used = std::thread::available_parallelism().map_or(1, usize::from);
+    let allowed = Cores::available().map_or(used, |cores| cores.count());
     let online = parse_list(&read("/sys/devices/system/cpu/online")).map(|cores| cores.len());
     let nodes = parse_list(&read("/sys/devices/system/node/online")).map_or(1, |nodes| nodes.len());
     let status = read("/proc/self/status");
@@ -31,7 +31,7 @@ pub fn section(limits: &Limits) -> Section {
         allowed,
         list,
         quota: limits.cores,
-        used: cores(),
+        used,
         nodes,
     };
     let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok());
@@ -182,8 +182,8 @@ fn busy(load: f64, used: usize) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
 
     #[test]
     fn cpuinfo() {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use enmasse_comm::FlightRecord;
-use enmasse_train::utc_time;
+use enmasse_wording::utc_time;
 use signal_hook::low_level::signal_name;
 
-use super::flights;
-use super::rank_end::{End, RankEnd, blamed, clock};
-use super::report::Finding;
 use crate::failure_record::FailureRecord;
-use crate::output::counted;
+use crate::flights;
+use crate::rank_end::{End, RankEnd, blamed, clock, number};
+use crate::report::Finding;
+use enmasse_wording::counted;
 
 /// What a run folder holds about the end of its run.
 #[derive(Debug, Default)]
@@ -246,14 +246,6 @@ impl Evidence {
     }
 }
 
-/// `rank 3`, or `ranks 0 1 2`.
-pub fn number(ranks: &[usize]) -> String {
-    match ranks {
-        [rank] => format!("rank {rank}"),
-        ranks => format!("ranks {}", ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")),
-    }
-}
-
 /// A record as a sentence.
 fn words(record: &FailureRecord) -> String {
     let who = record.rank.map_or("the group".to_owned(), |rank| format!("rank {rank}"));
@@ -306,8 +298,8 @@ fn remedy(kind: &str, signal: Option<i32>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
 
     const BEGAN: &str = "20260131-120000";
 

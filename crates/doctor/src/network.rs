@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs
 use std::path::Path;
 use std::time::Duration;
 
-use super::bounded::within;
-use super::report::{Finding, Section};
+use crate::bounded::within;
+use crate::report::{Finding, Section};
 
 /// A name service that does not answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -205,8 +205,8 @@ fn own_name(host: &str, addresses: Result<Vec<IpAddr>, String>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
 
     const ROUTES: &str = "\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT

@@ -6,9 +6,9 @@ use std::thread::Builder;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::cgroup::Limits;
-use super::report::{Finding, Section};
-use crate::output::counted;
+use crate::cgroup::Limits;
+use crate::report::{Finding, Section};
+use enmasse_wording::counted;
 
 const MIB: u64 = 1 << 20;
 
@@ -115,8 +115,8 @@ pub fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Status;
     use super::*;
+    use crate::report::Status;
 
     #[test]
     fn meminfo() {

@@ -48,6 +48,14 @@ fn dated(line: &str) -> Option<(&str, &str)> {
     (time.len() == "20260131-235959".len() && time.bytes().enumerate().all(is_time)).then_some((time, text))
 }
 
+/// `rank 3`, or `ranks 0 1 2`.
+pub fn number(ranks: &[usize]) -> String {
+    match ranks {
+        [rank] => format!("rank {rank}"),
+        ranks => format!("ranks {}", ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")),
+    }
+}
+
 /// `2026-01-31 23:59:59` for people, out of `20260131-235959`; another text as it is.
 pub fn clock(time: &str) -> String {
     match (time.is_ascii(), time.split_once('-')) {

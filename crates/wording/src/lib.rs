@@ -1,0 +1,82 @@
+//! Numbers, times and foreign text in the words that people read.
+//!
+//! What the program says on a terminal, in logs and on the doctor's page is worded alike by being worded here. Pure functions.
+
+/// A number with its thousands apart: `11,181,642`.
+pub fn grouped(number: impl TryInto<u64>) -> String {
+    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes as MiB: `12.3 MiB`.
+pub fn mebibytes(bytes: usize) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// A noun with its number: `1 rank`, `3 classes`.
+pub fn counted(count: usize, noun: &str) -> String {
+    let plural = match noun {
+        _ if count == 1 => "",
+        noun if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{plural}", grouped(count as u64))
+}
+
+/// Messages quote what users, files and other machines wrote: none of it may tear the line or move the cursor.
+pub fn one_line(text: &str) -> String {
+    text.split(char::is_control).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// `20260131-235959`, from seconds since 1970. Source: H. Hinnant, "chrono-compatible low-level date algorithms"
+/// (`civil_from_days`), whose years begin in March, so that leap days come last.
+pub fn utc_time(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        let check = |number: u64, expected: &str| assert_eq!(grouped(number), expected);
+        check(0, "0");
+        check(999, "999");
+        check(1000, "1,000");
+        check(11_181_642, "11,181,642");
+        assert_eq!(mebibytes(3 << 19), "1.5 MiB");
+        let check = |count, noun, expected: &str| assert_eq!(counted(count, noun), expected);
+        check(1, "rank", "1 rank");
+        check(1, "class", "1 class");
+        check(0, "class", "0 classes");
+        check(1500, "rank", "1,500 ranks");
+    }
+
+    /// By `date -u -d @SECONDS`.
+    #[test]
+    fn times() {
+        let check = |seconds, expected| assert_eq!(utc_time(seconds), expected);
+        check(0, "19700101-000000");
+        check(951_782_400, "20000229-000000");
+        check(951_868_799, "20000229-235959");
+        check(951_868_800, "20000301-000000");
+        check(1_767_225_599, "20251231-235959");
+        check(4_107_542_400, "21000301-000000");
+    }
+}
