@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Guards on the text of the repository: file sizes, module headers, words and paths that must not be in it, fixture sizes."""
+"""Guards on the text of the repository: file sizes, module headers, words and paths that must not be in it, fixture sizes, and
+whether ARCHITECTURE.md names the crates' dependencies as they are."""
 import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONGEST = 700  # lines of a Rust file; most stay under 500
@@ -52,8 +54,33 @@ def problems():
         yield f"fixtures take {fixtures} bytes together; at most {FIXTURES}"
 
 
+def dependencies():
+    """The crates of the workspace, each with those that it is built from; dependencies of tests alone are left out."""
+    for manifest in sorted(ROOT.glob("crates/*/Cargo.toml")):
+        names = tomllib.loads(manifest.read_text()).get("dependencies", {})
+        own = {name.removeprefix("enmasse-") for name in names if name.startswith("enmasse-")}
+        yield manifest.parent.name, own
+
+
+def untruths():
+    """What ARCHITECTURE.md's table and its rows of crates say otherwise than the manifests."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    cells = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|[^|]*\|$", text, re.MULTILINE)
+    table = {crate: set(re.findall(r"\w+", names)) for crate, names in cells}
+    picture = text.split("```")[1]
+    rows = {crate: row for row, line in enumerate(picture.splitlines()) for crate in re.findall(r"\w+", line)}
+    actual = dict(dependencies())
+    for crate in sorted(actual.keys() | table.keys()):
+        expected, said = actual.get(crate, set()), table.get(crate)
+        if said != expected:
+            yield f"ARCHITECTURE.md: {crate} depends on {', '.join(sorted(expected)) or 'no other crate'}, which the table does not say"
+        for other in sorted(expected):
+            if rows.get(crate, -1) >= rows.get(other, -1):
+                yield f"ARCHITECTURE.md: {crate} depends on {other}, which must stand in a lower row of the picture"
+
+
 def main():
-    found = list(problems())
+    found = [*problems(), *untruths()]
     print("\n".join(found) or "guards: nothing found")
     sys.exit(1 if found else 0)
 
