@@ -23,7 +23,7 @@ pub fn backward(
     for index in (0..=loss_node).rev() {
         let node = pass.graph.nodes[index].clone();
         pass.layer.clone_from(&node.layer);
-        pass.differentiate(&node);
+        pass.differentiate(&node)?;
     }
     let (gradients, emitted) = (pass.gradients, pass.emitted);
     graph.nodes.extend(emitted);
@@ -112,12 +112,14 @@ impl Backward<'_> {
         });
     }
 
-    fn differentiate(&mut self, node: &Node) {
+    /// Each operation has a rule here, or refuses the gradient of its result by name.
+    fn differentiate(&mut self, node: &Node) -> Result<(), GraphError> {
         if let Op::CrossEntropy { scale, smoothing } = node.op {
             let inputs = vec![node.outputs[0], node.inputs[1]];
-            return self.emit_gradient(node.inputs[0], Op::CrossEntropyBackward { scale, smoothing }, inputs);
+            self.emit_gradient(node.inputs[0], Op::CrossEntropyBackward { scale, smoothing }, inputs);
+            return Ok(());
         }
-        let Some(dy) = node.outputs.first().and_then(|output| self.gradients[output.0]) else { return };
+        let Some(dy) = node.outputs.first().and_then(|output| self.gradients[output.0]) else { return Ok(()) };
         let x = node.inputs[0];
         match node.op {
             Op::Conv2d(conv) => {
@@ -152,10 +154,37 @@ impl Backward<'_> {
                 self.add_gradient(x, dy);
                 self.add_gradient(node.inputs[1], dy);
             }
-            // What remains of the forward phase has no differentiable input: pictures, and statistics, whose part in the
-            // gradient is in batch norm's own rule.
-            _ => {}
+            // No gradient reaches pictures, the loss's own results, or statistics, whose part is in batch norm's rule; the
+            // others are no operations of a forward pass.
+            Op::Normalize { .. }
+            | Op::BatchNormStatistics
+            | Op::RunningShare { .. }
+            | Op::CrossEntropy { .. }
+            | Op::ShareMetrics { .. }
+            | Op::Conv2dBackwardData(_)
+            | Op::Conv2dBackwardWeights(_)
+            | Op::LinearBackwardData
+            | Op::LinearBackwardWeights
+            | Op::BiasBackward
+            | Op::BatchNormReduce { .. }
+            | Op::BatchNormBackward { .. }
+            | Op::RectifyBackward(_)
+            | Op::MaxPoolBackward(_)
+            | Op::AvgPoolBackward(_)
+            | Op::AdaptiveAvgPoolBackward(_)
+            | Op::FlattenBackward
+            | Op::CrossEntropyBackward { .. }
+            | Op::SyncStatistics { .. }
+            | Op::SyncSum
+            | Op::AllReduceStart { .. }
+            | Op::AllReduceWait { .. }
+            | Op::CheckFinite
+            | Op::Update(_)
+            | Op::RunningUpdate { .. } => {
+                return Err(GraphError::NotDifferentiable { layer: node.layer.clone(), operation: node.op.name() });
+            }
         }
+        Ok(())
     }
 
     fn batch_norm(
@@ -200,5 +229,39 @@ impl Backward<'_> {
         if let (Some(residual), None) = (residual, rectifier) {
             self.add_gradient(residual, dy);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Builder, Conv, Mode};
+
+    /// `x + relu(x)`, with another operation in the rectifier's place, and a loss.
+    fn beside_a_shortcut(op: Op) -> (Graph, usize) {
+        let builder = Builder::new(2, [4, 4], Mode::Train, 0);
+        let x = builder.pixels(&[0.0; 3], &[1.0; 3]).conv2d("conv", Conv::new(4, 1));
+        let logits = (x.clone() + x.relu()).flatten().linear("fc", 3);
+        let mut forward = builder.finish(&logits, 3).unwrap();
+        let graph = &mut forward.graph;
+        graph.nodes.iter_mut().filter(|node| node.op.name() == "relu").for_each(|node| node.op = op.clone());
+        let outputs = vec![graph.add_activation("probabilities", graph.shape(forward.logits).clone())];
+        let (op, inputs) = (Op::CrossEntropy { scale: 1.0, smoothing: 0.0 }, vec![forward.logits, forward.labels]);
+        graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Loss, layer: "loss".into() });
+        (forward.graph.clone(), forward.graph.nodes.len() - 1)
+    }
+
+    #[test]
+    fn an_operation_without_a_rule_silently_had_no_gradient() {
+        let check = |op: Op, refused: Option<&'static str>| {
+            let (mut graph, loss) = beside_a_shortcut(op);
+            let found = backward(&mut graph, loss, false).map(|gradients| gradients.len());
+            let refusal = |operation| GraphError::NotDifferentiable { layer: "conv".into(), operation };
+            assert_eq!(found, refused.map_or(Ok(4), |operation| Err(refusal(operation))));
+        };
+        check(Op::Rectify(Rectifier::Relu), None);
+        check(Op::RectifyBackward(Rectifier::Relu), Some("relu_backward"));
+        check(Op::BatchNormStatistics, Some("batch_norm_statistics"));
+        check(Op::SyncSum, Some("sync_sum"));
     }
 }

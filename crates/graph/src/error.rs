@@ -3,6 +3,8 @@
 use enmasse_tensor::Shape;
 use thiserror::Error;
 
+use crate::Arena;
+
 /// Why a model could not become a plan.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum GraphError {
@@ -41,6 +43,22 @@ pub enum GraphError {
     Unused {
         /// The parameter.
         name: String,
+    },
+    /// A gradient arrived at an operation that passes none on.
+    #[error("layer {layer}: {operation} has no gradient; freeze the parameters in front of it, or leave it out of training")]
+    NotDifferentiable {
+        /// The layer's name.
+        layer: String,
+        /// The operation.
+        operation: &'static str,
+    },
+    /// A pass left a value without a place in any arena.
+    #[error("value {name} has no place in the {arena} arena, though the step uses it")]
+    Unplaced {
+        /// The value's name.
+        name: String,
+        /// Where it should lie.
+        arena: Arena,
     },
     /// A freeze pattern matched no parameter.
     #[error("freeze pattern {pattern:?} matches no parameter; the first parameter is {example}")]
