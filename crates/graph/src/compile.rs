@@ -102,7 +102,7 @@ impl CompileOptions {
 pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
     options.check()?;
     let (train, state) = train_plan(record(model, options, Mode::Train)?, options)?;
-    let evaluate = evaluation_plan(record(model, options, Mode::Evaluate)?, options, &state);
+    let evaluate = evaluation_plan(record(model, options, Mode::Evaluate)?, options, &state)?;
     Ok(Plans { train: Some(train), evaluate, state, optimizer: Some(options.optimizer) })
 }
 
@@ -112,7 +112,7 @@ pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOpt
     let forward = record(model, options, Mode::Evaluate)?;
     let parameters: Vec<ValueId> = forward.graph.parameters().map(|(id, _, _)| id).collect();
     let state = state_tensors(&forward.graph, &parameters, None);
-    let evaluate = evaluation_plan(forward, options, &state);
+    let evaluate = evaluation_plan(forward, options, &state)?;
     Ok(Plans { train: None, evaluate, state, optimizer: None })
 }
 
@@ -125,6 +125,8 @@ fn record(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions, mode: Mode
         check_statistics(&forward.graph, options)?;
     }
     fuse(&mut forward.graph, &[forward.logits]);
+    let Forward { graph, images, labels, sample_indices, logits } = &mut forward;
+    graph.prune(&mut [images, labels, sample_indices, logits]);
     Ok(forward)
 }
 
@@ -193,14 +195,14 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let order: Vec<ValueId> = gradients.iter().map(|&(parameter, _)| parameter).collect();
     let state = state_tensors(graph, &order, Some(options.optimizer));
     let trainable = gradients.iter().map(|&(_, gradient)| elements(graph, gradient)).sum();
-    let mut plan = place(forward, options, Mode::Train, [loss, correct], &state, &arena);
+    let mut plan = place(forward, options, Mode::Train, [loss, correct], &state, &arena)?;
     plan.metrics = Some(metrics);
     plan.buckets = buckets;
     plan.trainable = trainable;
     Ok((plan, state))
 }
 
-fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Plan {
+fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Result<Plan, GraphError> {
     let (_, loss, correct) = add_loss(&mut forward, 1.0, 0.0);
     place(forward, options, Mode::Evaluate, [loss, correct], state, &[])
 }
@@ -258,7 +260,8 @@ fn state_tensors(graph: &Graph, order: &[ValueId], optimizer: Option<Optimizer>)
     state
 }
 
-/// Gives every value its element type and its slot.
+/// Gives every value its element type and its slot. A value without a place is an error: at a made-up one it would destroy
+/// another.
 fn place(
     forward: Forward,
     options: &CompileOptions,
@@ -266,7 +269,7 @@ fn place(
     [loss, correct]: [ValueId; 2],
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
-) -> Plan {
+) -> Result<Plan, GraphError> {
     let Forward { mut graph, images, labels, sample_indices, logits } = forward;
     precision(&mut graph, options.precision);
     let (activations, activation_bytes) = place_activations(&graph, &[logits, loss, correct]);
@@ -274,18 +277,21 @@ fn place(
     let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start * 4)).collect();
     let mut input_bytes = 0;
     let slots = (graph.ids())
-        .map(|(id, value)| match &value.role {
-            Role::Input => {
-                input_bytes += aligned_bytes(&value.shape, value.dtype);
-                Slot { arena: Arena::Input, offset: input_bytes - aligned_bytes(&value.shape, value.dtype) }
-            }
-            Role::Parameter(_) | Role::Buffer { .. } => state_slots[value.name.as_str()],
-            Role::Gradient { .. } | Role::Carried => {
-                Slot { arena: Arena::Gradients, offset: gradient_slots.get(&id).copied().unwrap_or(0) }
-            }
-            Role::Activation => Slot { arena: Arena::Activations, offset: activations[id.0].unwrap_or(0) },
+        .map(|(id, value)| {
+            let (arena, offset) = match &value.role {
+                Role::Input => {
+                    input_bytes += aligned_bytes(&value.shape, value.dtype);
+                    (Arena::Input, Some(input_bytes - aligned_bytes(&value.shape, value.dtype)))
+                }
+                Role::Parameter(_) => (Arena::Parameters, state_slots.get(value.name.as_str()).map(|slot| slot.offset)),
+                Role::Buffer { .. } => (Arena::Buffers, state_slots.get(value.name.as_str()).map(|slot| slot.offset)),
+                Role::Gradient { .. } | Role::Carried => (Arena::Gradients, gradient_slots.get(&id).copied()),
+                Role::Activation => (Arena::Activations, activations[id.0]),
+            };
+            let unplaced = || GraphError::Unplaced { name: value.name.clone(), arena };
+            Ok(Slot { arena, offset: offset.ok_or_else(unplaced)? })
         })
-        .collect();
+        .collect::<Result<_, GraphError>>()?;
     let mut arenas = vec![(Arena::Input, input_bytes), (Arena::Activations, activation_bytes)];
     let gradient_bytes = gradients.last().map_or(0, |&(_, start, len)| (start + len) * 4);
     arenas.push((Arena::Gradients, gradient_bytes));
@@ -298,7 +304,7 @@ fn place(
     }
     arenas.retain(|&(arena, bytes)| bytes > 0 && (mode == Mode::Train || !matches!(arena, Arena::Optimizer(_))));
     arenas.sort_unstable();
-    Plan {
+    Ok(Plan {
         model: options.model.clone(),
         mode,
         batch: options.batch,
@@ -320,7 +326,7 @@ fn place(
         metrics: None,
         loss,
         correct,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -380,6 +386,22 @@ mod tests {
         check(2, false, BucketSizes::default(), 1);
         check(2, true, BucketSizes { first: 64, other: 2048 }, 4);
         check(3, false, BucketSizes { first: 1, other: 1 }, 11);
+    }
+
+    #[test]
+    fn a_value_without_a_place_lay_at_offset_0() {
+        let check = |role: Role, arena: Arena| {
+            let mut forward = record(&residual_net, &options(1), Mode::Evaluate).unwrap();
+            forward.graph.add_value("lost", [4].into(), DType::F32, role);
+            let state = state_tensors(&forward.graph, &[], None);
+            let state: Vec<StateTensor> = state.into_iter().filter(|tensor| tensor.name != "lost").collect();
+            let (found, name) = (evaluation_plan(forward, &options(1), &state), "lost".into());
+            assert_eq!(found.unwrap_err(), GraphError::Unplaced { name, arena });
+        };
+        check(Role::Carried, Arena::Gradients);
+        check(Role::Gradient { parameter: ValueId(0) }, Arena::Gradients);
+        check(Role::Activation, Arena::Activations);
+        check(Role::Buffer { initial: 0.0 }, Arena::Buffers);
     }
 
     #[test]

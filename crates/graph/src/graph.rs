@@ -149,6 +149,32 @@ impl Graph {
         })
     }
 
+    /// Removes the activations that passes left behind: no node touches them, so nothing gives them a place. The values
+    /// after them are numbered anew, those in `keep` too, which stay.
+    pub(crate) fn prune(&mut self, keep: &mut [&mut ValueId]) {
+        let mut stays: Vec<bool> = (self.values.iter())
+            .map(|value| match value.role {
+                Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Gradient { .. } => true,
+                Role::Activation | Role::Carried => false,
+            })
+            .collect();
+        let operands = self.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.outputs));
+        operands.chain(keep.iter().map(|id| &**id)).for_each(|id| stays[id.0] = true);
+        let mut numbers = Vec::with_capacity(stays.len());
+        for (value, stays) in std::mem::take(&mut self.values).into_iter().zip(stays) {
+            numbers.push(ValueId(self.values.len()));
+            if stays {
+                self.values.push(value);
+            }
+        }
+        let operands = self.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut().chain(&mut node.outputs));
+        let parameters = self.values.iter_mut().filter_map(|value| match &mut value.role {
+            Role::Gradient { parameter } => Some(parameter),
+            Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Activation | Role::Carried => None,
+        });
+        operands.chain(parameters).chain(keep.iter_mut().map(|id| &mut **id)).for_each(|id| *id = numbers[id.0]);
+    }
+
     /// Which node writes each value.
     pub fn producers(&self) -> Vec<Option<usize>> {
         let mut producers = vec![None; self.values.len()];

@@ -186,7 +186,7 @@ impl Plan {
         let value = self.value(id);
         match value.role {
             Role::Parameter(_) | Role::Buffer { .. } | Role::Input => f.write_str(&value.name),
-            _ => write!(f, "%{}", id.0),
+            Role::Activation | Role::Gradient { .. } | Role::Carried => write!(f, "%{}", id.0),
         }
     }
 }
