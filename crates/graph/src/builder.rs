@@ -23,8 +23,10 @@ use std::rc::Rc;
 use enmasse_tensor::{DType, Shape};
 
 use crate::layer::{Conv, Linear, Pool};
-use crate::op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Rectifier, Window};
-use crate::{Graph, GraphError, Init, Layout, Mode, Node, Parameter, Phase, Role, ValueId};
+use crate::{
+    AdaptiveAvgPool, Conv2d, Graph, GraphError, Init, Layout, Mode, Node, NormStatistics, Op, Parameter, Phase,
+    Rectifier, Role, ValueId, Window,
+};
 
 #[derive(Debug)]
 struct State {

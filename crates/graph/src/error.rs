@@ -45,7 +45,9 @@ pub enum GraphError {
         name: String,
     },
     /// A gradient arrived at an operation that passes none on.
-    #[error("layer {layer}: {operation} has no gradient; freeze the parameters in front of it, or leave it out of training")]
+    #[error(
+        "layer {layer}: {operation} has no gradient; freeze the parameters in front of it, or leave it out of training"
+    )]
     NotDifferentiable {
         /// The layer's name.
         layer: String,

@@ -5,6 +5,7 @@
 //! place in an arena sized before the first step. [`compile`] does all of it. Nothing here performs arithmetic on tensors or
 //! knows a device: devices run [`Plan`]s.
 
+mod attributes;
 pub mod autodiff;
 mod builder;
 mod choices;
@@ -19,6 +20,7 @@ pub mod passes;
 mod plan;
 mod work;
 
+pub use attributes::{AdaptiveAvgPool, Conv2d, NormStatistics, Rectifier, Window};
 pub use builder::{Builder, Tensor};
 pub use choices::{Algorithm, Choices, ChoicesError};
 pub use compile::{CompileOptions, compile, compile_evaluation};
@@ -27,7 +29,7 @@ pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};
 pub use init::Init;
 pub use layer::{Conv, Linear, Pool};
 pub use layout::Layout;
-pub use op::{AdaptiveAvgPool, Conv2d, NormStatistics, Op, Optimizer, Rectifier, Window};
+pub use op::{Op, Optimizer};
 pub use passes::{Freeze, Precision, classifier_of};
 pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};
 pub use work::Work;

@@ -14,91 +14,7 @@
 
 use std::fmt;
 
-/// Kernel, stride, padding and dilation of a sliding window, each `[vertical, horizontal]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Window {
-    /// Window size.
-    pub kernel: [usize; 2],
-    /// Step between neighbouring outputs.
-    pub stride: [usize; 2],
-    /// Padding on each side: zeros for convolution, minus infinity for max pooling.
-    pub padding: [usize; 2],
-    /// Distance between neighbouring elements of the window.
-    pub dilation: [usize; 2],
-}
-
-impl Window {
-    /// Output size along `axis` (0 vertical, 1 horizontal) for an input of `size`, rounding down as PyTorch does by default;
-    /// `None` where the window does not fit.
-    pub fn output(&self, axis: usize, size: usize) -> Option<usize> {
-        let span = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)?.checked_add(1)?;
-        let room = size.checked_add(2 * self.padding[axis])?.checked_sub(span)?;
-        Some(room.checked_div(self.stride[axis])? + 1)
-    }
-}
-
-impl fmt::Display for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kernel {}x{}", self.kernel[0], self.kernel[1])?;
-        for (name, value, usual) in
-            [("stride", self.stride, 1), ("padding", self.padding, 0), ("dilation", self.dilation, 1)]
-        {
-            if value != [usual; 2] {
-                write!(f, " {name} {}x{}", value[0], value[1])?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Attributes of a convolution (PyTorch's `Conv2d`, cross-correlation, zero padding).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Conv2d {
-    /// The window.
-    pub window: Window,
-    /// Number of groups; divides both input and output channels.
-    pub groups: usize,
-}
-
-impl fmt::Display for Conv2d {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.window)?;
-        if self.groups > 1 {
-            write!(f, " groups {}", self.groups)?;
-        }
-        Ok(())
-    }
-}
-
-/// Output size of an adaptive average pooling. Output `i` of `n` averages inputs `floor(i*size/n) .. ceil((i+1)*size/n)`,
-/// as PyTorch's `AdaptiveAvgPool2d` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AdaptiveAvgPool {
-    /// Output `[height, width]`.
-    pub output: [usize; 2],
-}
-
-/// Which statistics a batch norm normalises by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NormStatistics {
-    /// Mean and biased variance of the batch, over `count` pixels: the gradient of the input includes the path through them.
-    Batch {
-        /// Pixels (batch x height x width) behind the statistics; over all shards with SyncBatchNorm.
-        count: usize,
-    },
-    /// The running statistics, which are constants of the step: evaluation, and frozen layers.
-    Running,
-}
-
-/// An activation whose gradient is known from its result: it lets pass where `0 < y`, with a ceiling of 6 where `0 < y < 6`
-/// (as PyTorch's `ReLU` and `ReLU6` do; NaN stays NaN).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rectifier {
-    /// `max(x, 0)`.
-    Relu,
-    /// `min(max(x, 0), 6)`.
-    Relu6,
-}
+use crate::{AdaptiveAvgPool, Conv2d, NormStatistics, Rectifier, Window};
 
 /// The optimiser of a plan. Learning rate and step number are inputs of each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -290,63 +206,108 @@ pub enum Op {
     },
 }
 
+/// What the passes and the texts know of an operation. [`Op::traits`] has a row for each.
+#[derive(Clone, Copy, Debug)]
+struct Traits {
+    name: &'static str,
+    in_place: Option<(usize, usize)>,
+    products: Option<Products>,
+}
+
+/// Where a matrix product has its result and its weights, as the forward pass sees them: every element of the result is a
+/// sum of as many products as there are weights for each output channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Products {
+    /// The forward's result, or its gradient.
+    pub result: Operand,
+    /// The weights, or their gradient.
+    pub weights: Operand,
+}
+
+/// An operand or a result of a node, by its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operand {
+    /// One of [`crate::Node::inputs`].
+    Input(usize),
+    /// One of [`crate::Node::outputs`].
+    Output(usize),
+}
+
+impl Traits {
+    /// A pass over memory, whose results lie apart from its operands.
+    const fn named(name: &'static str) -> Self {
+        Traits { name, in_place: None, products: None }
+    }
+
+    const fn in_place(self, output: usize, input: usize) -> Self {
+        Traits { in_place: Some((output, input)), ..self }
+    }
+
+    const fn products(self, result: Operand, weights: Operand) -> Self {
+        Traits { products: Some(Products { result, weights }), ..self }
+    }
+}
+
 impl Op {
+    fn traits(&self) -> Traits {
+        use Operand::{Input, Output};
+        let named = Traits::named;
+        match self {
+            Op::Normalize { .. } => named("normalize"),
+            Op::Conv2d(_) => named("conv2d").products(Output(0), Input(1)),
+            Op::Conv2dBackwardData(_) => named("conv2d_backward_data").in_place(0, 2).products(Input(0), Input(1)),
+            Op::Conv2dBackwardWeights(_) => named("conv2d_backward_weights").products(Input(1), Output(0)),
+            Op::Linear => named("linear").products(Output(0), Input(1)),
+            Op::LinearBackwardData => named("linear_backward_data").products(Input(0), Input(1)),
+            Op::LinearBackwardWeights => named("linear_backward_weights").products(Input(1), Output(0)),
+            Op::BiasBackward => named("bias_backward"),
+            Op::BatchNormStatistics => named("batch_norm_statistics"),
+            Op::BatchNormNormalize { .. } => named("batch_norm_normalize"),
+            Op::BatchNormReduce { .. } => named("batch_norm_reduce"),
+            Op::BatchNormBackward { residual: true, .. } => named("batch_norm_backward").in_place(1, 0),
+            Op::BatchNormBackward { residual: false, .. } => named("batch_norm_backward"),
+            Op::RunningShare { .. } => named("running_share"),
+            Op::Rectify(Rectifier::Relu) => named("relu").in_place(0, 0),
+            Op::Rectify(Rectifier::Relu6) => named("relu6").in_place(0, 0),
+            Op::RectifyBackward(Rectifier::Relu) => named("relu_backward").in_place(0, 0),
+            Op::RectifyBackward(Rectifier::Relu6) => named("relu6_backward").in_place(0, 0),
+            Op::MaxPool(_) => named("max_pool"),
+            Op::MaxPoolBackward(_) => named("max_pool_backward"),
+            Op::AvgPool(_) => named("avg_pool"),
+            Op::AvgPoolBackward(_) => named("avg_pool_backward"),
+            Op::AdaptiveAvgPool(_) => named("adaptive_avg_pool"),
+            Op::AdaptiveAvgPoolBackward(_) => named("adaptive_avg_pool_backward"),
+            Op::Dropout { .. } => named("dropout").in_place(0, 0),
+            Op::Add => named("add").in_place(0, 0),
+            Op::Flatten => named("flatten"),
+            Op::FlattenBackward => named("flatten_backward"),
+            Op::CrossEntropy { .. } => named("cross_entropy"),
+            Op::CrossEntropyBackward { .. } => named("cross_entropy_backward").in_place(0, 0),
+            Op::ShareMetrics { .. } => named("share_metrics"),
+            Op::SyncStatistics { .. } => named("sync_statistics"),
+            Op::SyncSum => named("sync_sum"),
+            Op::AllReduceStart { .. } => named("all_reduce_start"),
+            Op::AllReduceWait { .. } => named("all_reduce_wait"),
+            Op::CheckFinite => named("check_finite"),
+            Op::Update(_) => named("update"),
+            Op::RunningUpdate { .. } => named("running_update"),
+        }
+    }
+
     /// The name in plans, profiles and error messages.
     pub fn name(&self) -> &'static str {
-        match self {
-            Op::Normalize { .. } => "normalize",
-            Op::Conv2d(_) => "conv2d",
-            Op::Conv2dBackwardData(_) => "conv2d_backward_data",
-            Op::Conv2dBackwardWeights(_) => "conv2d_backward_weights",
-            Op::Linear => "linear",
-            Op::LinearBackwardData => "linear_backward_data",
-            Op::LinearBackwardWeights => "linear_backward_weights",
-            Op::BiasBackward => "bias_backward",
-            Op::BatchNormStatistics => "batch_norm_statistics",
-            Op::BatchNormNormalize { .. } => "batch_norm_normalize",
-            Op::BatchNormReduce { .. } => "batch_norm_reduce",
-            Op::BatchNormBackward { .. } => "batch_norm_backward",
-            Op::RunningShare { .. } => "running_share",
-            Op::Rectify(Rectifier::Relu) => "relu",
-            Op::Rectify(Rectifier::Relu6) => "relu6",
-            Op::RectifyBackward(Rectifier::Relu) => "relu_backward",
-            Op::RectifyBackward(Rectifier::Relu6) => "relu6_backward",
-            Op::MaxPool(_) => "max_pool",
-            Op::MaxPoolBackward(_) => "max_pool_backward",
-            Op::AvgPool(_) => "avg_pool",
-            Op::AvgPoolBackward(_) => "avg_pool_backward",
-            Op::AdaptiveAvgPool(_) => "adaptive_avg_pool",
-            Op::AdaptiveAvgPoolBackward(_) => "adaptive_avg_pool_backward",
-            Op::Dropout { .. } => "dropout",
-            Op::Add => "add",
-            Op::Flatten => "flatten",
-            Op::FlattenBackward => "flatten_backward",
-            Op::CrossEntropy { .. } => "cross_entropy",
-            Op::CrossEntropyBackward { .. } => "cross_entropy_backward",
-            Op::ShareMetrics { .. } => "share_metrics",
-            Op::SyncStatistics { .. } => "sync_statistics",
-            Op::SyncSum => "sync_sum",
-            Op::AllReduceStart { .. } => "all_reduce_start",
-            Op::AllReduceWait { .. } => "all_reduce_wait",
-            Op::CheckFinite => "check_finite",
-            Op::Update(_) => "update",
-            Op::RunningUpdate { .. } => "running_update",
-        }
+        self.traits().name
     }
 
     /// The `(output, input)` pair that a device must be able to keep at one address, if any: the memory pass uses it where
     /// the input is not needed afterwards.
     pub fn in_place(&self, inputs: usize) -> Option<(usize, usize)> {
-        match self {
-            Op::Conv2dBackwardData(_) if inputs == 3 => Some((0, 2)),
-            Op::Rectify(_)
-            | Op::RectifyBackward(_)
-            | Op::Dropout { .. }
-            | Op::Add
-            | Op::CrossEntropyBackward { .. } => Some((0, 0)),
-            Op::BatchNormBackward { residual: true, .. } => Some((1, 0)),
-            _ => None,
-        }
+        self.traits().in_place.filter(|&(_, input)| input < inputs)
+    }
+
+    /// The matrix product that the operation is, if it is one.
+    pub(crate) fn products(&self) -> Option<Products> {
+        self.traits().products
     }
 }
 
@@ -393,7 +354,19 @@ impl fmt::Display for Op {
                 write!(f, " {{adamw betas {betas:?} epsilon {epsilon} weight_decay {weight_decay}}}")
             }
             Op::RunningUpdate { momentum } => write!(f, " {{momentum {momentum}}}"),
-            _ => Ok(()),
+            // No attributes, or none but what the name says.
+            Op::Linear
+            | Op::LinearBackwardData
+            | Op::LinearBackwardWeights
+            | Op::BiasBackward
+            | Op::BatchNormStatistics
+            | Op::Rectify(_)
+            | Op::RectifyBackward(_)
+            | Op::Add
+            | Op::Flatten
+            | Op::FlattenBackward
+            | Op::SyncSum
+            | Op::CheckFinite => Ok(()),
         }
     }
 }
@@ -404,34 +377,5 @@ fn suffix(rectifier: Option<Rectifier>) -> &'static str {
         None => "",
         Some(Rectifier::Relu) => " relu",
         Some(Rectifier::Relu6) => " relu6",
-    }
-}
-
-impl fmt::Display for NormStatistics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NormStatistics::Batch { count } => write!(f, "batch of {count}"),
-            NormStatistics::Running => f.write_str("running"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn window_output_rounds_down_and_refuses_what_does_not_fit() {
-        let check = |kernel, stride, padding, dilation, size, expected| {
-            let window =
-                Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] };
-            assert_eq!(window.output(0, size), expected);
-        };
-        check(7, 2, 3, 1, 224, Some(112));
-        check(3, 2, 1, 1, 112, Some(56));
-        check(3, 2, 1, 1, 7, Some(4));
-        check(3, 1, 2, 2, 5, Some(5));
-        check(3, 1, 0, 1, 2, None);
-        check(1, 0, 0, 1, 2, None);
     }
 }

@@ -1,5 +1,6 @@
 //! How much there is to do: the arithmetic and the memory traffic of an instruction, for profiles.
 
+use crate::op::{Operand, Products};
 use crate::{Node, Op, Plan, ValueId};
 
 /// What an instruction amounts to, whatever algorithm carries it out.
@@ -23,20 +24,14 @@ impl Plan {
             .into_iter()
             .flat_map(|ids| (0..ids.len()).map(move |index| bytes(index, ids)))
             .sum();
-        let elements = |ids: &[ValueId], index: usize| self.shape(ids[index]).elements() as u64;
-        // Every element of the forward's result is a sum of as many products as there are weights per output channel.
-        let products =
-            |result: u64, weights: &[usize]| result * weights[..weights.len() - 1].iter().product::<usize>() as u64;
-        let flops = match node.op {
-            Op::Conv2d(_) | Op::Linear => 2 * products(elements(&node.outputs, 0), self.shape(node.inputs[1])),
-            Op::Conv2dBackwardData(_) | Op::LinearBackwardData => {
-                2 * products(elements(&node.inputs, 0), self.shape(node.inputs[1]))
-            }
-            Op::Conv2dBackwardWeights(_) | Op::LinearBackwardWeights => {
-                2 * products(elements(&node.inputs, 1), self.shape(node.outputs[0]))
-            }
-            _ => 0,
+        let shape = |operand| match operand {
+            Operand::Input(index) => self.shape(node.inputs[index]),
+            Operand::Output(index) => self.shape(node.outputs[index]),
         };
+        let flops = node.op.products().map_or(0, |Products { result, weights }| {
+            let (result, weights) = (shape(result), shape(weights));
+            2 * (result.elements() * (weights.elements() / result.last().max(1))) as u64
+        });
         let bytes = match node.op {
             // Weights, gradients and momentum are read, weights and momentum written.
             Op::Update(_) => (self.trainable * 4 * 5) as u64,

@@ -10,6 +10,10 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
     if shards == 1 {
         return;
     }
+    let over_all = |statistics: &mut NormStatistics| match statistics {
+        NormStatistics::Batch { count } => *count *= shards,
+        NormStatistics::Running => {}
+    };
     let mut renamed: HashMap<ValueId, ValueId> = HashMap::new();
     // The layer's own sums, which only the backward of its input replaces by the sums of all.
     let mut summed: HashMap<ValueId, ValueId> = HashMap::new();
@@ -28,13 +32,14 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
                 *count *= shards;
                 *all = shards;
             }
-            Op::BatchNormNormalize { statistics: NormStatistics::Batch { count }, .. } => *count *= shards,
-            Op::BatchNormBackward { statistics: NormStatistics::Batch { count }, .. } => {
-                *count *= shards;
+            Op::BatchNormNormalize { statistics, .. } => over_all(statistics),
+            Op::BatchNormBackward { statistics, .. } => {
+                over_all(statistics);
                 for input in &mut node.inputs {
                     *input = *summed.get(input).unwrap_or(input);
                 }
             }
+            // What is no batch norm knows nothing of the batch.
             _ => {}
         }
         let (outputs, layer, phase) = (node.outputs.clone(), node.layer.clone(), node.phase);

@@ -1,0 +1,118 @@
+//! What operations are told beside their operands: windows, groups, statistics, rectifiers.
+
+use std::fmt;
+
+/// Kernel, stride, padding and dilation of a sliding window, each `[vertical, horizontal]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Window size.
+    pub kernel: [usize; 2],
+    /// Step between neighbouring outputs.
+    pub stride: [usize; 2],
+    /// Padding on each side: zeros for convolution, minus infinity for max pooling.
+    pub padding: [usize; 2],
+    /// Distance between neighbouring elements of the window.
+    pub dilation: [usize; 2],
+}
+
+impl Window {
+    /// Output size along `axis` (0 vertical, 1 horizontal) for an input of `size`, rounding down as PyTorch does by default;
+    /// `None` where the window does not fit.
+    pub fn output(&self, axis: usize, size: usize) -> Option<usize> {
+        let span = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)?.checked_add(1)?;
+        let room = size.checked_add(2 * self.padding[axis])?.checked_sub(span)?;
+        Some(room.checked_div(self.stride[axis])? + 1)
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernel {}x{}", self.kernel[0], self.kernel[1])?;
+        for (name, value, usual) in
+            [("stride", self.stride, 1), ("padding", self.padding, 0), ("dilation", self.dilation, 1)]
+        {
+            if value != [usual; 2] {
+                write!(f, " {name} {}x{}", value[0], value[1])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Attributes of a convolution (PyTorch's `Conv2d`, cross-correlation, zero padding).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2d {
+    /// The window.
+    pub window: Window,
+    /// Number of groups; divides both input and output channels.
+    pub groups: usize,
+}
+
+impl fmt::Display for Conv2d {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.window)?;
+        if self.groups > 1 {
+            write!(f, " groups {}", self.groups)?;
+        }
+        Ok(())
+    }
+}
+
+/// Output size of an adaptive average pooling. Output `i` of `n` averages inputs `floor(i*size/n) .. ceil((i+1)*size/n)`,
+/// as PyTorch's `AdaptiveAvgPool2d` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AdaptiveAvgPool {
+    /// Output `[height, width]`.
+    pub output: [usize; 2],
+}
+
+/// Which statistics a batch norm normalises by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormStatistics {
+    /// Mean and biased variance of the batch, over `count` pixels: the gradient of the input includes the path through them.
+    Batch {
+        /// Pixels (batch x height x width) behind the statistics; over all shards with SyncBatchNorm.
+        count: usize,
+    },
+    /// The running statistics, which are constants of the step: evaluation, and frozen layers.
+    Running,
+}
+
+impl fmt::Display for NormStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NormStatistics::Batch { count } => write!(f, "batch of {count}"),
+            NormStatistics::Running => f.write_str("running"),
+        }
+    }
+}
+
+/// An activation whose gradient is known from its result: it lets pass where `0 < y`, with a ceiling of 6 where `0 < y < 6`
+/// (as PyTorch's `ReLU` and `ReLU6` do; NaN stays NaN).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rectifier {
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_output_rounds_down_and_refuses_what_does_not_fit() {
+        let check = |kernel, stride, padding, dilation, size, expected| {
+            let window =
+                Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] };
+            assert_eq!(window.output(0, size), expected);
+        };
+        check(7, 2, 3, 1, 224, Some(112));
+        check(3, 2, 1, 1, 112, Some(56));
+        check(3, 2, 1, 1, 7, Some(4));
+        check(3, 1, 2, 2, 5, Some(5));
+        check(3, 1, 0, 1, 2, None);
+        check(1, 0, 0, 1, 2, None);
+    }
+}
