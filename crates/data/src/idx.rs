@@ -39,7 +39,10 @@ pub(crate) fn read(paths: &[PathBuf], kind: DataKind) -> Result<(DataKind, Packe
     let kind = if begins { DataKind::FashionMnist } else { kind };
     let classes = match kind {
         DataKind::FashionMnist => CLOTHES.map(str::to_owned).to_vec(),
-        _ => (0..10).map(|digit| digit.to_string()).collect(),
+        DataKind::Mnist => (0..10).map(|digit| digit.to_string()).collect(),
+        DataKind::Folder | DataKind::Cifar10 | DataKind::Cifar100 => {
+            return Err(DataError::Setting(format!("{} does not come in idx files", kind.name())));
+        }
     };
     let train = part(train_images, train_labels, labels, &classes)?;
     Ok((kind, train, part(test_images, test_labels, Idx::read(test_labels, 1)?, &classes)?))

@@ -233,7 +233,11 @@ impl Layout {
                 let part = |file: &PathBuf| cifar::binary(std::slice::from_ref(file), 2, &classes);
                 Ok((self.kind, part(train)?, part(test)?))
             }
-            _ => idx::read(&paths, self.kind),
+            (Form::Idx, paths) => idx::read(paths, self.kind),
+            (Form::Cifar10Binary | Form::Cifar10Python | Form::Cifar100Binary | Form::Cifar100Python, paths) => {
+                let problem = format!("{} is not read from {} files", self.kind.name(), paths.len());
+                Err(DataError::layout(folder, problem))
+            }
         }
     }
 }

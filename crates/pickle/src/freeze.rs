@@ -25,7 +25,7 @@ pub(crate) fn freeze(mut nodes: Vec<Node>, root: NodeId, limits: &Limits) -> Res
         states[*id as usize] = State::Open;
         let state = match node.kind {
             Kind::Call { state, .. } => state,
-            _ => None,
+            Kind::Leaf(_) | Kind::List | Kind::Tuple | Kind::Set | Kind::Dict | Kind::Persistent => None,
         };
         let child = node.children.get(*next).copied().or(state.filter(|_| *next == node.children.len()));
         let Some(child) = child else {

@@ -99,7 +99,49 @@ pub(crate) fn run(
         (&Op::ShareMetrics { shards }, [[loss], [correct]]) => {
             vec![loss::share_metrics(*loss, *correct, stop, shard, shards)]
         }
-        _ => return Err(unsupported(node)),
+        // Another number of operands than these take.
+        (
+            Op::Normalize { .. }
+            | Op::Conv2d(_)
+            | Op::Conv2dBackwardData(_)
+            | Op::Conv2dBackwardWeights(_)
+            | Op::Linear
+            | Op::LinearBackwardData
+            | Op::LinearBackwardWeights
+            | Op::BiasBackward
+            | Op::BatchNormStatistics
+            | Op::BatchNormNormalize { .. }
+            | Op::BatchNormReduce { .. }
+            | Op::BatchNormBackward { .. }
+            | Op::RunningShare { .. }
+            | Op::Rectify(_)
+            | Op::RectifyBackward(_)
+            | Op::MaxPool(_)
+            | Op::MaxPoolBackward(_)
+            | Op::AvgPool(_)
+            | Op::AvgPoolBackward(_)
+            | Op::AdaptiveAvgPool(_)
+            | Op::AdaptiveAvgPoolBackward(_)
+            | Op::Dropout { .. }
+            | Op::Add
+            | Op::Flatten
+            | Op::FlattenBackward
+            | Op::CrossEntropy { .. }
+            | Op::CrossEntropyBackward { .. }
+            | Op::ShareMetrics { .. },
+            _,
+        ) => return Err(unsupported(node)),
+        // What concerns all shards, or outlives the step, is the step's own: it comes here with operands that it does not take.
+        (
+            Op::SyncStatistics { .. }
+            | Op::SyncSum
+            | Op::AllReduceStart { .. }
+            | Op::AllReduceWait { .. }
+            | Op::CheckFinite
+            | Op::Update(_)
+            | Op::RunningUpdate { .. },
+            _,
+        ) => return Err(unsupported(node)),
     };
     if outputs.len() == node.outputs.len() { Ok(outputs) } else { Err(unsupported(node)) }
 }

@@ -66,7 +66,9 @@ impl Shard {
     pub fn get(&self, plan: &Plan, id: ValueId) -> Option<&[f64]> {
         match plan.value(id).role {
             Role::Parameter(_) | Role::Buffer { .. } => self.state.get(&plan.value(id).name).map(Vec::as_slice),
-            _ => self.values(plan.mode).get(id.0)?.as_deref(),
+            Role::Input | Role::Activation | Role::Gradient { .. } | Role::Carried => {
+                self.values(plan.mode).get(id.0)?.as_deref()
+            }
         }
     }
 

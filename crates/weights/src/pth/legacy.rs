@@ -88,6 +88,13 @@ fn find_storages(value: &Object, found: &mut HashMap<String, Option<ElementType>
             each(&call.elements)?;
             call.entries.iter().try_for_each(|(_, value)| find_storages(value, found))
         }
-        _ => Ok(()),
+        Object::None
+        | Object::Bool(_)
+        | Object::Int(_)
+        | Object::BigInt(_)
+        | Object::Float(_)
+        | Object::Str(_)
+        | Object::Bytes(_)
+        | Object::Global(_) => Ok(()),
     }
 }
