@@ -78,6 +78,40 @@ element!(i32, I32, i32::wrapping_add);
 element!(i64, I64, i64::wrapping_add);
 element!(u8, U8, u8::wrapping_add);
 
+/// Evaluates an expression with the type that a [`DType`] stands for: `with_element!(dtype, T => size_of::<T>())`.
+macro_rules! with_element {
+    ($dtype:expr, $type:ident => $body:expr) => {
+        match $dtype {
+            enmasse_tensor::DType::Bf16 => {
+                type $type = enmasse_tensor::Bf16;
+                $body
+            }
+            enmasse_tensor::DType::F32 => {
+                type $type = f32;
+                $body
+            }
+            enmasse_tensor::DType::F64 => {
+                type $type = f64;
+                $body
+            }
+            enmasse_tensor::DType::I32 => {
+                type $type = i32;
+                $body
+            }
+            enmasse_tensor::DType::I64 => {
+                type $type = i64;
+                $body
+            }
+            enmasse_tensor::DType::U8 => {
+                type $type = u8;
+                $body
+            }
+        }
+    };
+}
+
+pub(crate) use with_element;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@
 //! The crate knows bytes, element types and deadlines; it knows no model, and holds no state but in its handles.
 
 mod cause;
+mod collectives;
 mod compare;
 mod control;
 mod element;
@@ -27,12 +28,13 @@ mod transport;
 mod tree;
 
 pub use cause::{Cause, CauseKind, MalformedCause};
+pub use collectives::Reduce;
 pub use element::{Element, Reduction};
 pub use engine::Handle;
 pub use error::JoinError;
 pub use failure::GroupEvent;
 pub use flight::{FlightOperation, FlightRecord, FlightRecorder};
-pub use group::{Group, GroupOptions, Reduce};
+pub use group::{Group, GroupOptions};
 pub use net::channel::{Channel, ChannelError, ChannelListener};
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
 pub use shards::{Fold, HostedShard, ShardMap, ShardsError};

@@ -1,9 +1,12 @@
 //! One collective operation, and the header every rank publishes for it before any byte of data moves.
 
+use std::ops::Range;
+
 use enmasse_tensor::DType;
 
 use crate::element::{Element, Reduction};
 use crate::shards::ShardMap;
+use crate::transport::piece;
 
 /// Version of headers and protocol; ranks of different versions do not talk.
 pub(crate) const PROTOCOL: u32 = 3;
@@ -20,6 +23,8 @@ pub(crate) enum Kind {
     Broadcast = 2,
     AllGather = 3,
     Barrier = 4,
+    ReduceScatter = 5,
+    AllGatherPieces = 6,
 }
 
 /// What makes an incarnation of a group: a message of another job, attempt or membership is never taken for one of ours.
@@ -49,12 +54,12 @@ pub(crate) struct Operation {
     pub reduction: Reduction,
     /// The sending rank of a broadcast.
     pub root: usize,
-    /// What an all-reduce sums over; one shard in any other operation.
+    /// What a reduction sums over; one shard in any other operation.
     pub shards: ShardMap,
     pub count: usize,
-    /// What this rank gives: `count` elements, of an all-reduce as often as it has partial sums.
+    /// What this rank gives: `count` elements, of a reduction as often as it has partial sums.
     pub input: *const u8,
-    /// Elements from one partial sum of an all-reduce to the next.
+    /// Elements from one partial sum of a reduction to the next.
     pub stride: usize,
     /// Where the result goes: `count` elements, of an all-gather `count` per rank. The same as `input` except for an
     /// all-gather.
@@ -104,6 +109,28 @@ impl Operation {
         ])
     }
 
+    /// The bytes of the output that come from `sender`.
+    pub(crate) fn part_from(&self, sender: usize, ranks: usize) -> Range<usize> {
+        let size = self.dtype.size();
+        match self.kind {
+            Kind::AllGather => sender * self.count * size..(sender + 1) * self.count * size,
+            Kind::AllGatherPieces => {
+                let piece = piece(self.count, size, sender, ranks);
+                piece.start * size..piece.end * size
+            }
+            Kind::AllReduce | Kind::Broadcast | Kind::Barrier | Kind::ReduceScatter => 0..self.count * size,
+        }
+    }
+
+    /// Puts what this rank gives to an all-gather in its place of the output, unless it lies there already.
+    pub(crate) fn place_own_part(&self, rank: usize, ranks: usize) {
+        let place = self.output.wrapping_add(self.part_from(rank, ranks).start);
+        if self.kind == Kind::AllGather && place.cast_const() != self.input {
+            // SAFETY: both are the operation's memory, valid for so many bytes and used by nobody else until it is done.
+            unsafe { std::ptr::copy(self.input, place, self.count * self.dtype.size()) }
+        }
+    }
+
     /// The operation in words, without its number.
     pub(crate) fn describe(&self) -> String {
         self.header(Identity::default()).operation()
@@ -150,6 +177,8 @@ impl Header {
             2 => format!("broadcast of {count} {dtype} from rank {root}"),
             3 => format!("all_gather of {count} {dtype}"),
             4 => "barrier".to_owned(),
+            5 => format!("reduce_scatter({reduction}) of {count} {dtype}"),
+            6 => format!("all_gather_pieces of {count} {dtype}"),
             other => format!("operation {other}"),
         }
     }

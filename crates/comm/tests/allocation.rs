@@ -45,6 +45,9 @@ fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {
     for handle in [a, b, c] {
         handle.wait().unwrap();
     }
+    let mut pieces = [1i32; 1000];
+    group.reduce_scatter(&mut pieces).unwrap();
+    group.all_gather_pieces(&mut pieces).unwrap();
     group.broadcast(&mut [3u8; 100], 1).unwrap();
     group.all_gather(&[7], gathered).unwrap();
     group.barrier().unwrap();

@@ -18,8 +18,17 @@ struct Case {
     seed: u64,
 }
 
+/// By which operations the ranks add up.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Blocking,
+    Started,
+    /// Each rank its piece, and then all pieces.
+    InPieces,
+}
+
 /// What a rank gets that works through its shards as the schedule says.
-fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, is_started: bool) -> Vec<T> {
+fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, how: How) -> Vec<T> {
     let Case { shards, ranks, len, gap, seed } = case;
     let (map, stride) = (ShardMap::new(shards, ranks).unwrap(), len + gap);
     let mut slots = vec![T::default(); map.slots(group.rank()) * stride];
@@ -33,11 +42,20 @@ fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, is_started:
             }
         }
     }
-    if is_started {
+    let start = slots.as_mut_ptr();
+    match how {
+        How::Blocking => group.all_reduce_shards(&mut slots, len, stride, shards).unwrap(),
         // SAFETY: the slots stay untouched until the handle has been waited for.
-        unsafe { group.all_reduce_shards_start(slots.as_mut_ptr(), len, stride, shards) }.wait().unwrap();
-    } else {
-        group.all_reduce_shards(&mut slots, len, stride, shards).unwrap();
+        How::Started => unsafe { group.all_reduce_shards_start(start, len, stride, shards) }.wait().unwrap(),
+        How::InPieces => {
+            // SAFETY: as above.
+            unsafe { group.reduce_scatter_shards_start(start, len, stride, shards) }.wait().unwrap();
+            let own = group.piece::<T>(group.rank(), len);
+            slots[..own.start].fill(T::default());
+            slots[own.end..].fill(T::default());
+            // SAFETY: as above.
+            unsafe { group.all_gather_pieces_start(start, len) }.wait().unwrap();
+        }
     }
     slots.truncate(len);
     slots
@@ -49,7 +67,7 @@ fn check<T: Element>(case: Case, transport: &'static str, element: fn(f64) -> T,
         .map(|i| bits(tree_fold(shards, &mut |shard| element(value(seed, shard, i)), &mut T::sum).unwrap()))
         .collect();
     let results = run_ranks(kept_groups(ranks, transport), move |group| {
-        [false, true].map(|is_started| sum(&group, case, element, is_started))
+        [How::Blocking, How::Started, How::InPieces].map(|how| sum(&group, case, element, how))
     });
     for (rank, results) in results.into_iter().enumerate() {
         for result in results {

@@ -28,12 +28,21 @@ fn collectives_of_every_size() {
                 group.broadcast(&mut copy, ranks - 1).unwrap();
                 let mut all = vec![0u8; len * ranks];
                 group.all_gather(&vec![rank as u8 + 1; len], &mut all).unwrap();
+                let mut pieces: Vec<i64> = (0..len).map(|i| (i * (rank + 1)) as i64).collect();
+                group.reduce_scatter(&mut pieces).unwrap();
+                group.all_gather_pieces(&mut pieces).unwrap();
+                let mut each = vec![0u8; len * ranks];
+                let own = vec![rank as u8 + 1; len];
+                // SAFETY: both stay untouched until the handle has been waited for.
+                unsafe { group.all_gather_start(own.as_ptr(), each.as_mut_ptr(), len) }.wait().unwrap();
+                assert_eq!(each, all);
                 group.barrier().unwrap();
-                (sum, greatest, copy, all)
+                (sum, greatest, copy, all, pieces)
             });
             let factor = (ranks * (ranks + 1) / 2) as i32;
-            for (sum, greatest, copy, all) in results {
+            for (sum, greatest, copy, all, pieces) in results {
                 assert!(sum.iter().enumerate().all(|(i, &x)| x == i as i32 * factor), "{ranks} ranks, {len}");
+                assert!(pieces.iter().zip(sum).all(|(&x, sum)| x == i64::from(sum)), "{ranks} ranks, {len}");
                 assert!(greatest.iter().enumerate().all(|(i, &x)| x == i as f64), "{ranks} ranks, {len}");
                 assert_eq!(copy, vec![ranks as i64 - 1; len]);
                 assert!(all.iter().enumerate().all(|(i, &x)| usize::from(x) == i / len + 1), "{ranks} ranks, {len}");
@@ -48,6 +57,20 @@ fn bytes_of_different_lengths() {
     for gathered in results {
         assert_eq!(gathered, [vec![], vec![7; 1000], vec![7; 2000]]);
     }
+}
+
+#[test]
+fn pieces_are_cut_at_cache_lines() {
+    let check = |ranks: usize, len: usize, expected: &[usize]| {
+        let group = &threads(ranks)[0];
+        let ends: Vec<_> = (0..ranks).map(|rank| group.piece::<f32>(rank, len).end).collect();
+        assert_eq!(ends, expected, "{len} elements on {ranks} ranks");
+        assert!(group.piece::<f32>(ranks, len).is_empty());
+    };
+    check(1, 5, &[5]);
+    check(2, 64, &[32, 64]);
+    check(3, 100, &[48, 96, 100]);
+    check(3, 7, &[7, 7, 7]);
 }
 
 #[test]
@@ -122,6 +145,14 @@ fn ranks_out_of_step_are_named_with_what_they_do() {
         2,
         |group| if group.rank() == 0 { group.all_reduce(&mut [0f64; 4]) } else { group.all_reduce(&mut [0i64; 4]) },
         "rank 0 runs all_reduce(sum) of 4 f64 #1 while rank 1 runs all_reduce(sum) of 4 i64 #1",
+    );
+    check_failure(
+        2,
+        |group| match group.rank() {
+            0 => group.reduce_scatter(&mut [0f32; 4]),
+            _ => group.all_gather_pieces(&mut [0f32; 4]),
+        },
+        "rank 0 runs reduce_scatter(sum) of 4 f32 #1 while rank 1 runs all_gather_pieces of 4 f32 #1",
     );
     check_failure(
         2,

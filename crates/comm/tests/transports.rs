@@ -82,6 +82,11 @@ fn copies_over_every_transport() {
                     let own: Vec<u8> = (0..len).map(|i| (i * 7 + group.rank()) as u8).collect();
                     let mut all = vec![0; len * ranks];
                     group.all_gather(&own, &mut all).unwrap();
+                    let mut pieces = vec![0u8; len];
+                    let piece = group.piece::<u8>(group.rank(), len);
+                    piece.clone().for_each(|i| pieces[i] = (i * 7) as u8);
+                    group.all_gather_pieces(&mut pieces).unwrap();
+                    assert!(pieces.iter().enumerate().all(|(i, &x)| x == (i * 7) as u8), "{transport}");
                     let mut copy = own;
                     group.broadcast(&mut copy, ranks - 1).unwrap();
                     group.barrier().unwrap();

@@ -160,7 +160,14 @@ pub(crate) fn chunk(bytes: usize, size: usize, partials: usize) -> usize {
 pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range<usize> {
     let line = 64 / size;
     let each = len.div_ceil(ranks).next_multiple_of(line);
-    (each * rank).min(len)..(each * (rank + 1)).min(len)
+    let start = |rank: usize| each.saturating_mul(rank).min(len);
+    start(rank)..start(rank.saturating_add(1))
+}
+
+/// The `len` elements of a piece from its `start`-th on, as far as it has them.
+pub(crate) fn part_of(piece: &Range<usize>, start: usize, len: usize) -> Range<usize> {
+    let part = piece.start.saturating_add(start).min(piece.end);
+    part..part.saturating_add(len).min(piece.end)
 }
 
 #[cfg(test)]

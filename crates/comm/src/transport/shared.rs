@@ -14,11 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use enmasse_tensor::{Bf16, DType};
-
 use super::region::{Region, SLOT_BYTES, SLOTS, Words};
-use super::{Members, Stop, Transport, Turn, chunk, piece};
-use crate::element::Element;
+use super::{Members, Stop, Transport, Turn, chunk, part_of, piece};
+use crate::element::{Element, with_element};
 use crate::operation::{Header, Kind, Operation};
 use crate::tree::tree_reduce;
 
@@ -147,8 +145,11 @@ impl SharedTransport {
             if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
                 let (round, range) = (self.round + step as u64, range(step));
                 self.wait_for_all(turn, |words| &words.staged, round + 1)?;
-                let result = (!direct).then(|| self.region.slot(rank, round).cast::<T>());
-                self.reduce::<T>(turn, round, range.start, own_piece(range.len()), chunk, result);
+                let own = own_piece(range.len());
+                // Where every rank adds up everything, others still read the slot, and the result stays out of it.
+                let result = (!direct).then(|| self.region.slot(rank, round).cast::<T>().wrapping_add(own.start));
+                let part = range.start + own.start..range.start + own.end;
+                self.reduce::<T>(turn, round, part, |partial| partial * chunk + own.start, result);
                 self.own().publish(&self.own().reduced, round + 1);
             }
             if let Some(step) = step.checked_sub(2) {
@@ -167,59 +168,33 @@ impl SharedTransport {
         Ok(())
     }
 
-    /// Adds up `part` of a round that begins at `start`: from the own data and the others' slots, where partial sums lie
-    /// `chunk` elements apart, into the own data and into `result`, the own slot, where others collect it.
-    fn reduce<T: Element>(
-        &self,
-        turn: &Turn,
-        round: u64,
-        start: usize,
-        part: Range<usize>,
-        chunk: usize,
-        result: Option<*mut T>,
-    ) {
-        let Operation { shards, stride, reduction, .. } = *turn.operation;
+    /// Each rank ends with its piece of the sum. A round moves a part of every piece, which its owner alone reads.
+    fn reduce_scatter<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let Operation { count, shards, stride, .. } = *turn.operation;
+        let (ranks, rank, most) = (self.members.world_size(), self.members.rank, shards.most_partials());
         let data = turn.operation.output.cast::<T>();
-        let source = |rank: usize, partial: usize, range: Range<usize>| {
-            let offset = part.start + range.start;
-            let from = if rank == self.members.rank {
-                data.cast_const().wrapping_add(partial * stride + start + offset)
-            } else {
-                self.region.slot(rank, round).cast::<T>().cast_const().wrapping_add(partial * chunk + offset)
-            };
-            // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reuses. Nobody writes
-            // it while the slice lives: the sink below runs when a block is complete.
-            unsafe { std::slice::from_raw_parts(from, range.len()) }
-        };
-        tree_reduce(&shards, part.len(), reduction, source, |at, values| {
-            let offset = part.start + at;
-            // SAFETY: inside the caller's data and inside the own slot, at the piece that only this rank writes. (Where every
-            // rank adds up everything, the slot is still being read by others, and the result stays out of it.)
-            unsafe {
-                copy(values.as_ptr(), data.add(start + offset), values.len());
-                if let Some(result) = result {
-                    copy(values.as_ptr(), result.add(offset), values.len());
-                }
-            }
-        });
-    }
-
-    /// Moves bytes from the slots of `senders` to their places in the output.
-    fn gather(&mut self, turn: &Turn, senders: Range<usize>) -> Result<(), Stop> {
-        let operation = turn.operation;
-        let bytes = operation.count * operation.dtype.size();
-        let (rounds, rank) = (bytes.div_ceil(SLOT_BYTES), self.members.rank);
-        // Each sender's bytes follow those of the one before; the caller's own are in place already.
-        let place = |sender: usize| operation.output.wrapping_add((sender - senders.start) * bytes);
-        let range = |step: usize| step * SLOT_BYTES..bytes.min((step + 1) * SLOT_BYTES);
+        let pieces = |owner: usize| piece(count, size_of::<T>(), owner, ranks);
+        let chunk = SLOT_BYTES / size_of::<T>() / (ranks * most);
+        assert!(chunk > 0, "{ranks} ranks of one host exceed what a slot divides into");
+        // Rank 0's piece is the largest.
+        let rounds = pieces(0).len().div_ceil(chunk);
+        let part = |owner: usize, step: usize| part_of(&pieces(owner), step * chunk, chunk);
+        // Where a slot holds what `owner` needs.
+        let place = |owner: usize, partial: usize| (owner * most + partial) * chunk;
 
         for step in 0..rounds + 1 {
             if step < rounds {
-                let (round, range) = (self.round + step as u64, range(step));
-                if senders.contains(&rank) {
-                    self.wait_for_slot(turn, round)?;
-                    // SAFETY: inside the caller's input, and the own slot, which nobody reads yet.
-                    unsafe { copy(operation.input.add(range.start), self.region.slot(rank, round), range.len()) };
+                let round = self.round + step as u64;
+                self.wait_for_slot(turn, round)?;
+                let slot = self.region.slot(rank, round).cast::<T>();
+                for owner in (0..ranks).filter(|&owner| owner != rank) {
+                    let part = part(owner, step);
+                    for partial in 0..shards.partials(rank).count() {
+                        // SAFETY: inside the caller's data, and this rank's slot, which nobody reads yet.
+                        unsafe {
+                            copy(data.add(partial * stride + part.start), slot.add(place(owner, partial)), part.len());
+                        }
+                    }
                 }
                 self.own().publish(&self.own().staged, round + 1);
                 if step == 0 {
@@ -228,11 +203,80 @@ impl SharedTransport {
                 }
             }
             if let Some(step) = step.checked_sub(1) {
-                let (round, range) = (self.round + step as u64, range(step));
+                let round = self.round + step as u64;
+                self.wait_for_all(turn, |words| &words.staged, round + 1)?;
+                self.reduce::<T>(turn, round, part(rank, step), |partial| place(rank, partial), None);
+                self.own().publish(&self.own().reduced, round + 1);
+                self.own().publish(&self.own().consumed, round + 1);
+            }
+        }
+        self.round += rounds as u64;
+        Ok(())
+    }
+
+    /// Adds up a part of the data in one round, from the own data and the others' slots, where partial sum j of the part
+    /// begins at `staged(j)`: into the own data and, where others collect it, to `result` in the own slot.
+    fn reduce<T: Element>(
+        &self,
+        turn: &Turn,
+        round: u64,
+        part: Range<usize>,
+        staged: impl Fn(usize) -> usize,
+        result: Option<*mut T>,
+    ) {
+        let Operation { shards, stride, reduction, .. } = *turn.operation;
+        let data = turn.operation.output.cast::<T>();
+        let source = |rank: usize, partial: usize, range: Range<usize>| {
+            let from = if rank == self.members.rank {
+                data.cast_const().wrapping_add(partial * stride + part.start)
+            } else {
+                self.region.slot(rank, round).cast::<T>().cast_const().wrapping_add(staged(partial))
+            };
+            // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reuses. Nobody writes
+            // it while the slice lives: the sink below runs when a block is complete.
+            unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
+        };
+        tree_reduce(&shards, part.len(), reduction, source, |at, values| {
+            // SAFETY: inside the caller's data and inside the own slot, at the piece that only this rank writes.
+            unsafe {
+                copy(values.as_ptr(), data.add(part.start + at), values.len());
+                if let Some(result) = result {
+                    copy(values.as_ptr(), result.add(at), values.len());
+                }
+            }
+        });
+    }
+
+    /// Moves bytes from the slots of `senders` to their places in the output, where the caller's own lie already.
+    fn gather(&mut self, turn: &Turn, senders: Range<usize>) -> Result<(), Stop> {
+        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        let part = |sender: usize| turn.operation.part_from(sender, ranks);
+        let rounds = senders.clone().map(|sender| part(sender).len()).max().unwrap_or(0).div_ceil(SLOT_BYTES);
+        let range = |sender: usize, step: usize| part_of(&part(sender), step * SLOT_BYTES, SLOT_BYTES);
+        let output = turn.operation.output;
+
+        for step in 0..rounds + 1 {
+            if step < rounds {
+                let round = self.round + step as u64;
+                if senders.contains(&rank) {
+                    self.wait_for_slot(turn, round)?;
+                    let range = range(rank, step);
+                    // SAFETY: inside the caller's output, and the own slot, which nobody reads yet.
+                    unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, round), range.len()) };
+                }
+                self.own().publish(&self.own().staged, round + 1);
+                if step == 0 {
+                    self.enter(turn);
+                    self.agree(turn)?;
+                }
+            }
+            if let Some(step) = step.checked_sub(1) {
+                let round = self.round + step as u64;
                 for sender in senders.clone().filter(|&sender| sender != rank) {
                     self.wait_for(turn, sender, |words| &words.staged, round + 1)?;
+                    let range = range(sender, step);
                     // SAFETY: inside a slot its owner has staged and keeps until it is consumed, and inside the output.
-                    unsafe { copy(self.region.slot(sender, round), place(sender).add(range.start), range.len()) };
+                    unsafe { copy(self.region.slot(sender, round), output.add(range.start), range.len()) };
                 }
                 self.own().publish(&self.own().reduced, round + 1);
                 self.own().publish(&self.own().consumed, round + 1);
@@ -250,15 +294,15 @@ impl Transport for SharedTransport {
             self.enter(turn);
             return self.agree(turn);
         }
-        match (operation.kind, operation.dtype) {
-            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(turn),
-            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(turn),
-            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(turn),
-            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(turn),
-            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(turn),
-            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(turn),
-            (Kind::AllGather, _) => self.gather(turn, 0..self.members.world_size()),
-            (Kind::Broadcast | Kind::Barrier, _) => self.gather(turn, operation.root..operation.root + 1),
+        match operation.kind {
+            Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(turn)),
+            Kind::ReduceScatter => with_element!(operation.dtype, T => self.reduce_scatter::<T>(turn)),
+            Kind::AllGather | Kind::AllGatherPieces => {
+                let ranks = self.members.world_size();
+                operation.place_own_part(self.members.rank, ranks);
+                self.gather(turn, 0..ranks)
+            }
+            Kind::Broadcast | Kind::Barrier => self.gather(turn, operation.root..operation.root + 1),
         }
     }
 

@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use enmasse_tensor::{AlignedBuffer, Bf16, DType};
+use enmasse_tensor::AlignedBuffer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Members, Stop, Transport, Turn, chunk, piece};
+use super::{Members, Stop, Transport, Turn, chunk, part_of, piece};
 use crate::cause::CauseKind;
-use crate::element::Element;
+use crate::element::{Element, with_element};
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::shards::PARTIALS_LIMIT;
 use crate::tree::tree_reduce;
@@ -146,44 +146,60 @@ impl TcpTransport {
     }
 
     fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let Operation { count, shards, stride, reduction, .. } = *turn.operation;
-        let (ranks, rank) = (self.members.world_size(), self.members.rank);
+        let (count, rank, ranks) = (turn.operation.count, self.members.rank, self.members.world_size());
         let data = turn.operation.output.cast::<T>();
-        let most = shards.most_partials();
-        let chunk = chunk(ROUND_BYTES, size_of::<T>(), most);
+        let chunk = chunk(ROUND_BYTES, size_of::<T>(), turn.operation.shards.most_partials());
         for start in (0..count).step_by(chunk) {
-            let len = chunk.min(count - start);
-            let round = data.wrapping_add(start);
-            let own = piece(len, size_of::<T>(), rank, ranks);
-            let scratch = self.scratch.as_ptr().cast::<T>();
-            let place = |other: usize, partial: usize| scratch.wrapping_add((other * most + partial) * own.len());
-            for partial in 0..most {
-                let has = |rank: usize| partial < shards.partials(rank).count();
-                self.exchange(turn, |other| {
-                    let given =
-                        Bytes::of(round.wrapping_add(partial * stride), piece(len, size_of::<T>(), other, ranks));
-                    let taken = Bytes::of(place(other, partial), 0..own.len());
-                    (if has(rank) { given } else { Bytes::NONE }, if has(other) { taken } else { Bytes::NONE })
-                })?;
-            }
-            let source = |other: usize, partial: usize, range: Range<usize>| {
-                let from = match other == rank {
-                    true => round.wrapping_add(partial * stride + own.start),
-                    false => place(other, partial),
-                };
-                // SAFETY: inside the caller's data or the scratch memory, which only this thread uses; the sink below writes
-                // when a block is complete.
-                unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
+            let round = |owner: usize| {
+                let piece = piece(chunk.min(count - start), size_of::<T>(), owner, ranks);
+                start + piece.start..start + piece.end
             };
-            tree_reduce(&shards, own.len(), reduction, source, |at, values: &[T]| {
-                let to = round.wrapping_add(own.start + at);
-                // SAFETY: inside the caller's data, which is not borrowed here.
-                unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) }
-            });
+            self.reduce::<T>(turn, round)?;
+            self.exchange(turn, |other| (Bytes::of(data, round(rank)), Bytes::of(data, round(other))))?;
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let (count, ranks) = (turn.operation.count, self.members.world_size());
+        let pieces = |owner: usize| piece(count, size_of::<T>(), owner, ranks);
+        // A part of every rank's piece at a time. Rank 0's piece is the largest.
+        let chunk = chunk(ROUND_BYTES, size_of::<T>(), turn.operation.shards.most_partials()).div_ceil(ranks);
+        for start in (0..pieces(0).len()).step_by(chunk) {
+            self.reduce::<T>(turn, |owner| part_of(&pieces(owner), start, chunk))?;
+        }
+        Ok(())
+    }
+
+    /// Adds up one round: every rank sends each owner what it owns of the round, and adds up what it owns itself.
+    fn reduce<T: Element>(&mut self, turn: &Turn, owned: impl Fn(usize) -> Range<usize>) -> Result<(), Stop> {
+        let Operation { shards, stride, reduction, .. } = *turn.operation;
+        let (data, rank) = (turn.operation.output.cast::<T>(), self.members.rank);
+        let (own, most) = (owned(rank), shards.most_partials());
+        let scratch = self.scratch.as_ptr().cast::<T>();
+        let place = |other: usize, partial: usize| scratch.wrapping_add((other * most + partial) * own.len());
+        for partial in 0..most {
+            let has = |rank: usize| partial < shards.partials(rank).count();
             self.exchange(turn, |other| {
-                (Bytes::of(round, own.clone()), Bytes::of(round, piece(len, size_of::<T>(), other, ranks)))
+                let given = Bytes::of(data.wrapping_add(partial * stride), owned(other));
+                let taken = Bytes::of(place(other, partial), 0..own.len());
+                (if has(rank) { given } else { Bytes::NONE }, if has(other) { taken } else { Bytes::NONE })
             })?;
         }
+        let source = |other: usize, partial: usize, range: Range<usize>| {
+            let from = match other == rank {
+                true => data.wrapping_add(partial * stride + own.start),
+                false => place(other, partial),
+            };
+            // SAFETY: inside the caller's data or the scratch memory, which only this thread uses; the sink below writes when
+            // a block is complete.
+            unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
+        };
+        tree_reduce(&shards, own.len(), reduction, source, |at, values: &[T]| {
+            let to = data.wrapping_add(own.start + at);
+            // SAFETY: inside the caller's data, which is not borrowed here.
+            unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) }
+        });
         Ok(())
     }
 }
@@ -236,20 +252,18 @@ impl Transport for TcpTransport {
     fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
         let operation = turn.operation;
         self.agree(turn)?;
-        let (rank, bytes) = (self.members.rank, operation.count * operation.dtype.size());
-        match (operation.kind, operation.dtype) {
-            (Kind::Barrier, _) => Ok(()),
-            (Kind::AllReduce, DType::Bf16) => self.all_reduce::<Bf16>(turn),
-            (Kind::AllReduce, DType::F32) => self.all_reduce::<f32>(turn),
-            (Kind::AllReduce, DType::F64) => self.all_reduce::<f64>(turn),
-            (Kind::AllReduce, DType::I32) => self.all_reduce::<i32>(turn),
-            (Kind::AllReduce, DType::I64) => self.all_reduce::<i64>(turn),
-            (Kind::AllReduce, DType::U8) => self.all_reduce::<u8>(turn),
-            (Kind::AllGather, _) => self.exchange(turn, |other| {
-                (Bytes::of(operation.input, 0..bytes), Bytes::of(operation.output, other * bytes..(other + 1) * bytes))
-            }),
-            (Kind::Broadcast, _) => self.exchange(turn, |other| {
-                let data = Bytes::of(operation.output, 0..bytes);
+        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        match operation.kind {
+            Kind::Barrier => Ok(()),
+            Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(turn)),
+            Kind::ReduceScatter => with_element!(operation.dtype, T => self.reduce_scatter::<T>(turn)),
+            Kind::AllGather | Kind::AllGatherPieces => {
+                operation.place_own_part(rank, ranks);
+                let part = |sender: usize| Bytes::of(operation.output, operation.part_from(sender, ranks));
+                self.exchange(turn, |other| (part(rank), part(other)))
+            }
+            Kind::Broadcast => self.exchange(turn, |other| {
+                let data = Bytes::of(operation.output, operation.part_from(operation.root, ranks));
                 match operation.root {
                     root if root == rank => (data, Bytes::NONE),
                     root if root == other => (Bytes::NONE, data),

@@ -1,0 +1,293 @@
+//! The collective operations of a group, blocking and started.
+//!
+//! Each says what it does to the caller's memory; how ranks agree on it and how bytes travel is the transports'.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::cause::Cause;
+use crate::element::{Element, Reduction};
+use crate::engine::Handle;
+use crate::group::Group;
+use crate::operation::{Kind, Operation};
+use crate::shards::ShardMap;
+use crate::transport::piece;
+
+/// No rank may gather more than this from all ranks together by [`Group::all_gather_bytes`].
+const GATHER_LIMIT: usize = 256 << 20;
+
+/// What [`Group::reduce`] makes of one number from each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum: for counts, such as correct predictions.
+    Sum,
+    /// Their mean: for what is a mean on each rank already, such as a loss over batches of one size.
+    Mean,
+}
+
+impl Group {
+    /// One number out of one from each rank, on every rank; the number itself in a group of one.
+    ///
+    /// ```
+    /// use enmasse_comm::{Group, Reduce};
+    /// assert_eq!(Group::single().reduce(0.25, Reduce::Mean)?, 0.25);
+    /// # Ok::<(), std::sync::Arc<enmasse_comm::Cause>>(())
+    /// ```
+    pub fn reduce(&self, value: f64, by: Reduce) -> Result<f64, Arc<Cause>> {
+        let mut sum = [value];
+        self.all_reduce(&mut sum)?;
+        Ok(match by {
+            Reduce::Sum => sum[0],
+            Reduce::Mean => sum[0] / self.world_size() as f64,
+        })
+    }
+
+    /// The sum over all ranks, in the fixed tree of [`crate::tree_fold`], on every rank.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T]) -> Result<(), Arc<Cause>> {
+        self.all_reduce_with(data, Reduction::Sum)
+    }
+
+    /// The same for any reduction.
+    pub fn all_reduce_with<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<(), Arc<Cause>> {
+        let pointer = data.as_mut_ptr();
+        self.run(Operation { reduction, ..self.sum_of(Kind::AllReduce, pointer, data.len()) })
+    }
+
+    /// Starts the sum over all ranks of `len` elements at `data`, and returns. The communication thread carries out what was
+    /// started in order.
+    ///
+    /// # Safety
+    /// The memory stays valid, and nobody else touches it, until [`Handle::wait`] has returned or the handle was dropped; the
+    /// handle is not forgotten.
+    pub unsafe fn all_reduce_start<T: Element>(&self, data: *mut T, len: usize) -> Handle {
+        self.start(self.sum_of(Kind::AllReduce, data, len))
+    }
+
+    /// The sum over `shards` shards in the fixed tree of [`crate::tree_fold`], on every rank: the same bits whether each rank
+    /// hosts one of them or a rank several, as a [`ShardMap`] divides them.
+    ///
+    /// A rank adds up its shards as far as they are whole subtrees ([`ShardMap::schedule`]). Partial sum j lies in `data` from
+    /// `j * stride` on, `len` elements. The first `len` elements become the result; what the others are then is undefined.
+    ///
+    /// ```
+    /// use enmasse_comm::Group;
+    /// // Three shards on two ranks: rank 0 hosts shards 0 and 1, and has added them up.
+    /// let ranks = Group::threads(2)?.into_iter().map(|group| {
+    ///     std::thread::spawn(move || {
+    ///         let mut values = if group.rank() == 0 { [1.0 + 2.0] } else { [4.0f32] };
+    ///         group.all_reduce_shards(&mut values, 1, 1, 3).map(|()| values)
+    ///     })
+    /// });
+    /// for rank in ranks.collect::<Vec<_>>() {
+    ///     assert_eq!(rank.join().unwrap()?, [7.0]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn all_reduce_shards<T: Element>(
+        &self,
+        data: &mut [T],
+        len: usize,
+        stride: usize,
+        shards: usize,
+    ) -> Result<(), Arc<Cause>> {
+        let operation = self.sum_of_shards(Kind::AllReduce, data.as_mut_ptr(), len, stride, shards)?;
+        let partials = operation.shards.partials(self.rank()).count();
+        if (partials - 1)
+            .checked_mul(stride)
+            .and_then(|start| start.checked_add(len))
+            .is_none_or(|end| end > data.len())
+        {
+            let message = format!(
+                "{} elements do not hold {partials} partial sums of {len}, one every {stride} elements",
+                data.len()
+            );
+            return Err(self.misuse(&operation, message));
+        }
+        self.run(operation)
+    }
+
+    /// Starts the same sum of what lies at `data`, and returns.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_start`], for all partial sums of this rank: element `j * stride + i` is valid for each
+    /// `i < len` and each number j of a partial sum.
+    pub unsafe fn all_reduce_shards_start<T: Element>(
+        &self,
+        data: *mut T,
+        len: usize,
+        stride: usize,
+        shards: usize,
+    ) -> Handle {
+        match self.sum_of_shards(Kind::AllReduce, data, len, stride, shards) {
+            Ok(operation) => self.start(operation),
+            Err(cause) => Handle::ended(Err(cause)),
+        }
+    }
+
+    /// Copies `data` of rank `root` to all others.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Arc<Cause>> {
+        let pointer = data.as_mut_ptr();
+        let operation = Operation { root, ..Operation::new(Kind::Broadcast, pointer, pointer, data.len()) };
+        if root >= self.world_size() {
+            return Err(self.misuse(&operation, format!("there is no rank {root}: use 0 to {}", self.world_size() - 1)));
+        }
+        self.run(operation)
+    }
+
+    /// Puts every rank's `input` one after another into `output`, which has room for as many from each rank.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Arc<Cause>> {
+        let operation = Operation::new(Kind::AllGather, input.as_ptr(), output.as_mut_ptr(), input.len());
+        if input.len().checked_mul(self.world_size()) != Some(output.len()) {
+            let (world_size, found) = (self.world_size(), output.len());
+            let message = format!("the output has {found} elements: {} for each of {world_size} ranks", input.len());
+            return Err(self.misuse(&operation, message));
+        }
+        self.run(operation)
+    }
+
+    /// Starts the same with `len` elements at `input` of each rank, and returns.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_start`], for the input and for `len` elements per rank at `output`. The input lies beside the
+    /// output, or at this rank's place in it.
+    pub unsafe fn all_gather_start<T: Element>(&self, input: *const T, output: *mut T, len: usize) -> Handle {
+        self.start(Operation::new(Kind::AllGather, input, output, len))
+    }
+
+    /// The part of `len` elements that `rank` owns where each rank owns one: what is left to it by [`Group::reduce_scatter`].
+    /// The parts follow each other in the order of the ranks. They are cut at cache lines, so that the last ones are shorter
+    /// or empty.
+    pub fn piece<T: Element>(&self, rank: usize, len: usize) -> Range<usize> {
+        piece(len, size_of::<T>(), rank, self.world_size())
+    }
+
+    /// The sum over all ranks as [`Group::all_reduce`] makes it, with the same bits, of which each rank gets its piece alone
+    /// ([`Group::piece`]): half the bytes. The piece takes its place in `data`; what the rest is then is undefined.
+    ///
+    /// ```
+    /// use enmasse_comm::Group;
+    /// let ranks = Group::threads(2)?.into_iter().map(|group| {
+    ///     std::thread::spawn(move || {
+    ///         let mut gradients = [1.0f32; 100];
+    ///         group.reduce_scatter(&mut gradients)?;
+    ///         let piece = group.piece::<f32>(group.rank(), gradients.len());
+    ///         // Each rank goes on with its own half, and they come together again.
+    ///         gradients[piece].iter_mut().for_each(|gradient| *gradient /= 2.0);
+    ///         group.all_gather_pieces(&mut gradients).map(|()| gradients)
+    ///     })
+    /// });
+    /// for rank in ranks.collect::<Vec<_>>() {
+    ///     assert_eq!(rank.join().unwrap()?, [1.0; 100]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reduce_scatter<T: Element>(&self, data: &mut [T]) -> Result<(), Arc<Cause>> {
+        self.run(self.sum_of(Kind::ReduceScatter, data.as_mut_ptr(), data.len()))
+    }
+
+    /// Starts the same with `len` elements at `data`, and returns.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_start`].
+    pub unsafe fn reduce_scatter_start<T: Element>(&self, data: *mut T, len: usize) -> Handle {
+        self.start(self.sum_of(Kind::ReduceScatter, data, len))
+    }
+
+    /// Starts the same over shards, whose partial sums lie as [`Group::all_reduce_shards`] says, and returns.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_shards_start`].
+    pub unsafe fn reduce_scatter_shards_start<T: Element>(
+        &self,
+        data: *mut T,
+        len: usize,
+        stride: usize,
+        shards: usize,
+    ) -> Handle {
+        match self.sum_of_shards(Kind::ReduceScatter, data, len, stride, shards) {
+            Ok(operation) => self.start(operation),
+            Err(cause) => Handle::ended(Err(cause)),
+        }
+    }
+
+    /// Copies each rank's piece of `data` ([`Group::piece`]) to all others.
+    pub fn all_gather_pieces<T: Element>(&self, data: &mut [T]) -> Result<(), Arc<Cause>> {
+        let pointer = data.as_mut_ptr();
+        self.run(Operation::new(Kind::AllGatherPieces, pointer, pointer, data.len()))
+    }
+
+    /// Starts the same with `len` elements at `data`, and returns.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_start`].
+    pub unsafe fn all_gather_pieces_start<T: Element>(&self, data: *mut T, len: usize) -> Handle {
+        self.start(Operation::new(Kind::AllGatherPieces, data, data, len))
+    }
+
+    /// Everybody's bytes, which may differ in length: up to 256 MiB together.
+    pub fn all_gather_bytes(&self, input: &[u8]) -> Result<Vec<Vec<u8>>, Arc<Cause>> {
+        let mut lengths = vec![0; self.world_size()];
+        self.all_gather(&[input.len() as i64], &mut lengths)?;
+        let total = lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(usize::try_from(length).ok()?));
+        if total.is_none_or(|total| total > GATHER_LIMIT) {
+            let message = format!("{lengths:?} bytes exceed {GATHER_LIMIT} together: gather in several calls");
+            let nothing = Operation::new(Kind::AllGather, input.as_ptr(), std::ptr::null_mut(), input.len());
+            return Err(self.misuse(&nothing, message));
+        }
+        let mut gathered: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length as usize]).collect();
+        gathered[self.rank()].copy_from_slice(input);
+        for (root, bytes) in gathered.iter_mut().enumerate() {
+            self.broadcast(bytes, root)?;
+        }
+        Ok(gathered)
+    }
+
+    /// Returns when all ranks have called it.
+    pub fn barrier(&self) -> Result<(), Arc<Cause>> {
+        self.run(Operation::barrier())
+    }
+
+    /// A sum over ranks that have one shard each.
+    fn sum_of<T: Element>(&self, kind: Kind, data: *mut T, len: usize) -> Operation {
+        Operation { shards: ShardMap::one_each(self.world_size()), ..Operation::new(kind, data, data, len) }
+    }
+
+    fn sum_of_shards<T: Element>(
+        &self,
+        kind: Kind,
+        data: *mut T,
+        len: usize,
+        stride: usize,
+        shards: usize,
+    ) -> Result<Operation, Arc<Cause>> {
+        let operation = Operation { stride, ..self.sum_of(kind, data, len) };
+        let shards =
+            ShardMap::new(shards, self.world_size()).map_err(|error| self.misuse(&operation, error.to_string()))?;
+        if stride < len && shards.most_partials() > 1 {
+            let message = format!("partial sums of {len} elements overlap where one begins every {stride} elements");
+            return Err(self.misuse(&operation, message));
+        }
+        Ok(Operation { shards, ..operation })
+    }
+
+    fn start(&self, operation: Operation) -> Handle {
+        match self.engine() {
+            Some(engine) => engine.start_operation(operation),
+            None => Handle::ended(self.run_alone(&operation)),
+        }
+    }
+
+    fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
+        match self.engine() {
+            Some(engine) => engine.run(operation),
+            None => self.run_alone(&operation),
+        }
+    }
+
+    /// In a group of one.
+    fn run_alone(&self, operation: &Operation) -> Result<(), Arc<Cause>> {
+        self.check()?;
+        operation.place_own_part(0, 1);
+        Ok(())
+    }
+}
