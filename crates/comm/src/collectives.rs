@@ -271,6 +271,7 @@ impl Group {
     }
 
     fn start(&self, operation: Operation) -> Handle {
+        let operation = Operation { group: self.members().path, ..operation };
         match self.engine() {
             Some(engine) => engine.start_operation(operation),
             None => Handle::ended(self.run_alone(&operation)),
@@ -278,6 +279,7 @@ impl Group {
     }
 
     fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
+        let operation = Operation { group: self.members().path, ..operation };
         match self.engine() {
             Some(engine) => engine.run(operation),
             None => self.run_alone(&operation),

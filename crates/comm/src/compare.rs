@@ -27,6 +27,7 @@ impl Group {
             return Ok(());
         };
 
+        let [first, differing] = [0, other].map(|rank| self.job_rank(rank));
         let ours = self.text_of(0, &outline)?;
         let theirs = self.text_of(other, &outline)?;
         let (line, [item, other_item]) = first_difference(&ours, &theirs);
@@ -38,14 +39,16 @@ impl Group {
                 let (line, shown) = first_difference(&text, &other_text);
                 let [shown, other_shown] = shown.map(show);
                 format!(
-                    "{name} differs: line {} is {shown} on rank 0 and {other_shown} on rank {other}: start all ranks with \
+                    "{name} differs: line {} is {shown} on rank {first} and {other_shown} on rank {differing}: start all ranks with \
                      the same program, options and data",
                     line + 1,
                 )
             }
             names => {
                 let [name, other_name] = names.map(|item| item.map_or("(nothing)".into(), |(_, name)| show(name)));
-                format!("item {line} to compare is {name} on rank 0 and {other_name} on rank {other}: run one program")
+                format!(
+                    "item {line} to compare is {name} on rank {first} and {other_name} on rank {differing}: run one program"
+                )
             }
         };
         self.abort(self.cause_of(other, CauseKind::Desync, message).during("the comparison before the start", 0));

@@ -83,10 +83,10 @@ impl Engine {
         while queue.pending.len() == CAPACITY {
             queue = wait(&self.shared.done, queue);
         }
-        let ticket = self.shared.number(&mut queue, operation);
-        queue.pending.push_back(Operation { sequence: ticket, ..operation });
+        let operation = self.shared.number(&mut queue, operation);
+        queue.pending.push_back(operation);
         self.shared.work.notify_one();
-        Handle { state: State::Queued { shared: self.shared.clone(), ticket } }
+        Handle { state: State::Queued { shared: self.shared.clone(), ticket: operation.sequence } }
     }
 
     /// Carries out an operation, after those queued before it.
@@ -97,10 +97,10 @@ impl Engine {
             return self.start_operation(operation).wait();
         }
         queue.running = true;
-        let ticket = self.shared.number(&mut queue, operation);
+        let operation = self.shared.number(&mut queue, operation);
         drop(queue);
-        self.shared.carry_out(&Operation { sequence: ticket, ..operation });
-        self.shared.outcome(ticket)
+        self.shared.carry_out(&operation);
+        self.shared.outcome(operation.sequence)
     }
 
     /// Carries out what is queued, then tells the other ranks that this one leaves.
@@ -137,16 +137,16 @@ impl Shared {
         }
     }
 
-    /// Gives the next operation its number.
-    fn number(&self, queue: &mut Queue, operation: Operation) -> u64 {
+    /// Gives the next operation its numbers.
+    fn number(&self, queue: &mut Queue, operation: Operation) -> Operation {
         queue.queued += 1;
-        self.recorder.queued(&Operation { sequence: queue.queued, ..operation });
-        queue.queued
+        let operation = Operation { sequence: queue.queued, ..operation };
+        Operation { flight: self.recorder.queued(&operation), ..operation }
     }
 
     /// Carries out the operation whose turn it is; the caller has set `running`.
     fn carry_out(&self, operation: &Operation) {
-        self.recorder.started(operation.sequence);
+        self.recorder.started(operation.flight);
         let GroupOptions { delay_per_operation: delay, timeout, stall_warning: warning } = self.options;
         let result = catch_unwind(AssertUnwindSafe(|| {
             if !delay.is_zero() {
@@ -162,7 +162,7 @@ impl Shared {
             Err(Stop::Raise(Box::new(cause.during(operation.describe(), operation.sequence))))
         });
         match result {
-            Ok(()) => self.recorder.ended(operation.sequence),
+            Ok(()) => self.recorder.ended(operation.flight),
             Err(stop) => {
                 if let Stop::Raise(cause) = stop {
                     self.failure.raise(*cause);

@@ -136,6 +136,12 @@ pub enum JoinError {
         /// The kernel's refusal.
         source: io::Error,
     },
+    /// No groups can be made of a group.
+    #[error("the group cannot be split: {why}")]
+    Split {
+        /// Why.
+        why: String,
+    },
     /// The group failed while it was formed.
     #[error("the group failed while it was formed: {0}")]
     Cause(Arc<Cause>),

@@ -23,7 +23,7 @@ pub struct FlightRecorder {
 struct Flight {
     activity: &'static str,
     since: Instant,
-    /// Operations queued so far; that of number n lies at n modulo the capacity.
+    /// Operations queued so far, of all groups; the n-th lies at n modulo the capacity.
     queued: u64,
     ring: Vec<Entry>,
 }
@@ -85,8 +85,8 @@ impl FlightRecorder {
         let now = Instant::now();
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64);
         let at = |instant: Instant| time.saturating_sub(now.duration_since(instant).as_millis() as u64);
-        let operations = flight.entries().map(|(sequence, entry)| FlightOperation {
-            sequence,
+        let operations = flight.entries().map(|entry| FlightOperation {
+            sequence: entry.header.sequence(),
             operation: entry.header.operation(),
             queued: at(entry.queued),
             started: entry.started.map(at),
@@ -100,25 +100,28 @@ impl FlightRecorder {
         }
     }
 
-    pub(crate) fn queued(&self, operation: &Operation) {
+    /// Returns the number under which the operation is recorded.
+    pub(crate) fn queued(&self, operation: &Operation) -> u64 {
         let header = operation.header(Identity::default());
         let entry = Entry { header, queued: Instant::now(), started: None, ended: None };
         let mut flight = self.lock();
-        flight.queued = operation.sequence;
-        let place = place(operation.sequence);
+        flight.queued += 1;
+        let number = flight.queued;
+        let place = place(number);
         match flight.ring.get_mut(place) {
             Some(oldest) => *oldest = entry,
             // Within the capacity that it was made with.
             None => flight.ring.push(entry),
         }
+        number
     }
 
-    pub(crate) fn started(&self, sequence: u64) {
-        self.lock().entry(sequence, |entry| entry.started = Some(Instant::now()));
+    pub(crate) fn started(&self, number: u64) {
+        self.lock().entry(number, |entry| entry.started = Some(Instant::now()));
     }
 
-    pub(crate) fn ended(&self, sequence: u64) {
-        self.lock().entry(sequence, |entry| entry.ended = Some(Instant::now()));
+    pub(crate) fn ended(&self, number: u64) {
+        self.lock().entry(number, |entry| entry.ended = Some(Instant::now()));
     }
 
     /// What the rank has been at for so long or longer; nothing, and nothing allocated, where it is at it for less.
@@ -135,23 +138,23 @@ impl FlightRecorder {
 }
 
 /// Where an operation lies in the ring; the first has the number 1.
-fn place(sequence: u64) -> usize {
-    ((sequence - 1) % CAPACITY as u64) as usize
+fn place(number: u64) -> usize {
+    ((number - 1) % CAPACITY as u64) as usize
 }
 
 impl Flight {
     /// Changes an entry, unless later ones have taken its place.
-    fn entry(&mut self, sequence: u64, change: impl FnOnce(&mut Entry)) {
-        if sequence + CAPACITY as u64 > self.queued
-            && let Some(entry) = self.ring.get_mut(place(sequence))
+    fn entry(&mut self, number: u64, change: impl FnOnce(&mut Entry)) {
+        if number + CAPACITY as u64 > self.queued
+            && let Some(entry) = self.ring.get_mut(place(number))
         {
             change(entry);
         }
     }
 
-    fn entries(&self) -> impl Iterator<Item = (u64, &Entry)> {
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
         let first = self.queued - self.ring.len() as u64 + 1;
-        (first..=self.queued).map(|sequence| (sequence, &self.ring[place(sequence)]))
+        (first..=self.queued).map(|number| &self.ring[place(number)])
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind};
@@ -11,6 +12,7 @@ use crate::failure::{Failure, GroupEvent};
 use crate::flight::FlightRecorder;
 use crate::operation::{Identity, Operation};
 use crate::rendezvous::Liaison;
+use crate::rendezvous::form::Reach;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
 use crate::transport::{Members, Transport};
@@ -63,20 +65,39 @@ pub struct Group {
 /// What ends with the last clone.
 struct Core {
     members: Members,
-    failure: Arc<Failure>,
-    recorder: FlightRecorder,
     /// None in a group of one.
     engine: Option<Engine>,
-    /// None in a group of one, and between threads. Dropped last, when this rank waits for nobody any more.
-    _liaison: Option<Liaison>,
+    /// Groups split from this one so far.
+    children: AtomicU64,
+    /// Dropped last, when this rank waits for nobody any more.
+    ties: Ties,
+}
+
+/// What a group shares with those that are split from it.
+#[derive(Clone)]
+pub(crate) struct Ties {
+    pub failure: Arc<Failure>,
+    pub recorder: FlightRecorder,
+    pub options: GroupOptions,
+    pub reach: Reach,
+    /// None in a job of one rank, and between threads.
+    #[expect(dead_code, reason = "held for its drop")]
+    pub liaison: Option<Arc<Liaison>>,
+}
+
+impl Ties {
+    fn within_process(failure: Arc<Failure>, options: GroupOptions) -> Self {
+        let (recorder, reach) = (FlightRecorder::default(), Reach::within_process());
+        Ties { failure, recorder, options, reach, liaison: None }
+    }
 }
 
 impl Group {
     /// A group of one, which needs nobody.
     pub fn single() -> Self {
-        let members = Members { rank: 0, hosts: vec![crate::cause::host_name()], identity: Identity::default() };
-        let (failure, recorder) = Default::default();
-        Group { core: Arc::new(Core { members, failure, recorder, engine: None, _liaison: None }) }
+        let members = Members::of_job(0, vec![crate::cause::host_name()], Identity::default());
+        let ties = Ties::within_process(Arc::default(), GroupOptions::default());
+        Group { core: Arc::new(Core { members, engine: None, children: AtomicU64::new(0), ties }) }
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -94,29 +115,28 @@ impl Group {
         let hosts = vec![crate::cause::host_name(); n];
         (0..n)
             .map(|rank| {
-                let members = Members { rank, hosts: hosts.clone(), identity: Identity::default() };
+                let members = Members::of_job(rank, hosts.clone(), Identity::default());
                 let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
-                Self::new(members, transport, failure.clone(), FlightRecorder::default(), options, None)
+                Self::new(members, Some(transport), Ties::within_process(failure.clone(), options))
             })
             .collect()
     }
 
-    pub(crate) fn new(
-        members: Members,
-        transport: Box<dyn Transport>,
-        failure: Arc<Failure>,
-        recorder: FlightRecorder,
-        options: GroupOptions,
-        liaison: Option<Liaison>,
-    ) -> Result<Self, JoinError> {
-        let engine = Engine::start(transport, failure.clone(), recorder.clone(), options)
-            .map_err(|source| JoinError::Thread { source })?;
-        Ok(Group { core: Arc::new(Core { members, failure, recorder, engine: Some(engine), _liaison: liaison }) })
+    /// A member of a group; without a transport it is the only one.
+    pub(crate) fn new(members: Members, transport: Option<Box<dyn Transport>>, ties: Ties) -> Result<Self, JoinError> {
+        let start = |transport| Engine::start(transport, ties.failure.clone(), ties.recorder.clone(), ties.options);
+        let engine = transport.map(start).transpose().map_err(|source| JoinError::Thread { source })?;
+        Ok(Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), ties }) })
     }
 
     /// This rank's number, from 0.
     pub fn rank(&self) -> usize {
         self.core.members.rank
+    }
+
+    /// The number in the whole job of a rank of this group; in a group that was split from none, the same.
+    pub fn job_rank(&self, rank: usize) -> usize {
+        self.core.members.job_ranks.get(rank).copied().unwrap_or(rank)
     }
 
     /// How many ranks there are.
@@ -137,7 +157,7 @@ impl Group {
     /// Ends the group: on every rank every operation, pending or to come, fails with `cause` within a second, unless the
     /// group has failed before. From any thread, at any time.
     pub fn abort(&self, cause: Cause) {
-        self.core.failure.raise(cause);
+        self.core.ties.failure.raise(cause);
     }
 
     /// A cause that names this rank and its host, for [`Group::abort`].
@@ -148,29 +168,42 @@ impl Group {
     /// A cause that names any rank of the group and its host.
     pub fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
         let host = self.core.members.hosts.get(rank).cloned().unwrap_or_default();
-        Cause::new(kind, message).of_rank(rank).on_host(host)
+        Cause::new(kind, message).of_rank(self.job_rank(rank)).on_host(host)
     }
 
     /// The recorder of this rank's operations. Whoever says at it what the rank is at lets the others know why they wait.
     pub fn flight_recorder(&self) -> &FlightRecorder {
-        &self.core.recorder
+        &self.core.ties.recorder
     }
 
     /// Has `observer` told what happens to the group, on whichever thread notices: also while this rank's own code is stuck. It
     /// must not hold the group, or use it.
     pub fn observe(&self, observer: impl Fn(&GroupEvent) + Send + Sync + 'static) {
-        self.core.failure.observe(self.rank(), Arc::new(observer));
+        self.core.ties.failure.observe(self.job_rank(self.rank()), Arc::new(observer));
     }
 
     /// Why the group failed, if it has.
     pub fn cause(&self) -> Option<Arc<Cause>> {
-        self.core.failure.cause()
+        self.core.ties.failure.cause()
     }
 
     /// An error once the group has failed; as cheap as one atomic load before.
     #[inline]
     pub fn check(&self) -> Result<(), Arc<Cause>> {
-        self.core.failure.check()
+        self.core.ties.failure.check()
+    }
+
+    pub(crate) fn members(&self) -> &Members {
+        &self.core.members
+    }
+
+    pub(crate) fn ties(&self) -> &Ties {
+        &self.core.ties
+    }
+
+    /// Counts groups that are split from this one; how many there were before.
+    pub(crate) fn count_children(&self, children: u64) -> u64 {
+        self.core.children.fetch_add(children, Ordering::Relaxed)
     }
 
     pub(crate) fn engine(&self) -> Option<&Engine> {
@@ -179,6 +212,7 @@ impl Group {
 
     /// A call that cannot be right ends the group, since the other ranks wait for this one.
     pub(crate) fn misuse(&self, operation: &Operation, message: String) -> Arc<Cause> {
+        let operation = Operation { group: self.core.members.path, ..*operation };
         let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), 0);
         self.abort(cause.clone());
         self.cause().unwrap_or_else(|| Arc::new(cause))
@@ -187,16 +221,20 @@ impl Group {
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Group(rank {} of {})", self.rank(), self.world_size())
+        write!(f, "Group(rank {} of {}", self.rank(), self.world_size())?;
+        match self.core.members.path {
+            path if path.is_whole_job() => f.write_str(")"),
+            path => write!(f, " of group {path})"),
+        }
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let rank = self.members.rank;
+            let Members { rank, job_ranks, hosts, .. } = &self.members;
             let cause = Cause::new(CauseKind::Error, "it panicked; its message is on its standard error");
-            self.failure.raise(cause.of_rank(rank).on_host(self.members.hosts[rank].clone()));
+            self.ties.failure.raise(cause.of_rank(job_ranks[*rank]).on_host(hosts[*rank].clone()));
         }
         if let Some(engine) = &mut self.engine {
             engine.close();

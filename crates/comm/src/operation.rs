@@ -5,13 +5,14 @@ use std::ops::Range;
 use enmasse_tensor::DType;
 
 use crate::element::{Element, Reduction};
+use crate::group_path::GroupPath;
 use crate::shards::ShardMap;
 use crate::transport::piece;
 
 /// Version of headers and protocol; ranks of different versions do not talk.
 pub(crate) const PROTOCOL: u32 = 3;
 /// Words of a header.
-pub(crate) const HEADER_WORDS: usize = 7;
+pub(crate) const HEADER_WORDS: usize = 8;
 /// Bytes of a header on a wire, as little-endian words.
 pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
 
@@ -64,8 +65,12 @@ pub(crate) struct Operation {
     /// Where the result goes: `count` elements, of an all-gather `count` per rank. The same as `input` except for an
     /// all-gather.
     pub output: *mut u8,
+    /// The group whose ranks carry it out; set when it is handed to that.
+    pub group: GroupPath,
     /// Its number in the group, from 1; set when it is queued.
     pub sequence: u64,
+    /// Its number among all operations that this rank has recorded; set when it is queued.
+    pub flight: u64,
 }
 
 // SAFETY: whoever queues an operation keeps its memory valid, and untouched by others, until it is done.
@@ -83,7 +88,9 @@ impl Operation {
             input: input.cast(),
             stride: count,
             output: output.cast(),
+            group: GroupPath::default(),
             sequence: 0,
+            flight: 0,
         }
     }
 
@@ -106,6 +113,7 @@ impl Operation {
             self.count as u64,
             self.root as u64,
             self.shards.shards() as u64,
+            self.group.to_word(),
         ])
     }
 
@@ -137,13 +145,13 @@ impl Operation {
     }
 }
 
-/// Version, operation, types, job, attempt, membership epoch, sequence, count, root and shards, in words.
+/// Version, operation, types, job, attempt, membership epoch, sequence, count, root, shards and group, in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header(pub [u64; HEADER_WORDS]);
 
 impl Header {
     /// What a rank that leaves sends in place of a header. No operation has the number 0.
-    pub(crate) const LEAVING: Header = Header([(PROTOCOL as u64) << 32, 0, 0, 0, 0, 0, 0]);
+    pub(crate) const LEAVING: Header = Header([(PROTOCOL as u64) << 32, 0, 0, 0, 0, 0, 0, 0]);
 
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -161,9 +169,13 @@ impl Header {
         header
     }
 
+    pub(crate) fn sequence(&self) -> u64 {
+        self.0[3]
+    }
+
     /// The operation in words; bits that mean nothing to this version are shown as they are.
     pub(crate) fn operation(&self) -> String {
-        let [code, _, _, _, count, root, _] = self.0;
+        let [code, _, _, _, count, root, _, group] = self.0;
         let dtype = [DType::Bf16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
             .into_iter()
             .find(|&dtype| dtype_code(dtype) == code >> 8 & 0xff)
@@ -172,7 +184,7 @@ impl Header {
             .into_iter()
             .find(|&reduction| reduction_code(reduction) == code & 0xff)
             .map_or("?", Reduction::name);
-        match code >> 16 & 0xffff {
+        let operation = match code >> 16 & 0xffff {
             1 => format!("all_reduce({reduction}) of {count} {dtype}"),
             2 => format!("broadcast of {count} {dtype} from rank {root}"),
             3 => format!("all_gather of {count} {dtype}"),
@@ -180,12 +192,16 @@ impl Header {
             5 => format!("reduce_scatter({reduction}) of {count} {dtype}"),
             6 => format!("all_gather_pieces of {count} {dtype}"),
             other => format!("operation {other}"),
+        };
+        match GroupPath::from_word(group) {
+            path if path.is_whole_job() => operation,
+            path => format!("{operation} in group {path}"),
         }
     }
 
     /// In words, as far as it matters beside `other`.
     pub(crate) fn describe_against(&self, other: &Header) -> String {
-        let [code, job, incarnation, sequence, .., shards] = self.0;
+        let [code, job, incarnation, sequence, .., shards, _] = self.0;
         let mut text = format!("{} #{sequence}", self.operation());
         if code >> 32 != other.0[0] >> 32 {
             text += &format!(" (protocol {})", code >> 32);
@@ -239,5 +255,7 @@ mod tests {
         assert_eq!(other.describe_against(&header), "broadcast of 1000 i64 from rank 3 #17 (attempt 0, membership 2)");
         let other = Operation { shards: ShardMap::new(4, 3).unwrap(), ..operation }.header(identity);
         assert_eq!(other.describe_against(&header), "all_reduce(sum) of 1000 f32 #17 (over 4 shards)");
+        let group = GroupPath::default().child(1).and_then(|path| path.child(0)).unwrap();
+        assert_eq!(Operation { group, ..operation }.describe(), "all_reduce(sum) of 1000 f32 in group 2.1");
     }
 }

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A rank: sums until something goes wrong, or for 200 steps where nothing will.
+/// A rank: sums, also in a group of two of the three, until something goes wrong, or for 200 steps where nothing will.
 fn rank() -> ExitCode {
     let mut rendezvous = Rendezvous::from_environment().expect("the test sets the environment");
     rendezvous.transport =
@@ -49,12 +49,18 @@ fn rank() -> ExitCode {
         rendezvous.heartbeat = Duration::from_millis(500);
     }
     let group = rendezvous.join().expect("ranks join");
+    // Ranks 2 and 0, in this order; rank 1 waits for them in the whole group.
+    let pair = group.split((group.rank() != 1).then_some(0), -(group.rank() as i64)).expect("it is split");
     let mut data = vec![1f32; 300_000];
     let mut steps = 0;
     let result = loop {
-        if let Err(cause) = group.all_reduce(&mut data) {
+        data.fill(1.0);
+        let sums =
+            pair.as_ref().map_or(Ok(()), |pair| pair.all_reduce(&mut data)).and_then(|()| group.all_reduce(&mut data));
+        if let Err(cause) = sums {
             break Err(cause);
         }
+        assert!(data.iter().all(|&sum| sum == 2.0 + 1.0 + 2.0));
         if steps == 0 {
             println!("ready");
         }
@@ -63,7 +69,7 @@ fn rank() -> ExitCode {
             break Ok(());
         }
     };
-    drop(group);
+    drop((pair, group));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {

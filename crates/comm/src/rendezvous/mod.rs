@@ -13,20 +13,23 @@ use crate::control::Control;
 use crate::error::JoinError;
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::{Group, GroupOptions};
+use crate::group::{Group, GroupOptions, Ties};
+use crate::group_path::GroupPath;
 use crate::net::handshake::{Introduction, Purpose};
 use crate::operation::Identity;
 use crate::server::Server;
 use crate::store::{Store, StoreError};
 use crate::token::Token;
-use crate::transport::Members;
 
 mod agent_store;
 mod connect;
 mod environment;
+pub(crate) mod form;
 mod meeting;
 mod whereabouts;
 
+use form::{Reach, Seat};
+use meeting::Meeting;
 use whereabouts::Whereabouts;
 
 /// Which transport carries the operations.
@@ -143,7 +146,13 @@ impl Rendezvous {
         } else {
             self.enter(whereabouts, deadline, &failure, &recorder)?
         };
-        let (members, transport) = self.form(&entrance, deadline, &failure).map_err(|error| {
+        let Entrance { ip, store_ip: ip_of_rank_0, .. } = entrance;
+        let reach = Reach { transport: self.transport, token: entrance.token.clone(), ip, ip_of_rank_0 };
+        let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
+        let (rank, identity) = (self.rank, self.identity());
+        let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
+        let meeting = Meeting { rendezvous: &self, store: &entrance.store, failure: &failure, deadline };
+        let (members, transport) = seat.form(&meeting).map_err(|error| {
             // The others hear of it at once, and need not wait until their deadlines.
             let cause = Cause::new(CauseKind::Error, error.to_string());
             failure.raise(match error {
@@ -160,7 +169,8 @@ impl Rendezvous {
         if let Liaison::Server(server) = &mut liaison {
             server.shut_the_door();
         }
-        Group::new(members, transport, failure, recorder, self.options, Some(liaison))
+        let ties = Ties { failure, recorder, options: self.options, reach, liaison: Some(Arc::new(liaison)) };
+        Group::new(members, Some(transport), ties)
     }
 
     fn identity(&self) -> Identity {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
+use crate::group_path::GroupPath;
 use crate::operation::{Header, Identity, Operation};
 
 pub(crate) mod region;
@@ -84,12 +85,20 @@ impl<'a> Turn<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
     pub rank: usize,
+    /// The number of each rank in the whole job, which is what messages call it.
+    pub job_ranks: Vec<usize>,
     /// The machine of each rank.
     pub hosts: Vec<String>,
     pub identity: Identity,
+    pub path: GroupPath,
 }
 
 impl Members {
+    /// Those of a whole job.
+    pub(crate) fn of_job(rank: usize, hosts: Vec<String>, identity: Identity) -> Self {
+        Members { rank, job_ranks: (0..hosts.len()).collect(), hosts, identity, path: GroupPath::default() }
+    }
+
     pub(crate) fn world_size(&self) -> usize {
         self.hosts.len()
     }
@@ -101,13 +110,13 @@ impl Members {
 
     fn cause_of(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Box<Cause> {
         let host = self.hosts.get(rank).cloned().unwrap_or_default();
-        let cause = Cause::new(kind, message).of_rank(rank).on_host(host);
+        let cause = Cause::new(kind, message).of_rank(self.job_ranks[rank]).on_host(host);
         Box::new(cause.during(operation.describe(), operation.sequence))
     }
 
     /// `rank` left cleanly although this rank still needs it.
     pub(crate) fn left(&self, rank: usize, operation: &Operation) -> Stop {
-        let message = format!("it left the group, and rank {} still waits for it", self.rank);
+        let message = format!("it left the group, and rank {} still waits for it", self.job_ranks[self.rank]);
         self.blame(rank, CauseKind::Exited, operation, message)
     }
 
@@ -117,7 +126,7 @@ impl Members {
         let who = match others {
             [] => "it".to_owned(),
             ranks => {
-                let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+                let ranks: Vec<_> = ranks.iter().map(|&rank| self.job_ranks[rank].to_string()).collect();
                 format!("it and rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(" "))
             }
         };
@@ -138,8 +147,10 @@ impl Members {
             let other = header(rank);
             if other != first {
                 let message = format!(
-                    "rank 0 runs {} while rank {rank} runs {}: all ranks must run the same operations in the same order",
+                    "rank {} runs {} while rank {} runs {}: all ranks must run the same operations in the same order",
+                    self.job_ranks[0],
                     first.describe_against(&other),
+                    self.job_ranks[rank],
                     other.describe_against(&first),
                 );
                 return Err(self.blame(rank, CauseKind::Desync, turn.operation, message));
@@ -176,7 +187,7 @@ mod tests {
 
     #[test]
     fn late_ranks_are_named_with_what_they_lack() {
-        let members = Members { rank: 0, hosts: vec!["h".to_owned(); 4], identity: Identity::default() };
+        let members = Members::of_job(0, vec!["h".to_owned(); 4], Identity::default());
         let (operation, failure) = (Operation::barrier(), Failure::default());
         let patience = Patience { timeout: Duration::MAX, warning: Duration::MAX };
         let check = |late: &[usize], agreed: bool, expected: &str| {

@@ -218,10 +218,10 @@ mod tests {
         let second = Region::open(Path::new(&Region::path_of(&file)), 3).unwrap();
         assert!(Region::open(Path::new(&Region::path_of(&file)), 2).is_err());
         drop(file);
-        first.words(2).set_header(5, &[1, 2, 3, 4, 5, 6, 7]);
+        first.words(2).set_header(5, &[1, 2, 3, 4, 5, 6, 7, 8]);
         first.words(2).publish(&first.words(2).entered, 5);
         assert_eq!(second.words(2).entered.load(Ordering::Acquire), 5);
-        assert_eq!(second.words(2).header(5), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(second.words(2).header(5), [1, 2, 3, 4, 5, 6, 7, 8]);
         // SAFETY: no rank uses the region; the slot is at least one byte long.
         unsafe {
             *first.slot(2, 7) = 9;

@@ -244,7 +244,7 @@ fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop 
         ErrorKind::UnexpectedEof => "closed".to_owned(),
         _ => format!("broke ({error})"),
     };
-    let message = format!("its connection to rank {} {how}: see its own messages", members.rank);
+    let message = format!("its connection to rank {} {how}: see its own messages", members.job_ranks[members.rank]);
     members.blame(rank, CauseKind::Exited, turn.operation, message)
 }
 

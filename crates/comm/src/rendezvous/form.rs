@@ -1,0 +1,280 @@
+//! Forming a group of ranks that can talk: who is here, what carries the operations, and that everybody is ready.
+//!
+//! The ranks of a job talk through the store at rank 0, those of a group split from another through the operations of that
+//! one. Everything else is the same for both.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::{JoinError, TransportChoice, connect};
+use crate::cause::host_name;
+use crate::group_path::GroupPath;
+use crate::net::acceptor::{Acceptor, Admit};
+use crate::net::handshake::{Introduction, Purpose, answer};
+use crate::operation::Identity;
+use crate::token::Token;
+use crate::transport::region::Region;
+use crate::transport::shared::SharedTransport;
+use crate::transport::tcp::TcpTransport;
+use crate::transport::{Members, Transport};
+
+/// How long a rank waits for a connection before it looks whether anybody still waits for it.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How the ranks of a group that is being formed tell each other things.
+pub(crate) trait Board {
+    /// Tells this rank's value of a subject, and returns those of all ranks.
+    fn exchange(&self, subject: &str, value: &str) -> Result<Vec<String>, JoinError>;
+
+    /// An error once it makes no sense to wait for connections any more.
+    fn go_on_waiting(&self) -> Result<(), JoinError>;
+
+    /// What was told makes no sense.
+    fn nonsense(&self, why: &str) -> JoinError;
+}
+
+/// Where a rank is, and how it is reached from others: kept for groups that are split from its first.
+#[derive(Clone)]
+pub(crate) struct Reach {
+    pub transport: TransportChoice,
+    pub token: Token,
+    /// Where this rank is reached from others.
+    pub ip: IpAddr,
+    /// Where rank 0 of the job is reached from this rank.
+    pub ip_of_rank_0: IpAddr,
+}
+
+impl Reach {
+    /// Of ranks that are threads of one process.
+    pub(crate) fn within_process() -> Self {
+        let ip = Ipv4Addr::LOCALHOST.into();
+        Reach { transport: TransportChoice::Shared, token: Token::none(), ip, ip_of_rank_0: ip }
+    }
+}
+
+/// A rank's place in the group that is being formed.
+pub(crate) struct Seat<'a> {
+    pub rank: usize,
+    /// The numbers in the whole job of all ranks of the group.
+    pub job_ranks: Vec<usize>,
+    pub path: GroupPath,
+    pub identity: Identity,
+    pub reach: &'a Reach,
+    /// Where the ranks meet, for messages.
+    pub address: &'a str,
+    pub deadline: Instant,
+}
+
+/// What every rank tells of itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Card {
+    pub host: String,
+    /// Equal where memory can be shared: the running kernel, the process namespace, and the user.
+    pub place: String,
+    pub transport: String,
+}
+
+impl Card {
+    fn own(transport: TransportChoice) -> Self {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let user = rustix::process::geteuid().as_raw();
+        Card {
+            host: host_name(),
+            place: format!("{} {} {user}", boot.trim(), namespace.display()),
+            transport: format!("{transport:?}").to_lowercase(),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        format!("{}\n{}\n{}", self.host, self.place, self.transport)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let mut lines = text.splitn(3, '\n').map(str::to_owned);
+        Some(Card { host: lines.next()?, place: lines.next()?, transport: lines.next()? })
+    }
+}
+
+impl Seat<'_> {
+    /// Everything between ranks that can talk and the first operation.
+    pub(crate) fn form(&self, board: &dyn Board) -> Result<(Members, Box<dyn Transport>), JoinError> {
+        let choice = self.reach.transport;
+        let cards = board.exchange("card", &Card::own(choice).to_text())?;
+        let cards = cards.iter().map(|text| Card::from_text(text)).collect::<Option<Vec<_>>>();
+        let cards = cards.ok_or_else(|| board.nonsense("a malformed card"))?;
+        if let Some(rank) = cards.iter().position(|card| card.transport != cards[0].transport) {
+            let why = format!(
+                "the transport is {} on rank {} and {} on rank {}: start all ranks with the same options",
+                cards[0].transport, self.job_ranks[0], cards[rank].transport, self.job_ranks[rank]
+            );
+            let rank = self.job_ranks[self.rank];
+            return Err(JoinError::Refused { rank, address: self.address.to_owned(), why });
+        }
+        let hosts = cards.iter().map(|card| card.host.clone()).collect();
+        let members = Members {
+            rank: self.rank,
+            job_ranks: self.job_ranks.clone(),
+            hosts,
+            identity: self.identity,
+            path: self.path,
+        };
+
+        let region = match choice {
+            TransportChoice::Tcp => Err("not asked for".into()),
+            TransportChoice::Auto | TransportChoice::Shared => self.share(board, &cards)?,
+        };
+        let transport: Box<dyn Transport> = match region {
+            Ok(region) => Box::new(SharedTransport::new(Arc::new(region), members.clone())),
+            Err(why) if choice == TransportChoice::Shared => return Err(JoinError::NotShared { why }),
+            Err(_) => {
+                let streams = self.connect_all(board)?;
+                let transport = TcpTransport::new(members.clone(), streams);
+                Box::new(transport.map_err(|source| JoinError::Thread { source })?)
+            }
+        };
+        board.exchange("ready", "")?;
+        Ok((members, transport))
+    }
+
+    /// Shared memory for all ranks, or the reason why all of them do without.
+    fn share(&self, board: &dyn Board, cards: &[Card]) -> Result<Result<Region, String>, JoinError> {
+        let [first, own] = [self.job_ranks[0], self.job_ranks[self.rank]];
+        if let Some(rank) = cards.iter().position(|card| card.place != cards[0].place) {
+            let rank = self.job_ranks[rank];
+            let why =
+                format!("rank {rank} is on another machine, in another container or of another user than rank {first}");
+            return Ok(Err(why));
+        }
+        let ranks = cards.len();
+        // The first rank keeps the file open until all have mapped it. Afterwards only the mappings hold it, so that it
+        // vanishes with the last rank, however that ends.
+        let created = (self.rank == 0).then(|| Region::create(ranks));
+        let path = match &created {
+            Some(Ok((_, file))) => Region::path_of(file),
+            Some(Err(_)) | None => String::new(),
+        };
+        let told = board.exchange("memory", &path)?;
+        let path = told.first().map_or("", String::as_str);
+        let region = match &created {
+            Some(Ok(_)) => Ok(None),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Region::open(Path::new(path), ranks)
+                .map(Some)
+                .map_err(|error| format!("rank {own} cannot map {path}: {error}")),
+        };
+        let problems = board.exchange("mapped", region.as_ref().err().map_or("", String::as_str))?;
+        if let Some(problem) = problems.into_iter().find(|problem| !problem.is_empty()) {
+            return Ok(Err(problem));
+        }
+        Ok(match (region, created) {
+            (Ok(Some(region)), _) | (Ok(None), Some(Ok((region, _)))) => Ok(region),
+            (Err(problem), _) => Err(problem),
+            (Ok(None), _) => Err("no memory was made".to_owned()),
+        })
+    }
+
+    /// A connection to every other rank: this rank connects to those below it, and those above connect to it.
+    fn connect_all(&self, board: &dyn Board) -> Result<Vec<(usize, TcpStream)>, JoinError> {
+        let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
+        let job_rank = self.job_ranks[rank];
+        // Whoever looks for another group of the job holds another token.
+        let token = match self.path.is_whole_job() {
+            true => self.reach.token.clone(),
+            false => self.reach.token.derive(format!("group {}", self.path).as_bytes()),
+        };
+        let (sender, receiver) = mpsc::channel();
+        let sender = Mutex::new(sender);
+        let admit: Arc<Admit> = Arc::new(move |stream, who| {
+            let ours = who.purpose == Purpose::Data && who.identity == identity && who.world_size == ranks;
+            let refusal = (!ours || who.rank <= rank).then(|| format!("rank {job_rank} expects another rank"));
+            if answer(&stream, refusal.as_deref()).is_ok()
+                && refusal.is_none()
+                && let Ok(sender) = sender.lock()
+            {
+                let _ = sender.send((who.rank, stream));
+            }
+        });
+        let thread = |source| JoinError::Thread { source };
+        let listener = TcpListener::bind((self.reach.ip, 0)).map_err(thread)?;
+        let acceptor = Acceptor::start(listener, token.clone(), admit).map_err(thread)?;
+        let addresses = board.exchange("address", &acceptor.address().to_string())?;
+
+        let mut streams = vec![];
+        let host = host_name();
+        let introduction = Introduction { purpose: Purpose::Data, rank, world_size: ranks, identity, host };
+        for (other, text) in addresses.iter().enumerate().take(rank) {
+            let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
+            if address.ip().is_unspecified() {
+                // Rank 0 of the job was handed a socket that listens everywhere: it is where this rank reached it.
+                address.set_ip(self.reach.ip_of_rank_0);
+            }
+            let stream = connect::to_rank(address, &token, &introduction, self.deadline)
+                .map_err(|why| JoinError::Refused { rank: job_rank, address: text.clone(), why })?;
+            streams.push((other, stream));
+        }
+        while streams.len() + 1 < ranks {
+            match receiver.recv_timeout(self.left().min(LOOK)) {
+                Ok((other, _)) if streams.iter().any(|(known, _)| *known == other) => {}
+                Ok(connection) => streams.push(connection),
+                Err(_) => board.go_on_waiting()?,
+            }
+        }
+        Ok(streams)
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+    use crate::rendezvous::{Meeting, Rendezvous, Store};
+
+    #[test]
+    fn cards_round_trip() {
+        let card = Card::own(TransportChoice::Tcp);
+        assert_eq!(Card::from_text(&card.to_text()), Some(card));
+        assert_eq!(Card::from_text("host\nplace"), None);
+    }
+
+    /// What ranks 1 and 2 of 3 make of the path that rank 0, played by the test, tells them.
+    fn share(path: &str, cards: [&'static str; 3]) -> Vec<Result<(), String>> {
+        let values = Arc::<crate::store::KeyValues>::default();
+        for (key, value) in [("memory/0", path), ("mapped/0", "")] {
+            Store::Here(values.clone()).set(key, value.as_bytes()).unwrap();
+        }
+        let ranks = [1, 2].map(|rank| {
+            let store = Store::Here(values.clone());
+            std::thread::spawn(move || {
+                let rendezvous = &Rendezvous::tcp("tcp://127.0.0.1:1", rank, 3).unwrap();
+                let deadline = Instant::now() + Duration::from_secs(20);
+                let meeting = Meeting { rendezvous, store: &store, failure: &Failure::default(), deadline };
+                let (reach, identity, path) = (&Reach::within_process(), Identity::default(), GroupPath::default());
+                let seat = Seat { rank, job_ranks: vec![0, 1, 2], path, identity, reach, address: "", deadline };
+                let card = |place: &str| Card { host: "h".into(), place: place.into(), transport: "auto".into() };
+                seat.share(&meeting, &cards.map(card)).unwrap().map(drop)
+            })
+        });
+        ranks.map(|rank| rank.join().unwrap()).into()
+    }
+
+    #[test]
+    fn all_ranks_share_memory_or_none_does() {
+        let (_region, file) = Region::create(3).unwrap();
+        assert_eq!(share(&Region::path_of(&file), ["here"; 3]), [Ok(()), Ok(())]);
+        for result in share("/proc/self/fd/99999", ["here"; 3]) {
+            let why = result.unwrap_err();
+            assert!(why.starts_with("rank 1 cannot map /proc/self/fd/99999: "), "{why}");
+        }
+        for result in share("", ["here", "here", "there"]) {
+            assert!(result.unwrap_err().starts_with("rank 2 is on another machine"));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Groups split from another: by colour and key, as MPI_Comm_split does it.
+//!
+//! A sub-group has a transport, a communication thread and numbers of operations of its own, so that neither it nor its
+//! parent waits for the other. They share what ends: the failure of any rank ends all groups of the job with one cause.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cause::{Cause, CauseKind};
+use crate::error::JoinError;
+use crate::group::{Group, Ties};
+use crate::rendezvous::form::{Board, Seat};
+use crate::transport::Members;
+
+impl Group {
+    /// Splits the group: ranks that give the same colour come together in a group of their own, ordered by `key`, ranks of
+    /// one key as they were. A rank without a colour is in none. All ranks call it, as any operation.
+    ///
+    /// Causes name the operations of sub-groups with their group, numbered in the order of colours and splits (`group 1`;
+    /// what is split from that is `group 1.1`), and name every rank by its number in the whole job. The failure of any rank
+    /// ends all groups. The parent may be dropped before the sub-groups.
+    ///
+    /// ```
+    /// use enmasse_comm::Group;
+    /// let ranks = Group::threads(4)?.into_iter().map(|group| {
+    ///     std::thread::spawn(move || {
+    ///         // Even ranks and odd ranks, backwards.
+    ///         let part = group.split(Some(group.rank() as u32 % 2), -(group.rank() as i64))?;
+    ///         let mut sum = [group.rank() as i32];
+    ///         let part = part.expect("this rank has a colour");
+    ///         part.all_reduce(&mut sum).map(|()| (part.rank(), sum))
+    ///     })
+    /// });
+    /// let results: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
+    /// assert_eq!(results, [Ok((1, [2])), Ok((1, [4])), Ok((0, [2])), Ok((0, [4]))]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(&self, colour: Option<u32>, key: i64) -> Result<Option<Group>, Arc<Cause>> {
+        let mut all = vec![0; 2 * self.world_size()];
+        self.all_gather(&[colour.map_or(-1, i64::from), key], &mut all)?;
+        let division = divide(all.as_chunks().0, self.rank());
+        let first = self.count_children(division.groups);
+        let board = ParentBoard { parent: self, members: &division.members };
+        let group = match division.own {
+            Some(own) => self.form_child(first + own, &board).map(Some),
+            None => Ok(None),
+        };
+        let group = group.map_err(|error| {
+            let cause = self.own_cause(CauseKind::Error, error.to_string()).during("the splitting of a group", 0);
+            self.abort(cause.clone());
+            self.cause().unwrap_or_else(|| Arc::new(cause))
+        })?;
+        board.wait_for_all()?;
+        Ok(group)
+    }
+
+    /// The sub-group that counts as number `index`, formed with the ranks at the board.
+    fn form_child(&self, index: u64, board: &ParentBoard) -> Result<Group, JoinError> {
+        let members = self.members();
+        let Some(path) = members.path.child(index) else {
+            return Err(board.nonsense("it has 65535 sub-groups, or is split four levels deep: split less often"));
+        };
+        let rank = board.members.iter().position(|&member| member == members.rank).unwrap_or(0);
+        let job_ranks: Vec<_> = board.members.iter().map(|&member| members.job_ranks[member]).collect();
+        if let [_] = job_ranks[..] {
+            let (hosts, identity) = (vec![members.hosts[members.rank].clone()], members.identity);
+            return Group::new(Members { rank, job_ranks, hosts, identity, path }, None, self.ties().clone());
+        }
+        let Ties { reach, options, .. } = self.ties();
+        let (identity, address, deadline) = (members.identity, "their group", Instant::now() + options.timeout);
+        let seat = Seat { rank, job_ranks, path, identity, reach, address, deadline };
+        let (members, transport) = seat.form(board)?;
+        Group::new(members, Some(transport), self.ties().clone())
+    }
+}
+
+/// Which groups ranks split into, from one rank's point of view.
+#[derive(Debug, PartialEq, Eq)]
+struct Division {
+    /// How many there are.
+    groups: u64,
+    /// Which of them is this rank's, in the order of colours.
+    own: Option<u64>,
+    /// Its ranks, in their new order.
+    members: Vec<usize>,
+}
+
+/// `given` is each rank's colour, negative for none, and its key.
+fn divide(given: &[[i64; 2]], rank: usize) -> Division {
+    let mut colours: Vec<_> = given.iter().map(|[colour, _]| *colour).filter(|colour| *colour >= 0).collect();
+    colours.sort_unstable();
+    colours.dedup();
+    let own = given.get(rank).and_then(|[colour, _]| colours.binary_search(colour).ok());
+    let is_member = |member: &usize| own.is_some_and(|own| given[*member][0] == colours[own]);
+    let mut members: Vec<_> = (0..given.len()).filter(is_member).collect();
+    // Stable: ranks of one key stay in their order.
+    members.sort_by_key(|&member| given[member][1]);
+    Division { groups: colours.len() as u64, own: own.map(|own| own as u64), members }
+}
+
+/// Talk among the ranks of a sub-group, carried by rounds of gathering in its parent. All ranks of the parent take part in
+/// every round until nobody has anything more to say, since the sub-groups of one splitting may need different numbers of
+/// them.
+struct ParentBoard<'a> {
+    parent: &'a Group,
+    members: &'a [usize],
+}
+
+impl ParentBoard<'_> {
+    /// Takes part in the others' rounds.
+    fn wait_for_all(&self) -> Result<(), Arc<Cause>> {
+        loop {
+            if self.parent.all_gather_bytes(&[])?.iter().all(Vec::is_empty) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Board for ParentBoard<'_> {
+    fn exchange(&self, subject: &str, value: &str) -> Result<Vec<String>, JoinError> {
+        let told = self.parent.all_gather_bytes(format!("{subject}\n{value}").as_bytes()).map_err(JoinError::Cause)?;
+        let value_of = |&member: &usize| {
+            let text = std::str::from_utf8(told.get(member)?).ok()?;
+            text.strip_prefix(subject)?.strip_prefix('\n').map(str::to_owned)
+        };
+        let values = self.members.iter().map(value_of).collect::<Option<_>>();
+        values.ok_or_else(|| self.nonsense("ranks of one sub-group talk of different things"))
+    }
+
+    fn go_on_waiting(&self) -> Result<(), JoinError> {
+        self.parent.check().map_err(JoinError::Cause)
+    }
+
+    fn nonsense(&self, why: &str) -> JoinError {
+        JoinError::Split { why: why.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_divide_and_keys_order() {
+        let check = |given: &[[i64; 2]], rank: usize, groups: u64, own: Option<u64>, members: &[usize]| {
+            let expected = Division { groups, own, members: members.to_vec() };
+            assert_eq!(divide(given, rank), expected, "{given:?}, rank {rank}");
+        };
+        check(&[[0, 0]], 0, 1, Some(0), &[0]);
+        check(&[[-1, 0], [-1, 0]], 1, 0, None, &[]);
+        check(&[[7, 0], [7, 0], [7, 0]], 1, 1, Some(0), &[0, 1, 2]);
+        check(&[[7, 2], [3, 9], [7, -1], [-1, 0]], 0, 2, Some(1), &[2, 0]);
+        check(&[[7, 2], [3, 9], [7, -1], [-1, 0]], 1, 2, Some(0), &[1]);
+        check(&[[7, 2], [3, 9], [7, -1], [-1, 0]], 3, 2, None, &[]);
+        check(&[[0, i64::MAX], [0, i64::MIN], [0, i64::MAX]], 2, 1, Some(0), &[1, 0, 2]);
+    }
+}
