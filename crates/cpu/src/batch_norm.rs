@@ -10,39 +10,13 @@ use crate::rectify::{Rectify, with_rectifier};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::statistics::Moments;
-use crate::sweep::{self, Pass, Terms};
-
-/// Rows (batch x height x width) and channels of the tensor a layer normalises.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows {
-    pub rows: usize,
-    pub channels: usize,
-}
+use crate::sweep::{self, Pass, Rows, Sum, Terms};
 
 impl Rows {
     /// Scratch for every function of this module.
     pub(crate) fn scratch(self) -> Scratch {
         let sums = sweep::sum_scratch(self.rows, self.channels, 2);
         Scratch { shared: sums.max(3 * self.channels) + self.channels, private: self.channels }
-    }
-}
-
-/// The values themselves.
-#[derive(Clone, Copy)]
-pub(crate) struct Sum<E> {
-    pub x: Region<E>,
-}
-
-impl<E: Element> Terms<1> for Sum<E> {
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
-        // SAFETY: the caller's promise.
-        unsafe { [E::load::<S>(self.x.at(index, S::LANES))] }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, index: usize, count: usize) {
-        self.x.prefetch(index, values_ahead::<E>(), count);
     }
 }
 

@@ -7,8 +7,9 @@ use enmasse_graph::{Choices, Plan, Plans};
 use crate::affinity::Cores;
 use crate::isa::Isa;
 use crate::pool::{Pool, Threads};
+use crate::prepare::KernelOptions;
 use crate::prepare::Preparation;
-use crate::program::{CpuProgram, KernelOptions, prepare};
+use crate::program::{CpuProgram, prepare};
 use crate::tune::tune;
 
 /// What a [`Cpu`] is made with.

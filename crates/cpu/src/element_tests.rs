@@ -5,7 +5,7 @@ use enmasse_graph::{Conv2d, Rectifier, Window};
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch_norm::{self, Forward, Gate, Gradient, Rows};
+use crate::batch_norm::{self, Forward, Gate, Gradient};
 use crate::conv::{ConvShape, Grouped, GroupedGradient, Start};
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::guard::{Edge, Guarded, GuardedContext};
@@ -14,6 +14,7 @@ use crate::pooling::{Average, Maximum, PoolShape};
 use crate::region::Region;
 use crate::scratch::Scratch;
 use crate::statistics::{self, Moments};
+use crate::sweep::Rows;
 use crate::test_support::{available, noise};
 
 /// What kernels made: maps, which are rounded to how they are stored, and values that are always f32.

@@ -10,9 +10,8 @@ use enmasse_graph::{Arena, Init, Layout, Mode, Phase, Plan, Plans, Role, Slot, V
 use enmasse_tensor::{AlignedBuffer, Shape};
 
 use crate::instruction::{Machine, StepValues};
-use crate::isa::Isa;
 use crate::pool::Threads;
-use crate::prepare::{Preparation, Prepared};
+use crate::prepare::{KernelOptions, Preparation, Prepared};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
@@ -44,14 +43,6 @@ pub(crate) struct CpuProgram {
 struct Profile {
     train: Vec<Duration>,
     evaluate: Vec<Duration>,
-}
-
-/// What decides which kernels a plan gets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KernelOptions {
-    pub isa: Isa,
-    /// See [`crate::CpuOptions::exact`].
-    pub exact: bool,
 }
 
 /// Prepares the plans for arenas at given places, and states the scratch they need together.

@@ -1,11 +1,10 @@
 //! Mean and variance of each channel.
 
-use crate::batch_norm::{Rows, Sum};
 use crate::element::Element;
 use crate::isa::{Simd, values_ahead};
 use crate::region::Region;
 use crate::scratch::Context;
-use crate::sweep::{self, Terms};
+use crate::sweep::{self, Rows, Sum, Terms};
 
 /// Mean and variance of each channel.
 #[derive(Clone, Copy, Debug)]

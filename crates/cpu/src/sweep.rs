@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
+use crate::element::Element;
+use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch, values_ahead};
 use crate::pool::Pool;
 use crate::region::Region;
 use crate::scratch::Context;
@@ -14,6 +15,13 @@ use crate::scratch::Context;
 const TASK_VALUES: usize = 1 << 14;
 /// Channels per task when partial sums are added.
 pub(crate) const FINISH_CHANNELS: usize = 64;
+
+/// Rows (batch x height x width) and channels of a tensor whose channels are summed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub rows: usize,
+    pub channels: usize,
+}
 
 /// What is done at each element.
 pub(crate) trait Pass: Sync {
@@ -90,6 +98,25 @@ pub(crate) trait Terms<const N: usize>: Copy + Sync {
 
     /// Asks for what comes behind `count` elements from `index` on. `#[inline(always)]`.
     fn prefetch(&self, index: usize, count: usize);
+}
+
+/// The values themselves.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum<E> {
+    pub x: Region<E>,
+}
+
+impl<E: Element> Terms<1> for Sum<E> {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
+        // SAFETY: the caller's promise.
+        unsafe { [E::load::<S>(self.x.at(index, S::LANES))] }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize, count: usize) {
+        self.x.prefetch(index, values_ahead::<E>(), count);
+    }
 }
 
 /// Rows per block of a sum: some ten thousand values, which stay in the second-level cache for a second look.

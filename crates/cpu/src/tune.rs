@@ -9,8 +9,8 @@ use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
 
 use crate::instruction::{Instruction, Machine, StepValues};
 use crate::pool::Threads;
+use crate::prepare::KernelOptions;
 use crate::prepare::Preparation;
-use crate::program::KernelOptions;
 use crate::scratch::{Context, Scratch};
 
 /// Each algorithm runs at least so often, the first time with cold caches and untouched memory.

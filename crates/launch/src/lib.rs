@@ -16,6 +16,7 @@ mod assignment;
 mod binding;
 mod elastic;
 mod environment;
+mod error;
 mod error_file;
 mod groups;
 mod guard;
@@ -29,6 +30,7 @@ mod plan;
 mod processes;
 mod restarts;
 mod routes;
+mod signal_names;
 mod signals;
 mod supervise;
 mod tail;
@@ -45,9 +47,10 @@ pub use environment::{
     LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, NodeListError, RANK, RESTART_COUNT, RUN_ID,
     WORLD_SIZE, device_ordinal, expand_node_list, process_variable,
 };
+pub use error::LaunchError;
 pub use error_file::{ERROR_FILE, write_error_file};
 pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
-pub use job::{Job, LaunchError, Nodes, Output, Store};
+pub use job::{Job, Nodes, Output, Store};
 pub use logs::{Logs, Selection, Streams};
 pub use outcome::{Failure, Outcome, Status};
 pub use plan::{RankPlan, plan};

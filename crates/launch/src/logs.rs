@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use enmasse_comm::Token;
 
-use crate::job::LaunchError;
+use crate::error::LaunchError;
 
 /// The streams of one rank, or some of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

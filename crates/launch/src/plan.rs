@@ -5,7 +5,8 @@ use std::ffi::OsString;
 
 use crate::assignment::Assignment;
 use crate::binding::{Share, shares};
-use crate::job::{Job, LaunchError};
+use crate::error::LaunchError;
+use crate::job::Job;
 use crate::restarts::new_run_id;
 use crate::workers::{arguments, open_store, variables};
 

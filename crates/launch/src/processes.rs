@@ -6,8 +6,9 @@ use std::panic::Location;
 use enmasse_comm::{Cause, CauseKind, Rendezvous};
 use thiserror::Error;
 
+use crate::error::LaunchError;
 use crate::inherited::report_cause;
-use crate::job::{Job, LaunchError, Store};
+use crate::job::{Job, Store};
 use crate::outcome::{Failure, Outcome};
 use crate::restarts::launch;
 use crate::threads::run_rank;

@@ -1,6 +1,7 @@
 //! A job from its first attempt to its last.
 
-use crate::job::{Job, LaunchError};
+use crate::error::LaunchError;
+use crate::job::Job;
 use crate::logs::random_name;
 use crate::outcome::{Failure, Outcome};
 use crate::signals::Signals;

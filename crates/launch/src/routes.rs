@@ -10,7 +10,8 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 
 use crate::assignment::Assignment;
-use crate::job::{Job, LaunchError, Output};
+use crate::error::LaunchError;
+use crate::job::{Job, Output};
 use crate::logs::Streams;
 use crate::output::{Filter, Passage, Show};
 

@@ -4,36 +4,11 @@ use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
+use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 use signal_hook::{SigId, low_level};
 
-use crate::job::{Job, LaunchError};
-
-/// Signals that ask the launcher to stop, unless a job names others.
-pub(crate) const STOP_SIGNALS: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
-
-/// Signals that may be handled, by name: those that a person or a scheduler sends.
-pub(crate) const HANDLED: [(&str, i32); 8] = [
-    ("SIGTERM", SIGTERM),
-    ("SIGINT", SIGINT),
-    ("SIGHUP", SIGHUP),
-    ("SIGQUIT", SIGQUIT),
-    ("SIGUSR1", SIGUSR1),
-    ("SIGUSR2", SIGUSR2),
-    ("SIGALRM", SIGALRM),
-    ("SIGXCPU", SIGXCPU),
-];
-
-/// The number of one of them.
-pub(crate) fn signal_number(name: &str) -> Option<i32> {
-    HANDLED.iter().find(|(known, _)| *known == name.trim()).map(|(_, number)| *number)
-}
-
-/// Their names, as torchrun writes them into a variable.
-pub(crate) fn signal_names(numbers: &[i32]) -> String {
-    let name = |number: &i32| HANDLED.iter().find(|(_, known)| known == number).map(|(name, _)| *name);
-    numbers.iter().filter_map(name).collect::<Vec<_>>().join(",")
-}
+use crate::error::LaunchError;
+use crate::job::Job;
 
 /// Signals that the ranks hear of and that end nothing: a scheduler announces its time limit by them.
 const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];

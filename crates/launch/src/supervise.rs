@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use signal_hook::consts::SIGKILL;
 
+use crate::error::LaunchError;
 use crate::error_file::ErrorRecord;
 use crate::groups::survivors;
 use crate::inherited::read_report;
-use crate::job::LaunchError;
 use crate::outcome::{Failure, Outcome, Status};
 use crate::output::Console;
 use crate::routes::log_file;

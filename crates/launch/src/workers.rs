@@ -16,15 +16,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::assignment::Assignment;
 use crate::binding::{Share, shares};
 use crate::environment::LOCAL_RANK;
+use crate::error::LaunchError;
 use crate::error_file::ERROR_FILE;
 use crate::guard::Guard;
 use crate::inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_pipe, token_file};
-use crate::job::{Job, LaunchError, Store};
+use crate::job::{Job, Store};
 use crate::memory::MemoryKills;
 use crate::outcome::Status;
 use crate::output::{Filter, Passage};
 use crate::routes::{filters, routes};
-use crate::signals::signal_names;
+use crate::signal_names::signal_names;
 use crate::tail::Tail;
 
 /// torchrun wants NCCL's errors to end a rank.

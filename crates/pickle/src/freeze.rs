@@ -1,6 +1,6 @@
 //! From the machine's objects to values, inner ones first and without recursion.
 
-use crate::machine::{Kind, Node, NodeId};
+use crate::node::{Kind, Node, NodeId};
 use crate::{Call, Limits, Object, PickleError};
 
 /// An object on its way.

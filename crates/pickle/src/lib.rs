@@ -15,6 +15,7 @@
 
 mod freeze;
 mod machine;
+mod node;
 pub mod numpy;
 mod object;
 mod scan;

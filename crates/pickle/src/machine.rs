@@ -3,32 +3,9 @@
 use std::collections::HashMap;
 
 use crate::freeze::freeze;
+use crate::node::{Kind, Node, NodeId};
 use crate::scan::{Scanner, int, unescape, unquote};
 use crate::{Limits, Object, PickleError};
-
-/// An object under construction.
-pub(crate) struct Node {
-    pub kind: Kind,
-    /// Elements; of a dictionary keys and values in turns; of a call what its kind says.
-    pub children: Vec<NodeId>,
-}
-
-/// Its place among the objects. Every object costs an opcode, of which there are at most `u32::MAX`.
-pub(crate) type NodeId = u32;
-
-pub(crate) enum Kind {
-    Leaf(Object),
-    List,
-    Tuple,
-    Dict,
-    Set,
-    /// Children are function and arguments, then elements, or keys and values in turns.
-    Call {
-        state: Option<NodeId>,
-        pairs: bool,
-    },
-    Persistent,
-}
 
 /// Reads one pickle from the beginning of `bytes`, and says how many of them it took: some formats put several in a row.
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<(Object, usize), PickleError> {

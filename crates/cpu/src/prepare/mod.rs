@@ -22,11 +22,18 @@ use crate::isa::Isa;
 use crate::loss;
 use crate::optimizer::{self, Operands};
 use crate::pooling::{Average, Maximum};
-use crate::program::KernelOptions;
 use crate::region::Region;
 use crate::scratch::Scratch;
 use crate::statistics::{self, Moments};
 use operand::Operand;
+
+/// What decides which kernels a plan gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelOptions {
+    pub isa: Isa,
+    /// See [`crate::CpuOptions::exact`].
+    pub exact: bool,
+}
 
 /// A plan ready to run.
 pub(crate) struct Prepared {

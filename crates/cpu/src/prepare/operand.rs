@@ -5,13 +5,14 @@ use enmasse_graph::{Algorithm, Node, Op, Rectifier, ValueId};
 use enmasse_tensor::DType;
 
 use super::Preparation;
-use crate::batch_norm::{Gate, Gradient, Rows};
+use crate::batch_norm::{Gate, Gradient};
 use crate::conv::ConvShape;
 use crate::element::{Element, Stored};
 use crate::loss::CrossEntropy;
 use crate::pooling::PoolShape;
 use crate::region::Region;
 use crate::statistics::Moments;
+use crate::sweep::Rows;
 
 /// An operand or a result.
 #[derive(Clone, Copy)]
