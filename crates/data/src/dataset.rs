@@ -38,6 +38,11 @@ impl Picture {
         &self.pixels
     }
 
+    /// The same, to change.
+    pub(crate) fn pixels_mut(&mut self) -> &mut [u8] {
+        &mut self.pixels
+    }
+
     /// Changes the dimensions, keeping the allocation; the caller overwrites every byte.
     pub(crate) fn reshape(&mut self, width: usize, height: usize) -> &mut [u8] {
         (self.width, self.height) = (width, height);

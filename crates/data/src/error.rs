@@ -65,8 +65,8 @@ pub enum DataError {
     /// A setting that cannot work.
     #[error("{0}")]
     Setting(String),
-    /// A data set's own `read` panicked; the loader's thread survived.
-    #[error("{name}: reading it panicked: {message}")]
+    /// A data set or a transform of one's own panicked; the loader's thread survived.
+    #[error("{name}: reading or transforming it panicked: {message}")]
     Panicked {
         /// The data set's name for the sample.
         name: String,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Crop, DataError, EvalTransform, TrainTransform};
+use crate::{DataError, EvalTransform, RandomCrop, RandomResizedCrop, TrainTransform};
 
 /// What a data set is. [`crate::open`] finds it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,17 +68,55 @@ impl DataKind {
         }
     }
 
-    /// How it is usually augmented at `size`: random resized crops and flips for folders, RandomCrop with 4 pixels of padding and
-    /// flips for CIFAR, nothing for MNIST and Fashion-MNIST.
-    pub fn train_transform(self, size: usize) -> TrainTransform {
+    /// How training pictures usually become squares of `size`: random resized crops for folders, RandomCrop with 4 pixels of
+    /// padding for CIFAR, nothing random for MNIST and Fashion-MNIST.
+    pub fn crop(self, size: usize) -> Crop {
         match self {
-            DataKind::Folder => TrainTransform::new(size),
-            DataKind::Cifar10 | DataKind::Cifar100 => {
-                TrainTransform { crop: Crop::Padded { padding: 4 }, ..TrainTransform::new(size) }
-            }
-            DataKind::Mnist | DataKind::FashionMnist => {
-                TrainTransform { size, crop: Crop::None { resize: self.eval_transform(size).resize }, flip: 0.0 }
-            }
+            DataKind::Folder => Crop::Resized,
+            DataKind::Cifar10 | DataKind::Cifar100 => Crop::Padded { padding: 4 },
+            DataKind::Mnist | DataKind::FashionMnist => Crop::None { resize: self.eval_transform(size).resize },
+        }
+    }
+
+    /// The usual probability of a flip: none where a mirror image is no digit.
+    pub fn flip(self) -> f64 {
+        match self {
+            DataKind::Folder | DataKind::Cifar10 | DataKind::Cifar100 => 0.5,
+            DataKind::Mnist | DataKind::FashionMnist => 0.0,
+        }
+    }
+
+    /// How it is usually augmented at `size`.
+    pub fn train_transform(self, size: usize) -> TrainTransform {
+        TrainTransform::usual(size, &self.crop(size), self.flip())
+    }
+}
+
+/// How training pictures become squares.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Crop {
+    /// [`RandomResizedCrop`] with torchvision's defaults.
+    Resized,
+    /// [`RandomCrop`].
+    Padded {
+        /// Width of the margins, in pixels; less than the size.
+        padding: usize,
+    },
+    /// Nothing random: what [`EvalTransform`] does with this `resize`.
+    None {
+        /// Length that the picture's shorter side is resized to.
+        resize: usize,
+    },
+}
+
+impl Crop {
+    /// `list`, and then this.
+    pub(crate) fn add_to(&self, list: TrainTransform) -> TrainTransform {
+        let size = list.size();
+        match *self {
+            Crop::Resized => list.then(RandomResizedCrop::new(size)),
+            Crop::Padded { padding } => list.then(RandomCrop { size, padding }),
+            Crop::None { resize } => list.then(EvalTransform { size, resize }),
         }
     }
 }

@@ -54,11 +54,16 @@ pub use batch::Batch;
 pub use dataset::{Dataset, Picture};
 pub use error::DataError;
 pub use folder::Folder;
-pub use kind::{DataKind, Normalization};
+pub use kind::{Crop, DataKind, Normalization};
 pub use loader::{Batches, EvalLoader, TrainLoader};
 pub use open::{OpenData, OpenOptions, holds_known_set, open};
 pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
 pub use pool::DecodePool;
 pub use resize::Resizer;
 pub use split::{Split, SplitKind};
-pub use transform::{Crop, CropBox, EvalTransform, TrainTransform};
+pub use transform::{
+    Canvas, CropBox, EvalTransform, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, TrainTransform, Transform,
+};
+
+/// What transforms draw from.
+pub use enmasse_tensor::RandomStream;

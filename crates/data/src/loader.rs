@@ -16,7 +16,7 @@ use crate::batch::{Pending, Recycler};
 use crate::pool::{Job, Scratch};
 use crate::{
     Batch, DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder,
-    TrainTransform,
+    TrainTransform, Transform,
 };
 
 /// Training batches of the hosted shards: shuffled and augmented.
@@ -52,7 +52,7 @@ impl TrainLoader {
     ) -> Result<Self, DataError> {
         transform.check()?;
         let order = TrainOrder::with_sampler(sampler, seed, dataset.len(), &sharding)?;
-        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size);
+        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size());
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
 
@@ -137,8 +137,7 @@ struct Core {
     pool: DecodePool,
     dataset: Arc<dyn Dataset>,
     batch: usize,
-    /// Bytes of a picture.
-    picture: usize,
+    size: usize,
     /// Batches in the making.
     ahead: usize,
     recycler: Arc<Recycler>,
@@ -149,17 +148,16 @@ impl Core {
     fn new(pool: &DecodePool, dataset: Arc<dyn Dataset>, batch: usize, size: usize) -> Self {
         // Enough tasks that no thread idles while the last pictures of a batch are finished, and one batch of slack.
         let ahead = 1 + (2 * pool.threads()).div_ceil(batch).max(1);
-        let picture = size * size * 3;
-        let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, picture, ahead + 2));
-        Core { pool: pool.clone(), dataset, batch, picture, ahead, recycler }
+        let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, size * size * 3, ahead + 2));
+        Core { pool: pool.clone(), dataset, batch, size, ahead, recycler }
     }
 
     fn set_memory(&mut self, memory: Arc<dyn HostMemory>) {
-        self.recycler = Arc::new(Recycler::new(memory, self.batch, self.picture, self.ahead + 2));
+        self.recycler = Arc::new(Recycler::new(memory, self.batch, self.size * self.size * 3, self.ahead + 2));
     }
 
     fn start(&self, samples: Samples, end: usize) -> Batches {
-        let source = Source { samples, dataset: self.dataset.clone(), picture: self.picture };
+        let source = Source { samples, dataset: self.dataset.clone(), size: self.size };
         let mut batches = Batches {
             pool: self.pool.clone(),
             source: Arc::new(source),
@@ -210,7 +208,7 @@ impl Batches {
         let (source, tasks) = (self.source.clone(), indices.len());
         let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
             let result = source.make(indices[task], scratch);
-            pending.finish(task, result, &scratch.pixels);
+            pending.finish(task, result, scratch.canvas.picture().pixels());
         });
         self.pool.submit(Job { tasks, cancelled: self.cancelled.clone(), run });
     }
@@ -263,12 +261,11 @@ impl Samples {
 struct Source {
     samples: Samples,
     dataset: Arc<dyn Dataset>,
-    /// Bytes of a picture.
-    picture: usize,
+    size: usize,
 }
 
 impl Source {
-    /// Reads and transforms one sample into `scratch.pixels`; returns its label. A panic of the data set becomes an error.
+    /// Reads and transforms one sample on `scratch.canvas`; returns its label. A panic of the data set or a transform becomes an error.
     fn make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.try_make(index, scratch)));
         result.unwrap_or_else(|panic| {
@@ -277,19 +274,22 @@ impl Source {
     }
 
     fn try_make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
-        let Scratch { picture, resizer, pixels } = scratch;
+        let canvas = &mut scratch.canvas;
+        let picture = canvas.restart();
         self.dataset.read_into(index, picture)?;
         if picture.pixels().is_empty() {
             return Err(DataError::picture(self.dataset.name(index), "the picture has no pixels"));
         }
-        pixels.resize(self.picture, 0);
         match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => {
-                let crop = transform.draw_crop(*seed, *epoch, index as u64, picture.width(), picture.height());
-                let flip = transform.draw_flip(*seed, *epoch, index as u64);
-                transform.apply(picture, crop, flip, resizer, pixels);
+                transform.apply(canvas, *seed, *epoch, index as u64);
             }
-            Samples::Eval { transform, .. } => transform.apply(picture, resizer, pixels),
+            Samples::Eval { transform, .. } => transform.show(canvas),
+        }
+        let (width, height) = (canvas.picture().width(), canvas.picture().height());
+        if (width, height) != (self.size, self.size) {
+            let problem = format!("the transforms leave {width}x{height} pixels instead of {0}x{0}", self.size);
+            return Err(DataError::picture(self.dataset.name(index), problem));
         }
         let label = self.dataset.label(index);
         i32::try_from(label)

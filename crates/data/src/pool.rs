@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::{DataError, Picture, Resizer};
+use crate::{Canvas, DataError};
 
 /// Decode threads that any number of loaders share. Clones are the same pool.
 #[derive(Clone)]
@@ -56,9 +56,7 @@ type Run = Arc<dyn Fn(usize, &mut Scratch) + Send + Sync>;
 /// Memory that a thread uses again for every picture.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    pub picture: Picture,
-    pub resizer: Resizer,
-    pub pixels: Vec<u8>,
+    pub canvas: Canvas,
 }
 
 struct Threads {

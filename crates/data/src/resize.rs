@@ -19,8 +19,6 @@ pub struct Resizer {
     rows: Taps,
     /// A picture that is padded afterwards.
     pub(crate) unpadded: Vec<u8>,
-    /// A picture of the right size that is cropped afterwards.
-    pub(crate) fitted: Vec<u8>,
 }
 
 impl Resizer {

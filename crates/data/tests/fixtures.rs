@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{Crop, CropBox, DataError, EvalTransform, Picture, Resizer, TrainTransform, decode};
+use enmasse_data::{
+    Canvas, CropBox, DataError, EvalTransform, Picture, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
+    RandomStream, Resizer, Transform, decode,
+};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -102,7 +105,7 @@ fn evaluates_as_torchvision_does() {
         let source = pixels(text(&case, "source"));
         let transform = EvalTransform { size: number(&case, "size"), resize: number(&case, "resize") };
         let mut ours = vec![77; transform.size * transform.size * 3];
-        transform.apply(&source, &mut resizer, &mut ours);
+        transform.fit(&source, &mut resizer, &mut ours);
         let ours = Picture::new(transform.size, transform.size, ours).unwrap();
         let (_, _, largest) = difference(&ours, &pixels(text(&case, "expected")));
         assert_eq!(largest, 0, "{case}");
@@ -111,41 +114,35 @@ fn evaluates_as_torchvision_does() {
 
 #[test]
 fn crops_and_flips_as_torchvision_does() {
-    let mut resizer = Resizer::new();
     for case in cases("train") {
-        let source = pixels(text(&case, "source"));
-        let transform = TrainTransform::new(number(&case, "size"));
-        let mut ours = vec![77; transform.size * transform.size * 3];
-        let flip = case["flip"].as_bool().unwrap();
-        transform.apply(&source, crop_box(&case["box"]), flip, &mut resizer, &mut ours);
-        let ours = Picture::new(transform.size, transform.size, ours).unwrap();
-        let (_, _, largest) = difference(&ours, &pixels(text(&case, "expected")));
+        let mut canvas = Canvas::new(pixels(text(&case, "source")));
+        let size = number(&case, "size");
+        canvas.resize(crop_box(&case["box"]), size, size);
+        let flip = if case["flip"].as_bool().unwrap() { 1.0 } else { 0.0 };
+        RandomHorizontalFlip { probability: flip }.apply(&mut canvas, &mut RandomStream::new(0, "", 0, 0));
+        let (_, _, largest) = difference(canvas.picture(), &pixels(text(&case, "expected")));
         assert_eq!(largest, 0, "{case}");
     }
 }
 
 #[test]
 fn cuts_squares_out_of_margins_as_torchvision_does() {
-    let mut resizer = Resizer::new();
     for case in cases("padded") {
-        let source = pixels(text(&case, "source"));
-        let crop = Crop::Padded { padding: number(&case, "padding") };
-        let transform = TrainTransform { size: number(&case, "size"), crop, flip: 0.0 };
-        let mut ours = vec![77; transform.size * transform.size * 3];
-        transform.apply(&source, crop_box(&case["box"]), false, &mut resizer, &mut ours);
-        let ours = Picture::new(transform.size, transform.size, ours).unwrap();
-        let (_, _, largest) = difference(&ours, &pixels(text(&case, "expected")));
+        let mut canvas = Canvas::new(pixels(text(&case, "source")));
+        let transform = RandomCrop { size: number(&case, "size"), padding: number(&case, "padding") };
+        transform.cut(&mut canvas, crop_box(&case["box"]));
+        let (_, _, largest) = difference(canvas.picture(), &pixels(text(&case, "expected")));
         assert_eq!(largest, 0, "{case}");
     }
 }
 
 #[test]
 fn falls_back_to_torchvision_s_central_crop() {
-    let whole = Crop::Resized { scale: (1.0, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
+    let whole = RandomResizedCrop { scale: (1.0, 1.0), ..RandomResizedCrop::new(8) };
     for case in cases("fallback") {
-        let transform = TrainTransform { crop: whole.clone(), ..TrainTransform::new(8) };
         let [width, height] = [0, 1].map(|i| case["size"][i].as_u64().unwrap() as usize);
-        assert_eq!(transform.draw_crop(0, 0, 0, width, height), crop_box(&case["box"]), "{case}");
+        let found = whole.draw(&mut RandomStream::new(0, "", 0, 0), width, height);
+        assert_eq!(found, crop_box(&case["box"]), "{case}");
     }
 }
 

@@ -9,8 +9,9 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batch, Crop, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sampler, Sharding, TrainLoader,
-    TrainOrder, TrainTransform,
+    Batch, Canvas, Crop, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, RandomCrop,
+    RandomHorizontalFlip, RandomResizedCrop, RandomStream, Sampler, Sharding, TrainLoader, TrainOrder, TrainTransform,
+    Transform,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -246,7 +247,7 @@ fn errors_surface_at_their_batch() {
         assert!(loader.pass().nth(1).unwrap().is_err());
     };
     check(false, "picture 5 is bad");
-    check(true, "sample 5: reading it panicked: no such thing as 5");
+    check(true, "sample 5: reading or transforming it panicked: no such thing as 5");
 }
 
 #[test]
@@ -309,11 +310,81 @@ fn settings_out_of_range() {
         assert!(error.contains(expected), "{error}");
     };
     let two = Sharding::one(0, 2, 4);
-    let with = |crop| TrainTransform { crop, ..TrainTransform::new(8) };
+    let list = || TrainTransform::empty(8);
+    let usual = |crop, flip| TrainTransform::usual(8, &crop, flip);
+    let part = RandomResizedCrop { scale: (0.5, 0.1), ..RandomResizedCrop::new(8) };
     check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
-    check(with(Crop::Resized { scale: (0.5, 0.1), ratio: (1.0, 1.0) }), ALONE, "scale must lie");
-    check(TrainTransform { flip: f64::NAN, ..TrainTransform::new(8) }, ALONE, "a flip: give one in [0, 1]");
-    check(with(Crop::Padded { padding: 8 }), ALONE, "margins of 8 pixels around pictures of 8 hide them");
-    check(with(Crop::None { resize: 0 }), ALONE, "size of 0 pixels");
+    check(list().then(part), ALONE, "scale must lie");
+    check(usual(Crop::Resized, f64::NAN), ALONE, "a flip: give one in [0, 1]");
+    check(usual(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels around pictures of 8 hide them");
+    check(usual(Crop::None { resize: 0 }, 0.5), ALONE, "size of 0 pixels");
+    let twice = TrainTransform::new(8).then(RandomHorizontalFlip { probability: 0.1 });
+    check(twice, ALONE, "two transforms draw under the key random_horizontal_flip: give one of them another");
+}
+
+/// Adds what it draws to each byte.
+struct Brighten;
+
+impl Transform for Brighten {
+    fn name(&self) -> &str {
+        "brighten"
+    }
+    fn parameters(&self) -> String {
+        "most=255".to_owned()
+    }
+    fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
+        let more = random.below(256) as u8;
+        canvas.pixels_mut().iter_mut().for_each(|byte| *byte = byte.wrapping_add(more));
+    }
+}
+
+/// A transform of one's own draws under its key, twice under two; what the others draw stays.
+#[test]
+fn each_transform_draws_for_itself() {
+    let contents = |transform: TrainTransform| -> Vec<Content> {
+        let pool = DecodePool::new(2).unwrap();
+        let loader = TrainLoader::new(&pool, Arc::new(coded(8)), transform, ALONE, 5).unwrap();
+        loader.epoch(3, 0).map(content).collect()
+    };
+    let usual = contents(TrainTransform::new(8));
+    let drawn = |key: &str, index: u64| RandomStream::new(5, &format!("augment {key}"), 3, index).below(256) as u8;
+    let check = |transform: TrainTransform, keys: &[&str], text: &str| {
+        assert!(transform.to_string().ends_with(text), "{transform}");
+        for ((found, _, indices, _), (before, ..)) in contents(transform).into_iter().zip(&usual) {
+            for (place, (found, before)) in found.chunks_exact(192).zip(before.chunks_exact(192)).enumerate() {
+                let more = keys.iter().fold(0u8, |sum, key| sum.wrapping_add(drawn(key, indices[place])));
+                assert!(found.iter().zip(before).all(|(&found, &before)| found == before.wrapping_add(more)));
+            }
+        }
+    };
+    let list = || TrainTransform::new(8).then(Brighten);
+    check(list(), &["brighten"], "; brighten most=255");
+    check(list().then_keyed("again", Brighten), &["brighten", "again"], "; again: brighten most=255");
+}
+
+#[test]
+fn transforms_that_leave_another_size() {
+    let pool = DecodePool::new(1).unwrap();
+    let transform = TrainTransform::empty(8).then(RandomCrop { size: 9, padding: 1 });
+    let loader = TrainLoader::new(&pool, Arc::new(coded(8)), transform, ALONE, 5).unwrap();
+    let error = loader.epoch(0, 0).next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("the transforms leave 9x9 pixels instead of 8x8"), "{error}");
+}
+
+/// Draws and pixels of the usual transforms, which a run that is resumed by a later version must see again.
+#[test]
+fn usual_transforms_keep_their_bits() {
+    let check = |kind: DataKind, size, expected: u64| {
+        let pool = DecodePool::new(2).unwrap();
+        let loader = TrainLoader::new(&pool, Arc::new(coded(64)), kind.train_transform(size), ALONE, 11).unwrap();
+        let bytes = (0..2).flat_map(|epoch| loader.epoch(epoch, 0)).flat_map(|batch| content(batch).0);
+        // FNV-1a.
+        let found =
+            bytes.fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
+        assert_eq!(found, expected, "{kind:?} at {size}: {found:#x}");
+    };
+    check(DataKind::Folder, 8, 0xf4b13a2c38f35f4);
+    check(DataKind::Cifar10, 9, 0x10cc0e4c15897e08);
+    check(DataKind::Mnist, 10, 0x7cc9c5774e45f83d);
 }

@@ -1,6 +1,9 @@
 //! The resize beside a plain twin, and the draws of random crops.
 
-use enmasse_data::{Crop, CropBox, DataKind, EvalTransform, Picture, Resizer, TrainTransform};
+use enmasse_data::{
+    Canvas, CropBox, DataKind, EvalTransform, Picture, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
+    RandomStream, Resizer, Transform,
+};
 use proptest::prelude::*;
 
 fn noise(width: usize, height: usize, seed: usize) -> Picture {
@@ -66,6 +69,11 @@ fn bytes(picture: &Plain, part: CropBox) -> Vec<u8> {
     rows.flat_map(|row| row[part.left..part.left + part.width].concat()).collect()
 }
 
+/// The random numbers of a sample.
+fn draws(seed: u64, epoch: u64, index: u64) -> RandomStream {
+    RandomStream::new(seed, "draws", epoch, index)
+}
+
 /// A box inside `width` × `height` from four fractions.
 fn inside(width: usize, height: usize, [a, b, c, d]: [f64; 4]) -> CropBox {
     let (left, top) = ((a * width as f64) as usize, (b * height as f64) as usize);
@@ -93,14 +101,16 @@ proptest! {
     #[test]
     fn squares_of_padded_pictures(size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool) {
         let padding = margin % size;
-        let transform = TrainTransform { size, crop: Crop::Padded { padding }, flip: 0.5 };
+        let transform = RandomCrop { size, padding };
         transform.check().unwrap();
         let picture = noise(size, size, index as usize);
-        let crop = transform.draw_crop(5, 1, index, size, size);
+        let crop = transform.draw(&mut draws(5, 1, index));
         prop_assert!(crop.left.max(crop.top) <= 2 * padding && (crop.width, crop.height) == (size, size));
-        let mut out = vec![77; size * size * 3];
-        transform.apply(&picture, crop, flip, &mut Resizer::new(), &mut out);
-        for (at, byte) in out.into_iter().enumerate() {
+        let mut canvas = Canvas::new(picture.clone());
+        transform.cut(&mut canvas, crop);
+        let flips = RandomHorizontalFlip { probability: f64::from(u8::from(flip)) };
+        flips.apply(&mut canvas, &mut draws(5, 1, index));
+        for (at, &byte) in canvas.picture().pixels().iter().enumerate() {
             let (y, x, channel) = (at / 3 / size, at / 3 % size, at % 3);
             let x = if flip { size - 1 - x } else { x };
             let (x, y) = ((x + crop.left).wrapping_sub(padding), (y + crop.top).wrapping_sub(padding));
@@ -112,22 +122,23 @@ proptest! {
     /// Crops lie inside, and where the first draws fit (nearly always here) area and ratio are within their limits.
     #[test]
     fn crops_are_within_limits(width in 40usize..400, height in 40usize..400, index in 0u64..1000) {
-        let transform = TrainTransform::new(8);
-        let crop = transform.draw_crop(1, 2, index, width, height);
+        let transform = RandomResizedCrop::new(8);
+        let crop = transform.draw(&mut draws(1, 2, index), width, height);
         prop_assert!(crop.fits(width, height));
         let area = (crop.width * crop.height) as f64 / (width * height) as f64;
         let ratio = crop.width as f64 / crop.height as f64;
         prop_assert!((0.06..=1.0).contains(&area) && (0.7..1.43).contains(&ratio), "{:?} {} {}", crop, area, ratio);
-        prop_assert_eq!(crop, transform.draw_crop(1, 2, index, width, height));
+        prop_assert_eq!(crop, transform.draw(&mut draws(1, 2, index), width, height));
     }
 }
 
 /// The draws follow torchvision's distribution: area uniform, flips as often as asked.
 #[test]
 fn draws_have_the_right_means() {
-    let transform = TrainTransform::new(8);
+    let transform = RandomResizedCrop::new(8);
+    let draw = |seed, epoch, index| transform.draw(&mut draws(seed, epoch, index), 500, 500);
     let n = 4000;
-    let crops: Vec<CropBox> = (0..n).map(|index| transform.draw_crop(3, 1, index, 500, 500)).collect();
+    let crops: Vec<CropBox> = (0..n).map(|index| draw(3, 1, index)).collect();
     let mean = |f: &dyn Fn(&CropBox) -> f64| crops.iter().map(f).sum::<f64>() / n as f64;
     // Crops of nearly the whole area fit only when nearly square, so the mean lies below (0.08 + 1) / 2; torchvision 0.28 has
     // 0.478 (six runs of as many draws: 0.471 to 0.484), and centres of crops in the middle.
@@ -136,17 +147,17 @@ fn draws_have_the_right_means() {
     for center in [mean(&|c| (2 * c.left + c.width) as f64 / 2.0), mean(&|c| (2 * c.top + c.height) as f64 / 2.0)] {
         assert!((center - 250.0).abs() < 4.0, "{center}");
     }
-    let flips = (0..n).filter(|&index| transform.draw_flip(3, 1, index)).count();
+    let flip = RandomHorizontalFlip { probability: 0.5 };
+    let flips = (0..n).filter(|&index| flip.draw(&mut draws(3, 1, index))).count();
     assert!(flips.abs_diff(n as usize / 2) < 130, "{flips}");
-    let draw = |seed, epoch, index| transform.draw_crop(seed, epoch, index, 500, 500);
     assert!(draw(0, 0, 0) != draw(1, 0, 0) && draw(0, 0, 0) != draw(0, 1, 0) && draw(0, 0, 0) != draw(0, 0, 1));
 }
 
 /// Margins of 4: nine places along each side, each as likely; draws depend on seed, epoch and index.
 #[test]
 fn squares_lie_anywhere_in_the_margins() {
-    let transform = TrainTransform { crop: Crop::Padded { padding: 4 }, ..TrainTransform::new(32) };
-    let draw = |seed, epoch, index| transform.draw_crop(seed, epoch, index, 32, 32);
+    let transform = RandomCrop { size: 32, padding: 4 };
+    let draw = |seed, epoch, index| transform.draw(&mut draws(seed, epoch, index));
     let n = 4500;
     let mut counts = [[0usize; 9]; 2];
     for crop in (0..n).map(|index| draw(3, 1, index)) {
@@ -162,18 +173,17 @@ fn squares_lie_anywhere_in_the_margins() {
 fn pictures_of_the_right_size_are_copied() {
     let picture = noise(32, 32, 5);
     let (mut resizer, mut out) = (Resizer::new(), vec![0; 32 * 32 * 3]);
-    EvalTransform { size: 32, resize: 32 }.apply(&picture, &mut resizer, &mut out);
+    EvalTransform { size: 32, resize: 32 }.fit(&picture, &mut resizer, &mut out);
     assert_eq!(out, picture.pixels());
-    TrainTransform::new(32).apply(&picture, CropBox::whole(32, 32), false, &mut resizer, &mut out);
-    assert_eq!(out, picture.pixels());
+    let mut canvas = Canvas::new(picture.clone());
+    canvas.resize(CropBox::whole(32, 32), 32, 32);
+    assert_eq!(canvas.picture(), &picture);
     for kind in [DataKind::Cifar10, DataKind::Cifar100] {
-        kind.eval_transform(32).apply(&picture, &mut resizer, &mut out);
+        kind.eval_transform(32).fit(&picture, &mut resizer, &mut out);
         assert_eq!(out, picture.pixels());
     }
-    let transform = DataKind::Mnist.train_transform(32);
-    let crop = transform.draw_crop(0, 0, 0, 32, 32);
-    transform.apply(&picture, crop, transform.draw_flip(0, 0, 0), &mut resizer, &mut out);
-    assert_eq!(out, picture.pixels());
+    DataKind::Mnist.train_transform(32).apply(&mut canvas, 0, 0, 0);
+    assert_eq!(canvas.picture(), &picture);
 }
 
 #[test]
@@ -190,6 +200,6 @@ fn default_resize_is_in_proportion() {
 fn elongated_pictures() {
     let mut out = vec![0; 64 * 64 * 3];
     for (width, height) in [(60_000, 1), (1, 60_000), (1, 1)] {
-        EvalTransform::new(64).apply(&noise(width, height, 1), &mut Resizer::new(), &mut out);
+        EvalTransform::new(64).fit(&noise(width, height, 1), &mut Resizer::new(), &mut out);
     }
 }

@@ -125,7 +125,7 @@ impl Classifier {
             let mut pixels = vec![0; batch * bytes];
             for (image, place) in chunk.iter().zip(pixels.chunks_exact_mut(bytes)) {
                 let picture = decode::open(image.as_ref(), convert_rgb)?;
-                self.transform.apply(&picture, &mut resizer, place);
+                self.transform.fit(&picture, &mut resizer, place);
             }
             let inputs = StepInputs {
                 images: &pixels,

@@ -38,7 +38,12 @@ pub fn compile_plans(
         mean: preparation.normalization.mean.clone(),
         deviation: preparation.normalization.deviation.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..CompileOptions::new(config.model.clone(), config.batch_per_rank(world_size), preparation.train.size, classes)
+        ..CompileOptions::new(
+            config.model.clone(),
+            config.batch_per_rank(world_size),
+            preparation.train.size(),
+            classes,
+        )
     };
     Ok(compile(&|x| model(x, classes), &options)?)
 }

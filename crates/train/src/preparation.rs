@@ -5,7 +5,7 @@ use enmasse_data::{Crop, DataKind, EvalTransform, Normalization, OpenOptions, Sa
 use crate::{Augmentation, SamplerKind, SplitRule, TrainConfig};
 
 /// The transforms of both parts, and the constants that the plan normalises by.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Preparation {
     /// Training pictures become squares by this.
     pub train: TrainTransform,
@@ -19,20 +19,20 @@ impl Preparation {
     /// What `config` makes of pictures of `kind`.
     pub fn new(config: &TrainConfig, kind: DataKind) -> Self {
         let size = config.picture_size(kind.native_size());
-        let (evaluation, usual) = (kind.eval_transform(size), kind.train_transform(size));
+        let evaluation = kind.eval_transform(size);
         let crop = match config.augment {
-            None => match usual.crop {
+            None => match kind.crop(size) {
                 Crop::Padded { .. } => Crop::Padded { padding: config.crop_padding },
                 other => other,
             },
-            Some(Augmentation::ResizedCrop) => Crop::resized(),
+            Some(Augmentation::ResizedCrop) => Crop::Resized,
             Some(Augmentation::Crop) => Crop::Padded { padding: config.crop_padding },
             Some(Augmentation::None) => Crop::None { resize: evaluation.resize },
         };
         let own = kind.normalization();
         let (mean, deviation) = config.normalization(&own.mean, &own.deviation);
         Preparation {
-            train: TrainTransform { size, crop, flip: config.flip.unwrap_or(usual.flip) },
+            train: TrainTransform::usual(size, &crop, config.flip.unwrap_or(kind.flip())),
             evaluation,
             normalization: Normalization { mean, deviation },
         }
@@ -64,25 +64,27 @@ mod tests {
 
     #[test]
     fn the_configuration_wins_over_the_kind() {
-        let check =
-            |settings: &[(&str, &str)], kind: DataKind, crop: Crop, flip: f64, resize: usize, channels: usize| {
-                let mut config = TrainConfig::default();
-                settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
-                let found = Preparation::new(&config, kind);
-                assert_eq!(
-                    (found.train.crop, found.train.flip, found.evaluation.resize),
-                    (crop, flip, resize),
-                    "{settings:?}"
-                );
-                assert_eq!(found.normalization.channels(), channels, "{settings:?}");
-            };
-        check(&[], DataKind::Folder, Crop::resized(), 0.5, 256, 3);
-        check(&[("augment", "crop")], DataKind::Folder, Crop::Padded { padding: 4 }, 0.5, 256, 3);
-        check(&[("augment", "none"), ("flip", "0")], DataKind::Folder, Crop::None { resize: 256 }, 0.0, 256, 3);
-        check(&[], DataKind::Cifar10, Crop::Padded { padding: 4 }, 0.5, 32, 3);
-        check(&[("crop_padding", "2")], DataKind::Cifar10, Crop::Padded { padding: 2 }, 0.5, 32, 3);
-        check(&[("augment", "resized-crop"), ("size", "64")], DataKind::Cifar10, Crop::resized(), 0.5, 64, 3);
-        check(&[], DataKind::Mnist, Crop::None { resize: 28 }, 0.0, 28, 1);
-        check(&[("std", "0.2,0.2,0.2")], DataKind::Mnist, Crop::None { resize: 28 }, 0.0, 28, 3);
+        let check = |settings: &[(&str, &str)], kind: DataKind, train: &str, resize: usize, channels: usize| {
+            let mut config = TrainConfig::default();
+            settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+            let found = Preparation::new(&config, kind);
+            assert_eq!((found.train.to_string().as_str(), found.evaluation.resize), (train, resize), "{settings:?}");
+            assert_eq!(found.normalization.channels(), channels, "{settings:?}");
+        };
+        let flips = |squares: &str| format!("{squares}; random_horizontal_flip probability=0.5");
+        let resized =
+            |size| flips(&format!("random_resized_crop size={size} scale=0.08..1 ratio=0.75..1.3333333333333333"));
+        let padded = |size, padding| flips(&format!("random_crop size={size} padding={padding}"));
+        let whole = "resize_center_crop size=28 resize=28";
+        check(&[], DataKind::Folder, &resized(224), 256, 3);
+        check(&[("augment", "crop")], DataKind::Folder, &padded(224, 4), 256, 3);
+        let central = "resize_center_crop size=224 resize=256";
+        check(&[("augment", "none"), ("flip", "0")], DataKind::Folder, central, 256, 3);
+        check(&[], DataKind::Cifar10, &padded(32, 4), 32, 3);
+        check(&[("crop_padding", "2")], DataKind::Cifar10, &padded(32, 2), 32, 3);
+        check(&[("augment", "resized-crop"), ("size", "64")], DataKind::Cifar10, &resized(64), 64, 3);
+        check(&[], DataKind::Mnist, whole, 28, 1);
+        check(&[("flip", "0.5")], DataKind::Mnist, &flips(whole), 28, 1);
+        check(&[("std", "0.2,0.2,0.2")], DataKind::Mnist, whole, 28, 3);
     }
 }

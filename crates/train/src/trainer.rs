@@ -291,7 +291,7 @@ impl Session {
         if let Some(writer) = &mut writer {
             writer.begin(config, data, &position)?;
             if !position.is_resumed() {
-                writer.begin_charts(data, preparation.train.size)?;
+                writer.begin_charts(data, preparation.train.size())?;
             }
         }
         let schedule = Schedule::new(config, world_size);
@@ -333,7 +333,7 @@ impl Session {
             trainable: count(&trained),
             data: data.kind.name(),
             normalization: self.preparation.normalization.clone(),
-            size: self.preparation.train.size,
+            size: self.preparation.train.size(),
             classes: data.classes.clone(),
             train_samples: data.train.len(),
             dropped_samples: self.train.dropped(),

@@ -1,0 +1,63 @@
+//! What transforms work on: one picture, and the memory to make the next one from it.
+
+use crate::{CropBox, Picture, Resizer};
+
+/// A picture that transforms change one after the other. Its memory is used again for every sample.
+///
+/// ```
+/// use enmasse_data::{Canvas, Picture};
+/// let mut canvas = Canvas::new(Picture::new(1, 1, vec![10, 20, 30])?);
+/// canvas.pixels_mut()[0] = 11;
+/// canvas.replace(2, 1, |before, _, after| after[3..].copy_from_slice(before.pixels()));
+/// assert_eq!(canvas.picture().pixels(), [0, 0, 0, 11, 20, 30]);
+/// # Ok::<(), enmasse_data::DataError>(())
+/// ```
+#[derive(Default)]
+pub struct Canvas {
+    /// The first is where samples are read into, so that only it grows to their size.
+    pictures: [Picture; 2],
+    second: bool,
+    resizer: Resizer,
+}
+
+impl Canvas {
+    /// A canvas that shows `picture`.
+    pub fn new(picture: Picture) -> Self {
+        Canvas { pictures: [picture, Picture::default()], ..Canvas::default() }
+    }
+
+    /// What it shows.
+    pub fn picture(&self) -> &Picture {
+        &self.pictures[usize::from(self.second)]
+    }
+
+    /// The bytes, `[height, width, 3]`, to change in place.
+    pub fn pixels_mut(&mut self) -> &mut [u8] {
+        self.pictures[usize::from(self.second)].pixels_mut()
+    }
+
+    /// Shows a picture of `width` × `height` instead, which `paint` makes from the one before. It is black until then: nothing of
+    /// earlier samples is in it.
+    pub fn replace(&mut self, width: usize, height: usize, paint: impl FnOnce(&Picture, &mut Resizer, &mut [u8])) {
+        let [first, second] = &mut self.pictures;
+        let (before, after) = if self.second { (second, first) } else { (first, second) };
+        let pixels = after.reshape(width, height);
+        pixels.fill(0);
+        paint(before, &mut self.resizer, pixels);
+        self.second = !self.second;
+    }
+
+    /// Cuts out `part` and resizes it to `width` × `height`, as [`Resizer::resize`] does.
+    ///
+    /// # Panics
+    /// If `part` leaves the picture.
+    pub fn resize(&mut self, part: CropBox, width: usize, height: usize) {
+        self.replace(width, height, |before, resizer, after| resizer.resize(before, part, width, height, after));
+    }
+
+    /// The picture that the next sample is to be read into.
+    pub(crate) fn restart(&mut self) -> &mut Picture {
+        self.second = false;
+        &mut self.pictures[0]
+    }
+}

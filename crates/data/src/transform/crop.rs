@@ -1,0 +1,178 @@
+//! Training pictures become squares: torchvision's RandomResizedCrop and RandomCrop.
+//!
+//! Drawing what is cut out and cutting it are separate, so that each can be held against torchvision's.
+
+use enmasse_tensor::RandomStream;
+
+use super::check_size;
+use crate::{Canvas, DataError, EvalTransform, Transform};
+
+/// A rectangle of pixels inside a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CropBox {
+    /// Columns left of it.
+    pub left: usize,
+    /// Rows above it.
+    pub top: usize,
+    /// Its columns.
+    pub width: usize,
+    /// Its rows.
+    pub height: usize,
+}
+
+impl CropBox {
+    /// The whole of a picture.
+    pub fn whole(width: usize, height: usize) -> Self {
+        CropBox { left: 0, top: 0, width, height }
+    }
+
+    /// Whether it has pixels and lies inside a picture of `width` × `height`.
+    pub fn fits(&self, width: usize, height: usize) -> bool {
+        let inside =
+            |start: usize, length: usize, whole: usize| length > 0 && length <= whole && start <= whole - length;
+        inside(self.left, self.width, width) && inside(self.top, self.height, height)
+    }
+}
+
+/// RandomResizedCrop: any part of the picture, stretched to `size` × `size`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomResizedCrop {
+    /// Edge of the square result, in pixels.
+    pub size: usize,
+    /// Least and largest part of the picture's area that a crop covers.
+    pub scale: (f64, f64),
+    /// Least and largest width / height of a crop; drawn uniformly in the logarithm.
+    pub ratio: (f64, f64),
+}
+
+impl RandomResizedCrop {
+    /// With torchvision's defaults.
+    pub fn new(size: usize) -> Self {
+        RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) }
+    }
+
+    /// What is cut out of a picture of `width` × `height`: ten tries, then the largest central crop of an allowed ratio.
+    pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> CropBox {
+        let (scale, ratio) = (self.scale, self.ratio);
+        let area = (width * height) as f64;
+        for _ in 0..10 {
+            let target = area * random.uniform(scale.0, scale.1);
+            let ratio = random.uniform(ratio.0.ln(), ratio.1.ln()).exp();
+            // Python rounds halves to even.
+            let w = (target * ratio).sqrt().round_ties_even() as usize;
+            let h = (target / ratio).sqrt().round_ties_even() as usize;
+            if (1..=width).contains(&w) && (1..=height).contains(&h) {
+                let top = random.below((height - h + 1) as u64) as usize;
+                let left = random.below((width - w + 1) as u64) as usize;
+                return CropBox { left, top, width: w, height: h };
+            }
+        }
+        central_crop(ratio, width, height)
+    }
+}
+
+impl Transform for RandomResizedCrop {
+    fn name(&self) -> &str {
+        "random_resized_crop"
+    }
+
+    fn parameters(&self) -> String {
+        let RandomResizedCrop { size, scale, ratio } = self;
+        format!("size={size} scale={}..{} ratio={}..{}", scale.0, scale.1, ratio.0, ratio.1)
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        let RandomResizedCrop { size, scale, ratio } = *self;
+        let ordered = |(low, high): (f64, f64)| low > 0.0 && low <= high && high.is_finite();
+        if !ordered(scale) || scale.1 > 1.0 || !ordered(ratio) {
+            return Err(DataError::Setting(format!(
+                "a crop of scale {scale:?} and ratio {ratio:?}: scale must lie in (0, 1], ratio above 0"
+            )));
+        }
+        check_size(size)
+    }
+
+    fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
+        let part = self.draw(random, canvas.picture().width(), canvas.picture().height());
+        canvas.resize(part, self.size, self.size);
+    }
+}
+
+/// What torchvision falls back to after ten tries.
+fn central_crop(ratio: (f64, f64), width: usize, height: usize) -> CropBox {
+    let given = width as f64 / height as f64;
+    let (w, h) = if given < ratio.0 {
+        (width, (width as f64 / ratio.0).round_ties_even() as usize)
+    } else if given > ratio.1 {
+        ((height as f64 * ratio.1).round_ties_even() as usize, height)
+    } else {
+        (width, height)
+    };
+    let (w, h) = (w.clamp(1, width), h.clamp(1, height));
+    CropBox { left: (width - w) / 2, top: (height - h) / 2, width: w, height: h }
+}
+
+/// RandomCrop: a square of the picture with black margins. A picture that is not of the right size has it given first, as
+/// [`EvalTransform`] does it with `resize` = `size`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomCrop {
+    /// Edge of the square result, in pixels.
+    pub size: usize,
+    /// Width of the margins, in pixels; less than the size.
+    pub padding: usize,
+}
+
+impl RandomCrop {
+    /// Which square of the picture with its margins is cut out.
+    pub fn draw(&self, random: &mut RandomStream) -> CropBox {
+        let mut start = || random.below(2 * self.padding as u64 + 1) as usize;
+        let (top, left) = (start(), start());
+        CropBox { left, top, width: self.size, height: self.size }
+    }
+
+    /// Cuts out that square.
+    pub fn cut(&self, canvas: &mut Canvas, square: CropBox) {
+        let RandomCrop { size, padding } = *self;
+        if (canvas.picture().width(), canvas.picture().height()) != (size, size) {
+            EvalTransform { size, resize: size }.show(canvas);
+        }
+        // Along a side: how many black pixels come first, where the picture begins, and how many pixels of it there are.
+        let side = |start: usize| {
+            let (before, from) = (padding.saturating_sub(start).min(size), start.saturating_sub(padding).min(size));
+            (before, from, size - before.max(from))
+        };
+        let ((above, top, rows), (before, left, columns)) = (side(square.top), side(square.left));
+        canvas.replace(size, size, |picture, _, out| {
+            let source = picture.pixels().chunks_exact(size * 3).skip(top).take(rows);
+            for (out, row) in out.chunks_exact_mut(size * 3).skip(above).zip(source) {
+                out[before * 3..][..columns * 3].copy_from_slice(&row[left * 3..][..columns * 3]);
+            }
+        });
+    }
+}
+
+impl Transform for RandomCrop {
+    fn name(&self) -> &str {
+        "random_crop"
+    }
+
+    fn parameters(&self) -> String {
+        format!("size={} padding={}", self.size, self.padding)
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        check_size(self.size)?;
+        if self.padding >= self.size {
+            return Err(DataError::Setting(format!(
+                "margins of {} pixels around pictures of {1} hide them: give fewer than {1}",
+                self.padding, self.size
+            )));
+        }
+        Ok(())
+    }
+
+    fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
+        let square = self.draw(random);
+        self.cut(canvas, square);
+    }
+}

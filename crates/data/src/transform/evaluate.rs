@@ -1,0 +1,89 @@
+//! torchvision's Resize and CenterCrop: how pictures are evaluated.
+
+use enmasse_tensor::RandomStream;
+use serde::{Deserialize, Serialize};
+
+use super::check_size;
+use crate::{Canvas, CropBox, DataError, Picture, Resizer, Transform};
+
+/// For evaluation: Resize of the shorter side, then CenterCrop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalTransform {
+    /// Edge of the square result, in pixels.
+    pub size: usize,
+    /// Length that the picture's shorter side is resized to.
+    pub resize: usize,
+}
+
+impl EvalTransform {
+    /// The usual proportion: the shorter side becomes round(size · 256 / 224).
+    pub fn new(size: usize) -> Self {
+        EvalTransform { size, resize: (size as f64 * 256.0 / 224.0).round() as usize }
+    }
+
+    /// Dimensions after Resize: the longer side is cut down to a whole number, as torchvision does.
+    pub fn resized(&self, width: usize, height: usize) -> (usize, usize) {
+        let (short, long) = (width.min(height).max(1), width.max(height));
+        let long = (self.resize * long) as f64 / short as f64;
+        if width <= height { (self.resize, long as usize) } else { (long as usize, self.resize) }
+    }
+
+    /// Where CenterCrop begins along a side of `length` pixels. Negative where it must pad with black.
+    pub fn crop_start(&self, length: usize) -> isize {
+        let (length, size) = (length as isize, self.size as isize);
+        if length < size {
+            // Padding puts the odd pixel at the end.
+            return -((size - length) / 2);
+        }
+        ((length - size) as f64 / 2.0).round_ties_even() as isize
+    }
+
+    /// Resizes and crops `picture` into `out` (`size * size * 3` bytes). Only what the crop shows is computed.
+    pub fn fit(&self, picture: &Picture, resizer: &mut Resizer, out: &mut [u8]) {
+        let full = self.resized(picture.width(), picture.height());
+        let whole = CropBox::whole(picture.width(), picture.height());
+        let (left, top) = (self.crop_start(full.0), self.crop_start(full.1));
+        let shown = CropBox {
+            left: left.max(0) as usize,
+            top: top.max(0) as usize,
+            width: self.size.min(full.0),
+            height: self.size.min(full.1),
+        };
+        if (shown.width, shown.height) == (self.size, self.size) {
+            return resizer.resize_part(picture, whole, full, shown, out);
+        }
+        let mut part = std::mem::take(&mut resizer.unpadded);
+        part.resize(shown.width * shown.height * 3, 0);
+        resizer.resize_part(picture, whole, full, shown, &mut part);
+        out.fill(0);
+        let (right, down) = ((-left).max(0) as usize, (-top).max(0) as usize);
+        for (row, source) in out.chunks_exact_mut(self.size * 3).skip(down).zip(part.chunks_exact(shown.width * 3)) {
+            row[right * 3..][..source.len()].copy_from_slice(source);
+        }
+        resizer.unpadded = part;
+    }
+
+    /// The same on a canvas.
+    pub(crate) fn show(&self, canvas: &mut Canvas) {
+        canvas.replace(self.size, self.size, |before, resizer, after| self.fit(before, resizer, after));
+    }
+}
+
+/// Also a step of training where nothing random is cut out.
+impl Transform for EvalTransform {
+    fn name(&self) -> &str {
+        "resize_center_crop"
+    }
+
+    fn parameters(&self) -> String {
+        format!("size={} resize={}", self.size, self.resize)
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        check_size(self.size).and_then(|()| check_size(self.resize))
+    }
+
+    fn apply(&self, canvas: &mut Canvas, _: &mut RandomStream) {
+        self.show(canvas);
+    }
+}

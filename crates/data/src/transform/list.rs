@@ -1,0 +1,107 @@
+//! The list of transforms that training pictures go through.
+
+use std::fmt;
+use std::sync::Arc;
+
+use enmasse_tensor::RandomStream;
+
+use super::check_size;
+use crate::{Canvas, Crop, DataError, RandomHorizontalFlip, RandomResizedCrop, Transform};
+
+/// For training: transforms, one after the other, the last of which leaves a square. Its text names all that it does.
+///
+/// ```
+/// use enmasse_data::{RandomCrop, RandomHorizontalFlip, TrainTransform};
+/// let list = TrainTransform::empty(32)
+///     .then(RandomCrop { size: 32, padding: 4 })
+///     .then(RandomHorizontalFlip { probability: 0.5 });
+/// assert_eq!(list.to_string(), "random_crop size=32 padding=4; random_horizontal_flip probability=0.5");
+/// ```
+#[derive(Clone)]
+pub struct TrainTransform {
+    size: usize,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone)]
+struct Step {
+    key: String,
+    /// What its random numbers are for.
+    purpose: String,
+    transform: Arc<dyn Transform>,
+}
+
+impl TrainTransform {
+    /// RandomResizedCrop to `size` × `size` and flips, with torchvision's defaults.
+    pub fn new(size: usize) -> Self {
+        Self::empty(size).then(RandomResizedCrop::new(size)).then(RandomHorizontalFlip { probability: 0.5 })
+    }
+
+    /// Squares of `size` by `crop`, then flips with probability `flip` unless that is 0.
+    pub fn usual(size: usize, crop: &Crop, flip: f64) -> Self {
+        let squares = crop.add_to(Self::empty(size));
+        if flip == 0.0 { squares } else { squares.then(RandomHorizontalFlip { probability: flip }) }
+    }
+
+    /// Nothing yet: for pictures to become squares of `size` pixels.
+    pub fn empty(size: usize) -> Self {
+        TrainTransform { size, steps: Vec::new() }
+    }
+
+    /// The same and then `transform`, whose random numbers are drawn under its name.
+    pub fn then(self, transform: impl Transform + 'static) -> Self {
+        let key = transform.name().to_owned();
+        self.then_keyed(&key, transform)
+    }
+
+    /// The same and then `transform`, whose random numbers are drawn under `key`: for a transform that comes twice.
+    pub fn then_keyed(mut self, key: &str, transform: impl Transform + 'static) -> Self {
+        let (key, purpose) = (key.to_owned(), format!("augment {key}"));
+        self.steps.push(Step { key, purpose, transform: Arc::new(transform) });
+        self
+    }
+
+    /// Edge of the square result, in pixels.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Fails where a parameter makes no sense, or two transforms would draw the same random numbers.
+    pub fn check(&self) -> Result<(), DataError> {
+        check_size(self.size)?;
+        for (number, step) in self.steps.iter().enumerate() {
+            step.transform.check()?;
+            if self.steps[..number].iter().any(|earlier| earlier.key == step.key) {
+                return Err(DataError::Setting(format!(
+                    "two transforms draw under the key {}: give one of them another (then_keyed)",
+                    step.key
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of sample `index` in `epoch`: a function of these and `seed`.
+    pub fn apply(&self, canvas: &mut Canvas, seed: u64, epoch: u64, index: u64) {
+        for Step { purpose, transform, .. } in &self.steps {
+            transform.apply(canvas, &mut RandomStream::new(seed, purpose, epoch, index));
+        }
+    }
+}
+
+impl fmt::Display for TrainTransform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, Step { key, transform, .. }) in self.steps.iter().enumerate() {
+            let separator = if number == 0 { "" } else { "; " };
+            let own = if key == transform.name() { String::new() } else { format!("{key}: ") };
+            write!(f, "{separator}{own}{} {}", transform.name(), transform.parameters())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TrainTransform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pixels by {self}", self.size)
+    }
+}
