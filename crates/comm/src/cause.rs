@@ -210,7 +210,10 @@ impl fmt::Display for Cause {
         if !self.host.is_empty() {
             write!(f, " on host {}", one_line(&self.host))?;
         }
-        write!(f, " {}", self.kind)?;
+        match (self.rank, self.kind) {
+            (None, CauseKind::Timeout) => f.write_str(" waited too long")?,
+            (_, kind) => write!(f, " {kind}")?,
+        }
         if !self.operation.is_empty() {
             write!(f, " during {}", one_line(&self.operation))?;
             if self.sequence > 0 {
@@ -259,6 +262,10 @@ mod tests {
     fn prints_one_line() {
         let check = |cause: Cause, expected: &str| assert_eq!(cause.on_host("h").to_string(), expected);
         check(Cause::new(CauseKind::Interrupted, ""), "the group on host h was interrupted");
+        check(
+            Cause::new(CauseKind::Timeout, "it hangs").during("sum", 3),
+            "the group on host h waited too long during sum #3: it hangs",
+        );
         check(Cause::new(CauseKind::Killed(9), "").of_rank(0), "rank 0 on host h was killed by signal 9");
         check(
             Cause::new(CauseKind::Error, "a\nb\x1b[2J").of_rank(1).during("step", 0),

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::flight::FlightRecorder;
 use crate::group::GroupOptions;
 use crate::operation::Operation;
-use crate::transport::{Patience, Stop, Transport, Turn};
+use crate::transport::{Stop, Transport, Turn};
 
 /// Operations that may be queued before starting another one waits; far above the buckets of any plan.
 const CAPACITY: usize = 256;
@@ -147,7 +147,7 @@ impl Shared {
     /// Carries out the operation whose turn it is; the caller has set `running`.
     fn carry_out(&self, operation: &Operation) {
         self.recorder.started(operation.flight);
-        let GroupOptions { delay_per_operation: delay, timeout, stall_warning: warning } = self.options;
+        let (delay, patience) = (self.options.delay_per_operation, self.options.patience());
         let result = catch_unwind(AssertUnwindSafe(|| {
             if !delay.is_zero() {
                 self.failure.fails_within(delay);
@@ -155,7 +155,7 @@ impl Shared {
             if self.failure.is_stopping() {
                 return Err(Stop::Failed);
             }
-            self.transport().execute(&Turn::new(operation, &self.failure, Patience { timeout, warning }))
+            self.transport().execute(&Turn::new(operation, &self.failure, patience))
         }));
         let result = result.unwrap_or_else(|_| {
             let cause = Cause::new(CauseKind::Error, "the communication thread panicked; its message is above");

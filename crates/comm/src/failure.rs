@@ -4,6 +4,7 @@
 //! first of the group is decided in one place (the server at rank 0, or this very state where ranks are threads), and
 //! comes back as the verdict. So all ranks report the same cause, although several may fail at the same time.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +14,9 @@ use crate::cause::Cause;
 
 /// How long a rank that proposed a cause waits for the verdict before it takes its own.
 const VERDICT_DEADLINE: Duration = Duration::from_secs(1);
+
+/// So many stalls are remembered, of which each is told of once.
+const STALLS_KEPT: usize = 16;
 
 /// Carries proposals to where the group decides.
 pub(crate) trait Relay: Send + Sync {
@@ -51,6 +55,8 @@ struct State {
     verdict: Option<Arc<Cause>>,
     /// Who is told, with the rank that they belong to: ranks that are threads share this state.
     observers: Vec<(usize, Arc<Observer>)>,
+    /// The latest operations that ranks waited in, and observers were told of.
+    stalls: VecDeque<(String, u64)>,
 }
 
 impl Failure {
@@ -119,7 +125,18 @@ impl Failure {
 
     /// Tells the observers of rank 0, whose state this is or who shares it.
     pub(crate) fn stalled(&self, stall: Arc<Cause>) {
-        let (observers, event) = (self.lock().observers.clone(), GroupEvent::Stalled(stall));
+        let observers = {
+            let mut state = self.lock();
+            // Several ranks may wait in one operation, and speak.
+            let operation = (stall.operation.clone(), stall.sequence);
+            if state.stalls.contains(&operation) {
+                return;
+            }
+            state.stalls.truncate(STALLS_KEPT - 1);
+            state.stalls.push_front(operation);
+            state.observers.clone()
+        };
+        let event = GroupEvent::Stalled(stall);
         observers.iter().filter(|(of, _)| *of == 0).for_each(|(_, observer)| call(observer, &event));
     }
 

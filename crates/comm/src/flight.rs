@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::group_path::GroupPath;
 use crate::operation::{Header, Identity, Operation};
 
 /// Operations that are kept: some twenty steps of a model with as many buckets.
@@ -30,10 +31,43 @@ struct Flight {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    header: Header,
+    what: Recorded,
     queued: Instant,
     started: Option<Instant>,
     ended: Option<Instant>,
+}
+
+/// What was recorded; put into words only when somebody asks.
+#[derive(Clone, Copy, Debug)]
+enum Recorded {
+    Operation(Header),
+    Watched(Watched),
+}
+
+/// An operation that a library carries out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    pub name: &'static str,
+    pub bytes: usize,
+    pub group: GroupPath,
+    /// Its number among the group's operations of libraries, from 1.
+    pub sequence: u64,
+}
+
+impl Watched {
+    /// The operation in words, without its number.
+    pub(crate) fn describe(&self) -> String {
+        self.group.name_operation(format!("{} of {} bytes", self.name, self.bytes))
+    }
+}
+
+impl Recorded {
+    fn describe(&self) -> (u64, String) {
+        match self {
+            Recorded::Operation(header) => (header.sequence(), header.operation()),
+            Recorded::Watched(watched) => (watched.sequence, watched.describe()),
+        }
+    }
 }
 
 /// What a recorder holds, by this machine's clock in milliseconds since 1970 (UTC).
@@ -52,7 +86,7 @@ pub struct FlightRecord {
 /// An operation in a [`FlightRecord`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlightOperation {
-    /// Its number in the group, from 1.
+    /// Its number in the group, from 1; libraries' operations have numbers of their own.
     pub sequence: u64,
     /// In words, such as `all_reduce(sum) of 1000 f32`.
     pub operation: String,
@@ -85,12 +119,10 @@ impl FlightRecorder {
         let now = Instant::now();
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64);
         let at = |instant: Instant| time.saturating_sub(now.duration_since(instant).as_millis() as u64);
-        let operations = flight.entries().map(|entry| FlightOperation {
-            sequence: entry.header.sequence(),
-            operation: entry.header.operation(),
-            queued: at(entry.queued),
-            started: entry.started.map(at),
-            ended: entry.ended.map(at),
+        let operations = flight.entries().map(|entry| {
+            let (sequence, operation) = entry.what.describe();
+            let (started, ended) = (entry.started.map(at), entry.ended.map(at));
+            FlightOperation { sequence, operation, queued: at(entry.queued), started, ended }
         });
         FlightRecord {
             time,
@@ -102,18 +134,15 @@ impl FlightRecorder {
 
     /// Returns the number under which the operation is recorded.
     pub(crate) fn queued(&self, operation: &Operation) -> u64 {
-        let header = operation.header(Identity::default());
-        let entry = Entry { header, queued: Instant::now(), started: None, ended: None };
-        let mut flight = self.lock();
-        flight.queued += 1;
-        let number = flight.queued;
-        let place = place(number);
-        match flight.ring.get_mut(place) {
-            Some(oldest) => *oldest = entry,
-            // Within the capacity that it was made with.
-            None => flight.ring.push(entry),
-        }
-        number
+        let what = Recorded::Operation(operation.header(Identity::default()));
+        self.lock().append(Entry { what, queued: Instant::now(), started: None, ended: None })
+    }
+
+    /// The same for an operation of a library, which begins now.
+    pub(crate) fn watched(&self, operation: Watched) -> u64 {
+        let now = Instant::now();
+        let what = Recorded::Watched(operation);
+        self.lock().append(Entry { what, queued: now, started: Some(now), ended: None })
     }
 
     pub(crate) fn started(&self, number: u64) {
@@ -143,6 +172,16 @@ fn place(number: u64) -> usize {
 }
 
 impl Flight {
+    fn append(&mut self, entry: Entry) -> u64 {
+        self.queued += 1;
+        match self.ring.get_mut(place(self.queued)) {
+            Some(oldest) => *oldest = entry,
+            // Within the capacity that it was made with.
+            None => self.ring.push(entry),
+        }
+        self.queued
+    }
+
     /// Changes an entry, unless later ones have taken its place.
     fn entry(&mut self, number: u64, change: impl FnOnce(&mut Entry)) {
         if number + CAPACITY as u64 > self.queued

@@ -15,7 +15,8 @@ use crate::rendezvous::Liaison;
 use crate::rendezvous::form::Reach;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
-use crate::transport::{Members, Transport};
+use crate::transport::{Members, Patience, Transport};
+use crate::watchdog::{Scene, Watchdog};
 
 /// How a group behaves beside its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,12 @@ impl Default for GroupOptions {
             timeout: Duration::from_secs(600),
             stall_warning: Duration::from_secs(30),
         }
+    }
+}
+
+impl GroupOptions {
+    pub(crate) fn patience(&self) -> Patience {
+        Patience { timeout: self.timeout, warning: self.stall_warning }
     }
 }
 
@@ -69,6 +76,8 @@ struct Core {
     engine: Option<Engine>,
     /// Groups split from this one so far.
     children: AtomicU64,
+    /// For operations that libraries carry out.
+    scene: Arc<Scene>,
     /// Dropped last, when this rank waits for nobody any more.
     ties: Ties,
 }
@@ -79,6 +88,7 @@ pub(crate) struct Ties {
     pub failure: Arc<Failure>,
     pub recorder: FlightRecorder,
     pub options: GroupOptions,
+    pub watchdog: Arc<Watchdog>,
     pub reach: Reach,
     /// None in a job of one rank, and between threads.
     #[expect(dead_code, reason = "held for its drop")]
@@ -86,9 +96,19 @@ pub(crate) struct Ties {
 }
 
 impl Ties {
+    pub(crate) fn new(
+        failure: Arc<Failure>,
+        recorder: FlightRecorder,
+        options: GroupOptions,
+        reach: Reach,
+        liaison: Option<Arc<Liaison>>,
+    ) -> Self {
+        let watchdog = Arc::new(Watchdog::new(failure.clone()));
+        Ties { failure, recorder, options, watchdog, reach, liaison }
+    }
+
     fn within_process(failure: Arc<Failure>, options: GroupOptions) -> Self {
-        let (recorder, reach) = (FlightRecorder::default(), Reach::within_process());
-        Ties { failure, recorder, options, reach, liaison: None }
+        Ties::new(failure, FlightRecorder::default(), options, Reach::within_process(), None)
     }
 }
 
@@ -96,8 +116,7 @@ impl Group {
     /// A group of one, which needs nobody.
     pub fn single() -> Self {
         let members = Members::of_job(0, vec![crate::cause::host_name()], Identity::default());
-        let ties = Ties::within_process(Arc::default(), GroupOptions::default());
-        Group { core: Arc::new(Core { members, engine: None, children: AtomicU64::new(0), ties }) }
+        Self::of(members, None, None, Ties::within_process(Arc::default(), GroupOptions::default()))
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -124,9 +143,15 @@ impl Group {
 
     /// A member of a group; without a transport it is the only one.
     pub(crate) fn new(members: Members, transport: Option<Box<dyn Transport>>, ties: Ties) -> Result<Self, JoinError> {
+        let region = transport.as_ref().and_then(|transport| transport.region());
         let start = |transport| Engine::start(transport, ties.failure.clone(), ties.recorder.clone(), ties.options);
         let engine = transport.map(start).transpose().map_err(|source| JoinError::Thread { source })?;
-        Ok(Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), ties }) })
+        Ok(Self::of(members, engine, region, ties))
+    }
+
+    fn of(members: Members, engine: Option<Engine>, region: Option<Arc<Region>>, ties: Ties) -> Self {
+        let scene = Arc::new(Scene::new(members.clone(), region, ties.options.patience()));
+        Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), scene, ties }) }
     }
 
     /// This rank's number, from 0.
@@ -195,6 +220,10 @@ impl Group {
 
     pub(crate) fn members(&self) -> &Members {
         &self.core.members
+    }
+
+    pub(crate) fn scene(&self) -> &Arc<Scene> {
+        &self.core.scene
     }
 
     pub(crate) fn ties(&self) -> &Ties {

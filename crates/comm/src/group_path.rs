@@ -33,6 +33,11 @@ impl GroupPath {
         GroupPath(word)
     }
 
+    /// An operation in words, with its group.
+    pub(crate) fn name_operation(self, operation: String) -> String {
+        if self.is_whole_job() { operation } else { format!("{operation} in group {self}") }
+    }
+
     fn levels(self) -> impl Iterator<Item = u64> {
         let level = move |place: u32| self.0 >> (u64::BITS - (place + 1) * LEVEL) & ((1 << LEVEL) - 1);
         (0..u64::BITS / LEVEL).map(level).take_while(|&number| number != 0)

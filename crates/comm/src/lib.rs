@@ -28,6 +28,8 @@ mod store;
 mod token;
 mod transport;
 mod tree;
+mod watch;
+mod watchdog;
 
 pub use cause::{Cause, CauseKind, MalformedCause};
 pub use collectives::Reduce;
@@ -42,3 +44,4 @@ pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
 pub use shards::{Fold, HostedShard, ShardMap, ShardsError};
 pub use token::{TOKEN_BYTES, Token};
 pub use tree::{tree_fold, tree_sum};
+pub use watch::Watch;

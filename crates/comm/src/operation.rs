@@ -193,10 +193,7 @@ impl Header {
             6 => format!("all_gather_pieces of {count} {dtype}"),
             other => format!("operation {other}"),
         };
-        match GroupPath::from_word(group) {
-            path if path.is_whole_job() => operation,
-            path => format!("{operation} in group {path}"),
-        }
+        GroupPath::from_word(group).name_operation(operation)
     }
 
     /// In words, as far as it matters beside `other`.

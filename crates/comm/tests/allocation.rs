@@ -50,6 +50,7 @@ fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {
     group.all_gather_pieces(&mut pieces).unwrap();
     group.broadcast(&mut [3u8; 100], 1).unwrap();
     group.all_gather(&[7], gathered).unwrap();
+    group.watch("ncclAllReduce", 4096).unwrap().done().unwrap();
     group.barrier().unwrap();
     group.check().unwrap();
 }

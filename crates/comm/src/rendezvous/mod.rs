@@ -169,7 +169,7 @@ impl Rendezvous {
         if let Liaison::Server(server) = &mut liaison {
             server.shut_the_door();
         }
-        let ties = Ties { failure, recorder, options: self.options, reach, liaison: Some(Arc::new(liaison)) };
+        let ties = Ties::new(failure, recorder, self.options, reach, Some(Arc::new(liaison)));
         Group::new(members, Some(transport), ties)
     }
 

@@ -10,6 +10,8 @@ use crate::failure::Failure;
 use crate::group_path::GroupPath;
 use crate::operation::{Header, Identity, Operation};
 
+use region::Region;
+
 pub(crate) mod region;
 pub(crate) mod shared;
 pub(crate) mod tcp;
@@ -19,6 +21,9 @@ pub(crate) trait Transport: Send {
     /// Carries out one operation, to which every rank of the group has to contribute. Waits for as long as the turn lets it,
     /// and leaves the operation's memory alone once it has returned.
     fn execute(&mut self, turn: &Turn) -> Result<(), Stop>;
+
+    /// The memory that the ranks share, if they do.
+    fn region(&self) -> Option<Arc<Region>>;
 
     /// Tells the other ranks that this one leaves and will contribute to nothing more.
     fn close(&mut self);
@@ -122,7 +127,23 @@ impl Members {
 
     /// The ranks `late` keep the others waiting; the first is blamed.
     fn late(&self, late: &[usize], turn: &Turn, waited: Duration) -> Option<Box<Cause>> {
-        let (first, others) = late.split_first()?;
+        // Most often a rank's own code; once it has come, its machine or the network.
+        let what = match (turn.agreed.get(), late) {
+            (false, _) => "had not come to it",
+            (true, [_]) => "had come to it, and not done its part",
+            (true, _) => "had come to it, and not done their part",
+        };
+        let cause = self.blame_late(late, what, waited)?;
+        Some(Box::new(cause.during(turn.operation.describe(), turn.operation.sequence)))
+    }
+
+    /// The same in an operation of a library.
+    pub(crate) fn has_not_come(&self, late: &[usize], waited: Duration) -> Option<Cause> {
+        self.blame_late(late, "had not come to it", waited)
+    }
+
+    fn blame_late(&self, late: &[usize], what: &str, waited: Duration) -> Option<Cause> {
+        let (&first, others) = late.split_first()?;
         let who = match others {
             [] => "it".to_owned(),
             ranks => {
@@ -130,14 +151,9 @@ impl Members {
                 format!("it and rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(" "))
             }
         };
-        // Most often a rank's own code; once it has come, its machine or the network.
-        let what = match (turn.agreed.get(), others) {
-            (false, _) => "had not come to it",
-            (true, []) => "had come to it, and not done its part",
-            (true, _) => "had come to it, and not done their part",
-        };
         let message = format!("{who} {what} after {:.0} s", waited.as_secs_f64());
-        Some(self.cause_of(*first, CauseKind::Timeout, turn.operation, message))
+        let host = self.hosts.get(first).cloned().unwrap_or_default();
+        Some(Cause::new(CauseKind::Timeout, message).of_rank(self.job_ranks[first]).on_host(host))
     }
 
     /// Compares what all ranks are about to do. Every rank finds the same pair: rank 0 and the first that differs.

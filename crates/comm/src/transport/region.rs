@@ -38,6 +38,8 @@ pub(crate) struct Words {
     pub reduced: AtomicU64,
     /// Rounds after which the owner reads no other rank's slot any more.
     pub consumed: AtomicU64,
+    /// Operations of libraries that the owner has come to.
+    pub watched: AtomicU64,
     /// Set when the owner leaves.
     pub left: AtomicU32,
     /// Where the owner ran when it last published something.

@@ -306,6 +306,10 @@ impl Transport for SharedTransport {
         }
     }
 
+    fn region(&self) -> Option<Arc<Region>> {
+        Some(self.region.clone())
+    }
+
     fn close(&mut self) {
         self.own().leave();
     }

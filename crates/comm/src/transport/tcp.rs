@@ -8,11 +8,13 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use enmasse_tensor::AlignedBuffer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::region::Region;
 use super::{Members, Stop, Transport, Turn, chunk, part_of, piece};
 use crate::cause::CauseKind;
 use crate::element::{Element, with_element};
@@ -271,6 +273,10 @@ impl Transport for TcpTransport {
                 }
             }),
         }
+    }
+
+    fn region(&self) -> Option<Arc<Region>> {
+        None
     }
 
     fn close(&mut self) {

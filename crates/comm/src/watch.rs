@@ -1,0 +1,91 @@
+//! Operations that a library carries out, such as NCCL or MPI, with the deadline, the records and the causes of our own.
+
+use std::sync::Arc;
+
+use crate::cause::{Cause, CauseKind};
+use crate::failure::Failure;
+use crate::flight::FlightRecorder;
+use crate::group::Group;
+use crate::watchdog::Watchdog;
+
+/// An operation of a library that is under way, from [`Group::watch`]. Dropping it ends the watch; without [`Watch::done`]
+/// the flight recorder keeps the operation as one that did not end.
+#[must_use = "the operation is watched until this is dropped"]
+pub struct Watch {
+    failure: Arc<Failure>,
+    recorder: FlightRecorder,
+    watchdog: Arc<Watchdog>,
+    /// Its number with the recorder.
+    flight: u64,
+    /// Its number with the watchdog.
+    entry: u64,
+}
+
+impl Group {
+    /// Watches an operation that a library carries out for all ranks of this group, from now until [`Watch::done`].
+    ///
+    /// It gets a number among the group's operations of libraries, and a place in the flight record. If it lasts longer
+    /// than [`crate::GroupOptions::stall_warning`], observers hear of it, and beyond [`crate::GroupOptions::timeout`] the
+    /// group fails. The cause names the operation and, where the ranks share memory, the rank that has not come to it. Ranks
+    /// call it in the same order; `name` is the library's own name for the operation.
+    ///
+    /// The caller goes on waiting for its library. It asks [`Watch::check`] meanwhile, or has [`Group::observe`] abort the
+    /// library from the thread that hears of the failure.
+    ///
+    /// ```
+    /// use enmasse_comm::Group;
+    /// # let mut polls = 0;
+    /// # let mut library_is_done = || { polls += 1; polls > 3 };
+    /// let group = Group::single();
+    /// let watch = group.watch("ncclAllReduce", 4096)?;
+    /// while !library_is_done() {
+    ///     watch.check()?;
+    /// }
+    /// watch.done()?;
+    /// let operation = &group.flight_recorder().record().operations[0];
+    /// assert_eq!((operation.operation.as_str(), operation.sequence), ("ncclAllReduce of 4096 bytes", 1));
+    /// # Ok::<(), std::sync::Arc<enmasse_comm::Cause>>(())
+    /// ```
+    pub fn watch(&self, name: &'static str, bytes: usize) -> Result<Watch, Arc<Cause>> {
+        self.check()?;
+        let (scene, ties) = (self.scene(), self.ties());
+        let operation = scene.begin(name, bytes);
+        let flight = ties.recorder.watched(operation);
+        let entry = ties.watchdog.enter(operation, scene.clone()).map_err(|error| {
+            let message = format!("no thread can watch it: {error}; is a limit reached (ulimit -u)?");
+            let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), operation.sequence);
+            self.abort(cause.clone());
+            self.cause().unwrap_or_else(|| Arc::new(cause))
+        })?;
+        let (failure, recorder, watchdog) = (ties.failure.clone(), ties.recorder.clone(), ties.watchdog.clone());
+        Ok(Watch { failure, recorder, watchdog, flight, entry })
+    }
+}
+
+impl Watch {
+    /// An error once the group has failed, for whatever reason: it is no use to wait for the library any more. As cheap as one
+    /// atomic load before.
+    #[inline]
+    pub fn check(&self) -> Result<(), Arc<Cause>> {
+        self.failure.check()
+    }
+
+    /// The operation has ended well on this rank; an error if the group has failed meanwhile.
+    pub fn done(self) -> Result<(), Arc<Cause>> {
+        self.check()?;
+        self.recorder.ended(self.flight);
+        Ok(())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.watchdog.leave(self.entry);
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("operation", &self.flight).finish_non_exhaustive()
+    }
+}

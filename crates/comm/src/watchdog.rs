@@ -1,0 +1,205 @@
+//! The clock of operations that libraries carry out: a thread that warns of one that lasts long, and ends the group for one
+//! that does not end.
+//!
+//! The thread starts with the first such operation of a rank. It sleeps until something is due, and an operation that begins
+//! and ends before that wakes nobody and allocates nothing.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::cause::{Cause, CauseKind};
+use crate::failure::Failure;
+use crate::flight::Watched;
+use crate::transport::region::Region;
+use crate::transport::{Members, Patience};
+
+/// Operations under way for which there is room from the beginning.
+const CAPACITY: usize = 64;
+
+/// What is known of a group whose libraries' operations are watched.
+pub(crate) struct Scene {
+    members: Members,
+    /// Where ranks see how far the others have come; none where they share no memory.
+    region: Option<Arc<Region>>,
+    patience: Patience,
+    /// Operations begun so far.
+    begun: AtomicU64,
+}
+
+impl Scene {
+    pub(crate) fn new(members: Members, region: Option<Arc<Region>>, patience: Patience) -> Self {
+        Scene { members, region, patience, begun: AtomicU64::new(0) }
+    }
+
+    /// Numbers the next operation, and lets the others see that this rank has come to it.
+    pub(crate) fn begin(&self, name: &'static str, bytes: usize) -> Watched {
+        let sequence = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(region) = &self.region {
+            region.words(self.members.rank).watched.fetch_max(sequence, Ordering::Release);
+        }
+        Watched { name, bytes, group: self.members.path, sequence }
+    }
+
+    /// Why the operation has not ended, as far as this rank can see.
+    fn cause(&self, operation: &Watched, waited: Duration) -> Cause {
+        let has_come = |region: &Region, rank: usize| {
+            rank == self.members.rank || region.words(rank).watched.load(Ordering::Acquire) >= operation.sequence
+        };
+        let late: Option<Vec<_>> = self
+            .region
+            .as_ref()
+            .map(|region| (0..self.members.world_size()).filter(|&rank| !has_come(region, rank)).collect());
+        if let Some(cause) = late.as_ref().and_then(|late| self.members.has_not_come(late, waited)) {
+            return cause.during(operation.describe(), operation.sequence);
+        }
+        let (rank, seconds) = (self.members.job_ranks[self.members.rank], waited.as_secs_f64());
+        let who = match late {
+            Some(_) => "all ranks have come to it",
+            None => "the flight records of all ranks show who has not come to it",
+        };
+        let message = format!("it had not ended on rank {rank} after {seconds:.0} s: {who}");
+        Cause::new(CauseKind::Timeout, message).on_host("").during(operation.describe(), operation.sequence)
+    }
+}
+
+/// See the module. Dropping it ends the thread.
+pub(crate) struct Watchdog {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    failure: Arc<Failure>,
+}
+
+struct State {
+    entries: Vec<Entry>,
+    /// Entries so far; the number of the last one.
+    entered: u64,
+    /// When the thread looks again; none while it waits for an operation.
+    looks_at: Option<Instant>,
+    closing: bool,
+}
+
+#[derive(Clone)]
+struct Entry {
+    number: u64,
+    operation: Watched,
+    scene: Arc<Scene>,
+    began: Instant,
+    has_warned: bool,
+}
+
+/// What the time has come for.
+enum Due {
+    Warning(Entry),
+    End(Entry),
+}
+
+impl Watchdog {
+    pub(crate) fn new(failure: Arc<Failure>) -> Self {
+        let entries = Vec::with_capacity(CAPACITY);
+        let state = Mutex::new(State { entries, entered: 0, looks_at: None, closing: false });
+        Watchdog { shared: Arc::new(Shared { state, changed: Condvar::new(), failure }), thread: Mutex::new(None) }
+    }
+
+    /// Watches an operation from now on, until [`Watchdog::leave`] is told the number that this returns.
+    pub(crate) fn enter(&self, operation: Watched, scene: Arc<Scene>) -> io::Result<u64> {
+        self.start()?;
+        let mut state = self.shared.lock();
+        state.entered += 1;
+        let entry = Entry { number: state.entered, operation, scene, began: Instant::now(), has_warned: false };
+        let (number, looks_at) = (entry.number, entry.looks_at());
+        state.entries.push(entry);
+        if looks_at.is_some_and(|at| state.looks_at.is_none_or(|other| at < other)) {
+            self.shared.changed.notify_one();
+        }
+        Ok(number)
+    }
+
+    pub(crate) fn leave(&self, number: u64) {
+        self.shared.lock().entries.retain(|entry| entry.number != number);
+    }
+
+    fn start(&self) -> io::Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = self.shared.clone();
+            *thread = Some(std::thread::Builder::new().name("enmasse-watch".into()).spawn(move || shared.serve())?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            // Panics of observers are caught where they are called.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut state = self.lock();
+        while !state.closing {
+            if let Some(due) = state.take_due() {
+                // Observers are told from here, for as long as they take.
+                drop(state);
+                match due {
+                    Due::Warning(entry) => self.failure.warn(Arc::new(entry.cause())),
+                    Due::End(entry) => self.failure.raise(entry.cause()),
+                }
+                state = self.lock();
+                continue;
+            }
+            state.looks_at = state.entries.iter().filter_map(Entry::looks_at).min();
+            state = match state.looks_at {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let left = at.saturating_duration_since(Instant::now());
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Every change is complete when the lock is released, also by a panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// An operation that the group ends for is watched no longer.
+    fn take_due(&mut self) -> Option<Due> {
+        let now = Instant::now();
+        let place = self.entries.iter().position(|entry| entry.looks_at().is_some_and(|at| at <= now))?;
+        let entry = &mut self.entries[place];
+        if now.duration_since(entry.began) >= entry.scene.patience.timeout {
+            return Some(Due::End(self.entries.swap_remove(place)));
+        }
+        entry.has_warned = true;
+        Some(Due::Warning(entry.clone()))
+    }
+}
+
+impl Entry {
+    /// When something is to be done about the operation, unless it has ended; none where that is beyond all time.
+    fn looks_at(&self) -> Option<Instant> {
+        let Patience { timeout, warning } = self.scene.patience;
+        self.began.checked_add(if self.has_warned { timeout } else { warning.min(timeout) })
+    }
+
+    fn cause(&self) -> Cause {
+        self.scene.cause(&self.operation, self.began.elapsed())
+    }
+}
