@@ -6,8 +6,7 @@ use common::{Batch, assert_agree, cpu_program, fill, gradients, program_with, st
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, DeviceError, Program};
-use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{Algorithm, Choices, CompileOptions, Conv, Mode, Phase, Plans, Pool, Tensor, compile};
+use enmasse_graph::{Algorithm, BucketSizes, Choices, CompileOptions, Conv, Mode, Phase, Plans, Pool, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 
 fn model(x: Tensor) -> Tensor {

@@ -1,12 +1,12 @@
 //! The training step as a plan: a person describes a model once, and every rank runs the same flat list of instructions.
 //!
-//! The way from one to the other: [`Builder`] records the forward graph and checks shapes; [`passes`] fuse and freeze;
-//! [`autodiff`] adds the backward nodes; passes add collectives, check and update; the memory pass gives every value a
+//! The way from one to the other: [`Builder`] records the forward graph and checks shapes; passes fuse and freeze;
+//! autodiff adds the backward nodes; passes add collectives, check and update; the memory pass gives every value a
 //! place in an arena sized before the first step. [`compile`] does all of it. Nothing here performs arithmetic on tensors or
 //! knows a device: devices run [`Plan`]s.
 
 mod attributes;
-pub mod autodiff;
+mod autodiff;
 mod builder;
 mod choices;
 mod compile;
@@ -16,7 +16,7 @@ mod init;
 mod layer;
 mod layout;
 mod op;
-pub mod passes;
+mod passes;
 mod plan;
 mod work;
 
@@ -30,6 +30,6 @@ pub use init::Init;
 pub use layer::{Conv, Linear, Pool};
 pub use layout::Layout;
 pub use op::{Op, Optimizer};
-pub use passes::{Freeze, Precision, classifier_of};
+pub use passes::{BucketSizes, Freeze, Precision, classifier_of, pattern_matches};
 pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};
 pub use work::Work;

@@ -44,12 +44,12 @@ pub use binding::{Binding, Share};
 pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
     DeviceOrdinalError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, NodeListError, RANK, RESTART_COUNT, RUN_ID,
-    WORLD_SIZE, device_ordinal, expand_node_list, process_variable,
+    LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE,
+    device_ordinal, expand_node_list, process_variable,
 };
 pub use error::LaunchError;
-pub use error_file::{ERROR_FILE, write_error_file};
-pub use inherited::{CAUSE_FD, STORE_FD, TOKEN_FD, report_cause};
+pub use error_file::write_error_file;
+pub use inherited::{STORE_FD, TOKEN_FD, report_cause};
 pub use job::{Job, Nodes, Output, Store};
 pub use logs::{Logs, Selection, Streams};
 pub use outcome::{Failure, Outcome, Status};

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::passes::pattern_matches;
-use enmasse_graph::{Arena, CompileOptions, Freeze, Mode, Node, Op, Phase, Plan, Plans, Role, compile};
+use enmasse_graph::{
+    Arena, CompileOptions, Freeze, Mode, Node, Op, Phase, Plan, Plans, Role, compile, pattern_matches,
+};
 use enmasse_models::{find, models};
 use enmasse_tensor::RandomStream;
 

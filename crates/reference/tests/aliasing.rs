@@ -1,9 +1,9 @@
 //! The check of places in memory: it accepts what the compiler makes of many models, and notices every way to spoil a
 //! plan.
 
-use enmasse_graph::passes::BucketSizes;
 use enmasse_graph::{
-    Arena, Bucket, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor, ValueId, compile,
+    Arena, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor,
+    ValueId, compile,
 };
 use enmasse_reference::{Problem, aliasing_is_safe};
 

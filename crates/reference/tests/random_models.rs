@@ -6,8 +6,7 @@ mod common;
 
 use common::{Batch, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
-use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{CompileOptions, Conv, Freeze, Mode, Pool, Precision, Role, Tensor};
+use enmasse_graph::{BucketSizes, CompileOptions, Conv, Freeze, Mode, Pool, Precision, Role, Tensor};
 use enmasse_tensor::RandomStream;
 
 /// Twelve layers, each on one or two of the latest values. All keep the shape, so that any two values can be added.

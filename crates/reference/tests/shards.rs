@@ -4,8 +4,7 @@ mod common;
 
 use common::{Batch, program, relative_error, state, submit, train};
 use enmasse_device::Program;
-use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{CompileOptions, Conv, Mode, Optimizer, Phase, Tensor};
+use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Optimizer, Phase, Tensor};
 use enmasse_reference::Difference;
 
 /// Batch norms with all that may be fused into them, dropout, and a layer that is not followed by a batch norm.

@@ -24,5 +24,5 @@ mod value;
 pub use check::{Finding, MOST_SCRIPT_BYTES, check};
 pub use job::{JobId, SlurmJob, job_ids, jobs, submitted};
 pub use script::{Container, ContainerRuntime, RunName, Script, ScriptError, run_folder};
-pub use sweep::{Axis, MOST_ELEMENTS, Sweep, SweepElement};
+pub use sweep::{Axis, Sweep, SweepElement};
 pub use value::{SignalAhead, TimeLimit};

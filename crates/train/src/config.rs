@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
-pub use layers::{INTERNAL_VARIABLES, LayeredConfig};
+pub use layers::LayeredConfig;
 pub use value::{
     Augmentation, Devices, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind,
     SplitRule, UnusedParameters, expand_home,

@@ -31,9 +31,9 @@ pub use attempt::Attempt;
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
-    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, Devices, INTERNAL_VARIABLES, Kind, LayeredConfig, LrScaling,
-    OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
-    Source, SplitRule, TrainConfig, UnusedParameters, expand_home,
+    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, Devices, Kind, LayeredConfig, LrScaling, OptimizerKind, Precision,
+    Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, Source, SplitRule,
+    TrainConfig, UnusedParameters, expand_home,
 };
 pub use engine::Engine;
 pub use error::TrainError;
@@ -43,15 +43,15 @@ pub use file::{FileError, write_whole};
 pub use plans::{compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;
-pub use process::{peak_rss_bytes, process_age};
+pub use process::peak_rss_bytes;
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};
-pub use run_log::{DoneRecord, EpochRecord, RunEvent, RunLog, StoppedRecord};
+pub use run_log::{DoneRecord, EpochRecord, RunEvent, StoppedRecord};
 pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};
 pub use tensorboard::TensorBoard;
 pub use trainer::{ModelFn, Trainer};
 pub use training_data::{SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
-pub use weights::{is_optimizer, load_pretrained, read_tensors, write_tensors};
+pub use weights::{is_optimizer, load_pretrained, read_tensors};
 
 pub use enmasse_weights::{Matching, NamedTensor, Skipped};

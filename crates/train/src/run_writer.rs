@@ -7,9 +7,10 @@ use enmasse_device::Program;
 use enmasse_graph::Choices;
 
 use crate::charts::{Sheet, draw_classes};
+use crate::run_log::RunLog;
 use crate::weights::{is_optimizer, read_tensors};
 use crate::{
-    Attempt, Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunLog, RunPaths,
+    Attempt, Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunPaths,
     TensorBoard, TrainConfig, TrainError, TrainingData, locate_run,
 };
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program, StepInputs, StepMetrics};
-use enmasse_graph::passes::BucketSizes;
-use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Pool, Tensor, compile};
+use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Phase, Pool, Tensor, compile};
 use enmasse_tensor::RandomStream;
 use enmasse_train::initialize;
 

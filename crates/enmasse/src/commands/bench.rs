@@ -1,6 +1,7 @@
 //! `enmasse bench step`: the time of a training step, or of a forward pass, on synthetic pictures.
 
 mod peak;
+mod process_age;
 mod profile;
 
 use std::time::Instant;
@@ -11,9 +12,7 @@ use enmasse_data::DataKind;
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase, compile_evaluation};
 use enmasse_tensor::RandomStream;
-use enmasse_train::{
-    Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, process_age, tune,
-};
+use enmasse_train::{Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, tune};
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
@@ -23,6 +22,7 @@ use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::ranks::Rank;
 use crate::without_data::without_data;
+use process_age::process_age;
 use profile::Profile;
 
 /// Steps before the clock counts: pages are touched, threads and caches warm.

@@ -5,7 +5,7 @@ use crate::{Graph, GraphError, NormStatistics, Op, Role, ValueId};
 /// Whether `pattern` names the parameter `name`: equal to it, or to the beginning of it up to a dot; `*` stands for any text.
 ///
 /// ```
-/// use enmasse_graph::passes::pattern_matches;
+/// use enmasse_graph::pattern_matches;
 /// assert!(pattern_matches("layer1", "layer1.0.conv1.weight"));
 /// assert!(pattern_matches("*.bias", "fc.bias"));
 /// assert!(!pattern_matches("layer1", "layer10.weight"));

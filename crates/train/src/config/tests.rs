@@ -5,6 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use super::layers::INTERNAL_VARIABLES;
 use super::*;
 
 fn set(name: &str, value: &str) -> Result<TrainConfig, ConfigError> {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{EpochRecord, RunLog};
+use crate::EpochRecord;
+use crate::run_log::RunLog;
 
 fn open(root: &Path, resume: bool) -> Result<RunFolder, RunError> {
     RunFolder::open(RunPaths::new(root), resume, &Attempt::default())
