@@ -146,6 +146,8 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
             Isa::Avx512 => x86::run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => x86::run_avx2(kernel),
+            Isa::Portable => kernel.run::<Portable>(),
+            #[cfg(not(target_arch = "x86_64"))]
             _ => kernel.run::<Portable>(),
         }
     }

@@ -40,6 +40,8 @@ fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>;
         Isa::Avx512 => avx512::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Portable => portable::Level::<E, C, TRANSPOSED>::TILES,
+        #[cfg(not(target_arch = "x86_64"))]
         _ => portable::Level::<E, C, TRANSPOSED>::TILES,
     }
 }
@@ -58,6 +60,8 @@ pub(crate) fn panel_width(isa: Isa) -> usize {
         Isa::Avx512 => avx512::LANES,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::LANES,
+        Isa::Portable => portable::LANES,
+        #[cfg(not(target_arch = "x86_64"))]
         _ => portable::LANES,
     }
 }
