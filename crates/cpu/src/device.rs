@@ -86,10 +86,10 @@ impl Device for Cpu {
         Memory { arenas, scratch: prepared.map_or(0, |(_, _, scratch)| scratch.bytes(self.threads())) }
     }
 
-    fn algorithms(&self, plan: &Plan) -> Result<Vec<&'static str>, DeviceError> {
+    fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
         // As above.
         let prepared = Preparation::of(plan, &|_| std::ptr::null_mut(), self.kernels, 0).run()?;
-        Ok(prepared.instructions.iter().map(|instruction| instruction.algorithm).collect())
+        Ok(prepared.instructions.iter().map(|instruction| instruction.algorithm.into()).collect())
     }
 
     fn tune(&self, plans: &Plans, known: &Choices) -> Result<Choices, DeviceError> {

@@ -29,6 +29,7 @@
 //! allocates nothing: arenas and scratch are sized when the plans are compiled.
 
 mod affinity;
+mod algorithm;
 mod batch_norm;
 mod collectives;
 mod conv;

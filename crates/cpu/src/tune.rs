@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Algorithm, Arena, Choices, Node, Op, Plan, Plans, Slot, ValueId};
+use enmasse_graph::{Arena, Choices, Node, Plan, Plans, Slot, ValueId};
 use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
 
+use crate::algorithm::Algorithm;
 use crate::instruction::{Instruction, Machine, StepValues};
 use crate::pool::Threads;
 use crate::prepare::KernelOptions;
@@ -37,6 +38,8 @@ pub(crate) fn tune(
     threads: Threads,
     options: KernelOptions,
 ) -> Result<Choices, DeviceError> {
+    // Also what was chosen for other plans: a run keeps all its choices.
+    known.iter().try_for_each(|(signature, name)| Algorithm::named(name, signature).map(|_| ()))?;
     let candidates = candidates(plans, known, options)?;
     let mut choices = Choices::default();
     if candidates.is_empty() {
@@ -63,7 +66,7 @@ pub(crate) fn tune(
         measure(&mut ways, &mut machine)?;
         let least = |(algorithm, _, time): &(Algorithm, Instruction, Duration)| (*algorithm, time.as_secs_f64());
         if let Some(algorithm) = fastest(ways.iter().map(least), candidate.usual) {
-            choices.insert(candidate.signature, algorithm);
+            choices.insert(candidate.signature, algorithm.name());
         }
     }
     Ok(choices)
@@ -74,14 +77,15 @@ fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<
     let (mut seen, mut candidates) = (HashSet::new(), Vec::new());
     for plan in plans.train.iter().chain([&plans.evaluate]) {
         for node in &plan.instructions {
-            if !matches!(node.op, Op::Conv2d(_) | Op::Conv2dBackwardData(_) | Op::Conv2dBackwardWeights(_)) {
-                continue;
-            }
             let signature = plan.signature(node);
             if known.get(&signature).is_some() || !seen.insert(signature.clone()) {
                 continue;
             }
             let usual = prepare(&alone(plan, node, None), None, options)?.algorithm;
+            // An instruction names its algorithm where there could be another.
+            if usual.is_empty() {
+                continue;
+            }
             let ways = Algorithm::ALL.map(|algorithm| (algorithm, alone(plan, node, Some(algorithm)))).into_iter();
             // What cannot compute the operation is refused.
             let ways: Vec<_> = ways.filter(|(_, plan)| prepare(plan, None, options).is_ok()).collect();
@@ -114,7 +118,7 @@ fn alone(plan: &Plan, node: &Node, algorithm: Option<Algorithm>) -> Plan {
     };
     let (inputs, outputs) = (place(&node.inputs, SIDES[0]), place(&node.outputs, SIDES[1]));
     let instructions = vec![Node { inputs, outputs, ..node.clone() }];
-    let algorithms: BTreeMap<_, _> = algorithm.into_iter().map(|algorithm| (0, algorithm)).collect();
+    let algorithms: BTreeMap<_, _> = algorithm.into_iter().map(|algorithm| (0, algorithm.name().into())).collect();
     Plan { values, slots, instructions, algorithms, arenas, ..plan.clone() }
 }
 
@@ -174,7 +178,7 @@ fn fastest(seconds: impl Iterator<Item = (Algorithm, f64)>, usual: &str) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use enmasse_graph::{CompileOptions, Conv, Precision, Tensor, compile};
+    use enmasse_graph::{CompileOptions, Conv, Op, Precision, Tensor, compile};
 
     use super::*;
     use crate::isa::Isa;
@@ -236,7 +240,7 @@ mod tests {
                 .collect();
             assert_eq!(choices.len(), signatures.len(), "{choices}");
             let chosen = |signature: &String| choices.get(signature);
-            assert!(signatures.iter().all(|s| matches!(chosen(s), Some(Algorithm::Direct | Algorithm::Winograd))));
+            assert!(signatures.iter().all(|s| matches!(chosen(s), Some("direct" | "winograd"))));
 
             // What is known is not measured again.
             let mut known = choices.clone();
@@ -244,10 +248,20 @@ mod tests {
             let forgotten = signatures.iter().next().unwrap();
             known = Choices::default();
             for signature in signatures.iter().filter(|signature| *signature != forgotten) {
-                known.insert(signature.clone(), Algorithm::Direct);
+                known.insert(signature.clone(), "direct");
             }
             let again = tune(&known, false);
             assert!(again.len() == 1 && again.get(forgotten).is_some(), "{again}");
+            // Nor is anything while a choice, if for another plan, is none of this device's.
+            known.insert("conv2d of another batch", "fft");
+            let refused = super::tune(
+                &plans,
+                &known,
+                Threads { count: 1, cores: None },
+                KernelOptions { isa: Isa::Portable, exact: false },
+            );
+            let expected = "the cpu has no algorithm \"fft\" for conv2d of another batch: it has direct, depthwise, grouped, winograd";
+            assert_eq!(refused.unwrap_err().to_string(), expected);
             // Direct sums alone leave nothing to choose.
             assert_eq!(tune(&Choices::default(), true), Choices::default());
         }

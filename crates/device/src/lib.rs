@@ -110,10 +110,10 @@ pub trait Device {
     /// What a program of these plans will hold.
     fn memory(&self, plans: &Plans) -> Memory;
 
-    /// By which algorithm each instruction of a plan would be carried out; "" where there is no choice. An error where the
-    /// plan chooses one that cannot.
-    fn algorithms(&self, plan: &Plan) -> Result<Vec<&'static str>, DeviceError> {
-        Ok(vec![""; plan.instructions.len()])
+    /// By which algorithm each instruction of a plan would be carried out, in the device's own names; "" where there is no
+    /// choice. An error where the plan chooses one that cannot, or that this device does not have.
+    fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
+        Ok(vec![String::new(); plan.instructions.len()])
     }
 
     /// Measures by which algorithm each operation of the plans is computed fastest, where there is a choice and `known` has

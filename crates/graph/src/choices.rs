@@ -3,58 +3,26 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
 
-/// How a device computes an operation that can be computed in several ways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// Products over gathered pixels.
-    Direct,
-    /// Loops over pixels, for layers where every channel has a kernel of its own.
-    Depthwise,
-    /// The same, for groups of few channels.
-    Grouped,
-    /// Products between transforms of tiles.
-    Winograd,
-}
-
-impl Algorithm {
-    /// All of them.
-    pub const ALL: [Algorithm; 4] = [Algorithm::Direct, Algorithm::Depthwise, Algorithm::Grouped, Algorithm::Winograd];
-
-    /// The name in plans and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Algorithm::Direct => "direct",
-            Algorithm::Depthwise => "depthwise",
-            Algorithm::Grouped => "grouped",
-            Algorithm::Winograd => "winograd",
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// The algorithm of each operation for which one was chosen, by the operation's [`crate::Plan::signature`]: layers that
-/// compute the same share it, and other layers, batches or precisions have others.
+/// compute the same share it, and other layers, batches or precisions have others. Algorithms are names of the device that
+/// has them, which refuses those that it does not know.
 ///
 /// Its text has a line for each, behind one that counts them:
 ///
 /// ```
-/// use enmasse_graph::{Algorithm, Choices};
+/// use enmasse_graph::Choices;
 /// let mut choices = Choices::default();
-/// choices.insert("conv2d {kernel 3x3} (f32[1,9,9,8]) -> (f32[1,7,7,8])", Algorithm::Winograd);
+/// choices.insert("conv2d {kernel 3x3} (f32[1,9,9,8]) -> (f32[1,7,7,8])", "winograd");
 /// let text = "1 chosen by measuring\nwinograd conv2d {kernel 3x3} (f32[1,9,9,8]) -> (f32[1,7,7,8])\n";
 /// assert_eq!(choices.to_string(), text);
 /// assert_eq!(text.parse(), Ok(choices));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choices(BTreeMap<String, Algorithm>);
+pub struct Choices(BTreeMap<String, Arc<str>>);
 
 /// What is wrong with the text of choices.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -70,13 +38,18 @@ const TITLE: &str = " chosen by measuring";
 
 impl Choices {
     /// The algorithm of the operation with this signature.
-    pub fn get(&self, signature: &str) -> Option<Algorithm> {
-        self.0.get(signature).copied()
+    pub fn get(&self, signature: &str) -> Option<&str> {
+        self.0.get(signature).map(|algorithm| &**algorithm)
     }
 
-    /// Sets it.
-    pub fn insert(&mut self, signature: impl Into<String>, algorithm: Algorithm) {
-        self.0.insert(signature.into(), algorithm);
+    /// Sets it, to a name without spaces.
+    pub fn insert(&mut self, signature: impl Into<String>, algorithm: impl Into<Arc<str>>) {
+        self.0.insert(signature.into(), algorithm.into());
+    }
+
+    /// The operations, each with its algorithm.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(signature, algorithm)| (signature.as_str(), &**algorithm))
     }
 
     /// Adds those of `others`, which win where both have one.
@@ -113,12 +86,10 @@ impl FromStr for Choices {
         };
         let mut choices = Choices::default();
         for (index, line) in rest.lines().enumerate() {
-            let (name, signature) = line.split_once(' ').unwrap_or((line, ""));
-            let Some(algorithm) = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name) else {
-                let names = Algorithm::ALL.map(Algorithm::name).join(" or ");
-                return refuse(index + 2, format!("must begin with {names}, and not with {name:?}"));
+            let Some((name, signature)) = line.split_once(' ').filter(|(name, _)| !name.is_empty()) else {
+                return refuse(index + 2, format!("must be an algorithm's name and an operation, not {line:?}"));
             };
-            if choices.0.insert(signature.to_owned(), algorithm).is_some() {
+            if choices.0.insert(signature.to_owned(), name.into()).is_some() {
                 return refuse(index + 2, "chooses for the operation of a line before".to_owned());
             }
         }
@@ -150,13 +121,14 @@ mod tests {
         check("2 chosen by measuring\ndirect a\n", &cut(2, 1));
         check("0 chosen by measuring\ndirect a\n", &cut(0, 1));
         check("1 chosen by measuring\n", &cut(1, 0));
-        let names = "must begin with direct or depthwise or grouped or winograd, and not with";
-        check("1 chosen by measuring\nfft a\n", &format!("line 2 {names} \"fft\""));
-        check("2 chosen by measuring\ndirect a\n\n", &format!("line 3 {names} \"\""));
+        let parts = "must be an algorithm's name and an operation, not";
+        check("1 chosen by measuring\ndirect\n", &format!("line 2 {parts} \"direct\""));
+        check("1 chosen by measuring\n a\n", &format!("line 2 {parts} \" a\""));
+        check("2 chosen by measuring\ndirect a\n\n", &format!("line 3 {parts} \"\""));
         check("2 chosen by measuring\ndirect a\nwinograd a\n", "line 3 chooses for the operation of a line before");
         let mut whole = Choices::default();
-        whole.insert("conv2d", Algorithm::Direct);
-        whole.insert("conv2d_backward_data", Algorithm::Winograd);
+        whole.insert("conv2d", "direct");
+        whole.insert("conv2d_backward_data", "winograd");
         let text = whole.to_string();
         assert_eq!(text.parse(), Ok(whole));
         for end in 0..text.len() {
@@ -184,8 +156,8 @@ mod tests {
         assert_ne!(of_a, signature(&plans.evaluate, "c"));
 
         let mut choices = Choices::default();
-        choices.insert(of_a, Algorithm::Winograd);
-        choices.insert("conv2d of another batch", Algorithm::Direct);
+        choices.insert(of_a, "winograd");
+        choices.insert("conv2d of another batch", "direct");
         let mut tuned = plans.clone();
         tuned.choose(&choices);
         for mode in [Mode::Train, Mode::Evaluate] {
@@ -196,7 +168,7 @@ mod tests {
             assert_eq!(plain, plans.plan(mode).unwrap().to_string());
         }
         // What a device says is the same there.
-        let words = vec!["direct"; tuned.evaluate.instructions.len()];
+        let words = vec!["direct".to_owned(); tuned.evaluate.instructions.len()];
         let text = tuned.evaluate.annotated(&words).to_string();
         assert_eq!(text.matches(" by winograd, measured\n").count(), 2);
         assert_eq!(text.matches(" by direct\n").count(), words.len() - 2);

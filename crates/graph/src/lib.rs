@@ -22,7 +22,7 @@ mod work;
 
 pub use attributes::{AdaptiveAvgPool, Conv2d, NormStatistics, Rectifier, Window};
 pub use builder::{Builder, Tensor};
-pub use choices::{Algorithm, Choices, ChoicesError};
+pub use choices::{Choices, ChoicesError};
 pub use compile::{CompileOptions, compile, compile_evaluation};
 pub use error::GraphError;
 pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Algorithm, Choices, Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
+use crate::{Choices, Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
 
 /// A region of memory that a device allocates once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,8 +103,9 @@ pub struct Plan {
     pub slots: Vec<Slot>,
     /// The instructions, in order; phases ascend.
     pub instructions: Vec<Node>,
-    /// Algorithms that were chosen by measuring, by the instruction's place; a device chooses the others itself, by shapes.
-    pub algorithms: BTreeMap<usize, Algorithm>,
+    /// Algorithms that were chosen by measuring, by the instruction's place, in the names of the device that has them; it
+    /// chooses the others itself, by shapes.
+    pub algorithms: BTreeMap<usize, Arc<str>>,
     /// Ranges of the gradient arena, in the order their sums start. Empty for a single shard.
     pub buckets: Vec<Bucket>,
     /// f32 elements at the start of the parameter, gradient and optimiser arenas that the optimiser updates.
@@ -178,7 +180,7 @@ impl Plan {
     /// Takes over what was chosen for operations of this plan, in place of earlier choices.
     pub fn choose(&mut self, choices: &Choices) {
         let chosen = (self.instructions.iter().enumerate())
-            .filter_map(|(index, node)| Some((index, choices.get(&self.signature(node))?)));
+            .filter_map(|(index, node)| Some((index, choices.get(&self.signature(node))?.into())));
         self.algorithms = chosen.collect();
     }
 
@@ -205,22 +207,22 @@ impl fmt::Display for Plan {
 /// A plan's text with a word about each instruction; see [`Plan::annotated`].
 struct Annotated<'a> {
     plan: &'a Plan,
-    words: &'a [&'static str],
+    words: &'a [String],
 }
 
 impl fmt::Display for Annotated<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.write(f, &|index| self.words.get(index).copied().unwrap_or_default())
+        self.plan.write(f, &|index| self.words.get(index).map_or("", String::as_str))
     }
 }
 
 impl Plan {
     /// The plan's text with a word behind each instruction, such as the algorithm that a device chose for it.
-    pub fn annotated<'a>(&'a self, words: &'a [&'static str]) -> impl fmt::Display + 'a {
+    pub fn annotated<'a>(&'a self, words: &'a [String]) -> impl fmt::Display + 'a {
         Annotated { plan: self, words }
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, word: &dyn Fn(usize) -> &'static str) -> fmt::Result {
+    fn write<'a>(&self, f: &mut fmt::Formatter<'_>, word: &dyn Fn(usize) -> &'a str) -> fmt::Result {
         let mode = match self.mode {
             Mode::Train => "train",
             Mode::Evaluate => "evaluate",

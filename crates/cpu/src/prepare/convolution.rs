@@ -2,9 +2,9 @@
 //! and of nothing else.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::Algorithm;
 
 use super::operand::{Operand, Side};
+use crate::algorithm::Algorithm;
 use crate::conv::{
     self, ConvShape, Gather, Grouped, GroupedGradient, Start, WeightGradient, Winograd, WinogradGradient, grouped,
     winograd,

@@ -13,6 +13,7 @@ use enmasse_graph::{Arena, NormStatistics, Op, Phase, Plan};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
 
+use crate::algorithm::Algorithm;
 use crate::batch_norm::{self, Forward};
 use crate::collectives;
 use crate::element::Element;
@@ -71,7 +72,7 @@ impl<'a> Preparation<'a> {
     pub(crate) fn run(&self) -> Result<Prepared, DeviceError> {
         let plan = self.plan;
         let prepare = |(index, node)| {
-            let chosen = plan.algorithms.get(&index).copied();
+            let chosen = Algorithm::chosen(plan, index)?;
             let operand = Operand { preparation: self, node, chosen };
             let instruction = match operand.stores(DType::Bf16) {
                 true => self.instruction::<Bf16>(&operand),

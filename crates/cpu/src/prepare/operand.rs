@@ -1,10 +1,11 @@
 //! The operands of one node: checked shapes and element types, and addresses.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Algorithm, Node, Op, Rectifier, ValueId};
+use enmasse_graph::{Node, Op, Rectifier, ValueId};
 use enmasse_tensor::DType;
 
 use super::Preparation;
+use crate::algorithm::Algorithm;
 use crate::batch_norm::{Gate, Gradient};
 use crate::conv::ConvShape;
 use crate::element::{Element, Stored};
@@ -33,7 +34,7 @@ impl Operand<'_> {
     /// The error for a node that no kernel takes.
     pub(super) fn unsupported(&self) -> DeviceError {
         let signature = self.preparation.plan.signature(self.node);
-        let by = self.chosen.map_or(String::new(), |algorithm| format!(" by {algorithm}"));
+        let by = self.chosen.map_or(String::new(), |algorithm| format!(" by {}", algorithm.name()));
         DeviceError::Unsupported(format!("layer {}: the cpu cannot run {signature}{by}", self.node.layer))
     }
 
@@ -105,7 +106,10 @@ impl Operand<'_> {
             Op::Conv2d(conv) | Op::Conv2dBackwardData(conv) | Op::Conv2dBackwardWeights(conv) => {
                 Ok(ConvShape { batch, input, output, conv })
             }
-            _ => Ok(ConvShape::linear(batch, input[2], output[2])),
+            Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => {
+                Ok(ConvShape::linear(batch, input[2], output[2]))
+            }
+            _ => Err(self.unsupported()),
         }
     }
 
