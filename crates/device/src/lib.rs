@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use enmasse_comm::{Cause, Group};
-use enmasse_graph::{Choices, Mode, Phase, Plan, Plans, StateTensor};
+use enmasse_graph::{Choices, FilterOrder, Graph, Mode, Phase, Plan, Plans, StateTensor, Target, ValueId};
 use thiserror::Error;
 
 /// Why a device could not do what it was asked.
@@ -105,6 +105,22 @@ pub trait Device {
     /// a say in how results are rounded. Empty where there is one way only.
     fn levels(&self) -> Vec<&'static str> {
         Vec::new()
+    }
+
+    /// How it keeps the weights of convolutions.
+    fn filters(&self) -> FilterOrder {
+        FilterOrder::default()
+    }
+
+    /// Rewrites a forward graph before its gradients and memory are planned, such as operations that it computes as one.
+    /// The values in `keep` must stay.
+    fn fuse(&self, graph: &mut Graph, keep: &[ValueId]) {
+        enmasse_graph::fuse(graph, keep);
+    }
+
+    /// What to compile models for, so that this device can run them.
+    fn target(&self) -> Target<'_> {
+        Target { filters: self.filters(), fuse: Box::new(|graph, keep| self.fuse(graph, keep)) }
     }
 
     /// What a program of these plans will hold.

@@ -62,7 +62,7 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
 
     let device = Cpu::new(CpuOptions::default())?;
     let forward = |x: Tensor, classes: usize| model.forward(x, classes);
-    let plans = compile_plans(config, &preparation, &forward, data.classes.len(), 1)?;
+    let plans = compile_plans(config, &preparation, &forward, data.classes.len(), 1, &device.target())?;
     let mut program = device.compile(plans, None)?;
     initialize(program.as_mut(), config.seed)?;
     let mut engine = Engine::new(program, 0);

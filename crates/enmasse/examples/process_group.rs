@@ -36,8 +36,9 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
 
     // A plan for one shard has no collectives; the same seed gives every replica the same weights.
     let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })?;
-    let mut program = device
-        .compile(compile_plans(&config, &Preparation::new(&config, data.kind), &lenet, data.classes.len(), 1)?, None)?;
+    let preparation = Preparation::new(&config, data.kind);
+    let plans = compile_plans(&config, &preparation, &lenet, data.classes.len(), 1, &device.target())?;
+    let mut program = device.compile(plans, None)?;
     initialize(program.as_mut(), config.seed)?;
     let mut engine = Engine::new(program, 0);
 

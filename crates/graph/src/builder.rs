@@ -24,8 +24,8 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
-    AdaptiveAvgPool, Conv2d, Graph, GraphError, Init, Layout, Mode, Node, NormStatistics, Op, Parameter, Phase,
-    Rectifier, Role, ValueId, Window,
+    AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, NormStatistics, Op, Parameter,
+    Phase, Rectifier, Role, ValueId, Window,
 };
 
 #[derive(Debug)]
@@ -33,6 +33,7 @@ struct State {
     graph: Graph,
     mode: Mode,
     seed: u64,
+    filters: FilterOrder,
     /// The layer that operations without a name of their own are reported under.
     layer: String,
     error: Option<GraphError>,
@@ -79,8 +80,15 @@ impl Builder {
         graph.add_value("images", [batch, size[0], size[1], 3].into(), DType::U8, Role::Input);
         graph.add_value("labels", [batch].into(), DType::I32, Role::Input);
         graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
-        let state = State { graph, mode, seed, layer: "input".into(), error: None };
+        let filters = FilterOrder::default();
+        let state = State { graph, mode, seed, filters, layer: "input".into(), error: None };
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
+    }
+
+    /// The same with another order of filters, for a device that wants them so.
+    pub(crate) fn filters(self, filters: FilterOrder) -> Self {
+        self.state.borrow_mut().filters = filters;
+        self
     }
 
     /// The pictures, normalised per channel by mean and deviation on the scale 0 to 1. One mean and deviation instead of
@@ -152,8 +160,10 @@ impl Tensor {
             true => Init::Normal { deviation: (2.0 / (conv.channels * taps) as f32).sqrt() },
             false => Init::Uniform { bound },
         };
-        let dims = Shape::from([window.kernel[0], window.kernel[1], c / conv.groups, conv.channels]);
-        let mut operands = vec![self.parameter(format!("{name}.weight"), dims, Layout::Convolution, init)];
+        let filters = self.state.borrow().filters;
+        let (dims, layout) =
+            (filters.shape(window.kernel, c / conv.groups, conv.channels), Layout::Convolution(filters));
+        let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, init)];
         if conv.bias {
             let init = if conv.kaiming { Init::Constant(0.0) } else { Init::Uniform { bound } };
             operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, init));

@@ -7,11 +7,11 @@ use enmasse_tensor::DType;
 use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::passes::memory::{place_activations, unshared_bytes};
-use crate::passes::{BucketSizes, Freeze, Precision, data_parallel, freeze, fuse, precision, sync_batch_norm};
+use crate::passes::{BucketSizes, Freeze, Precision, data_parallel, freeze, precision, sync_batch_norm};
 use crate::plan::aligned_bytes;
 use crate::{
-    Arena, Builder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, Phase, Plan, Plans, Role, Slot,
-    StateTensor, Tensor, ValueId,
+    Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, Phase, Plan, Plans, Role,
+    Slot, StateTensor, Target, Tensor, ValueId,
 };
 
 /// What a plan is compiled for.
@@ -91,7 +91,7 @@ impl CompileOptions {
     }
 }
 
-/// Compiles the training and the evaluation step of a model.
+/// Compiles the training and the evaluation step of a model for the default target: see [`Target::compile`].
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, Tensor, compile};
@@ -100,34 +100,66 @@ impl CompileOptions {
 /// assert_eq!(plans.train.unwrap().trainable, (768 * 32 + 32) + (32 * 10 + 16));
 /// ```
 pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
-    options.check()?;
-    let (train, state) = train_plan(record(model, options, Mode::Train)?, options)?;
-    let evaluate = evaluation_plan(record(model, options, Mode::Evaluate)?, options, &state)?;
-    Ok(Plans { train: Some(train), evaluate, state, optimizer: Some(options.optimizer) })
+    Target::default().compile(model, options)
 }
 
-/// Compiles the evaluation step alone: no gradients, no optimiser state.
+/// Compiles the evaluation step alone for the default target: see [`Target::compile_evaluation`].
 pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
-    options.check()?;
-    let forward = record(model, options, Mode::Evaluate)?;
-    let parameters: Vec<ValueId> = forward.graph.parameters().map(|(id, _, _)| id).collect();
-    let state = state_tensors(&forward.graph, &parameters, None);
-    let evaluate = evaluation_plan(forward, options, &state)?;
-    Ok(Plans { train: None, evaluate, state, optimizer: None })
+    Target::default().compile_evaluation(model, options)
 }
 
-fn record(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions, mode: Mode) -> Result<Forward, GraphError> {
-    let builder = Builder::new(options.batch, options.size, mode, options.seed);
-    let logits = model(builder.pixels(&options.mean, &options.deviation));
-    let mut forward = builder.finish(&logits, options.classes)?;
-    if mode == Mode::Train {
-        freeze(&mut forward.graph, &options.freeze)?;
-        check_statistics(&forward.graph, options)?;
+impl Target<'_> {
+    /// Compiles the training and the evaluation step of a model.
+    pub fn compile(&self, model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
+        options.check()?;
+        let (train, state) = train_plan(self.record(model, options, Mode::Train)?, options)?;
+        let evaluate = evaluation_plan(self.record(model, options, Mode::Evaluate)?, options, &state)?;
+        Ok(self.plans(Some(train), evaluate, state, Some(options.optimizer)))
     }
-    fuse(&mut forward.graph, &[forward.logits]);
-    let Forward { graph, images, labels, sample_indices, logits } = &mut forward;
-    graph.prune(&mut [images, labels, sample_indices, logits]);
-    Ok(forward)
+
+    /// Compiles the evaluation step alone: no gradients, no optimiser state.
+    pub fn compile_evaluation(
+        &self,
+        model: &dyn Fn(Tensor) -> Tensor,
+        options: &CompileOptions,
+    ) -> Result<Plans, GraphError> {
+        options.check()?;
+        let forward = self.record(model, options, Mode::Evaluate)?;
+        let parameters: Vec<ValueId> = forward.graph.parameters().map(|(id, _, _)| id).collect();
+        let state = state_tensors(&forward.graph, &parameters, None);
+        let evaluate = evaluation_plan(forward, options, &state)?;
+        Ok(self.plans(None, evaluate, state, None))
+    }
+
+    fn plans(
+        &self,
+        train: Option<Plan>,
+        evaluate: Plan,
+        state: Vec<StateTensor>,
+        optimizer: Option<Optimizer>,
+    ) -> Plans {
+        let of_target = |plan| Plan { filters: self.filters, ..plan };
+        Plans { train: train.map(of_target), evaluate: of_target(evaluate), state, optimizer }
+    }
+
+    fn record(
+        &self,
+        model: &dyn Fn(Tensor) -> Tensor,
+        options: &CompileOptions,
+        mode: Mode,
+    ) -> Result<Forward, GraphError> {
+        let builder = Builder::new(options.batch, options.size, mode, options.seed).filters(self.filters);
+        let logits = model(builder.pixels(&options.mean, &options.deviation));
+        let mut forward = builder.finish(&logits, options.classes)?;
+        if mode == Mode::Train {
+            freeze(&mut forward.graph, &options.freeze)?;
+            check_statistics(&forward.graph, options)?;
+        }
+        (self.fuse)(&mut forward.graph, &[forward.logits]);
+        let Forward { graph, images, labels, sample_indices, logits } = &mut forward;
+        graph.prune(&mut [images, labels, sample_indices, logits]);
+        Ok(forward)
+    }
 }
 
 /// The statistics of one value are of no use. What counts is what is left to normalise by them, over which shards.
@@ -311,6 +343,7 @@ fn place(
         classes: options.classes,
         shards: options.shards,
         precision: options.precision,
+        filters: FilterOrder::default(),
         unshared_activations: unshared_bytes(&graph),
         values: graph.values,
         slots,
@@ -391,7 +424,7 @@ mod tests {
     #[test]
     fn a_value_without_a_place_lay_at_offset_0() {
         let check = |role: Role, arena: Arena| {
-            let mut forward = record(&residual_net, &options(1), Mode::Evaluate).unwrap();
+            let mut forward = Target::default().record(&residual_net, &options(1), Mode::Evaluate).unwrap();
             forward.graph.add_value("lost", [4].into(), DType::F32, role);
             let state = state_tensors(&forward.graph, &[], None);
             let state: Vec<StateTensor> = state.into_iter().filter(|tensor| tensor.name != "lost").collect();

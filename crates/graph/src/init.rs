@@ -57,6 +57,7 @@ fn parameter_key(seed: u64, name: &str) -> [u32; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FilterOrder;
 
     #[test]
     fn a_pure_function_of_seed_name_and_element() {
@@ -83,7 +84,8 @@ mod tests {
             assert_eq!(found, expected, "{layout:?} {shape:?} in pieces of {piece}");
         };
         for piece in [1, 4, 7, 64, 1000] {
-            check(Layout::Convolution, [3, 2, 5, 7].into(), piece);
+            check(Layout::Convolution(FilterOrder::Hwio), [3, 2, 5, 7].into(), piece);
+            check(Layout::Convolution(FilterOrder::Ohwi), [7, 3, 2, 5].into(), piece);
             check(Layout::Linear, [6, 5].into(), piece);
             check(Layout::Plain, [11].into(), piece);
         }

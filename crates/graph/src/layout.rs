@@ -4,25 +4,35 @@ use std::ops::Range;
 
 use enmasse_tensor::Shape;
 
-/// How a parameter's stored shape relates to PyTorch's. Every device keeps the stored order; files and `load`/`store` use PyTorch's.
+use crate::FilterOrder;
+
+/// How a parameter's stored shape relates to PyTorch's. Devices keep the stored order; files and `load`/`store` use PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// The same order.
     Plain,
-    /// Stored `[kernel height, kernel width, input, output]`, PyTorch `[output, input, kernel height, kernel width]`: output
-    /// channels lie next to each other, as the kernels read them.
-    Convolution,
+    /// Stored in the order that the device chose, PyTorch `[output, input, kernel height, kernel width]`.
+    Convolution(FilterOrder),
     /// Stored `[input, output]`, PyTorch `[output, input]`.
     Linear,
 }
 
 impl Layout {
+    /// Which stored axis each axis of PyTorch's shape is; `None` where all are what they are.
+    fn axes(self) -> Option<&'static [usize]> {
+        match self {
+            Layout::Plain => None,
+            Layout::Convolution(FilterOrder::Hwio) => Some(&[3, 2, 0, 1]),
+            Layout::Convolution(FilterOrder::Ohwi) => Some(&[0, 3, 1, 2]),
+            Layout::Linear => Some(&[1, 0]),
+        }
+    }
+
     /// PyTorch's shape of a tensor stored as `shape`.
     pub fn torch_shape(self, shape: &Shape) -> Shape {
-        match (self, &shape[..]) {
-            (Layout::Convolution, &[h, w, i, o]) => Shape::from([o, i, h, w]),
-            (Layout::Linear, &[i, o]) => Shape::from([o, i]),
-            _ => shape.clone(),
+        match self.axes() {
+            None => shape.clone(),
+            Some(axes) => axes.iter().map(|&axis| shape[axis]).collect::<Vec<_>>().into(),
         }
     }
 
@@ -41,18 +51,21 @@ impl Layout {
         elements: Range<usize>,
         mut visit: impl FnMut(Range<usize>, usize, usize),
     ) {
+        let Some(axes) = self.axes() else { return visit(elements.clone(), elements.start, 1) };
+        // In PyTorch's order, from one element to the next along each stored axis.
+        let mut strides = [0; 4];
+        axes.iter().rev().fold(1, |stride, &axis| {
+            strides[axis] = stride;
+            stride * shape[axis]
+        });
         let mut start = elements.start;
-        let (taps, inputs, outputs) = match (self, &shape[..]) {
-            (Layout::Convolution, &[h, w, i, o]) => (h * w, i, o),
-            (Layout::Linear, &[i, o]) => (1, i, o),
-            _ => return visit(elements, start, 1),
-        };
         while start < elements.end {
-            // A row holds the outputs of one tap and input.
-            let (row, output) = (start / outputs, start % outputs);
-            let end = elements.end.min((row + 1) * outputs);
-            let (tap, input) = (row / inputs, row % inputs);
-            visit(start..end, (output * inputs + input) * taps + tap, inputs * taps);
+            // A row holds what differs in the last axis alone.
+            let end = elements.end.min((start / shape.last() + 1) * shape.last());
+            let place = (0..shape.len()).rev().fold((start, 0), |(rest, torch), axis| {
+                (rest / shape[axis], torch + rest % shape[axis] * strides[axis])
+            });
+            visit(start..end, place.1, strides[shape.len() - 1]);
             start = end;
         }
     }
@@ -77,7 +90,10 @@ mod tests {
         };
         // [h=1,w=1,i=2,o=4] of 2x3 taps: stored ((1*3+1)*5+2)*7+4 is torch ((4*5+2)*2+1)*3+1.
         let (stored, torch) = (((3 + 1) * 5 + 2) * 7 + 4, ((4 * 5 + 2) * 2 + 1) * 3 + 1);
-        check(Layout::Convolution, [2, 3, 5, 7].into(), [7, 5, 2, 3].into(), (stored, torch));
+        check(Layout::Convolution(FilterOrder::Hwio), [2, 3, 5, 7].into(), [7, 5, 2, 3].into(), (stored, torch));
+        // [o=4,h=1,w=1,i=2] of the same.
+        let stored = ((4 * 2 + 1) * 3 + 1) * 5 + 2;
+        check(Layout::Convolution(FilterOrder::Ohwi), [7, 2, 3, 5].into(), [7, 5, 2, 3].into(), (stored, torch));
         check(Layout::Linear, [3, 5].into(), [5, 3].into(), (2 * 5 + 4, 4 * 3 + 2));
         check(Layout::Plain, [6].into(), [6].into(), (5, 5));
     }

@@ -18,6 +18,7 @@ mod layout;
 mod op;
 mod passes;
 mod plan;
+mod target;
 mod work;
 
 pub use attributes::{AdaptiveAvgPool, Conv2d, NormStatistics, Rectifier, Window};
@@ -30,6 +31,7 @@ pub use init::Init;
 pub use layer::{Conv, Linear, Pool};
 pub use layout::Layout;
 pub use op::{Op, Optimizer};
-pub use passes::{BucketSizes, Freeze, Precision, classifier_of, pattern_matches};
+pub use passes::{BucketSizes, Freeze, Precision, classifier_of, fuse, pattern_matches};
 pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};
+pub use target::{FilterOrder, Fuse, Target};
 pub use work::Work;

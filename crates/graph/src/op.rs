@@ -1,7 +1,7 @@
 //! Every operation a plan can hold, with its attributes and the operands it takes.
 //!
-//! Activations are `[batch, height, width, channels]`, convolution weights `[kernel height, kernel width, input channels /
-//! groups, output channels]`, linear weights `[inputs, outputs]`, all dense and row-major. The documentation of each operation
+//! Activations are `[batch, height, width, channels]`, linear weights `[inputs, outputs]`, convolution weights as
+//! [`crate::FilterOrder`] says, with input channels / groups, all dense and row-major. The documentation of each operation
 //! is its contract with every device: `(inputs) -> (outputs)`, optional operands in brackets.
 //!
 //! Element types: operands are f32 where nothing else is said. In a plan of [`crate::Precision::Bf16`] every map, an activation

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Choices, Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
+use crate::{Choices, FilterOrder, Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
 
 /// A region of memory that a device allocates once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,6 +97,8 @@ pub struct Plan {
     pub shards: usize,
     /// What maps are stored in; the element types of values say it one by one.
     pub precision: Precision,
+    /// How the weights of convolutions are stored; their shapes say it one by one.
+    pub filters: FilterOrder,
     /// Every value, in the table the instructions index.
     pub values: Vec<Value>,
     /// The place of each value; parallel to `values`.
@@ -230,8 +232,8 @@ impl Plan {
         let [height, width, channels] = self.picture();
         writeln!(
             f,
-            "plan {} {mode}: batch {} x {height}x{width}x{channels}, classes {}, shards {}, precision {}",
-            self.model, self.batch, self.classes, self.shards, self.precision
+            "plan {} {mode}: batch {} x {height}x{width}x{channels}, classes {}, shards {}, precision {}, filters {}",
+            self.model, self.batch, self.classes, self.shards, self.precision, self.filters
         )?;
         for (arena, bytes) in &self.arenas {
             writeln!(f, "arena {arena} {bytes} bytes")?;

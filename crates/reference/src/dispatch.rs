@@ -25,15 +25,15 @@ pub(crate) fn run(
     let outputs = match (&node.op, operands) {
         (Op::Normalize { mean, deviation }, [x]) => vec![image::normalize(x, mean, deviation)],
         (Op::Conv2d(conv), [x, w, bias @ ..]) => {
-            let shapes = Shapes { x: input(0)?, w: input(1)?, y: output(0)? };
+            let shapes = Shapes { x: input(0)?, w: input(1)?, y: output(0)?, filters: plan.filters };
             vec![conv2d::forward(x, w, bias.first().copied(), &shapes, conv)]
         }
         (Op::Conv2dBackwardData(conv), [dy, w, base @ ..]) => {
-            let shapes = Shapes { x: output(0)?, w: input(1)?, y: input(0)? };
+            let shapes = Shapes { x: output(0)?, w: input(1)?, y: input(0)?, filters: plan.filters };
             vec![conv2d::backward_data(dy, w, base.first().copied(), &shapes, conv)]
         }
         (Op::Conv2dBackwardWeights(conv), [x, dy]) => {
-            let shapes = Shapes { x: input(0)?, w: output(0)?, y: input(1)? };
+            let shapes = Shapes { x: input(0)?, w: output(0)?, y: input(1)?, filters: plan.filters };
             vec![conv2d::backward_weights(x, dy, &shapes, conv)]
         }
         (Op::Linear, [x, w, bias @ ..]) => vec![linear::forward(x, w, bias.first().copied(), last(0), last(1))],

@@ -102,7 +102,7 @@ impl Classifier {
             ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();
-        let plans = compile_evaluation(&|x| model(x, classes), &options)?;
+        let plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
         let mut program = device.compile(plans, None)?;
         write_tensors(program.as_mut(), &self.tensors, &self.origin)?;
         Ok(program)

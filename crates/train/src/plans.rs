@@ -1,17 +1,18 @@
 //! What a configuration makes of a model: the plans of a run, and the first values of its parameters.
 
 use enmasse_device::{DeviceError, Program};
-use enmasse_graph::{Arena, CompileOptions, Freeze, Optimizer, Plans, compile};
+use enmasse_graph::{Arena, CompileOptions, Freeze, Optimizer, Plans, Target};
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
 
-/// The plans of a configuration for `world_size` ranks, whose pictures are prepared in this way.
+/// The plans of a configuration for `world_size` ranks of a device's target, whose pictures are prepared in this way.
 pub fn compile_plans(
     config: &TrainConfig,
     preparation: &Preparation,
     model: &ModelFn,
     classes: usize,
     world_size: usize,
+    target: &Target,
 ) -> Result<Plans, TrainError> {
     let optimizer = match config.optimizer {
         OptimizerKind::Sgd => Optimizer::Sgd {
@@ -45,7 +46,7 @@ pub fn compile_plans(
             classes,
         )
     };
-    Ok(compile(&|x| model(x, classes), &options)?)
+    Ok(target.compile(&|x| model(x, classes), &options)?)
 }
 
 /// Sets every parameter of a new program to its first value, a function of (seed, name, element).

@@ -254,7 +254,8 @@ impl Session {
             EvaluationInput { pool, transform: preparation.evaluation.clone(), sharding: sharding.clone() };
         let validation = evaluation.loader(&data.validation)?;
 
-        let mut plans = compile_plans(config, &preparation, model, data.classes.len(), world_size)?;
+        let mut plans =
+            compile_plans(config, &preparation, model, data.classes.len(), world_size, &trainer.device.target())?;
         if let Some(group) = group {
             compare_levels(group, trainer.device)?;
         }

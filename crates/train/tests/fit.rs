@@ -186,8 +186,9 @@ fn the_engine_gives_the_trainers_bits() {
     let config = TrainConfig { epochs: 1, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
     fit(config.clone());
 
-    let plans = compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &net, 3, 1).unwrap();
-    let mut program = cpu(2).compile(plans, None).unwrap();
+    let (cpu, preparation) = (cpu(2), Preparation::new(&config, DataKind::Folder));
+    let plans = compile_plans(&config, &preparation, &net, 3, 1, &cpu.target()).unwrap();
+    let mut program = cpu.compile(plans, None).unwrap();
     initialize(program.as_mut(), config.seed).unwrap();
     let sharding = Sharding::one(0, 1, 8);
     let pool = DecodePool::new(1).unwrap();

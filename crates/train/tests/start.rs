@@ -45,8 +45,8 @@ fn a_start_is_cheap() {
     let model = enmasse_models::find(&config.model).unwrap();
     let preparation = Preparation::new(&config, DataKind::Folder);
     let forward = |x, classes| model.forward(x, classes);
-    let plans = compile_plans(&config, &preparation, &forward, 1000, 1).unwrap();
     let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
+    let plans = compile_plans(&config, &preparation, &forward, 1000, 1, &cpu.target()).unwrap();
 
     // 0.6 of what PyTorch takes for the same step, without the 30 MB of the program itself.
     let memory = cpu.memory(&plans);

@@ -9,7 +9,7 @@ mod operand;
 use std::ops::Range;
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Arena, NormStatistics, Op, Phase, Plan};
+use enmasse_graph::{Arena, FilterOrder, NormStatistics, Op, Phase, Plan};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
 
@@ -71,6 +71,11 @@ impl<'a> Preparation<'a> {
     /// Prepares every instruction of the plan.
     pub(crate) fn run(&self) -> Result<Prepared, DeviceError> {
         let plan = self.plan;
+        if plan.filters != FilterOrder::Hwio {
+            let (found, own) = (plan.filters, FilterOrder::Hwio);
+            let reason = format!("the cpu keeps filters in the order {own}, not {found}: compile for its own target");
+            return Err(DeviceError::Unsupported(reason));
+        }
         let prepare = |(index, node)| {
             let chosen = Algorithm::chosen(plan, index)?;
             let operand = Operand { preparation: self, node, chosen };

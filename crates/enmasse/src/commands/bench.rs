@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_cpu::{Cpu, Product, peak_gflops};
 use enmasse_data::DataKind;
 use enmasse_device::{Device, Program, StepInputs};
-use enmasse_graph::{Choices, CompileOptions, Mode, Phase, compile_evaluation};
+use enmasse_graph::{Choices, CompileOptions, Mode, Phase};
 use enmasse_tensor::RandomStream;
 use enmasse_train::{Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, tune};
 use enmasse_wording::mebibytes;
@@ -145,10 +145,10 @@ fn program(
             precision: config.precision,
             ..CompileOptions::new(config.model.clone(), batch, size, classes)
         };
-        compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
+        device.target().compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
     } else {
         let preparation = Preparation::new(config, DataKind::Folder);
-        compile_plans(config, &preparation, &|x, classes| model.forward(x, classes), classes, 1)?
+        compile_plans(config, &preparation, &|x, classes| model.forward(x, classes), classes, 1, &device.target())?
     };
     if config.tune {
         let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;

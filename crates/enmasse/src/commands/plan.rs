@@ -45,9 +45,15 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let world_size = config.rank_count(cores());
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let forward = |x, classes| model.forward(x, classes);
-    let mut plans =
-        compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &forward, classes, world_size)?;
     let device = Rank::alone().device(&config)?;
+    let mut plans = compile_plans(
+        &config,
+        &Preparation::new(&config, DataKind::Folder),
+        &forward,
+        classes,
+        world_size,
+        &device.target(),
+    )?;
     let mut output = Output::new(false);
     if config.tune {
         let (_, tuning) = tune(&device, &mut plans, Choices::default()).map_err(Failure::error)?;

@@ -7,6 +7,7 @@ use clap::{Arg, ArgMatches, Command};
 use enmasse_comm::Group;
 use enmasse_data::DataError;
 use enmasse_device::Device;
+use enmasse_graph::Target;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
 use enmasse_train::{
@@ -187,7 +188,14 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     if samples < global_batch {
         return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards: world_size, batch }));
     }
-    compile_plans(&config, &preparation, &|x, classes| model.forward(x, classes), data.classes.len(), world_size)?;
+    compile_plans(
+        &config,
+        &preparation,
+        &|x, classes| model.forward(x, classes),
+        data.classes.len(),
+        world_size,
+        &Target::default(),
+    )?;
     Ok(Run { config, model, data })
 }
 

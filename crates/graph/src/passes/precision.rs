@@ -138,7 +138,7 @@ mod tests {
             assert!(text.lines().next().is_some_and(|line| line.ends_with(header)), "{text}");
             assert!(text.contains(normalized), "{text}");
         };
-        check(Precision::F32, "shards 2, precision f32", "f32[4,16,16,3] @activations");
-        check(Precision::Bf16, "shards 2, precision bf16", "bf16[4,16,16,3] @activations");
+        check(Precision::F32, "shards 2, precision f32, filters hwio", "f32[4,16,16,3] @activations");
+        check(Precision::Bf16, "shards 2, precision bf16, filters hwio", "bf16[4,16,16,3] @activations");
     }
 }

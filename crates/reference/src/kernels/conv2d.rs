@@ -2,7 +2,10 @@
 //!
 //! All three visit the same triples (output pixel, input pixel, tap) and multiply two of (x, w, y) into the third.
 
-use enmasse_graph::Conv2d;
+use std::iter::StepBy;
+use std::ops::Range;
+
+use enmasse_graph::{Conv2d, FilterOrder};
 
 use super::window::visit;
 
@@ -11,10 +14,12 @@ use super::window::visit;
 pub struct Shapes {
     /// `[batch, height, width, input channels]`.
     pub x: [usize; 4],
-    /// `[kernel height, kernel width, input channels / groups, output channels]`.
+    /// Kernel, input channels / groups and output channels, in the order of `filters`.
     pub w: [usize; 4],
     /// `[batch, height, width, output channels]`.
     pub y: [usize; 4],
+    /// How `w` is stored.
+    pub filters: FilterOrder,
 }
 
 /// `y[o] = bias + sum over taps and input channels of x * w`.
@@ -23,9 +28,8 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv
         Some(bias) => bias.iter().copied().cycle().take(shapes.y.iter().product()).collect(),
         None => vec![0.0; shapes.y.iter().product()],
     };
-    products(shapes, conv, |x_at, w_at, y_at, outputs| {
-        let (y, w) = (&mut y[y_at..y_at + outputs], &w[w_at..w_at + outputs]);
-        y.iter_mut().zip(w).for_each(|(y, w)| *y += x[x_at] * w);
+    products(shapes, conv, |x_at, w_at, y_at| {
+        y[y_at].iter_mut().zip(w_at).for_each(|(y, at)| *y += x[x_at] * w[at]);
     });
     y
 }
@@ -33,9 +37,8 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv
 /// The gradient of the input, plus `base` where given.
 pub fn backward_data(dy: &[f64], w: &[f64], base: Option<&[f64]>, shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
     let mut dx = base.map_or_else(|| vec![0.0; shapes.x.iter().product()], <[f64]>::to_vec);
-    products(shapes, conv, |x_at, w_at, y_at, outputs| {
-        let (dy, w) = (&dy[y_at..y_at + outputs], &w[w_at..w_at + outputs]);
-        dx[x_at] += dy.iter().zip(w).map(|(dy, w)| dy * w).sum::<f64>();
+    products(shapes, conv, |x_at, w_at, y_at| {
+        dx[x_at] += dy[y_at].iter().zip(w_at).map(|(dy, at)| dy * w[at]).sum::<f64>();
     });
     dx
 }
@@ -43,24 +46,28 @@ pub fn backward_data(dy: &[f64], w: &[f64], base: Option<&[f64]>, shapes: &Shape
 /// The gradient of the weights.
 pub fn backward_weights(x: &[f64], dy: &[f64], shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
     let mut dw = vec![0.0; shapes.w.iter().product()];
-    products(shapes, conv, |x_at, w_at, y_at, outputs| {
-        let (dw, dy) = (&mut dw[w_at..w_at + outputs], &dy[y_at..y_at + outputs]);
-        dw.iter_mut().zip(dy).for_each(|(dw, dy)| *dw += x[x_at] * dy);
+    products(shapes, conv, |x_at, w_at, y_at| {
+        dy[y_at].iter().zip(w_at).for_each(|(dy, at)| dw[at] += x[x_at] * dy);
     });
     dw
 }
 
-/// Calls `product(x index, w index, y index, outputs)` for every product of the convolution: the element of x meets the
-/// run of `outputs` weights and the run of `outputs` elements of y, which are the output channels of one group.
-fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(usize, usize, usize, usize)) {
+/// Calls `product(x index, w indices, y indices)` for every product of the convolution: the element of x meets a weight and an
+/// element of y for each output channel of one group.
+fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(usize, StepBy<Range<usize>>, Range<usize>)) {
     let (in_channels, out_channels) = (shapes.x[3], shapes.y[3]);
     let (inputs, outputs) = (in_channels / conv.groups, out_channels / conv.groups);
+    let taps: usize = conv.window.kernel.iter().product();
     visit(shapes.x, shapes.y, &conv.window, |out_pixel, in_pixel, tap| {
         for group in 0..conv.groups {
             for input in 0..inputs {
                 let x_at = in_pixel * in_channels + group * inputs + input;
-                let w_at = (tap * inputs + input) * out_channels + group * outputs;
-                product(x_at, w_at, out_pixel * out_channels + group * outputs, outputs);
+                let y_at = out_pixel * out_channels + group * outputs;
+                let (w_at, step) = match shapes.filters {
+                    FilterOrder::Hwio => ((tap * inputs + input) * out_channels + group * outputs, 1),
+                    FilterOrder::Ohwi => ((group * outputs * taps + tap) * inputs + input, taps * inputs),
+                };
+                product(x_at, (w_at..w_at + outputs * step).step_by(step), y_at..y_at + outputs);
             }
         }
     });
@@ -84,7 +91,10 @@ mod tests {
     #[test]
     fn forward_by_hand() {
         let check = |x: &[f64], w: &[f64], bias: Option<&[f64]>, x_shape, w_shape, y_shape, conv, expected: &[f64]| {
-            assert_eq!(forward(x, w, bias, &Shapes { x: x_shape, w: w_shape, y: y_shape }, &conv), expected);
+            assert_eq!(
+                forward(x, w, bias, &Shapes { x: x_shape, w: w_shape, y: y_shape, filters: FilterOrder::Hwio }, &conv),
+                expected
+            );
         };
         let (one, two) = ([1, 3, 3, 1], [2, 2, 1, 1]);
         // 1*1 + 2*2 + 3*4 + 4*5 = 37, and so on.
@@ -128,7 +138,7 @@ mod tests {
 
     #[test]
     fn gradients_by_hand() {
-        let shapes = Shapes { x: [1, 3, 3, 1], w: [2, 2, 1, 1], y: [1, 2, 2, 1] };
+        let shapes = Shapes { x: [1, 3, 3, 1], w: [2, 2, 1, 1], y: [1, 2, 2, 1], filters: FilterOrder::Hwio };
         let (w, dy, window) = ([1., 2., 3., 4.], [1., 10., 100., 1000.], conv([2, 2], 1, 0, 1, 1));
         let dx = [1., 12., 20., 103., 1234., 2040., 300., 3400., 4000.];
         assert_eq!(backward_data(&dy, &w, None, &shapes, &window), dx);
@@ -139,7 +149,7 @@ mod tests {
 
     #[test]
     fn gradients_by_hand_with_groups() {
-        let shapes = Shapes { x: [1, 1, 1, 2], w: [1, 1, 1, 4], y: [1, 1, 1, 4] };
+        let shapes = Shapes { x: [1, 1, 1, 2], w: [1, 1, 1, 4], y: [1, 1, 1, 4], filters: FilterOrder::Hwio };
         let (x, w, dy, grouped) = ([2., 3.], [1., 2., 3., 4.], [1., 10., 100., 1000.], conv([1, 1], 1, 0, 1, 2));
         assert_eq!(backward_data(&dy, &w, None, &shapes, &grouped), [21., 4300.]);
         assert_eq!(backward_weights(&x, &dy, &shapes, &grouped), [2., 20., 300., 3000.]);

@@ -1,8 +1,8 @@
 //! Every operation as its mathematical definition, in f64.
 //!
-//! Activations are dense `[batch, height, width, channels]`, convolution weights `[kernel height, kernel width, input
-//! channels / groups, output channels]`, linear weights `[inputs, outputs]`. Integers are held as f64 too, which is
-//! exact for every byte, label and sample index below 2^53. Slices must have the sizes that the shapes given say.
+//! Activations are dense `[batch, height, width, channels]`, convolution weights in the order that the plan says, linear
+//! weights `[inputs, outputs]`. Integers are held as f64 too, which is exact for every byte, label and sample index
+//! below 2^53. Slices must have the sizes that the shapes given say.
 
 pub mod activation;
 pub mod batch_norm;

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
 use enmasse_device::{Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Tensor, compile};
+use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Target, Tensor};
 use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
 use enmasse_tensor::RandomStream;
 
@@ -18,7 +18,12 @@ pub const TO_GRADIENTS: [Phase; 4] = [Phase::Forward, Phase::Loss, Phase::Backwa
 /// Compiles a model, checks the places of all values in its plans, and fills its parameters with random numbers that
 /// are functions of their names.
 pub fn program(model: Model, options: &CompileOptions) -> ReferenceProgram {
-    let plans = compile(model, options).unwrap();
+    program_for(&Target::default(), model, options)
+}
+
+/// The same for a target: the numbers are the same in PyTorch's order.
+pub fn program_for(target: &Target, model: Model, options: &CompileOptions) -> ReferenceProgram {
+    let plans = target.compile(model, options).unwrap();
     for mode in [Mode::Train, Mode::Evaluate] {
         let plan = plans.plan(mode).unwrap();
         if let Err(error) = aliasing_is_safe(plan) {
@@ -29,7 +34,7 @@ pub fn program(model: Model, options: &CompileOptions) -> ReferenceProgram {
     for tensor in program.plans().state.clone() {
         let mut stream = RandomStream::new(1, &tensor.name, 0, 0);
         let elements = tensor.shape.elements();
-        let fan_in = (elements / tensor.shape.last()) as f64;
+        let fan_in = (elements / tensor.layout.torch_shape(&tensor.shape)[0]) as f64;
         let mut draw = |low: f64, high: f64| (0..elements).map(|_| stream.uniform(low, high)).collect::<Vec<_>>();
         let values = match tensor.slot.arena {
             Arena::Parameters if tensor.shape.len() > 1 => draw(-1.7 / fan_in.sqrt(), 1.7 / fan_in.sqrt()),
