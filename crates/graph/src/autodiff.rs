@@ -4,8 +4,6 @@
 //! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. Where
 //! two gradients of one value meet they are added, by the convolution itself where one comes from it.
 
-use enmasse_tensor::Shape;
-
 use crate::{Graph, GraphError, Node, NormStatistics, Op, Phase, Rectifier, Role, ValueId};
 
 /// Appends backward nodes for `loss_node`, a [`Op::CrossEntropy`], and returns the gradient of each trainable parameter as
@@ -53,10 +51,10 @@ fn order_parameters(
     }
     let mut pairs = Vec::new();
     for parameter in trainable {
-        let (name, shape) = (graph.value(parameter).name.clone(), graph.shape(parameter).clone());
+        let name = graph.value(parameter).name.clone();
         let gradient = match gradients[parameter.0] {
             Some(gradient) => gradient,
-            None if allow_unused => graph.add_activation("", shape),
+            None if allow_unused => graph.add_like("", parameter),
             None => return Err(GraphError::Unused { name }),
         };
         let value = &mut graph.values[gradient.0];
@@ -79,10 +77,10 @@ struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, shapes: &[Shape]) -> Vec<ValueId> {
+    /// Emits an operation, whose outputs have the shapes and types of other values.
+    fn emit(&mut self, op: Op, inputs: Vec<ValueId>, like: &[ValueId]) -> Vec<ValueId> {
         let name = format!("{}.{}", self.layer, op.name());
-        let outputs: Vec<ValueId> =
-            shapes.iter().map(|shape| self.graph.add_activation(name.clone(), shape.clone())).collect();
+        let outputs: Vec<ValueId> = like.iter().map(|&other| self.graph.add_like(name.clone(), other)).collect();
         self.gradients.resize(self.graph.values.len(), None);
         self.wants.resize(self.graph.values.len(), false);
         let layer = self.layer.clone();
@@ -93,8 +91,7 @@ impl Backward<'_> {
     /// Emits an operation whose single output is a gradient of `target`, if `target` wants one.
     fn emit_gradient(&mut self, target: ValueId, op: Op, inputs: Vec<ValueId>) {
         if self.wants[target.0] {
-            let shape = self.graph.shape(target).clone();
-            let gradient = self.emit(op, inputs, &[shape])[0];
+            let gradient = self.emit(op, inputs, &[target])[0];
             self.add_gradient(target, gradient);
         }
     }
@@ -105,10 +102,7 @@ impl Backward<'_> {
         }
         self.gradients[target.0] = Some(match self.gradients[target.0] {
             None => gradient,
-            Some(earlier) => {
-                let shape = self.graph.shape(target).clone();
-                self.emit(Op::Add, vec![earlier, gradient], &[shape])[0]
-            }
+            Some(earlier) => self.emit(Op::Add, vec![earlier, gradient], &[target])[0],
         });
     }
 
@@ -130,8 +124,7 @@ impl Backward<'_> {
                 if self.wants[x.0] {
                     // The convolution adds the gradient that x has from elsewhere, instead of another pass over memory.
                     let inputs = [dy, node.inputs[1]].into_iter().chain(self.gradients[x.0]).collect();
-                    let shape = self.graph.shape(x).clone();
-                    self.gradients[x.0] = Some(self.emit(Op::Conv2dBackwardData(conv), inputs, &[shape])[0]);
+                    self.gradients[x.0] = Some(self.emit(Op::Conv2dBackwardData(conv), inputs, &[x])[0]);
                 }
             }
             Op::Linear => {
@@ -203,13 +196,12 @@ impl Backward<'_> {
             (Some(_), Some(_)) => vec![node.outputs[0]],
             (Some(_), None) => vec![weight, bias],
         };
-        let channels = self.graph.shape(weight).clone();
         let batch = matches!(statistics, NormStatistics::Batch { .. });
         let through_x = self.wants[x.0];
         let mut sums = Vec::new();
         if self.wants[weight.0] || self.wants[bias.0] || (batch && through_x) {
             let inputs = [dy, x, mean, variance].iter().chain(&gate).copied().collect();
-            let outputs = self.emit(Op::BatchNormReduce { epsilon, rectifier }, inputs, &[channels.clone(), channels]);
+            let outputs = self.emit(Op::BatchNormReduce { epsilon, rectifier }, inputs, &[bias, weight]);
             self.add_gradient(bias, outputs[0]);
             self.add_gradient(weight, outputs[1]);
             sums = if batch { outputs } else { Vec::new() };
@@ -217,10 +209,8 @@ impl Backward<'_> {
         let masked_residual = rectifier.is_some() && residual.is_some_and(|r| self.wants[r.0]);
         if through_x || masked_residual {
             let inputs = [dy, x, mean, variance, weight].into_iter().chain(sums).chain(gate).collect();
-            let shape = self.graph.shape(x).clone();
-            let shapes = vec![shape; 1 + usize::from(masked_residual)];
             let op = Op::BatchNormBackward { epsilon, statistics, rectifier, residual: masked_residual };
-            let outputs = self.emit(op, inputs, &shapes);
+            let outputs = self.emit(op, inputs, &[x, x][..1 + usize::from(masked_residual)]);
             self.add_gradient(x, outputs[0]);
             if let (Some(residual), Some(&gradient)) = (residual, outputs.get(1)) {
                 self.add_gradient(residual, gradient);

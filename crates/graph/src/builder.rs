@@ -109,7 +109,8 @@ impl Builder {
             return images.fail(GraphError::Attribute { layer: layer(), reason });
         }
         let shape = Shape::from([self.batch, self.size[0], self.size[1], channels]);
-        images.record(Op::Normalize { mean: mean.into(), deviation: deviation.into() }, &[], shape)
+        let op = Op::Normalize { mean: mean.into(), deviation: deviation.into() };
+        images.record_as(true, op, &[], shape)
     }
 
     /// The recorded graph, if `logits` are `[batch, classes]` and every layer was right.
@@ -295,7 +296,7 @@ impl Tensor {
     pub fn flatten(self) -> Tensor {
         let shape = self.shape();
         let Some([n, h, w, c]) = self.picture_dims("flatten", &shape) else { return self };
-        self.record(Op::Flatten, &[], [n, h * w * c].into())
+        self.record_as(false, Op::Flatten, &[], [n, h * w * c].into())
     }
 
     /// A linear layer with bias; parameters `NAME.weight`, `NAME.bias`.
@@ -385,13 +386,20 @@ impl Tensor {
         state.graph.add_value(name, shape, DType::F32, role)
     }
 
+    /// Records an operation whose result is a map if this tensor is one.
     fn record(&self, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
+        let map = self.state.borrow().graph.value(self.id).map;
+        self.record_as(map, op, operands, shape)
+    }
+
+    fn record_as(&self, map: bool, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
         let mut state = self.state.borrow_mut();
         if state.error.is_some() {
             return Tensor { state: self.state.clone(), id: self.id };
         }
         let layer = state.layer.clone();
         let id = state.graph.add_activation(format!("{layer}.{}", op.name()), shape);
+        state.graph.values[id.0].map = map;
         let inputs = [&[self.id], operands].concat();
         state.graph.nodes.push(Node { op, inputs, outputs: vec![id], phase: Phase::Forward, layer });
         Tensor { state: self.state.clone(), id }

@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use enmasse_tensor::DType;
-
 use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::passes::memory::{place_activations, unshared_bytes};
@@ -182,8 +180,7 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
 /// Appends the loss and returns its node's index with `(loss, correct)`.
 fn add_loss(forward: &mut Forward, scale: f32, smoothing: f32) -> (usize, ValueId, ValueId) {
     let graph = &mut forward.graph;
-    let shape = graph.shape(forward.logits).clone();
-    let probabilities = graph.add_activation("probabilities", shape);
+    let probabilities = graph.add_like("probabilities", forward.logits);
     let loss = graph.add_activation("loss", [1].into());
     let correct = graph.add_activation("correct", [1].into());
     graph.nodes.push(Node {
@@ -205,7 +202,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let (loss_node, loss, correct) = add_loss(&mut forward, scale, options.label_smoothing);
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
-    let metrics = graph.add_value("metrics", [options.shards + 2].into(), DType::F32, Role::Carried);
+    let dtype = graph.value(loss).dtype;
+    let metrics = graph.add_value("metrics", [options.shards + 2].into(), dtype, Role::Carried);
     let node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| Node {
         op,
         inputs: inputs.into(),
@@ -226,7 +224,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
 
     let order: Vec<ValueId> = gradients.iter().map(|&(parameter, _)| parameter).collect();
     let state = state_tensors(graph, &order, Some(options.optimizer));
-    let trainable = gradients.iter().map(|&(_, gradient)| elements(graph, gradient)).sum();
+    let elements = |&(_, gradient): &(ValueId, ValueId)| bytes(graph, gradient) / graph.value(gradient).dtype.size();
+    let trainable = gradients.iter().map(elements).sum();
     let mut plan = place(forward, options, Mode::Train, [loss, correct], &state, &arena)?;
     plan.metrics = Some(metrics);
     plan.buckets = buckets;
@@ -239,12 +238,12 @@ fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[Stat
     place(forward, options, Mode::Evaluate, [loss, correct], state, &[])
 }
 
-/// Arena elements of an f32 value, padding to the alignment included.
-fn elements(graph: &Graph, id: ValueId) -> usize {
-    aligned_bytes(graph.shape(id), DType::F32) / DType::F32.size()
+/// Bytes of a value in an arena, padding included.
+fn bytes(graph: &Graph, id: ValueId) -> usize {
+    aligned_bytes(graph.shape(id), graph.value(id).dtype)
 }
 
-/// The gradient arena: gradients in the order backward completes them, then what is carried along.
+/// The gradient arena: gradients in the order backward completes them, then what is carried along, with `(first byte, bytes)`.
 fn gradient_arena(graph: &Graph, gradients: &[(ValueId, ValueId)]) -> Vec<(ValueId, usize, usize)> {
     let written: Vec<ValueId> = graph.nodes.iter().flat_map(|node| node.outputs.iter().copied()).collect();
     let carried =
@@ -252,8 +251,8 @@ fn gradient_arena(graph: &Graph, gradients: &[(ValueId, ValueId)]) -> Vec<(Value
     let mut start = 0;
     let mut arena = Vec::new();
     for id in gradients.iter().map(|&(_, gradient)| gradient).chain(carried) {
-        arena.push((id, start, elements(graph, id)));
-        start += elements(graph, id);
+        arena.push((id, start, bytes(graph, id)));
+        start += bytes(graph, id);
     }
     arena
 }
@@ -265,28 +264,29 @@ fn state_tensors(graph: &Graph, order: &[ValueId], optimizer: Option<Optimizer>)
     let mut offset = 0;
     for id in order.iter().copied().chain(rest) {
         offsets.insert(id, offset);
-        offset += aligned_bytes(graph.shape(id), DType::F32);
+        offset += bytes(graph, id);
     }
     let mut state = Vec::new();
     for (id, value, parameter) in graph.parameters() {
         let slot = Slot { arena: Arena::Parameters, offset: offsets[&id] };
-        let (name, shape) = (value.name.clone(), value.shape.clone());
-        state.push(StateTensor { name, shape, layout: parameter.layout, slot, init: parameter.init });
+        let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
+        state.push(StateTensor { name, shape, dtype, layout: parameter.layout, slot, init: parameter.init });
     }
     let mut offset = 0;
-    for (_, value) in graph.ids() {
+    for (id, value) in graph.ids() {
         if let Role::Buffer { initial } = value.role {
             let slot = Slot { arena: Arena::Buffers, offset };
-            let (name, shape) = (value.name.clone(), value.shape.clone());
-            state.push(StateTensor { name, shape, layout: Layout::Plain, slot, init: Init::Constant(initial) });
-            offset += aligned_bytes(&value.shape, DType::F32);
+            let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
+            state.push(StateTensor { name, shape, dtype, layout: Layout::Plain, slot, init: Init::Constant(initial) });
+            offset += bytes(graph, id);
         }
     }
     for (index, kind) in optimizer.iter().flat_map(Optimizer::state_names).enumerate() {
         for (id, value, parameter) in graph.parameters().filter(|(_, _, parameter)| parameter.trainable) {
             let slot = Slot { arena: Arena::Optimizer(index), offset: offsets[&id] };
             let (name, shape) = (format!("optimizer.{kind}.{}", value.name), value.shape.clone());
-            state.push(StateTensor { name, shape, layout: parameter.layout, slot, init: Init::Constant(0.0) });
+            let dtype = value.dtype;
+            state.push(StateTensor { name, shape, dtype, layout: parameter.layout, slot, init: Init::Constant(0.0) });
         }
     }
     state
@@ -306,7 +306,7 @@ fn place(
     precision(&mut graph, options.precision);
     let (activations, activation_bytes) = place_activations(&graph, &[logits, loss, correct]);
     let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
-    let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start * 4)).collect();
+    let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start)).collect();
     let mut input_bytes = 0;
     let slots = (graph.ids())
         .map(|(id, value)| {
@@ -325,10 +325,10 @@ fn place(
         })
         .collect::<Result<_, GraphError>>()?;
     let mut arenas = vec![(Arena::Input, input_bytes), (Arena::Activations, activation_bytes)];
-    let gradient_bytes = gradients.last().map_or(0, |&(_, start, len)| (start + len) * 4);
+    let gradient_bytes = gradients.last().map_or(0, |&(_, start, bytes)| start + bytes);
     arenas.push((Arena::Gradients, gradient_bytes));
     for tensor in state {
-        let end = tensor.slot.offset + aligned_bytes(&tensor.shape, DType::F32);
+        let end = tensor.slot.offset + aligned_bytes(&tensor.shape, tensor.dtype);
         match arenas.iter_mut().find(|(arena, _)| *arena == tensor.slot.arena) {
             Some((_, bytes)) => *bytes = end.max(*bytes),
             None => arenas.push((tensor.slot.arena, end)),
@@ -364,6 +364,8 @@ fn place(
 
 #[cfg(test)]
 mod tests {
+    use enmasse_tensor::DType;
+
     use super::*;
     use crate::{Conv, Pool};
 

@@ -51,6 +51,9 @@ pub struct Value {
     pub shape: Shape,
     /// Element type.
     pub dtype: DType,
+    /// Whether it is a map between layers, `[batch, height, width, channels]`, or the gradient of one. The precision of a plan
+    /// is that of its maps.
+    pub map: bool,
     /// What it is to the step.
     pub role: Role,
 }
@@ -125,13 +128,20 @@ impl Graph {
         &self.values[id.0].shape
     }
 
-    /// Adds a value.
+    /// Adds a value that is no map.
     pub fn add_value(&mut self, name: impl Into<String>, shape: Shape, dtype: DType, role: Role) -> ValueId {
-        self.values.push(Value { name: name.into(), shape, dtype, role });
+        self.values.push(Value { name: name.into(), shape, dtype, map: false, role });
         ValueId(self.values.len() - 1)
     }
 
-    /// Adds an f32 activation.
+    /// Adds an activation with the shape and the type of another value, a map if that is one.
+    pub fn add_like(&mut self, name: impl Into<String>, other: ValueId) -> ValueId {
+        let Value { shape, dtype, map, .. } = self.value(other).clone();
+        self.values.push(Value { name: name.into(), shape, dtype, map, role: Role::Activation });
+        ValueId(self.values.len() - 1)
+    }
+
+    /// Adds an f32 activation that is no map.
     pub fn add_activation(&mut self, name: impl Into<String>, shape: Shape) -> ValueId {
         self.add_value(name, shape, DType::F32, Role::Activation)
     }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use enmasse_tensor::{DType, Shape};
@@ -49,13 +50,22 @@ pub struct Slot {
     pub offset: usize,
 }
 
-/// A range of the gradient arena that is summed over ranks as one, in f32 elements.
+/// A range of the gradient arena that is summed over ranks as one, in elements of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
+    /// Type of its elements.
+    pub dtype: DType,
     /// First element.
     pub start: usize,
     /// Number of elements.
     pub len: usize,
+}
+
+impl Bucket {
+    /// The same range in bytes.
+    pub fn bytes(&self) -> Range<usize> {
+        self.start * self.dtype.size()..(self.start + self.len) * self.dtype.size()
+    }
 }
 
 /// A tensor that outlives the step, by its PyTorch name.
@@ -65,6 +75,8 @@ pub struct StateTensor {
     pub name: String,
     /// Stored shape.
     pub shape: Shape,
+    /// Element type.
+    pub dtype: DType,
     /// Order of elements under the PyTorch name.
     pub layout: Layout,
     /// Where it lies.
@@ -110,7 +122,7 @@ pub struct Plan {
     pub algorithms: BTreeMap<usize, Arc<str>>,
     /// Ranges of the gradient arena, in the order their sums start. Empty for a single shard.
     pub buckets: Vec<Bucket>,
-    /// f32 elements at the start of the parameter, gradient and optimiser arenas that the optimiser updates.
+    /// Elements at the start of the parameter, gradient and optimiser arenas that the optimiser updates.
     pub trainable: usize,
     /// Size of each arena in bytes.
     pub arenas: Vec<(Arena, usize)>,
@@ -195,7 +207,7 @@ impl Plan {
     }
 }
 
-/// Bytes of a value, rounded up to the alignment of arenas.
+/// Bytes of a tensor, rounded up to the alignment of arenas.
 pub(crate) fn aligned_bytes(shape: &Shape, dtype: DType) -> usize {
     (shape.elements() * dtype.size()).next_multiple_of(Plan::ALIGNMENT)
 }

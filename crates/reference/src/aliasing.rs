@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use enmasse_graph::{Arena, Node, Op, Plan, Role, ValueId};
+use enmasse_graph::{Arena, Bucket, Node, Op, Plan, Role, ValueId};
 use thiserror::Error;
 
 /// An instruction that would not find, or would destroy, what it should not.
@@ -128,7 +128,7 @@ impl<'a> Memory<'a> {
         for (index, value) in self.plan.values.iter().enumerate() {
             let id = ValueId(index);
             if let Role::Gradient { parameter } = value.role {
-                let (slot, trainable) = (self.plan.slot(id), self.plan.trainable * 4);
+                let (slot, trainable) = (self.plan.slot(id), self.plan.trainable * value.dtype.size());
                 if slot.offset != self.plan.slot(parameter).offset || self.bytes(id).end > trainable {
                     return Err(self.error(id, Problem::Displaced { parameter }));
                 }
@@ -180,7 +180,7 @@ impl<'a> Memory<'a> {
     }
 
     fn start_sum(&mut self, node: &Node, bucket: usize) -> Result<(), UnsafeAliasing> {
-        let range = self.plan.buckets.get(bucket).map_or(0..0, |b| b.start * 4..(b.start + b.len) * 4);
+        let range = self.plan.buckets.get(bucket).map_or(0..0, Bucket::bytes);
         for &id in &node.inputs {
             let bytes = self.bytes(id);
             let inside = range.start <= bytes.start && bytes.end <= range.end;
@@ -220,8 +220,8 @@ impl<'a> Memory<'a> {
     fn touch(&self, id: ValueId) -> Result<(), UnsafeAliasing> {
         let bytes = self.bytes(id);
         let inside = |&&bucket: &&usize| {
-            let bucket = self.plan.buckets[bucket];
-            bytes.start < (bucket.start + bucket.len) * 4 && bucket.start * 4 < bytes.end
+            let range = self.plan.buckets[bucket].bytes();
+            bytes.start < range.end && range.start < bytes.end
         };
         let in_arena = self.plan.slot(id).arena == Arena::Gradients;
         match self.in_flight.iter().find(inside).filter(|_| in_arena) {

@@ -6,6 +6,7 @@ use enmasse_graph::{
     ValueId, compile,
 };
 use enmasse_reference::{Problem, aliasing_is_safe};
+use enmasse_tensor::DType;
 
 fn block(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor {
     let conv = |x: Tensor, part: &str, stride| {
@@ -218,7 +219,7 @@ fn buckets_in_flight_are_left_alone() {
         |problem| matches!(problem, Problem::InFlight { .. }),
     );
     check(
-        |plan| plan.buckets[0] = Bucket { start: 0, len: 1 },
+        |plan| plan.buckets[0] = Bucket { dtype: DType::F32, start: 0, len: 1 },
         "all_reduce_start",
         |problem| problem == Problem::OutsideBucket { bucket: 0 },
     );

@@ -9,7 +9,7 @@ mod operand;
 use std::ops::Range;
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Arena, FilterOrder, NormStatistics, Op, Phase, Plan};
+use enmasse_graph::{Arena, Bucket, FilterOrder, NormStatistics, Op, Phase, Plan};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
 
@@ -257,7 +257,8 @@ impl<'a> Preparation<'a> {
                 Instruction::fallible(scratch, move |machine| unsafe { collectives::sync_sum(machine, values, sums) })
             }
             &Op::AllReduceStart { bucket } => {
-                let range = self.plan.buckets.get(bucket).ok_or_else(|| o.unsupported())?;
+                let single = |range: &&Bucket| range.dtype == DType::F32;
+                let range = self.plan.buckets.get(bucket).filter(single).ok_or_else(|| o.unsupported())?;
                 let range = self.range(Arena::Gradients, range.start, range.len);
                 Instruction::fallible(none, move |machine| {
                     // SAFETY: the plan leaves the range alone until it waits; see `Instruction::execute`.

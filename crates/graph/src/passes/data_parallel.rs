@@ -19,8 +19,8 @@ impl Default for BucketSizes {
 
 /// Cuts the gradient arena into buckets and inserts the collectives.
 ///
-/// `gradients` are the values of the arena in its order, gradients first, with `(first f32 element, elements)`; `carried` ones come at
-/// its end and travel with the last bucket. A bucket starts behind the last node of the forward, loss or backward phase that
+/// `arena` are its values in order, gradients first, with `(first byte, bytes)`; carried ones come at its end and travel with the
+/// last bucket. A bucket holds values of one type. It starts after the last node of the forward, loss or backward phase that
 /// touches one of its values, and is waited for in the reduce phase.
 pub fn data_parallel(
     graph: &mut Graph,
@@ -39,17 +39,18 @@ pub fn data_parallel(
     let mut buckets: Vec<Bucket> = Vec::new();
     let mut members: Vec<Vec<ValueId>> = Vec::new();
     let mut open = false;
-    for &(id, start, len) in arena {
-        let carried = graph.value(id).role == Role::Carried;
-        if !open && (!carried || buckets.is_empty()) {
-            buckets.push(Bucket { start, len: 0 });
+    for &(id, first, bytes) in arena {
+        let (carried, dtype) = (graph.value(id).role == Role::Carried, graph.value(id).dtype);
+        let (start, len) = (first / dtype.size(), bytes / dtype.size());
+        if buckets.last().is_none_or(|bucket| bucket.dtype != dtype || (!open && !carried)) {
+            buckets.push(Bucket { dtype, start, len: 0 });
             members.push(Vec::new());
         }
         let index = buckets.len() - 1;
         members[index].push(id);
         buckets[index].len = start + len - buckets[index].start;
         let limit = if index == 0 { sizes.first } else { sizes.other };
-        open = buckets[index].len * 4 < limit;
+        open = buckets[index].bytes().len() < limit;
     }
     // Never before backward begins: phases ascend.
     let begin = graph.nodes.partition_point(|node| node.phase < Phase::Backward);

@@ -7,7 +7,7 @@ use std::fmt;
 
 use enmasse_tensor::DType;
 
-use crate::{Graph, Role};
+use crate::Graph;
 
 /// What the maps between layers are stored in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,25 +36,20 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Stores the maps of a graph, `[batch, height, width, channels]`, and their gradients in `precision`. Convolution weights have
-/// four dimensions too, but are parameters, and their gradients lie in the gradient arena: neither is an activation. An
-/// operation reads or writes other types beside maps as [`crate::Op`] says.
+/// Stores the maps of a graph and their gradients in `precision`. An operation reads or writes other types beside maps as
+/// [`crate::Op`] says.
 pub fn precision(graph: &mut Graph, precision: Precision) {
     let dtype = match precision {
         Precision::F32 => DType::F32,
         Precision::Bf16 => DType::Bf16,
     };
-    for value in &mut graph.values {
-        if value.role == Role::Activation && value.dtype == DType::F32 && value.shape.len() == 4 {
-            value.dtype = dtype;
-        }
-    }
+    graph.values.iter_mut().filter(|value| value.map).for_each(|value| value.dtype = dtype);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arena, CompileOptions, Conv, Mode, Op, Plan, Pool, Tensor, compile};
+    use crate::{Arena, CompileOptions, Conv, Mode, Op, Plan, Pool, Role, Tensor, compile};
 
     /// Every kind of operation that touches maps.
     fn net(x: Tensor) -> Tensor {
@@ -118,8 +113,9 @@ mod tests {
             let instructions = |plan: &Plan| -> Vec<Op> { plan.instructions.iter().map(|n| n.op.clone()).collect() };
             assert_eq!(instructions(&single), instructions(&half));
             for (single, half) in single.values.iter().zip(&half.values) {
-                let map = single.role == Role::Activation && single.shape.len() == 4 && single.dtype == DType::F32;
-                assert_eq!(half.dtype, if map { DType::Bf16 } else { single.dtype }, "{}", half.name);
+                let picture = single.role == Role::Activation && single.shape.len() == 4;
+                assert_eq!(single.map, picture && single.dtype == DType::F32, "{}", single.name);
+                assert_eq!(half.dtype, if single.map { DType::Bf16 } else { single.dtype }, "{}", half.name);
             }
             let activations = |plan: &Plan| (plan.arena_bytes(Arena::Activations), plan.unshared_activations);
             let ((arena, unshared), before) = (activations(&half), activations(&single));

@@ -53,9 +53,8 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
         };
         graph.nodes.push(node);
         if let Some(op) = exchange {
-            let all: Vec<ValueId> = (outputs.iter())
-                .map(|id| graph.add_activation(format!("{layer}.{}", op.name()), graph.shape(*id).clone()))
-                .collect();
+            let all: Vec<ValueId> =
+                (outputs.iter()).map(|&id| graph.add_like(format!("{layer}.{}", op.name()), id)).collect();
             let table = if op == Op::SyncSum { &mut summed } else { &mut renamed };
             table.extend(outputs.iter().copied().zip(all.iter().copied()));
             graph.nodes.push(Node { op, inputs: outputs, outputs: all, phase, layer });
