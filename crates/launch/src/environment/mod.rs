@@ -126,6 +126,17 @@ impl Launcher {
             Launcher::Nobody => "nobody",
         }
     }
+
+    /// Its variables for the rank and the number of ranks, where they are not RANK and WORLD_SIZE.
+    fn own_numbers(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Launcher::OpenMpi => Some(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
+            Launcher::Pmi => Some(("PMI_RANK", "PMI_SIZE")),
+            Launcher::Slurm => Some(("SLURM_PROCID", "SLURM_NTASKS")),
+            Launcher::Lsf => Some(("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")),
+            Launcher::Arguments | Launcher::Torch | Launcher::Kubeflow | Launcher::Nobody => None,
+        }
+    }
 }
 
 impl LaunchedRank {

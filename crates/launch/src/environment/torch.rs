@@ -91,13 +91,7 @@ pub(super) fn check_leftovers(
         }
         _ => Ok(()),
     };
-    let (rank, world_size) = match interpretation.launcher {
-        Launcher::OpenMpi => ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        Launcher::Pmi => ("PMI_RANK", "PMI_SIZE"),
-        Launcher::Slurm => ("SLURM_PROCID", "SLURM_NTASKS"),
-        Launcher::Lsf => ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
-        _ => return Ok(()),
-    };
+    let Some((rank, world_size)) = interpretation.launcher.own_numbers() else { return Ok(()) };
     differs(RANK, variables.index(RANK)?, rank, place.rank)?;
     differs(WORLD_SIZE, variables.count(WORLD_SIZE)?, world_size, place.world_size)
 }
