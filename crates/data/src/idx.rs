@@ -40,9 +40,7 @@ pub(crate) fn read(paths: &[PathBuf], kind: DataKind) -> Result<(DataKind, Packe
     let classes = match kind {
         DataKind::FashionMnist => CLOTHES.map(str::to_owned).to_vec(),
         DataKind::Mnist => (0..10).map(|digit| digit.to_string()).collect(),
-        DataKind::Folder | DataKind::Cifar10 | DataKind::Cifar100 => {
-            return Err(DataError::Setting(format!("{} does not come in idx files", kind.name())));
-        }
+        other => return Err(DataError::Setting(format!("{} does not come in idx files", other.name()))),
     };
     let train = part(train_images, train_labels, labels, &classes)?;
     Ok((kind, train, part(test_images, test_labels, Idx::read(test_labels, 1)?, &classes)?))
