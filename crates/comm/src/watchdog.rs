@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -129,8 +129,16 @@ impl Watchdog {
     fn start(&self) -> io::Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
-            let shared = self.shared.clone();
-            *thread = Some(std::thread::Builder::new().name("enmasse-watch".into()).spawn(move || shared.serve())?);
+            // A thread allocates while it starts, which must not reach into later steps.
+            let started = Arc::new(Barrier::new(2));
+            *thread = Some(std::thread::Builder::new().name("enmasse-watch".into()).spawn({
+                let (shared, started) = (self.shared.clone(), started.clone());
+                move || {
+                    started.wait();
+                    shared.serve();
+                }
+            })?);
+            started.wait();
         }
         Ok(())
     }
