@@ -19,7 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has a model of one's own, a data set of one's own, and the step taken apart.
+//! `examples/` has a model, a data set and a transform of one's own, and the step taken apart.
 
 pub use enmasse_comm as comm;
 pub use enmasse_cpu as cpu;

@@ -224,6 +224,7 @@ fn facts(started: &Started) -> Vec<String> {
             list(&normalization.mean),
             list(&normalization.deviation)
         ),
+        format!("augment: {}", started.augmentation),
         format!("loader: {} in every process", counted(started.loader_threads, "thread")),
     ];
     let mut batch =
@@ -288,6 +289,7 @@ mod tests {
             data: "folder of class folders",
             normalization: Normalization { mean: vec![0.5; 3], deviation: vec![0.25; 3] },
             size: 64,
+            augmentation: "random_crop size=64 padding=4".to_owned(),
             classes: vec!["a".to_owned(), "b".to_owned()],
             train_samples: 2400,
             dropped_samples: 32,
@@ -307,6 +309,7 @@ mod tests {
 model:  resnet18, 11,181,642 parameters, 5,130 of them trained, 3.0 MiB of memory per rank
 data:   folder of class folders, 3,000 pictures found in 2 classes: 2,400 for training, 600 for validation
 input:  64 x 64 pixels, mean 0.5 0.5 0.5, deviation 0.25 0.25 0.25
+augment: random_crop size=64 padding=4
 loader: 1 thread in every process
 batch:  32 per rank, 64 in all; each epoch leaves out the 32 pictures of the last incomplete one
 run:    runs/a

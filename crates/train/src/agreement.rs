@@ -7,7 +7,7 @@ use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_device::{Device, DeviceError, Program, Which};
 
 use crate::weights::{is_optimizer, map_state};
-use crate::{TrainConfig, TrainError, TrainingData};
+use crate::{Preparation, TrainConfig, TrainError, TrainingData};
 
 /// Compares the instruction-set levels of all ranks: different ones round differently, so that ranks would drift apart.
 /// The error names two ranks, their levels, and the option that brings all to what they have in common.
@@ -35,7 +35,7 @@ fn different_levels(levels: &[Vec<&str>]) -> Option<(usize, String)> {
     Some((rank, format!("rank 0 computes at {} and rank {rank} at {}: {advice}", name(0), name(rank))))
 }
 
-/// Compares program version, configuration, plan, classes and files of all ranks. The error names the two ranks and the
+/// Compares program version, configuration, plan, transforms, classes and files of all ranks. The error names the two ranks and the
 /// first difference.
 pub fn compare_setup(
     group: &Group,
@@ -48,6 +48,7 @@ pub fn compare_setup(
         ("program version", env!("CARGO_PKG_VERSION")),
         ("configuration", &config.to_toml()),
         ("plan", &plan),
+        ("transforms", &Preparation::of(config, data).train.to_string()),
         ("classes and files", &data.listing()),
     ])?;
     Ok(())

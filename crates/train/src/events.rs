@@ -21,6 +21,8 @@ pub struct Started {
     pub normalization: Normalization,
     /// Height and width of what the model sees.
     pub size: usize,
+    /// What is done to training pictures.
+    pub augmentation: String,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
     /// Pictures to train on.

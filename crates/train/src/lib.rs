@@ -50,7 +50,7 @@ pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};
 pub use tensorboard::TensorBoard;
 pub use trainer::{ModelFn, Trainer};
-pub use training_data::{SplitRecord, TrainingData};
+pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
 pub use weights::{is_optimizer, load_pretrained, read_tensors};
 

@@ -2,7 +2,7 @@
 
 use enmasse_data::{Crop, DataKind, EvalTransform, Normalization, OpenOptions, Sampler, SplitKind, TrainTransform};
 
-use crate::{Augmentation, SamplerKind, SplitRule, TrainConfig};
+use crate::{Augmentation, SamplerKind, SplitRule, TrainConfig, TrainingData};
 
 /// The transforms of both parts, and the constants that the plan normalises by.
 #[derive(Clone, Debug)]
@@ -36,6 +36,16 @@ impl Preparation {
             evaluation,
             normalization: Normalization { mean, deviation },
         }
+    }
+
+    /// What `config` makes of `data`, with the transforms that the program adds.
+    pub fn of(config: &TrainConfig, data: &TrainingData) -> Self {
+        let usual = Self::new(config, data.kind);
+        let train = match &data.augment {
+            Some(augment) => augment(usual.train),
+            None => usual.train,
+        };
+        Preparation { train, ..usual }
     }
 }
 

@@ -246,10 +246,9 @@ impl Session {
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         let sharding = Sharding::one(rank, world_size, config.batch_per_rank(world_size));
         let pool = DecodePool::new(trainer.loader_threads)?;
-        let preparation = Preparation::new(config, data.kind);
-        let (transform, sampler) = (preparation.train.clone(), config.training_sampler());
-        let (pictures, seed) = (data.train.clone(), config.seed);
-        let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?;
+        let preparation = Preparation::of(config, data);
+        let (pictures, transform, sampler) = (data.train.clone(), preparation.train.clone(), config.training_sampler());
+        let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), config.seed, sampler)?;
         let evaluation =
             EvaluationInput { pool, transform: preparation.evaluation.clone(), sharding: sharding.clone() };
         let validation = evaluation.loader(&data.validation)?;
@@ -335,6 +334,7 @@ impl Session {
             data: data.kind.name(),
             normalization: self.preparation.normalization.clone(),
             size: self.preparation.train.size(),
+            augmentation: self.preparation.train.to_string(),
             classes: data.classes.clone(),
             train_samples: data.train.len(),
             dropped_samples: self.train.dropped(),

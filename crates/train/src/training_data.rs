@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataKind, Dataset, Folder, OpenOptions, Split};
+use enmasse_data::{DataKind, Dataset, Folder, OpenOptions, Split, TrainTransform};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
+
+/// From the usual transforms of training pictures to those of a program.
+pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
 
 /// Training and validation pictures.
 #[derive(Clone)]
@@ -23,6 +26,8 @@ pub struct TrainingData {
     pub kind: DataKind,
     /// Which files are in which part, for the run folder; none for data sets that are not folders.
     pub split: Option<SplitRecord>,
+    /// What the program changes in the transforms that kind and configuration give; none where it is content with them.
+    pub augment: Option<Augment>,
 }
 
 /// Which files of a folder are in which part, relative to its root. A resumed run reads it back instead of splitting again.
@@ -41,12 +46,18 @@ impl TrainingData {
     /// the training part.
     pub fn new(train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
         let classes = train.class_names();
-        TrainingData { train, validation, test: None, classes, kind: DataKind::Folder, split: None }
+        TrainingData { train, validation, test: None, classes, kind: DataKind::Folder, split: None, augment: None }
     }
 
     /// The same with a test part, labelled by the same classes.
     pub fn with_test(self, test: Arc<dyn Dataset>) -> Self {
         TrainingData { test: Some(test), ..self }
+    }
+
+    /// The same with other transforms of training pictures: `augment` is given those of kind and configuration, and adds to
+    /// them or begins a list of its own.
+    pub fn with_augmentation(self, augment: impl Fn(TrainTransform) -> TrainTransform + Send + Sync + 'static) -> Self {
+        TrainingData { augment: Some(Arc::new(augment)), ..self }
     }
 
     /// Whatever `root` holds ([`enmasse_data::open`]): a known data set, class folders to be split, or `train/` and `val/`.
@@ -61,6 +72,7 @@ impl TrainingData {
                 classes: opened.classes,
                 kind: opened.kind,
                 split: None,
+                augment: None,
             },
         })
     }
@@ -86,6 +98,7 @@ impl TrainingData {
             validation: Arc::new(split.val),
             test: None,
             kind: DataKind::Folder,
+            augment: None,
         }
     }
 
