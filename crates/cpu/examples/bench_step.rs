@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, StepInputs};
-use enmasse_graph::{CompileOptions, Init, Mode, Optimizer, Phase, Tensor, compile};
+use enmasse_graph::{CompileOptions, Init, Mode, Optimizer, ParameterGroups, Phase, Tensor, compile};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -15,8 +15,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (size, batch, threads, steps) = (number(1, 224)?, number(2, 16)?, number(3, 2)?, number(4, 9)?);
     let classes = if size <= 64 { 10 } else { 1000 };
     let model = enmasse_models::find(name)?;
-    let optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 5e-4, nesterov: false };
-    let options = CompileOptions { optimizer, ..CompileOptions::new(name, batch, size, classes) };
+    let optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false };
+    let groups = ParameterGroups::one(5e-4);
+    let options = CompileOptions { optimizer, groups, ..CompileOptions::new(name, batch, size, classes) };
     let plans = compile(&|x: Tensor| model.forward(x, classes), &options)?;
     let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
     let memory = cpu.memory(&plans);

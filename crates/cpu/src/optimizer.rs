@@ -1,11 +1,11 @@
-//! SGD and AdamW by PyTorch's formulas, over the whole trainable range at once, with the same bits at every level.
+//! SGD and AdamW by PyTorch's formulas, over all ranges of an update at once, with the same bits at every level.
 
-use enmasse_graph::Optimizer;
+use enmasse_graph::{Optimizer, Update, UpdateRange};
 
 use crate::isa::Simd;
 use crate::region::Region;
 use crate::scratch::Context;
-use crate::sweep::{self, Pass};
+use crate::sweep::{self, Pass, Piece};
 
 /// `a * b + c` rounded twice at every level, so that all give the same bits; memory is what takes the time here.
 #[inline(always)]
@@ -80,128 +80,124 @@ impl Pass for AdamW {
     }
 }
 
-/// The trainable range of each arena; `state` has one region per name of [`Optimizer::state_names`].
-#[derive(Clone, Debug)]
-pub(crate) struct Operands {
-    pub weights: Region<f32>,
-    pub gradients: Region<f32>,
-    pub state: Vec<Region<f32>>,
+/// A rule with the state that it keeps.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Descent,
+    Momentum { buffer: Region<f32>, momentum: f32, nesterov: bool },
+    AdamW { first: Region<f32>, second: Region<f32>, betas: [f32; 2], epsilon: f32 },
 }
 
-/// Updates all parameters. `step` counts from 1.
-///
-/// # Safety
-/// Regions are valid and as long as each other; all but the gradients are written.
-pub(crate) unsafe fn update(context: &mut Context, optimizer: &Optimizer, o: &Operands, learning_rate: f32, step: u64) {
-    let (weights, gradients, len) = (o.weights, o.gradients, o.weights.len());
-    match (*optimizer, &o.state[..]) {
-        (Optimizer::AdamW { betas, epsilon, weight_decay }, &[first, second]) => {
-            let correction = betas.map(|beta| 1.0 - f64::from(beta).powf(step as f64));
-            let pass = AdamW {
-                weights,
-                gradients,
-                first,
-                second,
-                betas,
-                epsilon,
-                keep: (1.0 - f64::from(learning_rate) * f64::from(weight_decay)) as f32,
-                step_size: (f64::from(learning_rate) / correction[0]) as f32,
-                root_correction: (1.0 / correction[1].sqrt()) as f32,
-            };
-            // SAFETY: the caller's promise.
-            unsafe { sweep::flat(context, len, &pass) }
-        }
-        (Optimizer::AdamW { .. }, _) => {}
-        (Optimizer::Sgd { momentum, weight_decay, nesterov }, state) => {
-            let buffer = state.first().copied().unwrap_or(gradients);
-            macro_rules! run {
-                ($momentum:literal, $nesterov:literal) => {{
-                    let pass = Sgd::<$momentum, $nesterov> {
-                        weights,
-                        gradients,
-                        buffer,
-                        learning_rate,
-                        momentum,
-                        weight_decay,
-                    };
-                    // SAFETY: the caller's promise.
-                    unsafe { sweep::flat(context, len, &pass) }
-                }};
+impl Rule {
+    /// `None` where the state is not the optimiser's.
+    fn new(optimizer: Optimizer, state: &[Region<f32>]) -> Option<Self> {
+        match (optimizer, state) {
+            (Optimizer::Sgd { momentum: 0.0, .. }, []) => Some(Rule::Descent),
+            (Optimizer::Sgd { momentum, nesterov }, &[buffer]) if momentum != 0.0 => {
+                Some(Rule::Momentum { buffer, momentum, nesterov })
             }
-            match (state.is_empty(), nesterov) {
-                (true, _) => run!(false, false),
-                (false, false) => run!(true, false),
-                (false, true) => run!(true, true),
+            (Optimizer::AdamW { betas, epsilon }, &[first, second]) => {
+                Some(Rule::AdamW { first, second, betas, epsilon })
+            }
+            (Optimizer::Sgd { .. } | Optimizer::AdamW { .. }, _) => None,
+        }
+    }
+}
+
+/// An update whose ranges are cut into tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct PreparedUpdate {
+    weights: Region<f32>,
+    gradients: Region<f32>,
+    rule: Rule,
+    ranges: Vec<UpdateRange>,
+    pieces: Vec<Piece>,
+}
+
+impl PreparedUpdate {
+    /// The update of regions that the ranges index; `state` has one for each of [`Optimizer::state_names`]. `None` where it
+    /// has more or fewer.
+    pub(crate) fn new(
+        update: &Update,
+        weights: Region<f32>,
+        gradients: Region<f32>,
+        state: &[Region<f32>],
+    ) -> Option<Self> {
+        let rule = Rule::new(update.optimizer, state)?;
+        let pieces = Piece::cut(update.ranges.iter().map(|range| range.start..range.end()));
+        Some(PreparedUpdate { weights, gradients, rule, ranges: update.ranges.clone(), pieces })
+    }
+
+    /// Updates every range. `step` counts from 1.
+    ///
+    /// # Safety
+    /// Regions are valid, and longer than every range; all but the gradients are written.
+    pub(crate) unsafe fn run(&self, context: &mut Context, learning_rate: f32, step: u64) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.rule {
+                Rule::Descent => self.descend::<false, false>(context, learning_rate, self.gradients, 0.0),
+                Rule::Momentum { buffer, momentum, nesterov: false } => {
+                    self.descend::<true, false>(context, learning_rate, buffer, momentum);
+                }
+                Rule::Momentum { buffer, momentum, nesterov: true } => {
+                    self.descend::<true, true>(context, learning_rate, buffer, momentum);
+                }
+                Rule::AdamW { first, second, betas, epsilon } => {
+                    let correction = betas.map(|beta| 1.0 - f64::from(beta).powf(step as f64));
+                    self.sweep(context, |range| {
+                        let rate = scaled(learning_rate, range);
+                        AdamW {
+                            weights: self.weights,
+                            gradients: self.gradients,
+                            first,
+                            second,
+                            betas,
+                            epsilon,
+                            keep: (1.0 - rate * f64::from(range.group.weight_decay)) as f32,
+                            step_size: (rate / correction[0]) as f32,
+                            root_correction: (1.0 / correction[1].sqrt()) as f32,
+                        }
+                    });
+                }
             }
         }
     }
+
+    /// # Safety
+    /// As [`PreparedUpdate::run`]; without momentum `buffer` is not touched.
+    unsafe fn descend<const MOMENTUM: bool, const NESTEROV: bool>(
+        &self,
+        context: &mut Context,
+        learning_rate: f32,
+        buffer: Region<f32>,
+        momentum: f32,
+    ) {
+        let pass = |range: &UpdateRange| Sgd::<MOMENTUM, NESTEROV> {
+            weights: self.weights,
+            gradients: self.gradients,
+            buffer,
+            learning_rate: scaled(learning_rate, range) as f32,
+            momentum,
+            weight_decay: range.group.weight_decay,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.sweep(context, pass) }
+    }
+
+    /// # Safety
+    /// As [`PreparedUpdate::run`].
+    unsafe fn sweep<P: Pass>(&self, context: &mut Context, pass: impl Fn(&UpdateRange) -> P + Sync) {
+        // SAFETY: the caller's promise; ranges do not overlap.
+        unsafe { sweep::pieces(context, &self.pieces, |piece| pass(&self.ranges[piece.range])) }
+    }
+}
+
+/// The learning rate of a range.
+fn scaled(learning_rate: f32, range: &UpdateRange) -> f64 {
+    f64::from(learning_rate) * f64::from(range.group.learning_rate_scale)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::guard::{Edge, Guarded};
-    use crate::scratch::Scratch;
-    use crate::test_support::{assert_near, available, noise};
-
-    /// The formulas in f64.
-    fn plain(optimizer: &Optimizer, lr: f64, step: i32, w: &mut [f64], g: &[f64], state: &mut [Vec<f64>]) {
-        for (i, w) in w.iter_mut().enumerate() {
-            match *optimizer {
-                Optimizer::Sgd { momentum, weight_decay, nesterov } => {
-                    let g = g[i] + f64::from(weight_decay) * *w;
-                    let step = match state.first_mut() {
-                        None => g,
-                        Some(m) => {
-                            m[i] = f64::from(momentum) * m[i] + g;
-                            if nesterov { g + f64::from(momentum) * m[i] } else { m[i] }
-                        }
-                    };
-                    *w -= lr * step;
-                }
-                Optimizer::AdamW { betas: [b1, b2], epsilon, weight_decay } => {
-                    let (b1, b2) = (f64::from(b1), f64::from(b2));
-                    *w *= 1.0 - lr * f64::from(weight_decay);
-                    state[0][i] = b1 * state[0][i] + (1.0 - b1) * g[i];
-                    state[1][i] = b2 * state[1][i] + (1.0 - b2) * g[i] * g[i];
-                    let root = (state[1][i] / (1.0 - b2.powi(step))).sqrt();
-                    *w -= lr * state[0][i] / (1.0 - b1.powi(step)) / (root + f64::from(epsilon));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn three_steps_equal_the_formulas() {
-        let sgd = |momentum, weight_decay, nesterov| Optimizer::Sgd { momentum, weight_decay, nesterov };
-        let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 };
-        for optimizer in [sgd(0.0, 0.0, false), sgd(0.9, 5e-4, false), sgd(0.9, 0.0, true), adamw] {
-            for isa in available() {
-                let n = 16_421;
-                let edge = Edge::Last;
-                let mut w = Guarded::new(edge, &noise(1, n));
-                let mut state: Vec<_> =
-                    optimizer.state_names().iter().map(|_| Guarded::filled(edge, 0f32, n)).collect();
-                let mut w64: Vec<f64> = w.iter().map(|&v| f64::from(v)).collect();
-                let mut state64 = vec![vec![0.0; n]; state.len()];
-                let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
-                for step in 1..=3 {
-                    let g = Guarded::new(edge, &noise(step, n));
-                    let g64: Vec<f64> = g.iter().map(|&v| f64::from(v)).collect();
-                    plain(&optimizer, 0.1, step as i32, &mut w64, &g64, &mut state64);
-                    let operands = Operands {
-                        weights: Region::of_mut(&mut w),
-                        gradients: Region::of(&g),
-                        state: state.iter_mut().map(|s| Region::of_mut(s)).collect(),
-                    };
-                    // SAFETY: live buffers of one length.
-                    unsafe { update(context, &optimizer, &operands, 0.1, step) };
-                }
-                assert_near(&format!("{optimizer:?} {isa}"), &w, &w64, 2e-6);
-                for (found, expected) in state.iter().zip(&state64) {
-                    assert_near(&format!("{optimizer:?} state"), found, expected, 1e-6);
-                }
-            }
-        }
-    }
-}
+#[path = "optimizer_tests.rs"]
+mod tests;

@@ -88,6 +88,42 @@ pub(crate) unsafe fn flat<P: Pass>(context: &mut Context, len: usize, pass: &P) 
     });
 }
 
+/// Elements of one task, out of one of several ranges.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Number of the range.
+    pub range: usize,
+    /// First element.
+    pub start: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+impl Piece {
+    /// Cuts ranges into tasks.
+    pub(crate) fn cut(ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<Piece> {
+        let pieces = |(range, elements): (usize, Range<usize>)| {
+            let end = elements.end;
+            elements.step_by(TASK_VALUES).map(move |start| Piece { range, start, len: TASK_VALUES.min(end - start) })
+        };
+        ranges.into_iter().enumerate().flat_map(pieces).collect()
+    }
+}
+
+/// Runs over each piece the pass that `pass` makes for it.
+///
+/// # Safety
+/// As [`Pass::at`] for every element of the pieces, which do not overlap.
+pub(crate) unsafe fn pieces<P: Pass>(context: &mut Context, pieces: &[Piece], pass: impl Fn(&Piece) -> P + Sync) {
+    let isa = context.isa;
+    context.pool.run(pieces.len(), |task, _| {
+        let piece = &pieces[task];
+        let block = Block { pass: &pass(piece), start: piece.start, rows: 1, channels: piece.len };
+        // SAFETY: the caller's promise.
+        unsafe { dispatch(isa, block) }
+    });
+}
+
 /// What is summed over all rows: `N` terms at each element.
 pub(crate) trait Terms<const N: usize>: Copy + Sync {
     /// The terms of the `LANES` elements from `index` on, which have the channels from `channel` on.

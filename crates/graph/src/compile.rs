@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::passes::memory::{place_activations, unshared_bytes};
-use crate::passes::{BucketSizes, Freeze, Precision, data_parallel, freeze, precision, sync_batch_norm};
+use crate::passes::{BucketSizes, Freeze, Precision, data_parallel, freeze, optimize, precision, sync_batch_norm};
 use crate::plan::aligned_bytes;
 use crate::{
-    Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, Phase, Plan, Plans, Role,
-    Slot, StateTensor, Target, Tensor, ValueId,
+    Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, ParameterGroups, Phase,
+    Plan, Plans, Role, Slot, StateTensor, Target, Tensor, ValueId,
 };
 
 /// What a plan is compiled for.
@@ -33,6 +33,8 @@ pub struct CompileOptions {
     pub label_smoothing: f32,
     /// The optimiser.
     pub optimizer: Optimizer,
+    /// What it does with each parameter.
+    pub groups: ParameterGroups,
     /// Keys dropout.
     pub seed: u64,
     /// Normalisation of the pictures: mean of each channel that the model sees. One instead of three makes it see one channel.
@@ -60,7 +62,8 @@ impl CompileOptions {
             sync_batch_norm: false,
             freeze: Freeze::default(),
             label_smoothing: 0.0,
-            optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false },
+            optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
+            groups: ParameterGroups::default(),
             seed: 0,
             mean: vec![0.485, 0.456, 0.406],
             deviation: vec![0.229, 0.224, 0.225],
@@ -112,7 +115,7 @@ impl Target<'_> {
         options.check()?;
         let (train, state) = train_plan(self.record(model, options, Mode::Train)?, options)?;
         let evaluate = evaluation_plan(self.record(model, options, Mode::Evaluate)?, options, &state)?;
-        Ok(self.plans(Some(train), evaluate, state, Some(options.optimizer)))
+        Ok(self.plans(Some(train), evaluate, state))
     }
 
     /// Compiles the evaluation step alone: no gradients, no optimiser state.
@@ -124,20 +127,14 @@ impl Target<'_> {
         options.check()?;
         let forward = self.record(model, options, Mode::Evaluate)?;
         let parameters: Vec<ValueId> = forward.graph.parameters().map(|(id, _, _)| id).collect();
-        let state = state_tensors(&forward.graph, &parameters, None);
+        let state = state_tensors(&forward.graph, &parameters);
         let evaluate = evaluation_plan(forward, options, &state)?;
-        Ok(self.plans(None, evaluate, state, None))
+        Ok(self.plans(None, evaluate, state))
     }
 
-    fn plans(
-        &self,
-        train: Option<Plan>,
-        evaluate: Plan,
-        state: Vec<StateTensor>,
-        optimizer: Option<Optimizer>,
-    ) -> Plans {
+    fn plans(&self, train: Option<Plan>, evaluate: Plan, state: Vec<StateTensor>) -> Plans {
         let of_target = |plan| Plan { filters: self.filters, ..plan };
-        Plans { train: train.map(of_target), evaluate: of_target(evaluate), state, optimizer }
+        Plans { train: train.map(of_target), evaluate: of_target(evaluate), state }
     }
 
     fn record(
@@ -219,11 +216,11 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let arena = gradient_arena(graph, &gradients);
     let buckets = data_parallel(graph, &arena, options.shards, options.buckets);
     graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
-    graph.nodes.push(node(Op::Update(options.optimizer), &[], &[], Phase::Update));
+    optimize(graph, &gradients, options.optimizer, &options.groups)?;
     graph.nodes.extend::<Vec<Node>>(updates);
 
     let order: Vec<ValueId> = gradients.iter().map(|&(parameter, _)| parameter).collect();
-    let state = state_tensors(graph, &order, Some(options.optimizer));
+    let state = state_tensors(graph, &order);
     let elements = |&(_, gradient): &(ValueId, ValueId)| bytes(graph, gradient) / graph.value(gradient).dtype.size();
     let trainable = gradients.iter().map(elements).sum();
     let mut plan = place(forward, options, Mode::Train, [loss, correct], &state, &arena)?;
@@ -258,7 +255,7 @@ fn gradient_arena(graph: &Graph, gradients: &[(ValueId, ValueId)]) -> Vec<(Value
 }
 
 /// Everything that outlives a step. `order` are the parameters that lie at the start of the arena, in order: the trainable ones.
-fn state_tensors(graph: &Graph, order: &[ValueId], optimizer: Option<Optimizer>) -> Vec<StateTensor> {
+fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor> {
     let mut offsets: HashMap<ValueId, usize> = HashMap::new();
     let rest = graph.parameters().map(|(id, _, _)| id).filter(|id| !order.contains(id));
     let mut offset = 0;
@@ -281,12 +278,15 @@ fn state_tensors(graph: &Graph, order: &[ValueId], optimizer: Option<Optimizer>)
             offset += bytes(graph, id);
         }
     }
-    for (index, kind) in optimizer.iter().flat_map(Optimizer::state_names).enumerate() {
-        for (id, value, parameter) in graph.parameters().filter(|(_, _, parameter)| parameter.trainable) {
-            let slot = Slot { arena: Arena::Optimizer(index), offset: offsets[&id] };
-            let (name, shape) = (format!("optimizer.{kind}.{}", value.name), value.shape.clone());
-            let dtype = value.dtype;
-            state.push(StateTensor { name, shape, dtype, layout: parameter.layout, slot, init: Init::Constant(0.0) });
+    for (_, value) in graph.ids() {
+        if let Role::Optimizer { parameter, slot } = value.role {
+            let slot = Slot { arena: Arena::Optimizer(slot), offset: offsets[&parameter] };
+            let layout = match &graph.value(parameter).role {
+                Role::Parameter(parameter) => parameter.layout,
+                _ => Layout::Plain,
+            };
+            let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
+            state.push(StateTensor { name, shape, dtype, layout, slot, init: Init::Constant(0.0) });
         }
     }
     state
@@ -316,6 +316,9 @@ fn place(
                     (Arena::Input, Some(input_bytes - aligned_bytes(&value.shape, value.dtype)))
                 }
                 Role::Parameter(_) => (Arena::Parameters, state_slots.get(value.name.as_str()).map(|slot| slot.offset)),
+                Role::Optimizer { slot, .. } => {
+                    (Arena::Optimizer(*slot), state_slots.get(value.name.as_str()).map(|slot| slot.offset))
+                }
                 Role::Buffer { .. } => (Arena::Buffers, state_slots.get(value.name.as_str()).map(|slot| slot.offset)),
                 Role::Gradient { .. } | Role::Carried => (Arena::Gradients, gradient_slots.get(&id).copied()),
                 Role::Activation => (Arena::Activations, activations[id.0]),
@@ -428,7 +431,7 @@ mod tests {
         let check = |role: Role, arena: Arena| {
             let mut forward = Target::default().record(&residual_net, &options(1), Mode::Evaluate).unwrap();
             forward.graph.add_value("lost", [4].into(), DType::F32, role);
-            let state = state_tensors(&forward.graph, &[], None);
+            let state = state_tensors(&forward.graph, &[]);
             let state: Vec<StateTensor> = state.into_iter().filter(|tensor| tensor.name != "lost").collect();
             let (found, name) = (evaluation_plan(forward, &options(1), &state), "lost".into());
             assert_eq!(found.unwrap_err(), GraphError::Unplaced { name, arena });

@@ -27,6 +27,13 @@ pub enum Role {
         /// The parameter.
         parameter: ValueId,
     },
+    /// State that the optimiser keeps of a parameter: lies in the arena of its slot, at the offset of the parameter.
+    Optimizer {
+        /// The parameter.
+        parameter: ValueId,
+        /// Its place among the optimiser's state names.
+        slot: usize,
+    },
     /// Summed over ranks with the last bucket of gradients: shares of running statistics, metrics.
     Carried,
 }
@@ -164,7 +171,8 @@ impl Graph {
     pub(crate) fn prune(&mut self, keep: &mut [&mut ValueId]) {
         let mut stays: Vec<bool> = (self.values.iter())
             .map(|value| match value.role {
-                Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Gradient { .. } => true,
+                Role::Input | Role::Parameter(_) | Role::Buffer { .. } => true,
+                Role::Gradient { .. } | Role::Optimizer { .. } => true,
                 Role::Activation | Role::Carried => false,
             })
             .collect();
@@ -179,7 +187,7 @@ impl Graph {
         }
         let operands = self.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut().chain(&mut node.outputs));
         let parameters = self.values.iter_mut().filter_map(|value| match &mut value.role {
-            Role::Gradient { parameter } => Some(parameter),
+            Role::Gradient { parameter } | Role::Optimizer { parameter, .. } => Some(parameter),
             Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Activation | Role::Carried => None,
         });
         operands.chain(parameters).chain(keep.iter_mut().map(|id| &mut **id)).for_each(|id| *id = numbers[id.0]);

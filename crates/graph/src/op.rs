@@ -13,43 +13,11 @@
 //! in f32 whatever it reads, and rounds once, when it stores; weights may be rounded to bf16 where they are multiplied.
 
 use std::fmt;
+use std::ops::Range;
+
+use crate::Update;
 
 use crate::{AdaptiveAvgPool, Conv2d, NormStatistics, Rectifier, Window};
-
-/// The optimiser of a plan. Learning rate and step number are inputs of each step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Optimizer {
-    /// PyTorch's `SGD` with dampening 0: `g += weight_decay * w; m = momentum * m + g; w -= lr * (g + momentum * m if nesterov else m)`.
-    /// Without momentum there is no state and `w -= lr * g`.
-    Sgd {
-        /// Momentum factor.
-        momentum: f32,
-        /// L2 penalty added to the gradient.
-        weight_decay: f32,
-        /// Nesterov's look-ahead.
-        nesterov: bool,
-    },
-    /// PyTorch's `AdamW`: `w *= 1 - lr * weight_decay`, then Adam with bias correction by the step number, which starts at 1.
-    AdamW {
-        /// Decay of the first and second moments.
-        betas: [f32; 2],
-        /// Added to the root of the second moment.
-        epsilon: f32,
-        /// Decoupled weight decay.
-        weight_decay: f32,
-    },
-}
-
-impl Optimizer {
-    /// Names of the state tensors kept per parameter, as PyTorch calls them.
-    pub fn state_names(&self) -> &'static [&'static str] {
-        match self {
-            Optimizer::Sgd { momentum, .. } if *momentum == 0.0 => &[],
-            Optimizer::Sgd { .. } => &["momentum_buffer"],
-            Optimizer::AdamW { .. } => &["exp_avg", "exp_avg_sq"],
-        }
-    }
-}
 
 /// One operation. N = batch, C = channels of the value named, K = classes.
 #[derive(Clone, Debug, PartialEq)]
@@ -197,8 +165,9 @@ pub enum Op {
     },
     /// `(metrics [shards + 2]) -> ()`: fails the step, naming the shard, where a loss is not finite. No later instruction runs.
     CheckFinite,
-    /// Updates all trainable parameters, which lie at the same offsets in the parameter, gradient and optimiser arenas.
-    Update(Optimizer),
+    /// `(gradients.., parameters.., state.. of each name) -> ()`: an optimiser's step over ranges of the arenas, in place;
+    /// see [`Update::operands`].
+    Update(Update),
     /// `(update [2,C], running_mean [C], running_var [C]) -> ()`: `running = (1 - momentum) * running + momentum * update`, in place.
     RunningUpdate {
         /// PyTorch's batch norm momentum.
@@ -212,6 +181,8 @@ struct Traits {
     name: &'static str,
     in_place: Option<(usize, usize)>,
     products: Option<Products>,
+    /// Of so many equal parts of the operands the first is read, and the others are state that is changed in place.
+    parts: usize,
 }
 
 /// Where a matrix product has its result and its weights, as the forward pass sees them: every element of the result is a
@@ -236,11 +207,15 @@ pub(crate) enum Operand {
 impl Traits {
     /// A pass over memory, whose results lie apart from its operands.
     const fn named(name: &'static str) -> Self {
-        Traits { name, in_place: None, products: None }
+        Traits { name, in_place: None, products: None, parts: 1 }
     }
 
     const fn in_place(self, output: usize, input: usize) -> Self {
         Traits { in_place: Some((output, input)), ..self }
+    }
+
+    const fn changes(self, parts: usize) -> Self {
+        Traits { parts, ..self }
     }
 
     const fn products(self, result: Operand, weights: Operand) -> Self {
@@ -289,8 +264,8 @@ impl Op {
             Op::AllReduceStart { .. } => named("all_reduce_start"),
             Op::AllReduceWait { .. } => named("all_reduce_wait"),
             Op::CheckFinite => named("check_finite"),
-            Op::Update(_) => named("update"),
-            Op::RunningUpdate { .. } => named("running_update"),
+            Op::Update(update) => named("update").changes(2 + update.optimizer.state_names().len()),
+            Op::RunningUpdate { .. } => named("running_update").changes(3),
         }
     }
 
@@ -308,6 +283,12 @@ impl Op {
     /// The matrix product that the operation is, if it is one.
     pub(crate) fn products(&self) -> Option<Products> {
         self.traits().products
+    }
+
+    /// Which of its `inputs` operands it changes in place: what outlives the step.
+    pub fn changes(&self, inputs: usize) -> Range<usize> {
+        let part = inputs / self.traits().parts;
+        part..part * self.traits().parts
     }
 }
 
@@ -343,16 +324,7 @@ impl fmt::Display for Op {
             Op::ShareMetrics { shards } => write!(f, " {{shards {shards}}}"),
             Op::SyncStatistics { count } => write!(f, " {{count {count}}}"),
             Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
-            Op::Update(Optimizer::Sgd { momentum, weight_decay, nesterov }) => {
-                write!(
-                    f,
-                    " {{sgd momentum {momentum} weight_decay {weight_decay}{}}}",
-                    if *nesterov { " nesterov" } else { "" }
-                )
-            }
-            Op::Update(Optimizer::AdamW { betas, epsilon, weight_decay }) => {
-                write!(f, " {{adamw betas {betas:?} epsilon {epsilon} weight_decay {weight_decay}}}")
-            }
+            Op::Update(update) => write!(f, " {{{update}}}"),
             Op::RunningUpdate { momentum } => write!(f, " {{momentum {momentum}}}"),
             // No attributes, or none but what the name says.
             Op::Linear

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Choices, FilterOrder, Init, Layout, Node, Optimizer, Phase, Precision, Role, Value, ValueId};
+use crate::{Choices, FilterOrder, Init, Layout, Node, Phase, Precision, Role, Value, ValueId};
 
 /// A region of memory that a device allocates once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -201,7 +201,7 @@ impl Plan {
     fn write_operand(&self, f: &mut fmt::Formatter<'_>, id: ValueId) -> fmt::Result {
         let value = self.value(id);
         match value.role {
-            Role::Parameter(_) | Role::Buffer { .. } | Role::Input => f.write_str(&value.name),
+            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Input => f.write_str(&value.name),
             Role::Activation | Role::Gradient { .. } | Role::Carried => write!(f, "%{}", id.0),
         }
     }
@@ -292,8 +292,6 @@ pub struct Plans {
     pub evaluate: Plan,
     /// What outlives a step: parameters, buffers, optimiser state.
     pub state: Vec<StateTensor>,
-    /// The optimiser of the training step.
-    pub optimizer: Option<Optimizer>,
 }
 
 impl Plans {

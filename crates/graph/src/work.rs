@@ -1,7 +1,7 @@
 //! How much there is to do: the arithmetic and the memory traffic of an instruction, for profiles.
 
 use crate::op::{Operand, Products};
-use crate::{Node, Op, Plan, ValueId};
+use crate::{Node, Plan, ValueId};
 
 /// What an instruction amounts to, whatever algorithm carries it out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct Work {
     /// Floating-point operations of the matrix products: two for each product of a direct convolution, those with padding
     /// included. Zero for passes over memory.
     pub flops: u64,
-    /// Bytes of the operands, each counted once.
+    /// Bytes of the operands, each counted once, or twice where it is changed in place.
     pub bytes: u64,
 }
 
@@ -32,12 +32,9 @@ impl Plan {
             let (result, weights) = (shape(result), shape(weights));
             2 * (result.elements() * (weights.elements() / result.last().max(1))) as u64
         });
-        let bytes = match node.op {
-            // Weights, gradients and momentum are read, weights and momentum written.
-            Op::Update(_) => (self.trainable * 4 * 5) as u64,
-            _ => operands,
-        };
-        Work { flops, bytes }
+        // What is changed in place is read and written.
+        let changed = node.op.changes(node.inputs.len()).map(|index| bytes(index, &node.inputs));
+        Work { flops, bytes: operands + changed.sum::<u64>() }
     }
 
     /// What a step amounts to.

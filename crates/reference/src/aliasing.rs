@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use enmasse_graph::{Arena, Bucket, Node, Op, Plan, Role, ValueId};
+use enmasse_graph::{Arena, Bucket, Node, Op, Plan, Role, Update, ValueId};
 use thiserror::Error;
 
 /// An instruction that would not find, or would destroy, what it should not.
@@ -73,7 +73,20 @@ pub enum Problem {
         /// The bucket.
         bucket: usize,
     },
-    /// A gradient that does not lie at the offset of its parameter among the trainable ones.
+    /// An update has too many or too few operands for the state that its optimiser keeps.
+    #[error("is the first of operands that are not gradients, parameters and the state of the update's optimiser")]
+    Operands,
+    /// An update changes what it does not name, or changes it twice.
+    #[error(
+        "is the first parameter of an update whose range {start}..{end} is outside its operands, or is updated twice"
+    )]
+    OutsideUpdate {
+        /// First f32 element of the range.
+        start: usize,
+        /// Behind its last element.
+        end: usize,
+    },
+    /// A gradient or state of the optimiser that does not lie at the offset of its parameter among the trainable ones.
     #[error("does not lie at the offset of its parameter %{} among the trainable ones", parameter.0)]
     Displaced {
         /// The parameter.
@@ -127,14 +140,14 @@ impl<'a> Memory<'a> {
         }
         for (index, value) in self.plan.values.iter().enumerate() {
             let id = ValueId(index);
-            if let Role::Gradient { parameter } = value.role {
+            if let Role::Gradient { parameter } | Role::Optimizer { parameter, .. } = value.role {
                 let (slot, trainable) = (self.plan.slot(id), self.plan.trainable * value.dtype.size());
                 if slot.offset != self.plan.slot(parameter).offset || self.bytes(id).end > trainable {
                     return Err(self.error(id, Problem::Displaced { parameter }));
                 }
             }
             let resident = match value.role {
-                Role::Input | Role::Parameter(_) | Role::Buffer { .. } => true,
+                Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } => true,
                 Role::Gradient { .. } => !outputs[index],
                 Role::Activation | Role::Carried => false,
             };
@@ -167,14 +180,43 @@ impl<'a> Memory<'a> {
                 return Err(self.error(output, Problem::Shared { other }));
             }
         }
+        for index in node.op.changes(node.inputs.len()) {
+            self.write(node.inputs[index])?;
+        }
         for &output in &node.outputs {
             if std::mem::replace(&mut self.written[output.0], true) {
                 return Err(self.error(output, Problem::Rewritten));
             }
             self.write(output)?;
         }
-        if let Op::AllReduceStart { bucket } = node.op {
-            self.start_sum(node, bucket)?;
+        match &node.op {
+            &Op::AllReduceStart { bucket } => self.start_sum(node, bucket),
+            Op::Update(update) => self.check_update(node, update),
+            _ => Ok(()),
+        }
+    }
+
+    /// The ranges of an update are what it touches: its operands must say so.
+    fn check_update(&self, node: &Node, update: &Update) -> Result<(), UnsafeAliasing> {
+        let Some(operands) = update.operands(&node.inputs) else {
+            let first = node.inputs.first().copied().unwrap_or(self.plan.loss);
+            return Err(self.error(first, Problem::Operands));
+        };
+        let mut free = 0;
+        for range in &update.ranges {
+            let (mut covered, end) = (range.start * 4, range.end() * 4);
+            let twice = covered < free;
+            // In the order of the arena, as gradients are; what pads a parameter belongs to it.
+            for bytes in operands.parameters.iter().map(|&id| self.bytes(id)) {
+                if bytes.contains(&covered) {
+                    covered = bytes.end.next_multiple_of(Plan::ALIGNMENT);
+                }
+            }
+            if twice || covered < end {
+                let problem = Problem::OutsideUpdate { start: range.start, end: range.end() };
+                return Err(self.error(operands.parameters[0], problem));
+            }
+            free = end;
         }
         Ok(())
     }

@@ -166,7 +166,7 @@ fn rectified<'a>(
     }
 }
 
-fn unsupported(node: &Node) -> DeviceError {
+pub(crate) fn unsupported(node: &Node) -> DeviceError {
     let (inputs, outputs) = (node.inputs.len(), node.outputs.len());
     let layer = &node.layer;
     DeviceError::Unsupported(format!("layer {layer}: {} does not take {inputs} operands to {outputs} results", node.op))

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use enmasse_device::{DeviceError, StepInputs, StepMetrics};
-use enmasse_graph::{Mode, Node, Op, Optimizer, Phase, Plan, Role, ValueId};
+use enmasse_graph::{Mode, Node, Op, Phase, Plan, Update, UpdateOperands, ValueId};
+use enmasse_tensor::DType;
 
 use crate::dispatch;
-use crate::kernels::{batch_norm, tree, update};
+use crate::kernels::update::Rule;
+use crate::kernels::{batch_norm, tree};
 use crate::shard::Shard;
 
 /// A bucket whose sum has been started: the values that belong to the collective, and their sums.
@@ -104,9 +106,10 @@ impl Step {
                 let losses = metrics.iter().copied().take(plan.shards).enumerate();
                 self.failure = losses.into_iter().find(|(_, loss)| !loss.is_finite());
             }
-            (Op::Update(optimizer), _) => {
+            (Op::Update(update), ids) => {
+                let operands = update.operands(ids).ok_or_else(|| dispatch::unsupported(node))?;
                 for shard in shards {
-                    update_parameters(plan, shard, optimizer, inputs)?;
+                    update_parameters(plan, shard, update, &operands, inputs)?;
                 }
             }
             (&Op::RunningUpdate { momentum }, &[share, running_mean, running_var]) => {
@@ -169,28 +172,38 @@ fn scatter(plan: &Plan, shards: &mut [Shard], node: &Node, outputs: &[Vec<f64>])
     }
 }
 
-/// Updates every parameter that has a gradient, and the optimiser's state of it.
+/// Updates the parameters, and the optimiser's state of them, where they lie in a range of the update.
 fn update_parameters(
     plan: &Plan,
     shard: &mut Shard,
-    optimizer: &Optimizer,
+    update: &Update,
+    operands: &UpdateOperands,
     inputs: &StepInputs,
 ) -> Result<(), DeviceError> {
-    for (index, value) in plan.values.iter().enumerate() {
-        let Role::Gradient { parameter } = value.role else { continue };
-        let name = &plan.value(parameter).name;
-        let gradient = shard.read(plan, ValueId(index))?.to_vec();
-        let names: Vec<String> =
-            optimizer.state_names().iter().map(|kind| format!("optimizer.{kind}.{name}")).collect();
-        let missing = || DeviceError::Name(name.clone());
-        let mut w = shard.state.remove(name).ok_or_else(missing)?;
-        let mut state = (names.iter())
-            .map(|name| shard.state.remove(name).ok_or_else(|| DeviceError::Name(name.clone())))
-            .collect::<Result<Vec<_>, _>>()?;
-        let learning_rate = f64::from(inputs.learning_rate);
-        update::update(optimizer, learning_rate, inputs.optimizer_step, &mut w, &gradient, &mut state);
-        shard.state.extend(names.into_iter().zip(state));
-        shard.state.insert(name.clone(), w);
+    for (index, &parameter) in operands.parameters.iter().enumerate() {
+        let gradient = shard.read(plan, operands.gradients[index])?.to_vec();
+        let mut w = shard.read(plan, parameter)?.to_vec();
+        let ids: Vec<ValueId> = operands.state.iter().map(|of_name| of_name[index]).collect();
+        let mut state =
+            ids.iter().map(|&id| shard.read(plan, id).map(<[f64]>::to_vec)).collect::<Result<Vec<_>, _>>()?;
+        let first = plan.slot(parameter).offset / DType::F32.size();
+        for range in &update.ranges {
+            let start = range.start.max(first) - first;
+            let end = range.end().min(first + w.len()).saturating_sub(first);
+            if start < end {
+                let rule = Rule {
+                    optimizer: update.optimizer,
+                    weight_decay: range.group.weight_decay.into(),
+                    learning_rate: f64::from(inputs.learning_rate) * f64::from(range.group.learning_rate_scale),
+                    step: inputs.optimizer_step,
+                };
+                let state = state.iter_mut().map(|values| &mut values[start..end]).collect();
+                rule.update(&mut w[start..end], &gradient[start..end], state);
+            }
+        }
+        for (id, values) in [parameter].into_iter().chain(ids).zip([w].into_iter().chain(state)) {
+            shard.state.insert(plan.value(id).name.clone(), values);
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use enmasse_graph::{
     Arena, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor,
-    ValueId, compile,
+    Update, UpdateRange, ValueId, compile,
 };
 use enmasse_reference::{Problem, aliasing_is_safe};
 use enmasse_tensor::DType;
@@ -43,7 +43,7 @@ fn options(shards: usize) -> CompileOptions {
 
 #[test]
 fn the_compilers_plans_are_safe() {
-    let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 };
+    let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
     for shards in [1, 2, 5] {
         for sync_batch_norm in [false, true] {
             for freeze in [vec![], vec!["stem".to_string(), "bn".into(), "block0".into()], vec!["*bn*".into()]] {
@@ -222,6 +222,46 @@ fn buckets_in_flight_are_left_alone() {
         |plan| plan.buckets[0] = Bucket { dtype: DType::F32, start: 0, len: 1 },
         "all_reduce_start",
         |problem| problem == Problem::OutsideBucket { bucket: 0 },
+    );
+}
+
+/// Spoils the update of a plan.
+fn check_update(spoil: impl FnOnce(&mut Update, &mut Vec<ValueId>), expected: impl FnOnce(Problem) -> bool) {
+    let spoil = |plan: &mut Plan| {
+        let node = plan.instructions.iter_mut().find(|node| node.op.name() == "update").unwrap();
+        let Op::Update(update) = &mut node.op else { unreachable!("it is an update") };
+        spoil(update, &mut node.inputs);
+    };
+    check(spoil, "update", expected);
+}
+
+#[test]
+fn an_update_changes_its_operands_alone() {
+    let outside = |problem| matches!(problem, Problem::OutsideUpdate { .. });
+    check_update(|update, _| update.ranges[0].len += 16, outside);
+    check_update(|update, _| update.ranges.push(UpdateRange { start: 16, ..update.ranges[0] }), outside);
+    // One parameter less, with its gradient and its state.
+    check_update(
+        |_, inputs| {
+            let count = inputs.len() / 3;
+            *inputs = inputs.chunks(count).flat_map(|ids| &ids[1..]).copied().collect();
+        },
+        outside,
+    );
+    check_update(|_, inputs| inputs.truncate(2), |problem| problem == Problem::Operands);
+    // Gradients are read once their sums are complete.
+    check(
+        |plan| plan.instructions.retain(|node| node.op != Op::AllReduceWait { bucket: 0 }),
+        "update",
+        |problem| problem == Problem::InFlight { bucket: 0 },
+    );
+    check(
+        |plan| {
+            let state = plan.values.iter().rposition(|value| matches!(value.role, Role::Optimizer { .. })).unwrap();
+            plan.slots[state].offset += Plan::ALIGNMENT;
+        },
+        "before the step",
+        |problem| matches!(problem, Problem::Displaced { .. } | Problem::Shared { .. }),
     );
 }
 

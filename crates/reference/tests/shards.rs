@@ -4,7 +4,7 @@ mod common;
 
 use common::{Batch, program, relative_error, state, submit, train};
 use enmasse_device::Program;
-use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Optimizer, Phase, Tensor};
+use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Optimizer, ParameterGroups, Phase, Tensor};
 use enmasse_reference::Difference;
 
 /// Batch norms with all that may be fused into them, dropout, and a layer that is not followed by a batch norm.
@@ -17,8 +17,8 @@ fn net(x: Tensor) -> Tensor {
     x.flatten().linear("fc", 5)
 }
 
-const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 5e-4, nesterov: false };
-const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 };
+const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false };
+const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
 
 fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions {
     // Several buckets, whose sums start at different places of the backward phase.
@@ -26,6 +26,7 @@ fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions 
     CompileOptions {
         shards,
         optimizer,
+        groups: ParameterGroups::one(5e-4),
         buckets,
         sync_batch_norm: true,
         label_smoothing: 0.1,

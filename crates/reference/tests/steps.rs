@@ -6,7 +6,8 @@ use common::{Batch, TO_GRADIENTS, program, state, submit, train};
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Program, StepInputs, Ticket};
 use enmasse_graph::{
-    CompileOptions, Conv, Freeze, Mode, Optimizer, Phase, Pool, Precision, Tensor, compile, compile_evaluation,
+    CompileOptions, Conv, Freeze, Mode, Optimizer, ParameterGroups, Phase, Pool, Precision, Tensor, compile,
+    compile_evaluation,
 };
 use enmasse_reference::{Reference, ReferenceProgram};
 use enmasse_tensor::Bf16;
@@ -149,8 +150,9 @@ fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
 }
 
 /// One weight after another by the scalar rule `next(w, g, memory, step)`, from the gradients that the program states.
-fn check_optimizer(optimizer: Optimizer, next: impl Fn(f64, f64, &mut [f64; 2], i32) -> f64) {
-    let mut program = program(&net, &CompileOptions { optimizer, ..options(2) });
+fn check_optimizer(optimizer: Optimizer, weight_decay: f32, next: impl Fn(f64, f64, &mut [f64; 2], i32) -> f64) {
+    let mut program =
+        program(&net, &CompileOptions { optimizer, groups: ParameterGroups::one(weight_decay), ..options(2) });
     let names = ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"];
     let mut expected: Vec<Vec<(f64, [f64; 2])>> =
         names.iter().map(|name| program.store(name).unwrap().into_iter().map(|w| (w, [0.0; 2])).collect()).collect();
@@ -171,14 +173,14 @@ fn check_optimizer(optimizer: Optimizer, next: impl Fn(f64, f64, &mut [f64; 2], 
 #[test]
 fn sgd_is_the_scalar_recurrence() {
     // Factors that f32 holds exactly.
-    let sgd = |momentum, weight_decay, nesterov| Optimizer::Sgd { momentum, weight_decay, nesterov };
-    check_optimizer(sgd(0.0, 0.0, false), |w, g, _, _| w - 0.125 * g);
-    check_optimizer(sgd(0.0, 0.25, false), |w, g, _, _| w - 0.125 * (g + 0.25 * w));
-    check_optimizer(sgd(0.875, 0.0, false), |w, g, memory, _| {
+    let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
+    check_optimizer(sgd(0.0, false), 0.0, |w, g, _, _| w - 0.125 * g);
+    check_optimizer(sgd(0.0, false), 0.25, |w, g, _, _| w - 0.125 * (g + 0.25 * w));
+    check_optimizer(sgd(0.875, false), 0.0, |w, g, memory, _| {
         memory[0] = 0.875 * memory[0] + g;
         w - 0.125 * memory[0]
     });
-    check_optimizer(sgd(0.875, 0.25, true), |w, g, memory, _| {
+    check_optimizer(sgd(0.875, true), 0.25, |w, g, memory, _| {
         let g = g + 0.25 * w;
         memory[0] = 0.875 * memory[0] + g;
         w - 0.125 * (g + 0.875 * memory[0])
@@ -187,8 +189,8 @@ fn sgd_is_the_scalar_recurrence() {
 
 #[test]
 fn adamw_is_the_scalar_recurrence() {
-    let optimizer = Optimizer::AdamW { betas: [0.875, 0.75], epsilon: 0.0625, weight_decay: 0.5 };
-    check_optimizer(optimizer, |w, g, memory, step| {
+    let optimizer = Optimizer::AdamW { betas: [0.875, 0.75], epsilon: 0.0625 };
+    check_optimizer(optimizer, 0.5, |w, g, memory, step| {
         memory[0] = 0.875 * memory[0] + 0.125 * g;
         memory[1] = 0.75 * memory[1] + 0.25 * g * g;
         let (m, v) = (memory[0] / (1.0 - 0.875f64.powi(step)), memory[1] / (1.0 - 0.75f64.powi(step)));
@@ -216,9 +218,11 @@ fn unused_parameters_have_a_zero_gradient() {
         let _ = x.clone().flatten().linear("side", 3);
         x.flatten().linear("fc", 3)
     };
-    let optimizer = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.5, nesterov: false };
+    let optimizer = Optimizer::Sgd { momentum: 0.0, nesterov: false };
+    let groups = ParameterGroups::one(0.5);
     for shards in [1, 2] {
-        let mut program = program(&net, &CompileOptions { allow_unused: true, optimizer, ..options(shards) });
+        let mut program =
+            program(&net, &CompileOptions { allow_unused: true, optimizer, groups: groups.clone(), ..options(shards) });
         let before = program.store("side.weight").unwrap();
         let batch = Batch::random(&program, 0);
         train(&mut program, &batch, 1, 0.5);

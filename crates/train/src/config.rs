@@ -196,6 +196,8 @@ settings! {
     momentum: f64 = 0.9, "FACTOR", below(0, 1), Run;
     /// Weight decay.
     weight_decay: f64 = 5e-4, "FACTOR", at_least(0), Run;
+    /// No weight decay on biases and the weights of norms.
+    no_decay_norm_bias: bool = false, "", ANY, Run;
     /// Nesterov's momentum in sgd.
     nesterov: bool = false, "", ANY, Run;
     /// Learning rate over the epochs: "cosine" falls to lr x lrf, "cosine-annealing" to 0, "step" by gamma each step-size epochs.
@@ -293,6 +295,8 @@ impl TrainConfig {
         together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
         let nesterov = self.nesterov && (self.optimizer != OptimizerKind::Sgd || self.momentum == 0.0);
         together("nesterov", nesterov, "needs --optimizer sgd and a --momentum above 0".to_owned())?;
+        let decay = self.no_decay_norm_bias && self.weight_decay == 0.0;
+        together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
         let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
         for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
             together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;

@@ -1,7 +1,7 @@
 //! What a configuration makes of a model: the plans of a run, and the first values of its parameters.
 
 use enmasse_device::{DeviceError, Program};
-use enmasse_graph::{Arena, CompileOptions, Freeze, Optimizer, Plans, Target};
+use enmasse_graph::{Arena, CompileOptions, Freeze, Optimizer, ParameterGroups, Plans, Target};
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
 
@@ -15,15 +15,9 @@ pub fn compile_plans(
     target: &Target,
 ) -> Result<Plans, TrainError> {
     let optimizer = match config.optimizer {
-        OptimizerKind::Sgd => Optimizer::Sgd {
-            momentum: config.momentum as f32,
-            weight_decay: config.weight_decay as f32,
-            nesterov: config.nesterov,
-        },
-        OptimizerKind::AdamW => {
-            // PyTorch's defaults.
-            Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: config.weight_decay as f32 }
-        }
+        OptimizerKind::Sgd => Optimizer::Sgd { momentum: config.momentum as f32, nesterov: config.nesterov },
+        // PyTorch's defaults.
+        OptimizerKind::AdamW => Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
     };
     let options = CompileOptions {
         shards: world_size,
@@ -34,6 +28,10 @@ pub fn compile_plans(
         },
         label_smoothing: config.label_smoothing as f32,
         optimizer,
+        groups: ParameterGroups {
+            no_decay_norm_bias: config.no_decay_norm_bias,
+            ..ParameterGroups::one(config.weight_decay as f32)
+        },
         seed: config.seed,
         precision: config.precision,
         mean: preparation.normalization.mean.clone(),

@@ -5,6 +5,7 @@
 
 mod convolution;
 mod operand;
+mod update;
 
 use std::ops::Range;
 
@@ -21,7 +22,6 @@ use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::instruction::{Instruction, kernel};
 use crate::isa::Isa;
 use crate::loss;
-use crate::optimizer::{self, Operands};
 use crate::pooling::{Average, Maximum};
 use crate::region::Region;
 use crate::scratch::Scratch;
@@ -273,14 +273,9 @@ impl<'a> Preparation<'a> {
                 // SAFETY: see `Instruction::execute`.
                 Instruction::fallible(none, move |_| unsafe { collectives::check_finite(losses) })
             }
-            &Op::Update(optimizer) => {
-                let trainable = |arena| self.range(arena, 0, self.plan.trainable);
-                let state = (0..optimizer.state_names().len()).map(|slot| trainable(Arena::Optimizer(slot))).collect();
-                let (weights, gradients) = (trainable(Arena::Parameters), trainable(Arena::Gradients));
-                let operands = Operands { weights, gradients, state };
-                kernel!(none, (c, step) => {
-                    optimizer::update(c, &optimizer, &operands, step.learning_rate, step.optimizer_step);
-                })
+            Op::Update(update) => {
+                let update = o.update(update)?;
+                kernel!(none, (c, step) => update.run(c, step.learning_rate, step.optimizer_step))
             }
         };
         Ok(instruction)

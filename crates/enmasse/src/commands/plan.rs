@@ -18,10 +18,11 @@ use crate::without_data::without_data;
 
 /// The command line of `enmasse plan`.
 pub fn command() -> Command {
-    let names = ["model", "size", "batch", "devices", "sync_bn", "optimizer", "momentum", "weight_decay", "nesterov"];
+    let names = ["model", "size", "batch", "devices", "sync_bn"];
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings(&names))
+        .args(settings(&["optimizer", "momentum", "weight_decay", "no_decay_norm_bias", "nesterov"]))
         .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads", "isa", "tune"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));

@@ -4,11 +4,13 @@ mod data_parallel;
 mod freeze;
 mod fuse;
 pub(crate) mod memory;
+mod optimize;
 mod precision;
 mod sync_batch_norm;
 
 pub use data_parallel::{BucketSizes, data_parallel};
 pub use freeze::{Freeze, classifier_of, freeze, pattern_matches};
 pub use fuse::fuse;
+pub use optimize::optimize;
 pub use precision::{Precision, precision};
 pub use sync_batch_norm::sync_batch_norm;

@@ -2,7 +2,8 @@
 
 use enmasse_device::{Device, Program, StepInputs};
 use enmasse_graph::{
-    CompileOptions, Conv, Freeze, Mode, Optimizer, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
+    CompileOptions, Conv, Freeze, GroupRule, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Precision, Role,
+    Tensor, Window, compile,
 };
 use enmasse_models::{AlexNet, Block, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
@@ -21,6 +22,11 @@ pub struct Case {
     pub size: [usize; 2],
     pub learning_rate: f32,
     pub optimizer: Optimizer,
+    pub weight_decay: f32,
+    /// Norm parameters and biases have no weight decay.
+    pub no_decay_norm_bias: bool,
+    /// Factors of the learning rate, by name pattern.
+    pub scales: &'static [(&'static str, f32)],
     pub label_smoothing: f32,
     pub freeze: &'static [&'static str],
     /// Mean and deviation per channel.
@@ -31,11 +37,11 @@ pub struct Case {
     pub centres: [f64; 2],
 }
 
-const fn sgd(momentum: f32, weight_decay: f32, nesterov: bool) -> Optimizer {
-    Optimizer::Sgd { momentum, weight_decay, nesterov }
+const fn sgd(momentum: f32, nesterov: bool) -> Optimizer {
+    Optimizer::Sgd { momentum, nesterov }
 }
 
-const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.01 };
+const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
 
 fn narrow_resnet18(x: Tensor, classes: usize) -> Tensor {
     ResNet::resnet18().width(8).forward(x, classes)
@@ -63,7 +69,10 @@ const USUAL: Case = Case {
     batch: 4,
     size: [0; 2],
     learning_rate: 0.05,
-    optimizer: sgd(0.9, 5e-4, false),
+    optimizer: sgd(0.9, false),
+    weight_decay: 5e-4,
+    no_decay_norm_bias: false,
+    scales: &[],
     label_smoothing: 0.0,
     freeze: &[],
     normalization: IMAGENET,
@@ -85,7 +94,8 @@ pub static CASES: [Case; 15] = [
         seed: 13,
         batch: 8,
         size: [33, 40],
-        optimizer: sgd(0.9, 0.01, true),
+        optimizer: sgd(0.9, true),
+        weight_decay: 0.01,
         label_smoothing: 0.1,
         ..USUAL
     },
@@ -133,7 +143,7 @@ pub static CASES: [Case; 15] = [
         model: |x, classes| Vgg::vgg13().batch_norm().width(4).hidden(48).dropout(0.0).forward(x, classes),
         size: [40, 64],
         learning_rate: 0.01,
-        optimizer: sgd(0.9, 0.0, false),
+        weight_decay: 0.0,
         ..USUAL
     },
     Case {
@@ -155,6 +165,7 @@ pub static CASES: [Case; 15] = [
         size: [32, 35],
         learning_rate: 0.001,
         optimizer: ADAMW,
+        weight_decay: 0.01,
         ..USUAL
     },
     Case {
@@ -164,11 +175,20 @@ pub static CASES: [Case; 15] = [
         batch: 6,
         size: [28, 28],
         learning_rate: 0.01,
-        optimizer: sgd(0.9, 0.0, false),
+        weight_decay: 0.0,
         normalization: MNIST,
         ..USUAL
     },
-    Case { name: "mlp", seed: 55, model: mlp, batch: 5, size: [9, 7], optimizer: sgd(0.0, 0.0, false), ..USUAL },
+    Case {
+        name: "mlp",
+        seed: 55,
+        model: mlp,
+        batch: 5,
+        size: [9, 7],
+        optimizer: sgd(0.0, false),
+        weight_decay: 0.0,
+        ..USUAL
+    },
     Case {
         name: "grouped",
         seed: 48,
@@ -181,7 +201,34 @@ pub static CASES: [Case; 15] = [
     },
 ];
 
+/// What the optimiser does beside its rule. Forward and backward are those of other cases, in bf16 too.
+pub static UPDATE_CASES: [Case; 1] = [Case {
+    name: "update_groups",
+    seed: 29,
+    optimizer: sgd(0.9, true),
+    weight_decay: 0.1,
+    no_decay_norm_bias: true,
+    scales: &[("stem", 0.5), ("fc", 3.0)],
+    ..UPDATED
+}];
+
+/// What these have in common.
+const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], learning_rate: 0.01, ..USUAL };
+
 impl Case {
+    fn groups(&self) -> ParameterGroups {
+        let rule = |&(pattern, scale): &(&str, f32)| GroupRule {
+            pattern: pattern.into(),
+            weight_decay: None,
+            learning_rate_scale: Some(scale),
+        };
+        ParameterGroups {
+            weight_decay: self.weight_decay,
+            no_decay_norm_bias: self.no_decay_norm_bias,
+            rules: self.scales.iter().map(rule).collect(),
+        }
+    }
+
     /// The plans of the case, its batch cut into shards that share their statistics.
     fn plans(&self, shards: usize) -> Plans {
         let options = CompileOptions {
@@ -190,6 +237,7 @@ impl Case {
             size: self.size,
             label_smoothing: self.label_smoothing,
             optimizer: self.optimizer,
+            groups: self.groups(),
             mean: self.normalization.0.into(),
             deviation: self.normalization.1.into(),
             precision: self.precision,

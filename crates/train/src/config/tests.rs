@@ -71,6 +71,9 @@ fn settings_that_contradict_each_other() {
     check(&[("nesterov", "true")], None);
     check(&[("nesterov", "true"), ("momentum", "0")], refused);
     check(&[("nesterov", "true"), ("optimizer", "adamw")], refused);
+    let refused = Some("no_decay_norm_bias true: needs a --weight-decay above 0");
+    check(&[("no_decay_norm_bias", "true")], None);
+    check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0")], refused);
     let refused = Some("tune true: --exact leaves nothing to choose; use one of them");
     check(&[("tune", "true")], None);
     check(&[("tune", "true"), ("exact", "true")], refused);

@@ -1,0 +1,136 @@
+//! Every rule, with groups, against its formula in f64.
+
+use enmasse_graph::ParameterGroup;
+
+use super::*;
+use crate::guard::{Edge, Guarded};
+use crate::isa::Isa;
+use crate::scratch::Scratch;
+use crate::test_support::{assert_near, available, noise};
+
+const ELEMENTS: usize = 40_037;
+const LEARNING_RATE: f32 = 0.1;
+
+/// The formulas in f64, for element `i`.
+fn plain(
+    optimizer: Optimizer,
+    group: ParameterGroup,
+    step: i32,
+    w: &mut f64,
+    g: f64,
+    state: &mut [Vec<f64>],
+    i: usize,
+) {
+    let rate = f64::from(LEARNING_RATE) * f64::from(group.learning_rate_scale);
+    let decay = f64::from(group.weight_decay);
+    match optimizer {
+        Optimizer::Sgd { momentum, nesterov } => {
+            let g = g + decay * *w;
+            let step = match state.first_mut() {
+                None => g,
+                Some(m) => {
+                    m[i] = f64::from(momentum) * m[i] + g;
+                    if nesterov { g + f64::from(momentum) * m[i] } else { m[i] }
+                }
+            };
+            *w -= rate * step;
+        }
+        Optimizer::AdamW { betas: [b1, b2], epsilon } => {
+            let (b1, b2) = (f64::from(b1), f64::from(b2));
+            *w *= 1.0 - rate * decay;
+            state[0][i] = b1 * state[0][i] + (1.0 - b1) * g;
+            state[1][i] = b2 * state[1][i] + (1.0 - b2) * g * g;
+            let root = (state[1][i] / (1.0 - b2.powi(step))).sqrt();
+            *w -= rate * state[0][i] / (1.0 - b1.powi(step)) / (root + f64::from(epsilon));
+        }
+    }
+}
+
+fn optimizers() -> [Optimizer; 4] {
+    let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
+    [sgd(0.0, false), sgd(0.9, false), sgd(0.9, true), Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 }]
+}
+
+/// One group for all; or small and large ranges of several groups, with elements between them that nobody updates.
+fn ranges() -> [Vec<UpdateRange>; 2] {
+    let range = |start, len, weight_decay, learning_rate_scale| {
+        let group = ParameterGroup { weight_decay, learning_rate_scale };
+        UpdateRange { start, len, group }
+    };
+    let several = vec![
+        range(0, 5, 0.0, 1.0),
+        range(16, 64, 0.01, 1.0),
+        range(80, 30_000, 0.01, 0.5),
+        range(30_080, 9957, 0.0, 3.0),
+    ];
+    [vec![range(0, ELEMENTS, 5e-4, 1.0)], several]
+}
+
+/// Weights and state after three steps, and what the formulas say.
+fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
+    let edge = Edge::Last;
+    let states = update.optimizer.state_names().len();
+    let mut w = Guarded::new(edge, &noise(1, ELEMENTS));
+    let mut state: Vec<_> = (0..states).map(|_| Guarded::filled(edge, 0f32, ELEMENTS)).collect();
+    let mut w64: Vec<f64> = w.iter().map(|&v| f64::from(v)).collect();
+    let mut state64 = vec![vec![0.0; ELEMENTS]; states];
+    let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
+    for step in 1..=3 {
+        let g = Guarded::new(edge, &noise(step, ELEMENTS));
+        for range in &update.ranges {
+            for i in range.start..range.end() {
+                plain(update.optimizer, range.group, step as i32, &mut w64[i], f64::from(g[i]), &mut state64, i);
+            }
+        }
+        let regions: Vec<_> = state.iter_mut().map(|s| Region::of_mut(s)).collect();
+        let prepared = PreparedUpdate::new(update, Region::of_mut(&mut w), Region::of(&g), &regions).unwrap();
+        // SAFETY: live buffers of one length.
+        unsafe { prepared.run(context, LEARNING_RATE, step) };
+    }
+    let found = [&w].into_iter().chain(&state).map(|values| values.to_vec()).collect();
+    (found, [w64].into_iter().chain(state64).collect())
+}
+
+#[test]
+fn three_steps_equal_the_formulas() {
+    for optimizer in optimizers() {
+        for ranges in ranges() {
+            let update = Update { optimizer, ranges };
+            let mut first = None;
+            for isa in available() {
+                let (found, expected) = three_steps(&update, isa);
+                for (tensor, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    assert_near(&format!("{update} {isa}, tensor {tensor}"), found, expected, 2e-6);
+                }
+                let bits = first.get_or_insert_with(|| found.clone());
+                assert!(*bits == found, "{update}: other bits at {isa}");
+            }
+        }
+    }
+}
+
+/// A range of its own changes nothing: the same bits as in one with its neighbours.
+#[test]
+fn ranges_of_one_group_are_one_range() {
+    for optimizer in optimizers() {
+        let [whole, _] = ranges();
+        let group = whole[0].group;
+        let cut = [0, 48, 64, 20_000, ELEMENTS];
+        let parts = cut.windows(2).map(|ends| UpdateRange { start: ends[0], len: ends[1] - ends[0], group }).collect();
+        let run = |ranges| three_steps(&Update { optimizer, ranges }, Isa::detect()).0;
+        assert!(run(whole) == run(parts), "{optimizer}");
+    }
+}
+
+/// AdamW with the state of another optimiser once did nothing, silently.
+#[test]
+fn an_update_without_its_optimisers_state_is_refused() {
+    let none = Region::new(std::ptr::null_mut(), 0);
+    for optimizer in optimizers() {
+        let update = Update { optimizer, ranges: Vec::new() };
+        for count in 0..4 {
+            let found = PreparedUpdate::new(&update, none, none, &vec![none; count]);
+            assert_eq!(found.is_some(), count == optimizer.state_names().len(), "{optimizer} {count}");
+        }
+    }
+}

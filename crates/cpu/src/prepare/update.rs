@@ -1,0 +1,41 @@
+//! The optimiser's operands: regions of the arenas that its ranges index, once every value is seen to lie where they say.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::{Arena, Update, ValueId};
+use enmasse_tensor::DType;
+
+use super::operand::Operand;
+use crate::optimizer::PreparedUpdate;
+
+impl Operand<'_> {
+    /// Prepares an update; an error names what does not fit the optimiser.
+    pub(super) fn update(&self, update: &Update) -> Result<PreparedUpdate, DeviceError> {
+        let refuse = |problem: &str| {
+            let (layer, optimizer) = (&self.node.layer, update.optimizer);
+            DeviceError::Unsupported(format!("layer {layer}: the cpu cannot run update {{{optimizer}}}: {problem}"))
+        };
+        let arity = || {
+            let kept = update.optimizer.state_names().len();
+            refuse(&format!("{} operands, for {kept} tensors of state per parameter", self.node.inputs.len()))
+        };
+        let operands = update.operands(&self.node.inputs).ok_or_else(arity)?;
+        let plan = self.preparation.plan;
+        let offset = |&id: &ValueId| plan.slot(id).offset;
+        let lies = |ids: &[ValueId], arena: Arena| {
+            let here = |id: &ValueId| plan.slot(*id).arena == arena && plan.value(*id).dtype == DType::F32;
+            ids.iter().all(here) && ids.iter().map(offset).eq(operands.parameters.iter().map(offset))
+        };
+        let states = operands.state.iter().enumerate().all(|(slot, ids)| lies(ids, Arena::Optimizer(slot)));
+        if !(lies(operands.parameters, Arena::Parameters) && lies(operands.gradients, Arena::Gradients) && states) {
+            return Err(refuse("its operands lie at different offsets"));
+        }
+        let ends = operands.parameters.iter().map(|id| offset(id) / DType::F32.size() + plan.shape(*id).elements());
+        let end = ends.max().unwrap_or(0);
+        if update.ranges.iter().any(|range| range.end() > end) {
+            return Err(refuse("a range ends behind its operands"));
+        }
+        let region = |arena| self.preparation.range(arena, 0, end);
+        let state: Vec<_> = (0..operands.state.len()).map(|slot| region(Arena::Optimizer(slot))).collect();
+        PreparedUpdate::new(update, region(Arena::Parameters), region(Arena::Gradients), &state).ok_or_else(arity)
+    }
+}

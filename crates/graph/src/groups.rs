@@ -1,0 +1,150 @@
+//! Parameter groups: which weight decay and which share of the learning rate each parameter has.
+
+use std::fmt;
+
+use enmasse_tensor::Shape;
+
+use crate::GraphError;
+use crate::passes::pattern_matches;
+
+/// What the optimiser does alike with all parameters of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ParameterGroup {
+    /// Weight decay, as the optimiser defines it.
+    pub weight_decay: f32,
+    /// Factor of the step's learning rate.
+    pub learning_rate_scale: f32,
+}
+
+impl fmt::Display for ParameterGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "weight_decay {}", self.weight_decay)?;
+        if self.learning_rate_scale != 1.0 {
+            write!(f, " learning_rate_scale {}", self.learning_rate_scale)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a rule changes for the parameters that its pattern names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupRule {
+    /// Which parameters ([`pattern_matches`]); it must name one that is trained.
+    pub pattern: String,
+    /// Their weight decay, if it is another.
+    pub weight_decay: Option<f32>,
+    /// Their factor of the learning rate, if it is another.
+    pub learning_rate_scale: Option<f32>,
+}
+
+/// The group of each parameter.
+///
+/// ```
+/// use enmasse_graph::{GroupRule, ParameterGroups};
+/// let slow = GroupRule { pattern: "layer1".into(), weight_decay: None, learning_rate_scale: Some(0.5) };
+/// let groups = ParameterGroups { weight_decay: 0.01, no_decay_norm_bias: true, rules: vec![slow] };
+/// let group = groups.of("layer1.0.bn1.weight", &[64].into());
+/// assert_eq!((group.weight_decay, group.learning_rate_scale), (0.0, 0.5));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParameterGroups {
+    /// Weight decay of all parameters, but for the exceptions below.
+    pub weight_decay: f32,
+    /// Norm parameters and biases, which are those of one dimension, have no weight decay.
+    pub no_decay_norm_bias: bool,
+    /// Exceptions by name; later ones win.
+    pub rules: Vec<GroupRule>,
+}
+
+impl ParameterGroups {
+    /// One group of all parameters.
+    pub const fn one(weight_decay: f32) -> Self {
+        ParameterGroups { weight_decay, no_decay_norm_bias: false, rules: Vec::new() }
+    }
+
+    /// Whether it is a norm parameter or a bias, and these are spared.
+    fn spares(&self, shape: &Shape) -> bool {
+        self.no_decay_norm_bias && shape.len() == 1
+    }
+
+    /// The group of a parameter.
+    pub fn of(&self, name: &str, shape: &Shape) -> ParameterGroup {
+        let weight_decay = if self.spares(shape) { 0.0 } else { self.weight_decay };
+        let mut group = ParameterGroup { weight_decay, learning_rate_scale: 1.0 };
+        for rule in self.rules.iter().filter(|rule| pattern_matches(&rule.pattern, name)) {
+            group.weight_decay = rule.weight_decay.unwrap_or(group.weight_decay);
+            group.learning_rate_scale = rule.learning_rate_scale.unwrap_or(group.learning_rate_scale);
+        }
+        group
+    }
+
+    /// Refuses factors that are no factors, and rules without a parameter among `names`.
+    pub(crate) fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<(), GraphError> {
+        let factors = self.rules.iter().flat_map(|rule| rule.weight_decay.into_iter().chain(rule.learning_rate_scale));
+        if let Some(factor) = factors.chain([self.weight_decay]).find(|factor| !(factor.is_finite() && *factor >= 0.0))
+        {
+            return Err(GraphError::Option(format!(
+                "weight decay and learning rate scales must be finite and not below 0, got {factor}"
+            )));
+        }
+        let unmatched = |rule: &&GroupRule| !names.clone().any(|name| pattern_matches(&rule.pattern, name));
+        match self.rules.iter().find(unmatched) {
+            None => Ok(()),
+            Some(rule) => Err(GraphError::Option(format!(
+                "the pattern {:?} of a parameter group matches no trained parameter; the first one is {}",
+                rule.pattern,
+                names.clone().next().unwrap_or("none")
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(pattern: &str, weight_decay: Option<f32>, learning_rate_scale: Option<f32>) -> GroupRule {
+        GroupRule { pattern: pattern.into(), weight_decay, learning_rate_scale }
+    }
+
+    #[test]
+    fn groups_follow_from_dimensions_and_names() {
+        let rules = vec![
+            rule("layer1", None, Some(0.5)),
+            rule("layer1.conv", None, Some(0.25)),
+            rule("*.bias", Some(0.125), None),
+        ];
+        let check = |no_decay_norm_bias: bool, name: &str, shape: &[usize], weight_decay, learning_rate_scale| {
+            let groups = ParameterGroups { weight_decay: 1.0, no_decay_norm_bias, rules: rules.clone() };
+            let expected = ParameterGroup { weight_decay, learning_rate_scale };
+            assert_eq!(groups.of(name, &shape.to_vec().into()), expected, "{name}");
+        };
+        check(false, "stem.weight", &[3, 3, 3, 8], 1.0, 1.0);
+        check(false, "bn.weight", &[8], 1.0, 1.0);
+        check(true, "stem.weight", &[3, 3, 3, 8], 1.0, 1.0);
+        check(true, "fc.weight", &[8, 10], 1.0, 1.0);
+        check(true, "bn.weight", &[8], 0.0, 1.0);
+        check(true, "layer1.bn.weight", &[8], 0.0, 0.5);
+        check(true, "layer1.conv.weight", &[3, 3, 8, 8], 1.0, 0.25);
+        // A rule is an exception from exceptions.
+        check(true, "fc.bias", &[8], 0.125, 1.0);
+        check(false, "layer1.conv.bias", &[8], 0.125, 0.25);
+    }
+
+    #[test]
+    fn rules_that_mean_nothing_are_refused() {
+        let check = |rules: Vec<GroupRule>, weight_decay: f32, expected: Option<&str>| {
+            let groups = ParameterGroups { weight_decay, no_decay_norm_bias: false, rules };
+            let found = groups.check(["fc.weight", "fc.bias"].into_iter()).err().map(|error| error.to_string());
+            assert_eq!(found.as_deref(), expected);
+        };
+        check(vec![], 0.0, None);
+        check(vec![rule("fc", Some(0.0), Some(0.0))], 1.0, None);
+        let refused = "weight decay and learning rate scales must be finite and not below 0, got ";
+        check(vec![], -1.0, Some(&format!("{refused}-1")));
+        check(vec![rule("fc", None, Some(f32::NAN))], 1.0, Some(&format!("{refused}NaN")));
+        let unmatched =
+            "the pattern \"layer1\" of a parameter group matches no trained parameter; the first one is fc.weight";
+        check(vec![rule("layer1", None, Some(0.5))], 1.0, Some(unmatched));
+    }
+}

@@ -1,0 +1,129 @@
+//! The optimiser's part of a training step: its state as values, and one update over all gradients.
+
+use std::collections::HashMap;
+
+use crate::{
+    Graph, GraphError, Node, Op, Optimizer, ParameterGroups, Phase, Plan, Role, Update, UpdateRange, Value, ValueId,
+};
+
+/// Appends the update of all trainable parameters. `gradients` are `(parameter, gradient)` in the order of their arena.
+pub fn optimize(
+    graph: &mut Graph,
+    gradients: &[(ValueId, ValueId)],
+    optimizer: Optimizer,
+    groups: &ParameterGroups,
+) -> Result<(), GraphError> {
+    groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
+    let state = add_state(graph, optimizer);
+    let state = state.iter().flat_map(|of_parameter| gradients.iter().map(|(parameter, _)| of_parameter[parameter]));
+    let inputs = (gradients.iter().map(|&(_, gradient)| gradient))
+        .chain(gradients.iter().map(|&(parameter, _)| parameter))
+        .chain(state)
+        .collect();
+    let ranges = ranges(graph, gradients, groups);
+    let op = Op::Update(Update { optimizer, ranges });
+    graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer: "step".into() });
+    Ok(())
+}
+
+/// The optimiser's state of each trainable parameter, by its name.
+fn add_state(graph: &mut Graph, optimizer: Optimizer) -> Vec<HashMap<ValueId, ValueId>> {
+    let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
+    let trainable: Vec<_> = trainable.map(|(id, value, _)| (id, value.name.clone(), value.shape.clone())).collect();
+    let mut add = |slot: usize, kind: &str| {
+        let add = |(parameter, name, shape): &(ValueId, String, enmasse_tensor::Shape)| {
+            let role = Role::Optimizer { parameter: *parameter, slot };
+            let name = format!("optimizer.{kind}.{name}");
+            (*parameter, graph.add_value(name, shape.clone(), enmasse_tensor::DType::F32, role))
+        };
+        trainable.iter().map(add).collect()
+    };
+    optimizer.state_names().iter().enumerate().map(|(slot, kind)| add(slot, kind)).collect()
+}
+
+/// The ranges of the arena, where neighbours of one group are one range.
+fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], groups: &ParameterGroups) -> Vec<UpdateRange> {
+    let mut ranges: Vec<UpdateRange> = Vec::new();
+    let mut start = 0;
+    for &(parameter, _) in gradients {
+        let Value { name, shape, .. } = graph.value(parameter);
+        let (len, group) = (shape.elements(), groups.of(name, shape));
+        match ranges.last_mut().filter(|last| last.group == group) {
+            // Padding between them is zero, and stays so.
+            Some(last) => last.len = start + len - last.start,
+            None => ranges.push(UpdateRange { start, len, group }),
+        }
+        start += len.next_multiple_of(Plan::ALIGNMENT / size_of::<f32>());
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CompileOptions, Conv, GroupRule, Op, Optimizer, ParameterGroups, Plan, Tensor, compile};
+
+    fn net(x: Tensor) -> Tensor {
+        let x = x.conv2d("conv", Conv::new(8, 3).no_bias()).batch_norm("bn").relu();
+        x.flatten().linear("fc", 10)
+    }
+
+    /// The text of a training step's update, without its operands.
+    fn update(groups: ParameterGroups, optimizer: Optimizer) -> (String, Plan) {
+        let options = CompileOptions { groups, optimizer, ..CompileOptions::new("net", 2, 4, 10) };
+        let plan = compile(&net, &options).unwrap().train.unwrap();
+        let node = plan.instructions.iter().find(|node| node.op.name() == "update").unwrap();
+        (node.op.to_string(), plan)
+    }
+
+    #[test]
+    fn one_group_is_one_range_from_the_first_parameter_to_the_last() {
+        let groups = ParameterGroups::one(0.5);
+        let (text, plan) = update(groups, Optimizer::Sgd { momentum: 0.5, nesterov: true });
+        assert_eq!(text, "update {sgd momentum 0.5 nesterov; 0..584 weight_decay 0.5}");
+        // The weights of the convolution come last: 216 elements, which end 8 before the padding does.
+        assert_eq!(plan.trainable, 592);
+    }
+
+    #[test]
+    fn neighbours_of_one_group_are_one_range() {
+        let slow = GroupRule { pattern: "bn".into(), weight_decay: None, learning_rate_scale: Some(0.25) };
+        let groups = ParameterGroups { weight_decay: 0.5, no_decay_norm_bias: true, rules: vec![slow.clone()] };
+        let (text, _) = update(groups, Optimizer::Sgd { momentum: 0.0, nesterov: false });
+        let ranges = [
+            "0..320 weight_decay 0.5",
+            "320..330 weight_decay 0",
+            "336..360 weight_decay 0 learning_rate_scale 0.25",
+            "368..584 weight_decay 0.5",
+        ];
+        assert_eq!(text, format!("update {{sgd momentum 0; {}}}", ranges.join("; ")));
+        let rules = vec![GroupRule { pattern: "layer1".into(), ..slow }];
+        let groups = ParameterGroups { rules, ..ParameterGroups::default() };
+        let options = CompileOptions { groups, ..CompileOptions::new("net", 2, 4, 10) };
+        assert!(compile(&net, &options).unwrap_err().to_string().contains("pattern \"layer1\""));
+    }
+
+    #[test]
+    fn operands_are_gradients_parameters_and_state() {
+        let (_, plan) = update(ParameterGroups::default(), Optimizer::AdamW { betas: [0.5; 2], epsilon: 0.5 });
+        let node = plan.instructions.iter().find(|node| matches!(node.op, Op::Update(_))).unwrap();
+        let names: Vec<&str> = node.inputs.iter().map(|&id| plan.value(id).name.as_str()).collect();
+        let order = ["fc.bias", "fc.weight", "bn.bias", "bn.weight", "conv.weight"];
+        for (index, prefix) in ["gradient.", "", "optimizer.exp_avg.", "optimizer.exp_avg_sq."].into_iter().enumerate()
+        {
+            let part = &names[index * order.len()..(index + 1) * order.len()];
+            let mut found: Vec<&str> = part.iter().map(|name| name.strip_prefix(prefix).unwrap()).collect();
+            let mut expected = order.to_vec();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{prefix}");
+        }
+        assert!(op_changes(&plan).all(|name| !name.starts_with("gradient.")));
+        assert_eq!(op_changes(&plan).count(), 3 * order.len());
+    }
+
+    /// What the update changes in place.
+    fn op_changes(plan: &Plan) -> impl Iterator<Item = &str> {
+        let node = plan.instructions.iter().find(|node| matches!(node.op, Op::Update(_))).unwrap();
+        node.op.changes(node.inputs.len()).map(|index| plan.value(node.inputs[index]).name.as_str())
+    }
+}
