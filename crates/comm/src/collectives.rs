@@ -10,8 +10,8 @@ use crate::element::{Element, Reduction};
 use crate::engine::Handle;
 use crate::group::Group;
 use crate::operation::{Kind, Operation};
+use crate::pieces::piece;
 use crate::shards::ShardMap;
-use crate::transport::piece;
 
 /// No rank may gather more than this from all ranks together by [`Group::all_gather_bytes`].
 const GATHER_LIMIT: usize = 256 << 20;

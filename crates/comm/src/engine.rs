@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::GroupOptions;
 use crate::operation::Operation;
+use crate::options::GroupOptions;
 use crate::transport::{Stop, Transport, Turn};
 
 /// Operations that may be queued before starting another one waits; far above the buckets of any plan.

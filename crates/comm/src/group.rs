@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind};
 use crate::engine::Engine;
@@ -11,40 +10,13 @@ use crate::error::JoinError;
 use crate::failure::{Failure, GroupEvent};
 use crate::flight::FlightRecorder;
 use crate::operation::{Identity, Operation};
-use crate::rendezvous::Liaison;
+use crate::options::GroupOptions;
 use crate::rendezvous::form::Reach;
+use crate::rendezvous::liaison::Liaison;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
-use crate::transport::{Members, Patience, Transport};
+use crate::transport::{Members, Transport};
 use crate::watchdog::{Scene, Watchdog};
-
-/// How a group behaves beside its members and transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupOptions {
-    /// Time to let pass before each operation is carried out: a slow network, for tests of what overlaps with it.
-    pub delay_per_operation: Duration,
-    /// How long a rank waits in an operation for others before the group fails, naming them: ten minutes, as PyTorch's NCCL
-    /// groups do.
-    pub timeout: Duration,
-    /// How long before observers hear of it: half a minute.
-    pub stall_warning: Duration,
-}
-
-impl Default for GroupOptions {
-    fn default() -> Self {
-        GroupOptions {
-            delay_per_operation: Duration::ZERO,
-            timeout: Duration::from_secs(600),
-            stall_warning: Duration::from_secs(30),
-        }
-    }
-}
-
-impl GroupOptions {
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { timeout: self.timeout, warning: self.stall_warning }
-    }
-}
 
 /// One rank's handle of its group. Clones are the same member; the member leaves when the last one is dropped.
 ///

@@ -6,8 +6,8 @@ use enmasse_tensor::DType;
 
 use crate::element::{Element, Reduction};
 use crate::group_path::GroupPath;
+use crate::pieces::piece;
 use crate::shards::ShardMap;
-use crate::transport::piece;
 
 /// Version of headers and protocol; ranks of different versions do not talk.
 pub(crate) const PROTOCOL: u32 = 3;

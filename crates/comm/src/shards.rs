@@ -8,7 +8,10 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::tree::split;
+/// The size of the left part of a group of `n > 1`.
+pub(crate) const fn split(n: usize) -> usize {
+    1 << (n - 1).ilog2()
+}
 
 /// No rank has more partial sums: going down the tree, a range of shards leaves at most two subtrees at every level.
 pub(crate) const PARTIALS_LIMIT: usize = 2 * usize::BITS as usize;

@@ -7,15 +7,10 @@
 use std::ops::Range;
 
 use crate::element::{Element, Reduction};
-use crate::shards::{ShardMap, Walk};
+use crate::shards::{ShardMap, Walk, split};
 
 /// Elements that are combined at a time: small enough for the first-level cache at every level of the tree.
 const BLOCK: usize = 512;
-
-/// The size of the left part of a group of `n > 1`.
-pub(crate) const fn split(n: usize) -> usize {
-    1 << (n - 1).ilog2()
-}
 
 /// Combines `leaf(0)`, …, `leaf(n - 1)` in the fixed tree; nothing where `n` is 0.
 ///

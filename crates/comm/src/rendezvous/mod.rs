@@ -13,10 +13,11 @@ use crate::control::Control;
 use crate::error::JoinError;
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::{Group, GroupOptions, Ties};
+use crate::group::{Group, Ties};
 use crate::group_path::GroupPath;
 use crate::net::handshake::{Introduction, Purpose};
 use crate::operation::Identity;
+use crate::options::GroupOptions;
 use crate::server::Server;
 use crate::store::{Store, StoreError};
 use crate::token::Token;
@@ -25,10 +26,12 @@ mod agent_store;
 mod connect;
 mod environment;
 pub(crate) mod form;
+pub(crate) mod liaison;
 mod meeting;
 mod whereabouts;
 
 use form::{Reach, Seat};
+use liaison::Liaison;
 use meeting::Meeting;
 use whereabouts::Whereabouts;
 
@@ -239,14 +242,6 @@ struct Entrance {
     store_ip: IpAddr,
     liaison: Liaison,
     _token_file: Option<Removed>,
-}
-
-/// A rank's part in liveness, for as long as the group lives. Dropping it says goodbye.
-pub(crate) enum Liaison {
-    /// Rank 0's.
-    Server(Server),
-    /// Everybody else's.
-    Control(#[expect(dead_code, reason = "held for its drop")] Control),
 }
 
 /// A file that is removed when this is dropped.

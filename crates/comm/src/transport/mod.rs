@@ -1,7 +1,6 @@
 //! What carries a group's operations. All transports run the same sums in the same tree; they differ in how bytes travel.
 
 use std::cell::Cell;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -177,26 +176,6 @@ impl Members {
     }
 }
 
-/// Elements that a round of at most `bytes` moves of each partial sum, cut at cache lines.
-pub(crate) fn chunk(bytes: usize, size: usize, partials: usize) -> usize {
-    bytes / partials / 64 * (64 / size)
-}
-
-/// The part of `len` elements of `size` bytes that `rank` of `ranks` owns: cut at cache lines where that leaves everybody
-/// something to do.
-pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range<usize> {
-    let line = 64 / size;
-    let each = len.div_ceil(ranks).next_multiple_of(line);
-    let start = |rank: usize| each.saturating_mul(rank).min(len);
-    start(rank)..start(rank.saturating_add(1))
-}
-
-/// The `len` elements of a piece from its `start`-th on, as far as it has them.
-pub(crate) fn part_of(piece: &Range<usize>, start: usize, len: usize) -> Range<usize> {
-    let part = piece.start.saturating_add(start).min(piece.end);
-    part..part.saturating_add(len).min(piece.end)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,18 +197,5 @@ mod tests {
         check(&[1, 3], false, "it and rank 3 had not come to it after 30 s");
         check(&[1, 2, 3], true, "it and ranks 2 3 had come to it, and not done their part after 30 s");
         check(&[3], true, "it had come to it, and not done its part after 30 s");
-    }
-
-    #[test]
-    fn pieces_cover_everything_once() {
-        for (len, size, ranks) in [(0, 4, 3), (1, 4, 3), (1000, 4, 3), (1000, 8, 5), (65536, 4, 2), (7, 1, 2)] {
-            let mut end = 0;
-            for rank in 0..ranks {
-                let piece = piece(len, size, rank, ranks);
-                assert_eq!(piece.start, end, "{len} {size} {rank} of {ranks}");
-                end = piece.end;
-            }
-            assert_eq!(end, len);
-        }
     }
 }

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::region::{Region, SLOT_BYTES, SLOTS, Words};
-use super::{Members, Stop, Transport, Turn, chunk, part_of, piece};
+use super::{Members, Stop, Transport, Turn};
 use crate::element::{Element, with_element};
 use crate::operation::{Header, Kind, Operation};
+use crate::pieces::{chunk, part_of, piece};
 use crate::tree::tree_reduce;
 
 /// Up to this many bytes every rank adds up everything itself: one wait for the others instead of two.

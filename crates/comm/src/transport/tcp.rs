@@ -15,10 +15,11 @@ use enmasse_tensor::AlignedBuffer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::region::Region;
-use super::{Members, Stop, Transport, Turn, chunk, part_of, piece};
+use super::{Members, Stop, Transport, Turn};
 use crate::cause::CauseKind;
 use crate::element::{Element, with_element};
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
+use crate::pieces::{chunk, part_of, piece};
 use crate::shards::PARTIALS_LIMIT;
 use crate::tree::tree_reduce;
 

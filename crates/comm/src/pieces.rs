@@ -1,0 +1,41 @@
+//! Which elements of a buffer each rank owns, and in which portions they are carried.
+
+use std::ops::Range;
+
+/// Elements that a round of at most `bytes` moves of each partial sum, cut at cache lines.
+pub(crate) fn chunk(bytes: usize, size: usize, partials: usize) -> usize {
+    bytes / partials / 64 * (64 / size)
+}
+
+/// The part of `len` elements of `size` bytes that `rank` of `ranks` owns: cut at cache lines where that leaves everybody
+/// something to do.
+pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let line = 64 / size;
+    let each = len.div_ceil(ranks).next_multiple_of(line);
+    let start = |rank: usize| each.saturating_mul(rank).min(len);
+    start(rank)..start(rank.saturating_add(1))
+}
+
+/// The `len` elements of a piece from its `start`-th on, as far as it has them.
+pub(crate) fn part_of(piece: &Range<usize>, start: usize, len: usize) -> Range<usize> {
+    let part = piece.start.saturating_add(start).min(piece.end);
+    part..part.saturating_add(len).min(piece.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_everything_once() {
+        for (len, size, ranks) in [(0, 4, 3), (1, 4, 3), (1000, 4, 3), (1000, 8, 5), (65536, 4, 2), (7, 1, 2)] {
+            let mut end = 0;
+            for rank in 0..ranks {
+                let piece = piece(len, size, rank, ranks);
+                assert_eq!(piece.start, end, "{len} {size} {rank} of {ranks}");
+                end = piece.end;
+            }
+            assert_eq!(end, len);
+        }
+    }
+}
