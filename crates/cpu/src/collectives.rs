@@ -1,73 +1,206 @@
-//! The instructions in which all ranks take part, and the check of what they have found together.
+//! The instructions in which all shards take part, on this rank and on the others, and the check of what they have found
+//! together.
 
-use enmasse_comm::{Group, tree_fold};
-use enmasse_device::DeviceError;
+use std::ops::Range;
+
+use enmasse_comm::{Fold, ShardMap, tree_fold};
+use enmasse_device::{DeviceError, first_non_finite};
 
 use crate::instruction::Machine;
+use crate::isa::Simd;
 use crate::region::Region;
 use crate::scratch::Scratch;
 use crate::statistics::Moments;
+use crate::sweep::{self, Pass};
 
 type F32 = Region<f32>;
 
-fn group(machine: &Machine) -> Result<&Group, DeviceError> {
-    let missing = || DeviceError::Unsupported("the plan has collectives, but the program has no group".into());
-    machine.group.as_ref().ok_or_else(missing)
-}
-
-/// Scratch of [`sync_statistics`].
-pub(crate) fn statistics_scratch(channels: usize, shards: usize) -> Scratch {
-    Scratch { shared: 2 * channels * (shards + 1), private: 0 }
-}
-
 /// Mean and biased variance over the pixels of all shards, `count` on each.
-///
-/// # Safety
-/// Regions are valid, of as many channels; `all` is written.
-pub(crate) unsafe fn sync_statistics(
-    machine: &Machine,
+#[derive(Debug)]
+pub(crate) struct StatisticsExchange {
     count: usize,
-    shards: usize,
-    own: Moments,
-    all: Moments,
-) -> Result<(), DeviceError> {
-    let channels = own.mean.len();
-    let packed = pack(machine.context.shared, [own.mean, own.variance]);
-    // SAFETY: the caller's promise; the scratch is this instruction's.
-    let gathered = unsafe { machine.context.shared.slice_mut(2 * channels, 2 * channels * shards) };
-    group(machine)?.all_gather(packed, gathered)?;
-    for channel in 0..channels {
-        let (mean, variance) = combine(gathered, channel, channels, shards, count);
-        // SAFETY: the caller's promise.
-        unsafe { (*all.mean.at(channel, 1), *all.variance.at(channel, 1)) = (mean, variance) };
-    }
-    Ok(())
+    /// Of each hosted shard.
+    own: Vec<Moments>,
+    /// Where each hosted shard has the result.
+    all: Vec<Moments>,
+    /// Shards that the first rank hosts: no other hosts more.
+    most: usize,
+    ranks: usize,
+    /// By shard: its place among what all ranks gather, the number of hosted shards being the first rank's everywhere.
+    places: Vec<usize>,
 }
 
-/// Sums of two tensors over all shards. Scratch: both.
-///
-/// # Safety
-/// Regions are valid and as long as each other; `sums` are written.
-pub(crate) unsafe fn sync_sum(machine: &Machine, values: [F32; 2], sums: [F32; 2]) -> Result<(), DeviceError> {
-    let packed = pack(machine.context.shared, values);
-    group(machine)?.all_reduce(packed)?;
-    let (first, second) = packed.split_at(packed.len() / 2);
-    for (sum, from) in sums.iter().zip([first, second]) {
-        // SAFETY: the caller's promise.
-        unsafe { sum.slice_mut(0, sum.len()) }.copy_from_slice(from);
+impl StatisticsExchange {
+    pub(crate) fn new(map: &ShardMap, count: usize, own: Vec<Moments>, all: Vec<Moments>) -> Self {
+        let (ranks, most) = (map.ranks(), map.hosted(0).len());
+        let places = (0..ranks).flat_map(|rank| (0..map.hosted(rank).len()).map(move |hosted| rank * most + hosted));
+        StatisticsExchange { count, own, all, most, ranks, places: places.collect() }
     }
-    Ok(())
+
+    fn channels(&self) -> usize {
+        self.own[0].mean.len()
+    }
+
+    /// What every rank gives, and what all give together.
+    pub(crate) fn scratch(&self) -> Scratch {
+        Scratch { shared: 2 * self.channels() * self.most * (1 + self.ranks), private: 0 }
+    }
+
+    /// Exchanges and combines.
+    ///
+    /// # Safety
+    /// Regions are valid, of as many channels; `all` is written.
+    pub(crate) unsafe fn run(&self, machine: &Machine) -> Result<(), DeviceError> {
+        let channels = self.channels();
+        let (size, scratch) = (2 * channels, machine.context.shared);
+        // SAFETY: the scratch is the running instruction's, and large enough.
+        let packed = unsafe { scratch.slice_mut(0, self.most * size) };
+        for (packed, own) in packed.chunks_exact_mut(size.max(1)).zip(&self.own) {
+            // SAFETY: the caller's promise.
+            unsafe { pack([own.mean, own.variance], packed) };
+        }
+        let gathered: &[f32] = match &machine.group {
+            Some(group) => {
+                // SAFETY: as above, behind the rest.
+                let gathered = unsafe { scratch.slice_mut(self.most * size, self.ranks * self.most * size) };
+                group.all_gather(packed, gathered)?;
+                gathered
+            }
+            None => packed,
+        };
+        for channel in 0..channels {
+            let (mean, variance) = self.combine(gathered, channel, channels);
+            for all in &self.all {
+                // SAFETY: the caller's promise.
+                unsafe { (*all.mean.at(channel, 1), *all.variance.at(channel, 1)) = (mean, variance) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Mean and biased variance over all shards, from each shard's `[mean, variance]` of `count` values.
+    ///
+    /// Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    /// variances", 1979.
+    fn combine(&self, gathered: &[f32], channel: usize, channels: usize) -> (f32, f32) {
+        let count = self.count as f64;
+        let value = |shard: usize, row: usize| f64::from(gathered[(2 * self.places[shard] + row) * channels + channel]);
+        let mut leaf = |shard| (count, value(shard, 0), value(shard, 1) * count);
+        let mut join = |(n, mean, m2): (f64, f64, f64), (other_n, other_mean, other_m2): (f64, f64, f64)| {
+            let (total, delta) = (n + other_n, other_mean - mean);
+            (total, mean + delta * other_n / total, m2 + other_m2 + delta * delta * n * other_n / total)
+        };
+        let (n, mean, m2) = tree_fold(self.places.len(), &mut leaf, &mut join).unwrap_or((1.0, 0.0, 0.0));
+        (mean as f32, (m2 / n) as f32)
+    }
 }
 
-/// Starts the sum of one bucket over all ranks.
-///
-/// # Safety
-/// No instruction touches the range before [`all_reduce_wait`].
-pub(crate) unsafe fn all_reduce_start(machine: &mut Machine, bucket: usize, range: F32) -> Result<(), DeviceError> {
-    // SAFETY: the caller's promise; the program waits for handles before its memory goes.
-    let handle = unsafe { group(machine)?.all_reduce_start(range.at(0, range.len()), range.len()) };
-    machine.handles[bucket] = Some(handle);
-    Ok(())
+/// Sums of two tensors over all shards.
+#[derive(Debug)]
+pub(crate) struct SumExchange {
+    pub shards: usize,
+    /// The hosted shards of each partial sum that this rank gives, by their places among the hosted ones.
+    pub partials: Vec<Range<usize>>,
+    /// Both tensors of each hosted shard.
+    pub values: [Vec<F32>; 2],
+    /// Where each hosted shard has the results.
+    pub sums: [Vec<F32>; 2],
+}
+
+impl SumExchange {
+    fn channels(&self) -> usize {
+        self.values[0][0].len()
+    }
+
+    /// Both tensors, for each partial sum.
+    pub(crate) fn scratch(&self) -> Scratch {
+        Scratch { shared: 2 * self.channels() * self.partials.len(), private: 0 }
+    }
+
+    /// Exchanges and adds.
+    ///
+    /// # Safety
+    /// Regions are valid and as long as each other; `sums` are written.
+    pub(crate) unsafe fn run(&self, machine: &Machine) -> Result<(), DeviceError> {
+        let channels = self.channels();
+        let size = 2 * channels;
+        // SAFETY: the scratch is the running instruction's, and large enough.
+        let packed = unsafe { machine.context.shared.slice_mut(0, self.partials.len() * size) };
+        for (packed, partial) in packed.chunks_exact_mut(size.max(1)).zip(&self.partials) {
+            for (row, packed) in packed.chunks_exact_mut(channels.max(1)).enumerate() {
+                for (channel, sum) in packed.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    let mut leaf = |at: usize| unsafe { *self.values[row][partial.start + at].at(channel, 1) };
+                    *sum = tree_fold(partial.len(), &mut leaf, &mut |a, b| a + b).unwrap_or(0.0);
+                }
+            }
+        }
+        if let Some(group) = &machine.group {
+            group.all_reduce_shards(packed, size, size, self.shards)?;
+        }
+        for (row, from) in packed[..size].chunks_exact(channels.max(1)).enumerate() {
+            for sum in &self.sums[row] {
+                // SAFETY: the caller's promise.
+                unsafe { sum.slice_mut(0, channels) }.copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A hosted shard's part in the sum of one bucket over all shards.
+#[derive(Debug)]
+pub(crate) struct BucketSum {
+    pub bucket: usize,
+    /// The bucket in the first gradient arena.
+    pub start: F32,
+    /// Values from one gradient arena to the next.
+    pub stride: usize,
+    pub shards: usize,
+    /// What this shard's gradients complete.
+    pub folds: Vec<Fold>,
+    /// Whether no other hosted shard comes after it.
+    pub is_last: bool,
+}
+
+impl BucketSum {
+    /// Adds up what is complete, and after the last hosted shard starts the sum over all ranks.
+    ///
+    /// # Safety
+    /// Gradient arenas are valid; no instruction touches the range before [`all_reduce_wait`].
+    pub(crate) unsafe fn run(&self, machine: &mut Machine) -> Result<(), DeviceError> {
+        let len = self.start.len();
+        let of_slot = |slot: usize| Region::new(self.start.at(0, len).wrapping_add(slot * self.stride), len);
+        for fold in &self.folds {
+            let pass = AddTo { into: of_slot(fold.into), from: of_slot(fold.from) };
+            // SAFETY: the caller's promise; the slots are not the same.
+            unsafe { sweep::flat(&mut machine.context, len, &pass) };
+        }
+        if let (true, Some(group)) = (self.is_last, &machine.group) {
+            // SAFETY: the caller's promise; the program waits for handles before its memory goes.
+            let handle = unsafe { group.all_reduce_shards_start(self.start.at(0, len), len, self.stride, self.shards) };
+            machine.handles[self.bucket] = Some(handle);
+        }
+        Ok(())
+    }
+}
+
+/// `into += from`.
+struct AddTo {
+    into: F32,
+    from: F32,
+}
+
+impl Pass for AddTo {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sum = S::add(S::load(self.into.at(index, n)), S::load(self.from.at(index, n)));
+            S::store(self.into.at(index, n), sum);
+        }
+    }
 }
 
 /// Waits for it.
@@ -85,36 +218,20 @@ pub(crate) fn all_reduce_wait(machine: &mut Machine, bucket: usize) -> Result<()
 pub(crate) unsafe fn check_finite(losses: F32) -> Result<(), DeviceError> {
     // SAFETY: the caller's promise.
     let losses = unsafe { losses.slice(0, losses.len()) };
-    match losses.iter().position(|loss| !loss.is_finite()) {
-        Some(shard) => Err(DeviceError::NonFinite { shard, loss: losses[shard].into() }),
+    match first_non_finite(losses.iter().map(|&loss| loss.into())) {
+        Some((shard, loss)) => Err(DeviceError::NonFinite { shard, loss }),
         None => Ok(()),
     }
 }
 
-/// Puts two tensors one after the other at the start of the scratch.
-fn pack<'a>(scratch: F32, values: [F32; 2]) -> &'a mut [f32] {
-    let channels = values[0].len();
-    // SAFETY: the scratch is the running instruction's, and large enough; the values are valid.
-    unsafe {
-        let packed = scratch.slice_mut(0, 2 * channels);
-        for (to, from) in packed.chunks_exact_mut(channels.max(1)).zip(values) {
-            to.copy_from_slice(from.slice(0, channels));
-        }
-        packed
-    }
-}
-
-/// Mean and biased variance over all shards, from each shard's `[mean, variance]` of `count` values.
+/// Puts two tensors one after the other.
 ///
-/// Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-/// variances", 1979.
-fn combine(gathered: &[f32], channel: usize, channels: usize, shards: usize, count: usize) -> (f32, f32) {
-    let value = |shard: usize, row: usize| f64::from(gathered[(2 * shard + row) * channels + channel]);
-    let mut leaf = |shard| (count as f64, value(shard, 0), value(shard, 1) * count as f64);
-    let mut join = |(n, mean, m2): (f64, f64, f64), (other_n, other_mean, other_m2): (f64, f64, f64)| {
-        let (total, delta) = (n + other_n, other_mean - mean);
-        (total, mean + delta * other_n / total, m2 + other_m2 + delta * delta * n * other_n / total)
-    };
-    let (n, mean, m2) = tree_fold(shards, &mut leaf, &mut join).unwrap_or((1.0, 0.0, 0.0));
-    (mean as f32, (m2 / n) as f32)
+/// # Safety
+/// The values are valid, and both together as long as `packed`.
+unsafe fn pack(values: [F32; 2], packed: &mut [f32]) {
+    let channels = values[0].len();
+    for (to, from) in packed.chunks_exact_mut(channels.max(1)).zip(values) {
+        // SAFETY: the caller's promise.
+        to.copy_from_slice(unsafe { from.slice(0, channels) });
+    }
 }

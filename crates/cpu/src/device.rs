@@ -1,15 +1,17 @@
 //! The device itself: threads and instruction-set level, and the way from plans to a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Memory, Program};
-use enmasse_graph::{Choices, Plan, Plans};
+use enmasse_device::{Device, DeviceError, Program};
+use enmasse_graph::{Choices, Plan, Plans, Precision};
 
 use crate::affinity::Cores;
+use crate::hosting::Schedule;
 use crate::isa::Isa;
+use crate::peak::{Product, peak_gflops};
 use crate::pool::{Pool, Threads};
 use crate::prepare::KernelOptions;
 use crate::prepare::Preparation;
-use crate::program::{CpuProgram, prepare};
+use crate::program::CpuProgram;
 use crate::tune::tune;
 
 /// What a [`Cpu`] is made with.
@@ -79,21 +81,30 @@ impl Device for Cpu {
         Isa::ALL.into_iter().filter(|&level| level <= isa && level.available()).map(Isa::name).collect()
     }
 
-    fn memory(&self, plans: &Plans) -> Memory {
-        let arenas = plans.arenas().iter().map(|(_, bytes)| bytes).sum();
-        // Preparing touches no operand, so it can be done for arenas that are nowhere.
-        let prepared = prepare(plans, &|_| std::ptr::null_mut(), self.kernels, 0);
-        Memory { arenas, scratch: prepared.map_or(0, |(_, _, scratch)| scratch.bytes(self.threads())) }
-    }
-
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
-        // As above.
-        let prepared = Preparation::of(plan, &|_| std::ptr::null_mut(), self.kernels, 0).run()?;
-        Ok(prepared.instructions.iter().map(|instruction| instruction.algorithm.into()).collect())
+        // Preparing touches no operand, so it can be done for arenas that are nowhere.
+        let schedule = Schedule::sample();
+        let prepared = Preparation::sample(plan, &|_| std::ptr::null_mut(), self.kernels, &schedule)?.run()?;
+        Ok(prepared.shards.iter().flatten().map(|instruction| instruction.algorithm.into()).collect())
     }
 
     fn tune(&self, plans: &Plans, known: &Choices) -> Result<Choices, DeviceError> {
         tune(plans, known, self.threads, self.kernels)
+    }
+
+    fn peak_gflops(&self, plan: &Plan) -> Result<Option<f64>, DeviceError> {
+        let products: &[Product] = match plan.precision {
+            Precision::F32 => &[Product::F32],
+            // A level that has no products of pairs computes in f32.
+            Precision::Bf16 => &[Product::Bf16, Product::F32],
+        };
+        for &product in products {
+            let failed = |error| DeviceError::Unsupported(format!("cannot measure the peak: {error}"));
+            if let Some(peak) = peak_gflops(self.isa(), product, self.threads()).map_err(failed)? {
+                return Ok(Some(peak));
+            }
+        }
+        Ok(None)
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {

@@ -1,17 +1,52 @@
 //! Prepared instructions: operands are addresses, the work is already cut into tasks, and what is left is to run.
 
 use enmasse_comm::{Group, Handle};
-use enmasse_device::DeviceError;
+use enmasse_device::{Batch, DeviceError};
 
+use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// What a step gives to instructions beside memory.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a step gives to instructions beside memory of the program.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct StepValues {
+    /// The batch's pictures, which the program holds while the step runs; so are the two below.
+    pub images: Region<u8>,
+    pub labels: Region<i32>,
+    pub sample_indices: Region<i64>,
     pub epoch: u64,
     pub learning_rate: f32,
     pub optimizer_step: u64,
     pub stop: bool,
+}
+
+impl StepValues {
+    /// Where a batch lies. Instructions only read it.
+    pub(crate) fn of(batch: &dyn Batch) -> Self {
+        StepValues {
+            images: Region::of(batch.images()),
+            labels: Region::of(batch.labels()),
+            sample_indices: Region::of(batch.sample_indices()).cast(),
+            epoch: 0,
+            learning_rate: 0.0,
+            optimizer_step: 1,
+            stop: false,
+        }
+    }
+}
+
+/// One shard's part of what comes with a batch: where it lies is known when a step begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FromBatch<T> {
+    pub all: fn(&StepValues) -> Region<T>,
+    pub start: usize,
+    pub len: usize,
+}
+
+impl<T> FromBatch<T> {
+    /// The part in the batch of this step.
+    pub(crate) fn of(&self, step: &StepValues) -> Region<T> {
+        (self.all)(step).part(self.start, self.len)
+    }
 }
 
 /// What instructions run with.
@@ -44,7 +79,12 @@ impl Instruction {
         Instruction { algorithm: "", scratch, run: Box::new(run) }
     }
 
-    /// An instruction that can fail, or in which all ranks take part.
+    /// What a shard does where another one acts for all that the program hosts.
+    pub(crate) fn nothing() -> Self {
+        Instruction::fallible(Scratch::default(), |_| Ok(()))
+    }
+
+    /// An instruction that can fail, or in which all shards take part.
     pub(crate) fn fallible(
         scratch: Scratch,
         run: impl Fn(&mut Machine) -> Result<(), DeviceError> + Send + 'static,

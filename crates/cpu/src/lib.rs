@@ -2,22 +2,15 @@
 //!
 //! ```
 //! use enmasse_cpu::{Cpu, CpuOptions};
-//! use enmasse_device::{Device, StepInputs};
+//! use enmasse_device::{Device, HostBatch, StepInputs};
 //! use enmasse_graph::{CompileOptions, Mode, Phase, Tensor, compile};
 //!
 //! let model = |x: Tensor| x.flatten().linear("fc", 10);
 //! let plans = compile(&model, &CompileOptions::new("softmax", 2, 4, 10))?;
 //! let mut program = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() })?.compile(plans, None)?;
-//! let (images, labels, sample_indices) = (vec![7; 2 * 4 * 4 * 3], vec![3, -1], vec![0, 1]);
-//! let inputs = StepInputs {
-//!     images: &images,
-//!     labels: &labels,
-//!     sample_indices: &sample_indices,
-//!     epoch: 0,
-//!     learning_rate: 0.1,
-//!     optimizer_step: 1,
-//!     stop: false,
-//! };
+//! let batch = HostBatch { images: vec![7; 2 * 4 * 4 * 3], labels: vec![3, -1], sample_indices: vec![0, 1] };
+//! let inputs =
+//!     StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.1, optimizer_step: 1, stop: false };
 //! let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
 //! // Parameters are zero, so the one sample's loss is ln(10), and the mean is over both places of the batch.
 //! assert!((program.metrics(ticket)?.loss - 10f64.ln() / 2.0).abs() < 1e-6);
@@ -39,9 +32,11 @@ mod elementwise;
 mod gemm;
 #[cfg(test)]
 mod guard;
+mod hosting;
 mod instruction;
 mod isa;
 mod loss;
+mod open;
 mod optimizer;
 mod pack;
 mod peak;
@@ -61,4 +56,5 @@ mod tune;
 pub use affinity::Cores;
 pub use device::{Cpu, CpuOptions};
 pub use isa::Isa;
+pub use open::open;
 pub use peak::{Bandwidth, Peaks, Product, Rate, measure_peaks, peak_gflops};

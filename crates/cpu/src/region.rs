@@ -40,7 +40,6 @@ impl<T> Region<T> {
     }
 
     /// The region of a slice, to read.
-    #[cfg(test)]
     pub(crate) fn of(values: &[T]) -> Self {
         Region::new(values.as_ptr().cast_mut(), values.len())
     }

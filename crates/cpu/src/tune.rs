@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use enmasse_device::DeviceError;
+use enmasse_device::{DeviceError, HostBatch};
 use enmasse_graph::{Arena, Choices, Node, Plan, Plans, Slot, ValueId};
 use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
 
 use crate::algorithm::Algorithm;
+use crate::hosting::Schedule;
 use crate::instruction::{Instruction, Machine, StepValues};
 use crate::pool::Threads;
 use crate::prepare::KernelOptions;
@@ -132,9 +133,10 @@ fn prepare(
         let side = SIDES.iter().position(|&side| side == arena);
         side.zip(memory).map_or(std::ptr::null_mut(), |(side, memory)| memory[side].as_ptr())
     };
-    let mut prepared = Preparation::of(plan, &place, options, 0).run()?;
+    let schedule = Schedule::sample();
+    let prepared = Preparation::sample(plan, &place, options, &schedule)?.run()?;
     let none = || DeviceError::Unsupported("a plan without instructions has nothing to measure".into());
-    prepared.instructions.pop().ok_or_else(none)
+    prepared.shards.into_iter().flatten().next().ok_or_else(none)
 }
 
 /// Numbers that suit both element types: a pair of equal bf16 numbers is an f32 of nearly their value.
@@ -160,7 +162,7 @@ fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machin
         for (_, instruction, least) in &mut *ways {
             let began = Instant::now();
             // SAFETY: operands and results lie in buffers that nobody else uses and that outlive the machine's run.
-            unsafe { instruction.execute(machine, &StepValues::default()) }?;
+            unsafe { instruction.execute(machine, &StepValues::of(&HostBatch::default())) }?;
             *least = began.elapsed().min(*least);
         }
     }

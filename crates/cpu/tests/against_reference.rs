@@ -27,7 +27,8 @@ fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
 }
 
 fn check_with(what: &str, plans: &Plans, options: CpuOptions, steps: u64, tolerance: f64) {
-    let (mut cpu, mut reference) = (program_with(plans, options, None), ReferenceProgram::new(plans.clone()));
+    let (mut cpu, mut reference) =
+        (program_with(plans, options, None), ReferenceProgram::new(plans.clone(), None).unwrap());
     fill(&mut reference);
     for step in 1..=steps {
         let mut batch = Batch::random(plans, step);
@@ -36,14 +37,14 @@ fn check_with(what: &str, plans: &Plans, options: CpuOptions, steps: u64, tolera
         // Later gradients are taken at parameters that already differ: rounding grows from step to step.
         let growth = 10f64.powi(step as i32 - 1);
         if step == 1 {
-            assert_agree(what, &gradients(plans), &*cpu, &reference, tolerance);
+            assert_agree(what, &gradients(plans), &mut *cpu, &mut reference, tolerance);
         }
         batch.labels[0] = -1;
         let (a, b) = (run(&mut *cpu, Mode::Evaluate, &batch, step), run(&mut reference, Mode::Evaluate, &batch, step));
         assert!((a.loss - b.loss).abs() <= tolerance * growth * b.loss.abs().max(1.0), "{what}: {a:?} {b:?}");
-        assert_agree(what, &["logits".into(), "loss".into()], &*cpu, &reference, tolerance * growth);
+        assert_agree(what, &["logits".into(), "loss".into()], &mut *cpu, &mut reference, tolerance * growth);
     }
-    assert_agree(&format!("{what} state"), &state(plans), &*cpu, &reference, tolerance * 100.0);
+    assert_agree(&format!("{what} state"), &state(plans), &mut *cpu, &mut reference, tolerance * 100.0);
 }
 
 /// Every kind of layer of a ResNet in small.

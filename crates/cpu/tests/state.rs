@@ -61,7 +61,7 @@ fn what_is_filled_in_is_stored_and_read() {
         let seen = seen.into_inner().unwrap();
         assert!(seen.len() == parameters && seen.values().all(|&times| times == 1), "{what}: {seen:?}");
     };
-    check(&mut ReferenceProgram::new(plans.clone()), "reference");
+    check(&mut ReferenceProgram::new(plans.clone(), None).unwrap(), "reference");
     for threads in [1, 2, 5] {
         check(&mut *cpu_program(&plans, threads, Isa::detect(), None), &format!("{threads} threads"));
     }

@@ -57,10 +57,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let launched = std::env::var_os("RANK").is_some();
     let group = if launched { Rendezvous::from_environment()?.join()? } else { Group::single() };
     let threads = std::thread::available_parallelism()?.get().div_ceil(group.world_size());
-    let device = Cpu::new(CpuOptions { threads, ..CpuOptions::default() })?;
+    let device = device("cpu", threads)?;
 
     let is_first = group.rank() == 0;
-    let mut trainer = Trainer::new(config, &device).group(group).loader_threads(threads);
+    let mut trainer = Trainer::new(config, device.as_ref()).group(group).loader_threads(threads);
     if is_first {
         trainer = trainer.observer(Lines);
     }

@@ -44,8 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = TrainConfig { model: "lenet".to_owned(), epochs: 3, size: Some(32), ..TrainConfig::default() };
     let data = TrainingData::open(&root, &config.open_options())?
         .with_augmentation(|usual| usual.then(Hide { edge: 8, probability: 0.5 }));
-    let device = Cpu::new(CpuOptions::default())?;
-    let done = Trainer::new(config, &device).loader_threads(2).fit(&models::lenet, &data)?;
+    let device = device("cpu", 2)?;
+    let done = Trainer::new(config, device.as_ref()).loader_threads(2).fit(&models::lenet, &data)?;
     println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
     Ok(())
 }

@@ -11,6 +11,7 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 
 use enmasse::data::{DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse::prelude::*;
@@ -54,13 +55,13 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
     let model = enmasse::models::find(&config.model)?;
 
     // One shard: this process is the whole world.
-    let sharding = Sharding::one(0, 1, config.batch_per_rank(1));
+    let sharding = Sharding::one(0, 1, config.batch_per_shard(1));
     let pool = DecodePool::new(2)?;
     let train_loader =
         TrainLoader::new(&pool, data.train.clone(), preparation.train.clone(), sharding.clone(), config.seed)?;
     let test_loader = EvalLoader::new(&pool, data.validation.clone(), preparation.evaluation.clone(), sharding)?;
 
-    let device = Cpu::new(CpuOptions::default())?;
+    let device = device("cpu", 2)?;
     let forward = |x: Tensor, classes: usize| model.forward(x, classes);
     let plans = compile_plans(config, &preparation, &forward, data.classes.len(), 1, &device.target())?;
     let mut program = device.compile(plans, None)?;
@@ -76,7 +77,7 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
         for batch in train_loader.epoch(epoch, 0) {
             let batch = batch?;
             engine.zero_grad();
-            engine.forward(&batch, epoch)?;
+            engine.forward(batch, epoch)?;
             train_loss += engine.criterion()?;
             engine.backward()?;
             engine.step(learning_rate)?;
@@ -86,8 +87,8 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
         engine.eval();
         let (mut test_loss, mut correct, mut total) = (0.0, 0, 0);
         for batch in test_loader.pass() {
-            let batch = batch?;
-            engine.forward(&batch, epoch)?;
+            let batch = Arc::new(batch?);
+            engine.forward(batch.clone(), epoch)?;
             test_loss += engine.criterion()?;
             let logits = engine.logits()?;
             for (row, &label) in logits.chunks_exact(data.classes.len()).zip(&batch.labels[..batch.valid]) {

@@ -55,9 +55,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
 
     spawn(devices, |group| {
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })?;
+        let device = device("cpu", 1)?;
         let is_main = group.is_main();
-        let mut trainer = Trainer::new(config.clone(), &device).group(group);
+        let mut trainer = Trainer::new(config.clone(), device.as_ref()).group(group);
         if is_main {
             trainer = trainer.observer(Lines);
         }

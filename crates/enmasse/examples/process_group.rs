@@ -35,7 +35,7 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
     let validation = EvalLoader::new(&pool, data.validation.clone(), EvalTransform::new(32), sharding)?;
 
     // A plan for one shard has no collectives; the same seed gives every replica the same weights.
-    let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })?;
+    let device = device("cpu", 1)?;
     let preparation = Preparation::new(&config, data.kind);
     let plans = compile_plans(&config, &preparation, &lenet, data.classes.len(), 1, &device.target())?;
     let mut program = device.compile(plans, None)?;
@@ -49,7 +49,7 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
         for (step, batch) in train.epoch(epoch, 0).enumerate() {
             let batch = batch?;
             engine.zero_grad();
-            engine.forward(&batch, epoch)?;
+            engine.forward(batch, epoch)?;
             let loss = group.reduce(engine.criterion()?, Reduce::Mean)?;
             engine.backward()?;
             average_gradients_and_step(group, engine.program())?;
@@ -60,10 +60,10 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
         let (mut correct, mut total) = (0.0, 0);
         for batch in validation.pass() {
             let batch = batch?;
-            engine.forward(&batch, epoch)?;
+            total += batch.valid;
+            engine.forward(batch, epoch)?;
             engine.criterion()?;
             correct += engine.correct()?;
-            total += batch.valid;
         }
         accuracy = group.reduce(correct, Reduce::Sum)? / group.reduce(total as f64, Reduce::Sum)?;
         if group.is_main() {

@@ -32,10 +32,7 @@ impl Launched {
         layers: &LayeredConfig,
     ) -> Result<Option<Self>, Failure> {
         let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
-        let own_ranks = match layers.config().devices {
-            Some(Devices::Cpu(count)) => Some(count),
-            _ => None,
-        };
+        let own_ranks = layers.config().devices.as_ref().map(Devices::count);
         match (&interpretation.warning, &interpretation.place) {
             // Whoever says how many ranks there are has thought of it.
             (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),
@@ -66,17 +63,17 @@ impl Launched {
     /// of devices is that of the tasks of each node.
     pub fn check_devices(&self, layers: &LayeredConfig) -> Result<(), Failure> {
         let LaunchedRank { rank, world_size, local_world_size, .. } = self.place;
-        let Some(devices @ Devices::Cpu(count)) = layers.config().devices else { return Ok(()) };
+        let Some(devices) = &layers.config().devices else { return Ok(()) };
         let refuse = |why: String| Err(Failure::Usage(format!("--devices {devices}: {why}")));
-        match (count, is_slurm(&self.interpretation)) {
+        match (devices.count(), is_slurm(&self.interpretation)) {
             (1, _) => Ok(()),
-            (_, true) if count == local_world_size => Ok(()),
-            (_, true) => refuse(format!(
+            (count, true) if count == local_world_size => Ok(()),
+            (count, true) => refuse(format!(
                 "Slurm runs {local_world_size} of the {world_size} tasks of this step on this node, and each is a rank; start \
                  the step with --ntasks-per-node={count}, or leave --devices out"
             )),
             (_, false) => refuse(format!(
-                "this process is rank {rank} of {world_size} already (RANK and WORLD_SIZE are set), and a rank is cpu:1; \
+                "this process is rank {rank} of {world_size} already (RANK and WORLD_SIZE are set), and a rank is one device; \
                  leave --devices out, or unset them"
             )),
         }

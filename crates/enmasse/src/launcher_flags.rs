@@ -6,11 +6,12 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgMatches, value_parser};
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
-use enmasse_train::{LayeredConfig, Source};
+use enmasse_train::{Devices, LayeredConfig, Source};
 
 use crate::arguments::count;
 use crate::failure::Failure;
 use crate::launched::Launched;
+use crate::settings;
 
 const HEADING: &str = "Known from PyTorch's scripts";
 
@@ -164,10 +165,11 @@ impl LauncherFlags {
             )));
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
-        let devices = format!("cpu:{ranks}");
-        let given = layers.config().devices.filter(|_| layers.source("devices") == Some(&Source::CommandLine));
-        match given.map(|devices| devices.to_string()) {
-            Some(given) if given != devices => Err(Failure::Usage(format!(
+        let given = layers.config().devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
+        let kind = given.map_or(settings::usual_kind(), |given| &given.kind);
+        let devices = Devices::new(kind, ranks).to_string();
+        match given {
+            Some(given) if given.count() != ranks => Err(Failure::Usage(format!(
                 "--world-size {ranks}: --devices {given} asks for another number of ranks; leave one of them out"
             ))),
             _ => Ok(layers.argument("devices", &devices)?),

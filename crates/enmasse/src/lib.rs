@@ -13,8 +13,8 @@
 //!
 //! let config = TrainConfig { model: "softmax".to_owned(), epochs: 3, size: Some(32), ..TrainConfig::default() };
 //! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
-//! let device = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() })?;
-//! let done = Trainer::new(config, &device).fit(&softmax, &data)?;
+//! let device = device("cpu", 2)?;
+//! let done = Trainer::new(config, device.as_ref()).fit(&softmax, &data)?;
 //! println!("best validation accuracy: {:.3}", done.best_val_accuracy);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -22,9 +22,9 @@
 //! `examples/` has a model, a data set and a transform of one's own, and the step taken apart.
 
 pub use enmasse_comm as comm;
-pub use enmasse_cpu as cpu;
 pub use enmasse_data as data;
 pub use enmasse_device as device;
+pub use enmasse_devices as devices;
 pub use enmasse_graph as graph;
 pub use enmasse_launch as launch;
 pub use enmasse_models as models;
@@ -34,9 +34,9 @@ pub use enmasse_train as train;
 /// What a training program of one's own mostly needs.
 pub mod prelude {
     pub use enmasse_comm::{Group, Reduce, Rendezvous};
-    pub use enmasse_cpu::{Cpu, CpuOptions};
     pub use enmasse_data::{DataError, Dataset, Picture, shapes};
     pub use enmasse_device::{Device, Program};
+    pub use enmasse_devices::with_threads as device;
     pub use enmasse_graph::{Conv, Pool, Tensor};
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use enmasse_comm::{CauseKind, Group, GroupOptions};
-use enmasse_cpu::{Cores, Cpu, CpuOptions};
+use enmasse_cpu::Cores;
+use enmasse_device::Device;
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
@@ -51,17 +52,9 @@ impl Rank {
     }
 
     /// This rank's share of the machine, to compute on.
-    pub fn device(&self, config: &TrainConfig) -> Result<Cpu, Failure> {
-        let threads = config.threads_of_rank(cores(), self.local_rank, self.local_ranks);
-        let isa = settings::isa(config)?;
-        let cores = self.cores(config);
-        Cpu::new(CpuOptions { threads, isa: Some(isa), exact: config.exact, cores }).map_err(Failure::error)
-    }
-
-    /// The cores that this rank's threads stay on.
-    fn cores(&self, config: &TrainConfig) -> Option<Cores> {
+    pub fn device(&self, config: &TrainConfig) -> Result<Box<dyn Device>, Failure> {
         let threads = |rank| config.threads_of_rank(cores(), rank, self.local_ranks);
-        own_cores(Cores::available()?, &(0..self.local_ranks).map(threads).collect::<Vec<_>>(), self.local_rank)
+        settings::device(config, self.local_rank, &(0..self.local_ranks).map(threads).collect::<Vec<_>>())
     }
 
     /// This rank's share of the machine, to decode on.
@@ -90,15 +83,6 @@ impl Rank {
         let all = self.gather(own.clone())?;
         Ok(if self.is_first() { all } else { vec![own] })
     }
-}
-
-/// A core for each thread of a rank, where the ranks of this machine, which have so many `threads` each, use all that they may
-/// run on. With fewer threads another program may have the same idea of which cores to take, and with more some would wait for
-/// each other.
-fn own_cores(available: Cores, threads: &[usize], rank: usize) -> Option<Cores> {
-    let sum = |threads: &[usize]| threads.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
-    let (before, rest) = threads.split_at_checked(rank)?;
-    available.part(sum(before), *rest.first()?).filter(|_| sum(threads) == available.count())
 }
 
 /// This rank's number among those that may run on the same cores, and how many these are. Launchers that bind ranks leave each
@@ -282,25 +266,5 @@ mod tests {
         // Bound by the launcher: each to its own, or two to a node of memory.
         check(&["a 0 0,1", "a 0 2,3"], &[(0, 1), (0, 1)]);
         check(&["a 0 0,1", "a 0 2,3", "a 0 0,1", "a 0 2,3"], &[(0, 2), (0, 2), (1, 2), (1, 2)]);
-    }
-
-    #[test]
-    fn ranks_that_use_all_cores_have_their_own() {
-        let all = Cores::available().unwrap();
-        let cores = all.count();
-        let check = |threads: &[usize], expected: &[Option<Cores>]| {
-            let found: Vec<_> = (0..threads.len()).map(|rank| own_cores(all, threads, rank)).collect();
-            assert_eq!(found, expected, "{threads:?} of {cores}");
-        };
-        check(&[cores], &[Some(all)]);
-        check(&vec![1; cores], &(0..cores).map(|core| all.part(core, 1)).collect::<Vec<_>>());
-        check(&[1, cores], &[None, None]);
-        check(&[cores + 1], &[None]);
-        check(&[usize::MAX, 1], &[None, None]);
-        if cores > 1 {
-            check(&[cores - 1], &[None]);
-            check(&[1, cores - 1], &[all.part(0, 1), all.part(1, cores - 1)]);
-        }
-        assert_eq!(own_cores(all, &[cores], 1), None);
     }
 }

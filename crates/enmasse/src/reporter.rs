@@ -205,11 +205,15 @@ fn facts(started: &Started) -> Vec<String> {
     let list = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
     let mut lines = vec![
         format!(
-            "model:  {}, {} parameters, {} of them trained, {} of memory per rank",
+            "model:  {}, {} parameters, {} of them trained, {} of memory per rank{}",
             started.model,
             grouped(started.parameters as u64),
             grouped(started.trainable as u64),
-            mebibytes(started.memory_bytes)
+            mebibytes(started.memory.total()),
+            match started.memory.shards {
+                0 => String::new(),
+                more => format!(", {} of it for further shards", mebibytes(more)),
+            }
         ),
         format!(
             "data:   {}, {} found in {}: {} for training, {} for validation",
@@ -227,8 +231,15 @@ fn facts(started: &Started) -> Vec<String> {
         format!("augment: {}", started.augmentation),
         format!("loader: {} in every process", counted(started.loader_threads, "thread")),
     ];
-    let mut batch =
-        format!("batch:  {} per rank, {} in all", grouped(started.batch as u64), grouped(started.global_batch as u64));
+    let (batch, global_batch) = (grouped(started.batch as u64), grouped(started.global_batch as u64));
+    let mut batch = match started.shards == started.world_size {
+        true => format!("batch:  {batch} per rank, {global_batch} in all"),
+        false => format!(
+            "batch:  {batch} per shard, {global_batch} in all, of {} on {}",
+            counted(started.shards, "shard"),
+            counted(started.world_size, "rank")
+        ),
+    };
     if started.dropped_samples > 0 {
         let dropped = counted(started.dropped_samples, "picture");
         batch.push_str(&format!("; each epoch leaves out the {dropped} of the last incomplete one"));
@@ -268,6 +279,7 @@ fn quoted(text: impl AsRef<Path>) -> String {
 #[cfg(test)]
 mod tests {
     use enmasse_data::Normalization;
+    use enmasse_device::Memory;
     use enmasse_train::Tuning;
 
     use super::*;
@@ -297,9 +309,10 @@ mod tests {
             batch: 32,
             global_batch: 64,
             world_size: 2,
+            shards: 2,
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
-            memory_bytes: 3 << 20,
+            memory: Memory { arenas: 2 << 20, shards: 0, scratch: 1 << 20 },
             tuning: Some(Tuning { measured: 12, seconds: 2.0, reused: 0, changed: 5 }),
             pretrained: Some("loaded 1 of 2 tensors from w.pth\nmissing in the file: fc.bias".to_owned()),
             run: Some("runs/a".into()),
@@ -319,6 +332,10 @@ weights: loaded 1 of 2 tensors from w.pth
 weights: missing in the file: fc.bias
 resume: epoch 3, after 64 pictures";
         assert_eq!(facts(&started).join("\n"), expected);
+        let several = Started { shards: 4, batch: 16, memory: Memory { shards: 1 << 20, ..started.memory }, ..started };
+        let lines = facts(&several);
+        assert!(lines[0].ends_with("4.0 MiB of memory per rank, 1.0 MiB of it for further shards"), "{}", lines[0]);
+        assert!(lines[4].starts_with("batch:  16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[4]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use enmasse_cpu::Isa;
+use enmasse_device::{Device, DeviceRequest};
 use enmasse_train::{DEFAULT_GLOBAL_BATCH, Devices, Kind, LayeredConfig, Setting, TrainConfig};
 
 use crate::arguments::given;
@@ -37,26 +37,34 @@ pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
             "--batch {batch} of --size {size}: a batch may have {MOST_PIXELS} pixels at most; use a smaller --batch or --size"
         )));
     }
-    isa(&config)?;
-    match config.devices {
-        Some(Devices::Cpu(ranks)) if ranks > MOST_RANKS => {
-            Err(Failure::Usage(format!("--devices cpu:{ranks}: one machine hosts {MOST_RANKS} ranks at most")))
+    if let Some(devices) = &config.devices {
+        let refuse = |why: String| Err(Failure::Usage(format!("--devices {devices}: {why}")));
+        if let Err(error) = enmasse_devices::find(&devices.kind) {
+            return refuse(error.to_string());
         }
-        _ => Ok(config),
+        if devices.count() > MOST_RANKS {
+            return refuse(format!("one machine hosts {MOST_RANKS} ranks at most"));
+        }
     }
+    // What the device refuses shows here, before anything is read or written.
+    device(&config, 0, &[1])?;
+    Ok(config)
 }
 
-/// The instruction-set level that `--isa` names, or the machine's best.
-pub fn isa(config: &TrainConfig) -> Result<Isa, Failure> {
-    let (best, Some(name)) = (Isa::detect(), &config.isa) else { return Ok(Isa::detect()) };
-    match Isa::ALL.into_iter().find(|isa| isa.name() == name) {
-        Some(isa) if isa.available() => Ok(isa),
-        Some(isa) => Err(Failure::Usage(format!("--isa {isa}: this machine has no {isa}; its best is --isa {best}"))),
-        None => {
-            let names = Isa::ALL.map(Isa::name).join(" or ");
-            Err(Failure::Usage(format!("--isa {}: must be {names}", name.escape_default())))
-        }
-    }
+/// The kind of device where nobody names one.
+pub fn usual_kind() -> &'static str {
+    enmasse_devices::KINDS[0].name
+}
+
+/// The device of the rank at `local_rank`, where ranks that share its cores have so many computing threads each.
+pub fn device(config: &TrainConfig, local_rank: usize, threads: &[usize]) -> Result<Box<dyn Device>, Failure> {
+    let (kind, ordinal) = match &config.devices {
+        Some(devices) => (devices.kind.as_str(), devices.ordinal(local_rank)),
+        None => (usual_kind(), None),
+    };
+    let (isa, exact) = (config.isa.clone(), config.exact);
+    let request = DeviceRequest { ordinal, threads: threads.to_vec(), local_rank, isa, exact };
+    enmasse_devices::open(kind, &request).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// Processor cores that this process may use.
@@ -71,36 +79,10 @@ pub fn rank_flags<'a>(
 ) -> impl Iterator<Item = OsString> {
     settings.into_iter().filter_map(|setting| {
         let value = match setting.name {
-            "devices" => "cpu:1".to_owned(),
+            "devices" => Devices::new(config.devices.as_ref().map_or(usual_kind(), |given| &given.kind), 1).to_string(),
             name => config.get(name)?,
         };
         // An empty list is one that nobody gave.
         (setting.kind != Kind::List || !value.is_empty()).then(|| format!("{}={value}", setting.flag()).into())
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_by_name() {
-        let check = |name: &str| {
-            let mut config = TrainConfig::default();
-            config.set("isa", name).unwrap();
-            isa(&config)
-        };
-        let help = Setting::find("isa").map_or("", |setting| setting.help);
-        for level in Isa::ALL {
-            assert!(help.contains(level.name()), "{help}");
-            let lacking = format!("--isa {level}: this machine has no {level}; its best is --isa {}", Isa::detect());
-            let expected = if level.available() { Ok(level) } else { Err(Failure::Usage(lacking)) };
-            assert_eq!(check(level.name()), expected);
-        }
-        assert_eq!(isa(&TrainConfig::default()), Ok(Isa::detect()));
-        for unknown in ["sse2", "AVX2", "avx\n"] {
-            let Err(Failure::Usage(line)) = check(unknown) else { panic!("{unknown} is taken") };
-            assert!(line.contains("must be portable or avx2") && line.lines().count() == 1, "{line}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, StepInputs};
+use enmasse_device::{Device, HostBatch, StepInputs};
 use enmasse_graph::{CompileOptions, Mode, Phase, Role, compile};
 use enmasse_reference::Reference;
 use safetensors::tensor::{Dtype, TensorView};
@@ -51,16 +51,9 @@ fn main() -> Result<()> {
         program.load(&tensor.name, &f32s(&tensor.name)?)?;
     }
 
-    let sample_indices: Vec<u64> = (0..batch as u64).collect();
-    let step = StepInputs {
-        images: images.data(),
-        labels: &labels,
-        sample_indices: &sample_indices,
-        epoch: 0,
-        learning_rate: 0.0,
-        optimizer_step: 1,
-        stop: false,
-    };
+    let sample_indices = (0..batch as u64).collect();
+    let batch = HostBatch { images: images.data().to_vec(), labels, sample_indices };
+    let step = StepInputs::evaluation(batch.into());
     let phases = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce, Phase::Check];
     let ticket = program.submit(Mode::Train, &phases, &step)?;
     let mut results = HashMap::from([

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, Program, StepInputs};
+use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{
     Arena, CompileOptions, Freeze, Mode, Node, Op, Phase, Plan, Plans, Role, compile, pattern_matches,
 };
@@ -95,28 +95,21 @@ fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
         let values = tensor.init.values(7, &tensor.name, 0..tensor.shape.elements());
         program.load(&tensor.name, &values.into_iter().map(f64::from).collect::<Vec<_>>()).unwrap();
     }
-    let bits = |program: &dyn Program| {
-        let of = |name: &String| program.store(name).unwrap().into_iter().map(f64::to_bits).collect();
+    let bits = |program: &mut dyn Program| {
+        let mut of = |name: &String| program.store(name).unwrap().into_iter().map(f64::to_bits).collect();
         plans.state.iter().map(|tensor| (tensor.name.clone(), of(&tensor.name))).collect()
     };
-    let mut history = vec![bits(&*program)];
+    let mut history = vec![bits(&mut *program)];
     for step in 1..=3 {
         let mut stream = RandomStream::new(1, "frozen", 0, step);
         let pixels = plans.evaluate.shape(plans.evaluate.images).elements();
         let images: Vec<u8> = (0..pixels).map(|_| stream.next_u32() as u8).collect();
-        let (labels, sample_indices) = ([1, 3], [2 * step, 2 * step + 1]);
-        let inputs = StepInputs {
-            images: &images,
-            labels: &labels,
-            sample_indices: &sample_indices,
-            epoch: 0,
-            learning_rate: 0.01,
-            optimizer_step: step,
-            stop: false,
-        };
+        let batch = HostBatch { images, labels: vec![1, 3], sample_indices: vec![2 * step, 2 * step + 1] };
+        let inputs =
+            StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.01, optimizer_step: step, stop: false };
         let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
         assert!(program.metrics(ticket).unwrap().loss.is_finite());
-        history.push(bits(&*program));
+        history.push(bits(&mut *program));
     }
     history
 }

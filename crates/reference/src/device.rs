@@ -1,16 +1,34 @@
 //! The device itself: nothing but the way to a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Memory, Program};
-use enmasse_graph::{Mode, Plan, Plans};
+use enmasse_device::{Device, DeviceError, DeviceRequest, Program};
+use enmasse_graph::Plans;
 
 use crate::ReferenceProgram;
 
-/// Makes programs that run in f64 and host all shards of their plan.
+/// The reference device for one rank. It computes in one way, so that any choice of another is refused.
+pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
+    let refuse = |reason: String| Err(DeviceError::Unsupported(reason));
+    match request {
+        DeviceRequest { ordinal: Some(_), .. } => {
+            refuse("the reference device has no numbers: use reference:N".to_owned())
+        }
+        DeviceRequest { isa: Some(isa), .. } => {
+            refuse(format!("--isa {}: the reference device has no levels; leave it out", isa.escape_default()))
+        }
+        DeviceRequest { exact: true, .. } => {
+            refuse("--exact: the reference device has no other algorithms; leave it out".to_owned())
+        }
+        _ => Ok(Box::new(Reference)),
+    }
+}
+
+/// Makes programs that run in f64.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
-/// The same by [`ReferenceProgram::rounding`]: how much of an error is the storage of a plan's maps, and none of a device's.
+/// The same, but what a plan stores in bf16 is rounded to it: how much of an error is the storage of a plan's maps, and none
+/// of a device's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingReference;
 
@@ -19,13 +37,8 @@ impl Device for Reference {
         "reference (f64)".into()
     }
 
-    fn memory(&self, plans: &Plans) -> Memory {
-        memory(plans)
-    }
-
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
-        alone(group)?;
-        Ok(Box::new(ReferenceProgram::new(plans)))
+        Ok(Box::new(ReferenceProgram::new(plans, group)?))
     }
 }
 
@@ -34,31 +47,7 @@ impl Device for RoundingReference {
         "reference (f64, maps as stored)".into()
     }
 
-    fn memory(&self, plans: &Plans) -> Memory {
-        memory(plans)
-    }
-
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
-        alone(group)?;
-        Ok(Box::new(ReferenceProgram::rounding(plans)))
-    }
-}
-
-fn memory(plans: &Plans) -> Memory {
-    let bytes = |plan: &Plan| {
-        let elements: usize = plan.values.iter().map(|value| value.shape.elements()).sum();
-        elements * plan.shards * size_of::<f64>()
-    };
-    let values = [Mode::Train, Mode::Evaluate].into_iter().filter_map(|mode| plans.plan(mode)).map(bytes).sum();
-    Memory { arenas: values, scratch: 0 }
-}
-
-fn alone(group: Option<Group>) -> Result<(), DeviceError> {
-    match group {
-        None => Ok(()),
-        Some(_) => {
-            let reason = "the reference device hosts all shards in one process: run it without a group";
-            Err(DeviceError::Unsupported(reason.into()))
-        }
+        Ok(Box::new(ReferenceProgram::rounding(plans, group)?))
     }
 }

@@ -1,28 +1,30 @@
-//! A plan bound to the memory of all its shards.
+//! Plans bound to the memory of the shards that a program hosts.
 
-use std::sync::Arc;
+use enmasse_comm::Group;
+use enmasse_device::{
+    DeviceError, Hosting, Ledger, Memory, Program, StepInputs, StepMetrics, Tensor, Ticket, check_same_state,
+    find_tensor, from_torch, to_torch,
+};
+use enmasse_graph::{Layout, Mode, Phase, Plan, Plans};
 
-use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Layout, Mode, Phase, Plans, Role, ValueId};
-use enmasse_tensor::Shape;
-
+use crate::exchange::Exchange;
 use crate::shard::Shard;
 use crate::step::Step;
 
-/// Runs a plan for all its shards in f64, whatever element types it stores values in.
+/// Runs a plan in f64, whatever element types it stores values in: for all shards in one process, or for a rank's part of them.
 ///
-/// [`Program::submit`] takes the *global* batch, `shards x batch` samples, of which shard s sees the s-th contiguous
-/// piece. [`Program::store`] reads state and gradients of shard 0; `logits` are those of the whole batch in its order,
-/// `loss` and `correct` are summed over shards. A ticket names a step: all submissions from one forward phase to the
-/// next share it.
+/// [`Program::submit`] takes the samples of the hosted shards, of which shard s sees the s-th contiguous piece.
+/// [`Program::store`] reads state and gradients of the first hosted shard; `logits` are those of the whole batch in its order,
+/// `loss` and `correct` are summed over the hosted shards.
 #[derive(Debug)]
 pub struct ReferenceProgram {
-    plans: Arc<Plans>,
+    plans: Plans,
+    exchange: Exchange,
+    rounds: bool,
     shards: Vec<Shard>,
-    /// The latest step, of the ticket `steps`, and the one before.
-    latest: [Option<Step>; 2],
-    /// Steps begun so far.
-    steps: u64,
+    ledger: Ledger,
+    /// The step last begun.
+    step: Option<Step>,
 }
 
 /// The first tensor in which a shard differs from shard 0.
@@ -35,21 +37,23 @@ pub struct Difference {
 }
 
 impl ReferenceProgram {
-    /// Parameters and optimiser state are zero, buffers have their first values.
-    pub fn new(plans: Plans) -> Self {
-        ReferenceProgram::with(plans, false)
+    /// This rank's part of the shards; without a group, all of them. Parameters and optimiser state are zero, buffers have their
+    /// first values.
+    pub fn new(plans: Plans, group: Option<Group>) -> Result<Self, DeviceError> {
+        ReferenceProgram::with(plans, group, false)
     }
 
-    /// The same, but what a plan stores in bf16 is rounded to it, and so are weights that such maps are multiplied by: what
-    /// a device computes whose sums are exact.
-    pub fn rounding(plans: Plans) -> Self {
-        ReferenceProgram::with(plans, true)
+    /// The same, but what a plan stores in bf16 is rounded to it, and so are weights that such maps are multiplied by: what a
+    /// device computes whose sums are exact.
+    pub fn rounding(plans: Plans, group: Option<Group>) -> Result<Self, DeviceError> {
+        ReferenceProgram::with(plans, group, true)
     }
 
-    fn with(plans: Plans, rounds: bool) -> Self {
-        let count = plans.train.iter().chain([&plans.evaluate]).map(|plan| plan.shards).max().unwrap_or(1);
-        let shards = vec![Shard::new(&plans, rounds); count];
-        ReferenceProgram { plans: Arc::new(plans), shards, latest: [None, None], steps: 0 }
+    fn with(plans: Plans, group: Option<Group>, rounds: bool) -> Result<Self, DeviceError> {
+        let hosting = Hosting::new(&plans, group.as_ref())?;
+        let shards = vec![Shard::new(&plans, rounds); hosting.count()];
+        let exchange = Exchange { hosting, group };
+        Ok(ReferenceProgram { plans, exchange, rounds, shards, ledger: Ledger::default(), step: None })
     }
 
     /// The first state tensor, in the order of [`Plans::state`], whose bits are not the same on all shards.
@@ -65,22 +69,31 @@ impl ReferenceProgram {
         })
     }
 
-    /// Reads a tensor of one shard, by any name that [`Program::store`] knows; nothing is summed.
+    /// Reads a tensor of one hosted shard, by any name that [`Program::store`] knows; nothing is summed.
     pub fn store_shard(&self, shard: usize, name: &str) -> Result<Vec<f64>, DeviceError> {
         let unknown = || DeviceError::Name(name.into());
         let memory = self.shards.get(shard).ok_or_else(unknown)?;
-        if let Some(tensor) = self.plans.find(name) {
-            let values = memory.state.get(name).ok_or_else(unknown)?;
-            return Ok(to_torch(values, &tensor.shape, tensor.layout));
+        match find_tensor(&self.plans, self.latest_plan(), name).ok_or_else(unknown)? {
+            Tensor::State(tensor) => {
+                Ok(to_torch(memory.state.get(name).ok_or_else(unknown)?, &tensor.shape, tensor.layout))
+            }
+            Tensor::Gradient { plan, value, layout } => {
+                Ok(to_torch(memory.read(plan, value)?, plan.shape(value), layout))
+            }
+            Tensor::Result { plan, value } => Ok(to_torch(memory.read(plan, value)?, plan.shape(value), Layout::Plain)),
         }
-        let (mode, id) = self.find(name).ok_or_else(unknown)?;
-        let plan = self.plans.plan(mode).ok_or_else(unknown)?;
-        let values = memory.read(plan, id)?;
-        let layout = match plan.value(id).role {
-            Role::Gradient { parameter } => self.plans.find(&plan.value(parameter).name).map(|tensor| tensor.layout),
-            _ => None,
-        };
-        Ok(to_torch(values, plan.shape(id), layout.unwrap_or(Layout::Plain)))
+    }
+
+    /// Ends what is under way.
+    fn drain(&mut self) {
+        if let (Some(step), Some(plan)) = (&mut self.step, self.ledger.mode().and_then(|mode| self.plans.plan(mode))) {
+            step.drain(plan, &mut self.shards);
+        }
+    }
+
+    /// The plan of the step last begun.
+    fn latest_plan(&self) -> Option<&Plan> {
+        self.plans.plan(self.ledger.mode()?)
     }
 
     /// Sets a state tensor of one shard, which makes shards differ: to test what is to notice it.
@@ -92,33 +105,10 @@ impl ReferenceProgram {
             return Err(DeviceError::Size { name: name.into(), expected, found: values.len() });
         }
         let mut stored = vec![0.0; expected];
-        tensor.layout.for_each(&tensor.shape, |to, from| stored[to] = values[from]);
+        from_torch(values, &tensor.shape, tensor.layout, |to, value| stored[to] = value);
         self.shards.get_mut(shard).ok_or_else(unknown)?.state.insert(name.into(), stored);
         Ok(())
     }
-
-    /// What beside state has a name: gradients of the training step, results of the step last submitted.
-    fn find(&self, name: &str) -> Option<(Mode, ValueId)> {
-        if name.starts_with("gradient.") {
-            let gradient =
-                |value: &enmasse_graph::Value| value.name == name && matches!(value.role, Role::Gradient { .. });
-            return Some((Mode::Train, ValueId(self.plans.train.as_ref()?.values.iter().position(gradient)?)));
-        }
-        let mode = self.latest[0].as_ref()?.mode;
-        let plan = self.plans.plan(mode)?;
-        match name {
-            "logits" => Some((mode, plan.logits)),
-            "loss" => Some((mode, plan.loss)),
-            "correct" => Some((mode, plan.correct)),
-            _ => None,
-        }
-    }
-}
-
-fn to_torch(stored: &[f64], shape: &Shape, layout: Layout) -> Vec<f64> {
-    let mut values = vec![0.0; stored.len()];
-    layout.for_each(shape, |from, to| values[to] = stored[from]);
-    values
 }
 
 impl Program for ReferenceProgram {
@@ -126,50 +116,57 @@ impl Program for ReferenceProgram {
         &self.plans
     }
 
+    fn memory(&self) -> Memory {
+        let bytes =
+            |plan: &Plan| plan.values.iter().map(|value| value.shape.elements() * size_of::<f64>()).sum::<usize>();
+        let arenas = self.plans.train.iter().chain([&self.plans.evaluate]).map(bytes).sum();
+        Memory { arenas, shards: arenas * (self.shards.len() - 1), scratch: 0 }
+    }
+
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {
+        self.drain();
         (0..self.shards.len()).try_for_each(|shard| self.load_shard(shard, name, values))
     }
 
-    fn store(&self, name: &str) -> Result<Vec<f64>, DeviceError> {
+    fn store(&mut self, name: &str) -> Result<Vec<f64>, DeviceError> {
+        self.drain();
         if !matches!(name, "logits" | "loss" | "correct") {
             return self.store_shard(0, name);
         }
-        let shards =
-            (self.latest[0].as_ref()).and_then(|step| self.plans.plan(step.mode)).map_or(1, |plan| plan.shards);
-        let pieces = (0..shards).map(|shard| self.store_shard(shard, name)).collect::<Result<Vec<_>, _>>()?;
+        let shards = 0..self.shards.len();
+        let pieces = shards.map(|shard| self.store_shard(shard, name)).collect::<Result<Vec<_>, _>>()?;
         Ok(if name == "logits" { pieces.concat() } else { crate::kernels::tree::sum(&pieces) })
     }
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {
-        let plans = self.plans.clone();
         let missing = || DeviceError::Unsupported("the program was compiled for evaluation alone".into());
-        let plan = plans.plan(mode).ok_or_else(missing)?;
-        let shards = &mut self.shards[..plan.shards];
+        let plan = self.plans.plan(mode).ok_or_else(missing)?;
         for &phase in phases {
             if phase == Phase::Forward {
-                let step = Step::begin(plan, shards, inputs)?;
-                let [latest, _] = std::mem::take(&mut self.latest);
-                self.latest = [Some(step), latest];
-                self.steps += 1;
+                self.step = Some(Step::begin(plan, &mut self.shards, inputs)?);
+                self.ledger.begin(mode);
             }
-            let step = self.latest[0].as_mut().filter(|step| step.mode == mode).ok_or_else(|| {
-                DeviceError::Unsupported(format!("phase {} goes on with a forward phase of its mode", phase.name()))
-            })?;
-            step.run(plan, shards, phase, inputs)?;
+            self.ledger.go_on(mode, phase)?;
+            let Some(step) = self.step.as_mut().filter(|_| !self.ledger.is_void()) else { continue };
+            match step.run(plan, &mut self.shards, &self.exchange, phase, inputs) {
+                Ok(measured) => measured.into_iter().for_each(|metrics| self.ledger.measured(metrics)),
+                Err(DeviceError::NonFinite { shard, loss }) => self.ledger.fail(shard, loss),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(Ticket(self.steps))
+        self.ledger.latest()
     }
 
     fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError> {
-        let age = self.steps.checked_sub(ticket.0).and_then(|age| usize::try_from(age).ok());
-        let step = age.and_then(|age| self.latest.get(age)).and_then(Option::as_ref);
-        let Some(step) = step else {
-            return Err(DeviceError::Unsupported(format!("step {} is not among the last two", ticket.0)));
-        };
-        if let Some((shard, loss)) = step.failure {
-            return Err(DeviceError::NonFinite { shard, loss });
-        }
-        let unknown = || DeviceError::Unsupported("the step has not yet run the phases that measure it".into());
-        step.metrics.ok_or_else(unknown)
+        self.ledger.metrics(ticket)
+    }
+
+    fn rejoin(&mut self, plans: Plans, group: Option<Group>) -> Result<(), DeviceError> {
+        check_same_state(&self.plans, &plans)?;
+        // Every shard holds the same state.
+        let mut fresh = ReferenceProgram::with(plans, group, self.rounds)?;
+        fresh.shards.iter_mut().for_each(|shard| shard.state.clone_from(&self.shards[0].state));
+        *self = fresh;
+        Ok(())
     }
 }

@@ -1,12 +1,13 @@
-//! One step over all shards in lock-step: instructions, collectives, and the updates of what outlives the step.
+//! One step over the hosted shards in lock-step: instructions, collectives, and the updates of what outlives the step.
 
 use std::collections::HashMap;
 
-use enmasse_device::{DeviceError, StepInputs, StepMetrics};
+use enmasse_device::{DeviceError, StepInputs, StepMetrics, check_batch, first_non_finite, training_metrics};
 use enmasse_graph::{Mode, Node, Op, Phase, Plan, Update, UpdateOperands, ValueId};
 use enmasse_tensor::DType;
 
 use crate::dispatch;
+use crate::exchange::Exchange;
 use crate::kernels::update::Rule;
 use crate::kernels::{batch_norm, tree};
 use crate::shard::Shard;
@@ -17,70 +18,74 @@ type InFlight = Vec<(ValueId, Vec<f64>)>;
 /// The step that began with the latest forward phase.
 #[derive(Debug)]
 pub(crate) struct Step {
-    pub mode: Mode,
+    mode: Mode,
     /// Keys dropout, in backward as in forward.
     epoch: u64,
     /// Sums that have been started and not waited for, by bucket.
     in_flight: HashMap<usize, InFlight>,
-    /// The shard whose loss was not finite, and that loss: nothing of this step runs any more.
-    pub failure: Option<(usize, f64)>,
-    /// What the step measured, once it is known.
-    pub metrics: Option<StepMetrics>,
 }
 
 impl Step {
-    /// Hands each shard its piece of the batch, which must fit the plan.
+    /// Hands each hosted shard its piece of the batch, which must fit the plan.
     pub fn begin(plan: &Plan, shards: &mut [Shard], inputs: &StepInputs) -> Result<Step, DeviceError> {
-        check(plan, inputs)?;
+        let batch = inputs.batch.as_ref();
+        check_batch(plan, shards.len(), batch)?;
         let pixels = plan.shape(plan.images).elements();
-        for (s, shard) in shards.iter_mut().enumerate().take(plan.shards) {
+        for (s, shard) in shards.iter_mut().enumerate() {
             let samples = s * plan.batch..(s + 1) * plan.batch;
             shard.begin(plan);
-            let images = &inputs.images[s * pixels..(s + 1) * pixels];
+            let images = &batch.images()[s * pixels..(s + 1) * pixels];
             shard.write(plan, plan.images, images.iter().map(|&byte| f64::from(byte)).collect());
-            let labels = &inputs.labels[samples.clone()];
+            let labels = &batch.labels()[samples.clone()];
             shard.write(plan, plan.labels, labels.iter().map(|&label| f64::from(label)).collect());
-            let indices = &inputs.sample_indices[samples];
+            let indices = &batch.sample_indices()[samples];
             shard.write(plan, plan.sample_indices, indices.iter().map(|&index| index as f64).collect());
         }
-        Ok(Step { mode: plan.mode, epoch: inputs.epoch, in_flight: HashMap::new(), failure: None, metrics: None })
+        Ok(Step { mode: plan.mode, epoch: inputs.epoch, in_flight: HashMap::new() })
     }
 
-    /// Runs one phase, unless the step has failed.
+    /// Runs one phase. The metrics are there once the phase that measures them has run.
     pub fn run(
         &mut self,
         plan: &Plan,
         shards: &mut [Shard],
+        exchange: &Exchange,
         phase: Phase,
         inputs: &StepInputs,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<Option<StepMetrics>, DeviceError> {
         for node in plan.phase(phase) {
-            if self.failure.is_some() {
-                return Ok(());
-            }
-            self.execute(plan, shards, node, inputs)?;
+            self.execute(plan, shards, exchange, node, inputs)?;
         }
         // Only here is the sum over shards complete; evaluation has no collectives.
         let measured = if self.mode == Mode::Train { Phase::Reduce } else { Phase::Loss };
-        if phase == measured {
-            self.metrics = Some(measure(plan, shards)?);
+        if phase == measured { measure(plan, shards).map(Some) } else { Ok(None) }
+    }
+
+    /// Ends the sums that are under way, so that their values can be read; the plan may still wait for them.
+    pub fn drain(&mut self, plan: &Plan, shards: &mut [Shard]) {
+        for (id, sum) in self.in_flight.values_mut().flat_map(std::mem::take) {
+            shards.iter_mut().for_each(|shard| shard.write(plan, id, sum.clone()));
         }
-        Ok(())
     }
 
     fn execute(
         &mut self,
         plan: &Plan,
         shards: &mut [Shard],
+        exchange: &Exchange,
         node: &Node,
         inputs: &StepInputs,
     ) -> Result<(), DeviceError> {
+        let gather = |shards: &[Shard], id: ValueId| {
+            exchange
+                .all(shards.iter().map(|shard| shard.read(plan, id).map(<[f64]>::to_vec)).collect::<Result<_, _>>()?)
+        };
         match (&node.op, &node.inputs[..]) {
             (&Op::AllReduceStart { bucket }, ids) => {
                 let mut sums = InFlight::new();
                 for &id in ids {
-                    let values = shards.iter_mut().map(|shard| shard.take(plan, id)).collect::<Result<Vec<_>, _>>()?;
-                    sums.push((id, tree::sum(&values)));
+                    let own = shards.iter_mut().map(|shard| shard.take(plan, id)).collect::<Result<Vec<_>, _>>()?;
+                    sums.push((id, tree::sum(&exchange.all(own)?)));
                 }
                 self.in_flight.insert(bucket, sums);
             }
@@ -93,18 +98,19 @@ impl Step {
                 }
             }
             (&Op::SyncStatistics { count }, &[mean, variance]) => {
-                let (means, variances) = (gather(plan, shards, mean)?, gather(plan, shards, variance)?);
+                let (means, variances) = (gather(shards, mean)?, gather(shards, variance)?);
                 let (mean, variance) = tree::statistics(&means, &variances, count);
                 scatter(plan, shards, node, &[mean, variance]);
             }
             (Op::SyncSum, &[a, b]) => {
-                let sums = [tree::sum(&gather(plan, shards, a)?), tree::sum(&gather(plan, shards, b)?)];
+                let sums = [tree::sum(&gather(shards, a)?), tree::sum(&gather(shards, b)?)];
                 scatter(plan, shards, node, &sums);
             }
             (Op::CheckFinite, &[metrics]) => {
                 let metrics = shards[0].read(plan, metrics)?;
-                let losses = metrics.iter().copied().take(plan.shards).enumerate();
-                self.failure = losses.into_iter().find(|(_, loss)| !loss.is_finite());
+                if let Some((shard, loss)) = first_non_finite(metrics.iter().copied().take(plan.shards)) {
+                    return Err(DeviceError::NonFinite { shard, loss });
+                }
             }
             (Op::Update(update), ids) => {
                 let operands = update.operands(ids).ok_or_else(|| dispatch::unsupported(node))?;
@@ -129,40 +135,14 @@ impl Step {
                     let operands = (node.inputs.iter().zip(&rounded))
                         .map(|(&id, rounded)| rounded.as_deref().map_or_else(|| shard.read(plan, id), Ok))
                         .collect::<Result<Vec<_>, _>>()?;
-                    let outputs = dispatch::run(plan, node, &operands, s, self.epoch, inputs.stop)?;
+                    let number = exchange.hosting.shards().start + s;
+                    let outputs = dispatch::run(plan, node, &operands, number, self.epoch, inputs.stop)?;
                     node.outputs.iter().zip(outputs).for_each(|(&id, value)| shard.write(plan, id, value));
                 }
             }
         }
         Ok(())
     }
-}
-
-/// Whether a batch fits the plan: its sizes, and every label a class.
-fn check(plan: &Plan, inputs: &StepInputs) -> Result<(), DeviceError> {
-    let samples = plan.shards * plan.batch;
-    let sizes = [
-        ("image bytes", inputs.images.len(), plan.shards * plan.shape(plan.images).elements()),
-        ("labels", inputs.labels.len(), samples),
-        ("sample indices", inputs.sample_indices.len(), samples),
-    ];
-    for (what, found, expected) in sizes {
-        if found != expected {
-            let (shards, batch) = (plan.shards, plan.batch);
-            let text = format!("{found} {what}, but {shards} shards of {batch} samples take {expected}");
-            return Err(DeviceError::Batch(text));
-        }
-    }
-    let class = |label: i32| usize::try_from(label).is_ok_and(|label| label >= plan.classes);
-    match inputs.labels.iter().find(|&&label| class(label)) {
-        Some(label) => Err(DeviceError::Batch(format!("label {label} is none of the {} classes", plan.classes))),
-        None => Ok(()),
-    }
-}
-
-/// One value of every shard.
-fn gather(plan: &Plan, shards: &[Shard], id: ValueId) -> Result<Vec<Vec<f64>>, DeviceError> {
-    shards.iter().map(|shard| shard.read(plan, id).map(<[f64]>::to_vec)).collect()
 }
 
 /// The outputs of a collective, the same for every shard.
@@ -208,18 +188,15 @@ fn update_parameters(
     Ok(())
 }
 
-/// Loss and hits of the whole batch: in training from the metrics that all shards share, in evaluation from each shard.
+/// Loss and hits: in training of the global batch, from the metrics that all shards share; in evaluation of the hosted shards.
 fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
-    let add = |a: f64, b: f64| a + b;
-    let (losses, correct, stop) = match plan.metrics {
-        Some(metrics) => {
-            let metrics = shards[0].read(plan, metrics)?;
-            let (losses, rest) = metrics.split_at(plan.shards);
-            let (correct, stop) = rest.split_at(1);
-            (losses.to_vec(), correct.to_vec(), stop.iter().any(|&asked| asked > 0.0))
-        }
-        None => (gather(plan, shards, plan.loss)?.concat(), gather(plan, shards, plan.correct)?.concat(), false),
+    if let Some(metrics) = plan.metrics {
+        let metrics = shards[0].read(plan, metrics)?;
+        return Ok(training_metrics(plan.shards, &|at| metrics[at]));
+    }
+    let sum = |id: ValueId| {
+        let values = shards.iter().map(|shard| shard.read(plan, id).map(<[f64]>::to_vec));
+        values.collect::<Result<Vec<_>, _>>().map(|values| tree::sum(&values)[0])
     };
-    let sum = |values: &[f64]| tree::reduce(values, &add).unwrap_or(0.0);
-    Ok(StepMetrics { loss: sum(&losses), correct: sum(&correct) as u64, stop })
+    Ok(StepMetrics { loss: sum(plan.loss)?, correct: sum(plan.correct)? as u64, stop: false })
 }

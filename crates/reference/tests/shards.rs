@@ -48,8 +48,8 @@ fn shards_with_synchronised_batch_norm_are_one_large_batch() {
             assert_eq!(metrics[0].correct, metrics[1].correct);
             assert_eq!(many.first_difference(), None, "{shards} shards, step {step}");
         }
-        let start = state(&program(&net, &options(1, 2 * shards, optimizer)));
-        for (((name, many), (_, one)), (_, start)) in state(&many).into_iter().zip(state(&one)).zip(start) {
+        let start = state(&mut program(&net, &options(1, 2 * shards, optimizer)));
+        for (((name, many), (_, one)), (_, start)) in state(&mut many).into_iter().zip(state(&mut one)).zip(start) {
             let error = relative_error(&many, &one);
             assert!(error <= 1e-9, "{shards} shards: {name}: {error:e}");
             assert_ne!(one, start, "{name} has not moved");
@@ -90,11 +90,11 @@ fn running_statistics_without_synchronisation_are_the_mean_of_the_shards_updates
             .map(|shard| {
                 let mut one = program(&net, &options(1, 2, SGD));
                 train(&mut one, &batch.shard(shard, shards), 1, 0.05);
-                state(&one)
+                state(&mut one)
             })
             .collect();
         let mut seen = 0;
-        for (index, (name, values)) in state(&many).into_iter().enumerate() {
+        for (index, (name, values)) in state(&mut many).into_iter().enumerate() {
             if !name.contains("running") {
                 continue;
             }
@@ -140,7 +140,7 @@ fn the_first_difference_is_named() {
     check(&mut program, "stem.weight", 2, ("stem.weight", 2));
     check(&mut program, "fc.weight", 1, ("stem.weight", 2));
     // Loading for all shards makes them equal again.
-    for (name, values) in state(&program) {
+    for (name, values) in state(&mut program) {
         program.load(&name, &values).unwrap();
     }
     assert_eq!(program.first_difference(), None);

@@ -29,7 +29,7 @@ fn results(target: &Target) -> Results {
         train(&mut program, &batch, step, 0.1).loss
     });
     let losses = losses.collect();
-    let state = state(&program);
+    let state = state(&mut program);
     let batch = Batch::random(&program, 4);
     submit(&mut program, Mode::Train, &TO_GRADIENTS, &batch, 4, 0.0);
     let mut tensors = vec![program.store("logits").unwrap()];

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_device::{Device, DeviceError, Program, Which};
+use enmasse_graph::Plans;
 
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
@@ -41,9 +42,9 @@ pub fn compare_setup(
     group: &Group,
     config: &TrainConfig,
     data: &TrainingData,
-    program: &dyn Program,
+    plans: &Plans,
 ) -> Result<(), TrainError> {
-    let plan = program.plans().train.as_ref().map(ToString::to_string).unwrap_or_default();
+    let plan = plans.train.as_ref().map(ToString::to_string).unwrap_or_default();
     group.compare(&[
         ("program version", env!("CARGO_PKG_VERSION")),
         ("configuration", &config.to_toml()),

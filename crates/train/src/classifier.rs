@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
-use enmasse_device::{Device, Program, StepInputs};
+use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Precision, compile_evaluation};
 use serde::Serialize;
 
@@ -127,15 +127,8 @@ impl Classifier {
                 let picture = decode::open(image.as_ref(), convert_rgb)?;
                 self.transform.fit(&picture, &mut resizer, place);
             }
-            let inputs = StepInputs {
-                images: &pixels,
-                labels: &vec![-1; batch],
-                sample_indices: &vec![0; batch],
-                epoch: 0,
-                learning_rate: 0.0,
-                optimizer_step: 1,
-                stop: false,
-            };
+            let pictures = HostBatch { images: pixels, labels: vec![-1; batch], sample_indices: vec![0; batch] };
+            let inputs = StepInputs::evaluation(pictures.into());
             let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
             program.metrics(ticket)?;
             let logits = program.store("logits")?;

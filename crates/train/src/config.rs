@@ -14,6 +14,7 @@
 //! # Ok::<(), enmasse_train::ConfigError>(())
 //! ```
 
+mod devices;
 mod error;
 mod layers;
 mod resources;
@@ -21,12 +22,13 @@ mod value;
 
 use std::path::PathBuf;
 
+pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
 pub use layers::LayeredConfig;
 pub use value::{
-    Augmentation, Devices, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind,
-    SplitRule, UnusedParameters, expand_home,
+    Augmentation, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind, SplitRule,
+    UnusedParameters, expand_home,
 };
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
@@ -148,7 +150,7 @@ settings! {
     weights: Option<PathBuf> = None, "FILE", ANY, Run;
     /// Passes over the training set.
     epochs: usize = 10, "N", at_least(1), Run;
-    /// Samples per rank and step. Without it, a global batch of 64 is divided over the ranks.
+    /// Samples per shard and step; a rank has one shard, unless --shards or --accumulate gives it more. Without it, a global batch of 64 is divided over the shards.
     batch: Option<usize> = None, "SAMPLES", at_least(1), Run;
     /// Height and width of the pictures that the model sees. Without it, the data set's own: 32 for CIFAR, 28 for MNIST, 64 for "shapes"; 224 for a folder.
     size: Option<usize> = None, "PIXELS", at_least(1), Run;
@@ -172,8 +174,12 @@ settings! {
     split: SplitRule = SplitRule::Seeded, "RULE", ANY, Fixed;
     /// Seed of the 80/20 split of a folder without a validation part. --seed does not change the split.
     split_seed: u64 = 0, "SEED", ANY, Fixed;
-    /// Ranks to train on: cpu:N. Without it, one for each core, at most 8.
-    devices: Option<Devices> = None, "cpu:N", ANY, Run;
+    /// Devices of this machine to train on, one per rank: KIND:N, such as cpu:2, or KIND:LIST where they have numbers. Without it, one cpu rank for each core, at most 8.
+    devices: Option<Devices> = None, "KIND:N", ANY, Run;
+    /// Pieces of the global batch, of --batch samples each, that fix the arithmetic: with the same number the weights are the same bits on any number of ranks. Ranks host one or more each. Without it, one per rank, or what --accumulate says.
+    shards: Option<usize> = None, "S", at_least(1), Run;
+    /// Shards that each rank computes one after another before an update.
+    accumulate: usize = 1, "K", at_least(1), Run;
     /// What a rank is: a process, or a thread (for tests and debuggers).
     ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
     /// Computing threads per rank. Without it, the ranks share the cores.
@@ -210,7 +216,7 @@ settings! {
     gamma: f64 = 0.1, "FACTOR", between(0, 1), Run;
     /// Epochs, or a part of one, in which the learning rate rises to --lr; the schedule takes the rest.
     warmup_epochs: f64 = 0.0, "EPOCHS", at_least(0), Run;
-    /// "linear" multiplies --lr by the number of ranks.
+    /// "linear" multiplies --lr by the number of shards, which is that of the ranks where nothing else is said.
     scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
     /// Share of each target spread evenly over the classes.
     label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
@@ -290,9 +296,9 @@ impl TrainConfig {
             Some(setting) if wrong => refuse(setting, reason),
             _ => Ok(()),
         };
-        let gpu = matches!(self.devices, Some(Devices::Gpu(_)));
-        together("devices", gpu, "this build of enmasse has no GPU support; use cpu:N".to_owned())?;
         together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
+        let both = self.shards.is_some() && self.accumulate > 1;
+        together("accumulate", both, "--shards says already how many there are; use one of them".to_owned())?;
         let nesterov = self.nesterov && (self.optimizer != OptimizerKind::Sgd || self.momentum == 0.0);
         together("nesterov", nesterov, "needs --optimizer sgd and a --momentum above 0".to_owned())?;
         let decay = self.no_decay_norm_bias && self.weight_decay == 0.0;

@@ -3,11 +3,14 @@
 //! `train`, `zero_grad`, `forward`, `criterion`, `backward`, `step` run the phases of the same plan that the trainer runs at
 //! once, with the same bits. Calls out of order are errors that say what is missing.
 
+use std::sync::Arc;
+
 use enmasse_data::Batch;
-use enmasse_device::{Program, StepInputs, StepMetrics, Ticket};
+use enmasse_device::{HostBatch, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Mode, Phase};
 
 use crate::TrainError;
+use crate::loaded::LoadedBatch;
 
 /// A program with the batch it is working on.
 ///
@@ -15,7 +18,7 @@ use crate::TrainError;
 /// # use enmasse_train::{Engine, TrainError};
 /// # fn example(mut engine: Engine, batches: Vec<enmasse_data::Batch>) -> Result<(), TrainError> {
 /// engine.train();
-/// for batch in &batches {
+/// for batch in batches {
 ///     engine.zero_grad();
 ///     engine.forward(batch, 0)?;
 ///     let loss = engine.criterion()?;
@@ -31,10 +34,9 @@ pub struct Engine {
     mode: Mode,
     /// The phase that must come next; `Forward` between steps.
     next: Phase,
+    /// Updates that the optimiser has made.
     optimizer_step: u64,
-    images: Vec<u8>,
-    labels: Vec<i32>,
-    sample_indices: Vec<u64>,
+    batch: Arc<dyn enmasse_device::Batch>,
     epoch: u64,
 }
 
@@ -46,9 +48,7 @@ impl Engine {
             mode: Mode::Train,
             next: Phase::Forward,
             optimizer_step,
-            images: Vec::new(),
-            labels: Vec::new(),
-            sample_indices: Vec::new(),
+            batch: HostBatch::default().into(),
             epoch: 0,
         }
     }
@@ -68,12 +68,9 @@ impl Engine {
         self.next = Phase::Forward;
     }
 
-    /// Images to logits. The epoch keys dropout.
-    pub fn forward(&mut self, batch: &Batch, epoch: u64) -> Result<(), TrainError> {
-        self.images.clear();
-        self.images.extend_from_slice(&batch.images);
-        self.labels.clone_from(&batch.labels);
-        self.sample_indices.clone_from(&batch.indices);
+    /// Images to logits. The epoch keys dropout. The engine holds the batch until the next one.
+    pub fn forward(&mut self, batch: impl Into<Arc<Batch>>, epoch: u64) -> Result<(), TrainError> {
+        self.batch = Arc::new(LoadedBatch(batch.into()));
         self.epoch = epoch;
         self.next = Phase::Forward;
         self.run(&[Phase::Forward], 0.0).map(|_| ())
@@ -92,18 +89,20 @@ impl Engine {
 
     /// Waits for the sums, checks the loss, updates the parameters. The metrics are those of the global batch.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepMetrics, TrainError> {
-        self.optimizer_step += 1;
         let ticket = self.run(&[Phase::Reduce, Phase::Check, Phase::Update], learning_rate)?;
-        Ok(self.program.metrics(ticket)?)
+        let metrics = self.program.metrics(ticket)?;
+        // A step that was refused, or whose loss is not finite, has updated nothing.
+        self.optimizer_step += 1;
+        Ok(metrics)
     }
 
     /// The logits of the last forward, `[batch, classes]`.
-    pub fn logits(&self) -> Result<Vec<f64>, TrainError> {
+    pub fn logits(&mut self) -> Result<Vec<f64>, TrainError> {
         Ok(self.program.store("logits")?)
     }
 
     /// How many samples of the last forward have their largest logit at the label.
-    pub fn correct(&self) -> Result<f64, TrainError> {
+    pub fn correct(&mut self) -> Result<f64, TrainError> {
         self.scalar("correct")
     }
 
@@ -112,7 +111,7 @@ impl Engine {
         self.program.as_mut()
     }
 
-    fn scalar(&self, name: &str) -> Result<f64, TrainError> {
+    fn scalar(&mut self, name: &str) -> Result<f64, TrainError> {
         Ok(self.program.store(name)?.first().copied().unwrap_or(f64::NAN))
     }
 
@@ -127,12 +126,10 @@ impl Engine {
             return Err(TrainError::Order { called: first.name(), expected: self.next.name() });
         }
         let inputs = StepInputs {
-            images: &self.images,
-            labels: &self.labels,
-            sample_indices: &self.sample_indices,
+            batch: self.batch.clone(),
             epoch: self.epoch,
             learning_rate: learning_rate as f32,
-            optimizer_step: self.optimizer_step,
+            optimizer_step: self.optimizer_step + 1,
             stop: false,
         };
         let ticket = self.program.submit(self.mode, phases, &inputs)?;

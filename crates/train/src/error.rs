@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use enmasse_comm::{Cause, CauseKind};
+use enmasse_comm::{Cause, CauseKind, ShardsError};
 use enmasse_data::DataError;
 use enmasse_device::DeviceError;
 use enmasse_graph::{ChoicesError, GraphError};
@@ -26,6 +26,9 @@ pub enum TrainError {
     /// The device failed.
     #[error(transparent)]
     Device(DeviceError),
+    /// There are more ranks than shards.
+    #[error(transparent)]
+    Shards(#[from] ShardsError),
     /// A checkpoint or weights file is wrong.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -1,13 +1,15 @@
 //! Loss, accuracy and probabilities of a data set, exact at any world size: every sample counts once.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::Group;
 use enmasse_data::{Batch, EvalLoader};
-use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics};
+use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Mode, Phase};
 use serde::Serialize;
 
+use crate::loaded::LoadedBatch;
 use crate::{Observer, Progress, StopRequests, TrainError};
 
 /// What an evaluation found.
@@ -30,7 +32,7 @@ pub struct EpochPosition {
     pub epochs: u64,
 }
 
-/// Runs one pass of `loader`, this rank's shard, and adds the results of all ranks. Sums are in f64.
+/// Runs one pass of `loader`, this rank's part, and adds the results of all ranks. Sums are in f64.
 pub fn evaluate(
     program: &mut dyn Program,
     loader: &EvalLoader,
@@ -53,10 +55,11 @@ pub(crate) fn evaluate_until(
     position: EpochPosition,
     observer: &mut dyn Observer,
 ) -> Result<(Evaluation, bool), TrainError> {
-    let began = Instant::now();
-    let shards = group.map_or(1, Group::world_size) as u64;
-    let (mut loss, mut correct, mut samples) = (0.0, 0.0, 0u64);
+    let pass = Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position };
+    let mut sums = Sums::default();
     let mut stopped = 0.0;
+    // The batch before the one last submitted: the device goes on with the next while this thread reads what one measured.
+    let mut in_flight: Option<(Ticket, u64)> = None;
     at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
         let batch = batch?;
@@ -65,33 +68,61 @@ pub(crate) fn evaluate_until(
             stopped = 1.0;
             break;
         }
-        let metrics = run_batch(program, &batch, position.epoch)?;
-        loss += metrics.loss;
-        correct += metrics.correct as f64;
-        samples += batch.valid as u64;
-        // Other ranks are about as far; only the bar needs to know.
-        let done = (samples * shards).min(total);
-        observer.progress(&Progress {
-            epoch: position.epoch,
-            epochs: position.epochs,
-            validating: true,
-            samples: done,
-            total,
-            loss: loss / samples.max(1) as f64,
-            images_per_second: done as f64 / began.elapsed().as_secs_f64(),
-        });
+        let valid = batch.valid as u64;
+        let ticket = submit(program, batch, position.epoch)?;
+        if let Some((earlier, samples)) = in_flight.replace((ticket, valid)) {
+            sums.add(program.metrics(earlier)?, samples, &pass, observer);
+        }
         if let Some(group) = group {
             group.check()?;
         }
         at(group, "reading a batch to evaluate");
     }
-    let mut sums = [loss, correct, samples as f64, stopped];
+    if let Some((last, samples)) = in_flight {
+        sums.add(program.metrics(last)?, samples, &pass, observer);
+    }
+    let mut sums = [sums.loss, sums.correct, sums.samples as f64, stopped];
     if let Some(group) = group {
         group.all_reduce(&mut sums)?;
     }
     let [loss, correct, samples, stopped] = sums;
     let (loss, accuracy) = (loss / samples.max(1.0), correct / samples.max(1.0));
     Ok((Evaluation { loss, accuracy, samples: samples as u64 }, stopped > 0.0))
+}
+
+/// A pass over a data set under way, for those who watch.
+struct Pass {
+    began: Instant,
+    ranks: u64,
+    total: u64,
+    position: EpochPosition,
+}
+
+/// What this rank has found so far.
+#[derive(Default)]
+struct Sums {
+    loss: f64,
+    correct: f64,
+    samples: u64,
+}
+
+impl Sums {
+    fn add(&mut self, metrics: StepMetrics, samples: u64, pass: &Pass, observer: &mut dyn Observer) {
+        self.loss += metrics.loss;
+        self.correct += metrics.correct as f64;
+        self.samples += samples;
+        // Other ranks are about as far; only the bar needs to know.
+        let done = (self.samples * pass.ranks).min(pass.total);
+        observer.progress(&Progress {
+            epoch: pass.position.epoch,
+            epochs: pass.position.epochs,
+            validating: true,
+            samples: done,
+            total: pass.total,
+            loss: self.loss / self.samples.max(1) as f64,
+            images_per_second: done as f64 / pass.began.elapsed().as_secs_f64(),
+        });
+    }
 }
 
 /// Says what this rank is at, for those that may have to wait for it.
@@ -101,21 +132,13 @@ pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
     }
 }
 
-fn run_batch(program: &mut dyn Program, batch: &Batch, epoch: u64) -> Result<StepMetrics, DeviceError> {
-    let inputs = StepInputs {
-        images: &batch.images,
-        labels: &batch.labels,
-        sample_indices: &batch.indices,
-        epoch,
-        learning_rate: 0.0,
-        optimizer_step: 1,
-        stop: false,
-    };
-    let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
-    program.metrics(ticket)
+fn submit(program: &mut dyn Program, batch: Batch, epoch: u64) -> Result<Ticket, DeviceError> {
+    let batch = Arc::new(LoadedBatch(Arc::new(batch)));
+    let inputs = StepInputs { epoch, ..StepInputs::evaluation(batch) };
+    program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)
 }
 
-/// Runs one pass of `loader`, this rank's shard, and gives every rank the class probabilities of all `total` samples, in
+/// Runs one pass of `loader`, this rank's part, and gives every rank the class probabilities of all `total` samples, in
 /// the order of the data set.
 pub fn predict(
     program: &mut dyn Program,
@@ -127,11 +150,12 @@ pub fn predict(
     let mut classes = 0;
     for batch in loader.pass() {
         let batch = batch?;
-        run_batch(program, &batch, 0)?;
+        let (samples, indices) = (batch.indices.len(), batch.indices[..batch.valid].to_vec());
+        submit(program, batch, 0)?;
         let logits = program.store("logits")?;
-        classes = logits.len() / batch.indices.len();
-        for (index, logits) in batch.indices[..batch.valid].iter().zip(logits.chunks_exact(classes)) {
-            rows[*index as usize] = softmax(logits);
+        classes = logits.len() / samples;
+        for (index, logits) in indices.into_iter().zip(logits.chunks_exact(classes)) {
+            rows[index as usize] = softmax(logits);
         }
     }
     if let Some(group) = group {

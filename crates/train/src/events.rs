@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use enmasse_data::Normalization;
+use enmasse_device::Memory;
 
 use crate::{EpochRecord, Tuning};
 
@@ -31,18 +32,20 @@ pub struct Started {
     pub dropped_samples: usize,
     /// Pictures to validate on.
     pub validation_samples: usize,
-    /// Samples per rank and step.
+    /// Samples per shard and step.
     pub batch: usize,
-    /// Samples per step over all ranks.
+    /// Samples per step over all shards.
     pub global_batch: usize,
     /// Number of ranks.
     pub world_size: usize,
+    /// Number of shards that they host.
+    pub shards: usize,
     /// What computes.
     pub device: String,
     /// Threads that decode, per rank.
     pub loader_threads: usize,
-    /// Bytes the program of each rank holds.
-    pub memory_bytes: usize,
+    /// What the program of this rank holds.
+    pub memory: Memory,
     /// How the algorithms of a tuned run were chosen. On rank 0.
     pub tuning: Option<Tuning>,
     /// What was loaded from the weights to begin with, skipped, missing, unexpected: a few lines. On rank 0.

@@ -11,6 +11,7 @@ mod error;
 mod evaluation;
 mod events;
 mod file;
+mod loaded;
 mod plans;
 mod position;
 mod preparation;
@@ -31,9 +32,9 @@ pub use attempt::Attempt;
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
-    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, Devices, Kind, LayeredConfig, LrScaling, OptimizerKind, Precision,
-    Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, Source, SplitRule,
-    TrainConfig, UnusedParameters, expand_home,
+    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, LrScaling,
+    OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
+    Source, SplitRule, TrainConfig, UnusedParameters, expand_home,
 };
 pub use engine::Engine;
 pub use error::TrainError;

@@ -5,13 +5,13 @@ use enmasse_graph::{Arena, CompileOptions, Freeze, Optimizer, ParameterGroups, P
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
 
-/// The plans of a configuration for `world_size` ranks of a device's target, whose pictures are prepared in this way.
+/// The plans of a configuration for so many shards and a device's target, whose pictures are prepared in this way.
 pub fn compile_plans(
     config: &TrainConfig,
     preparation: &Preparation,
     model: &ModelFn,
     classes: usize,
-    world_size: usize,
+    shards: usize,
     target: &Target,
 ) -> Result<Plans, TrainError> {
     let optimizer = match config.optimizer {
@@ -20,7 +20,7 @@ pub fn compile_plans(
         OptimizerKind::AdamW => Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
     };
     let options = CompileOptions {
-        shards: world_size,
+        shards,
         sync_batch_norm: config.sync_bn,
         freeze: match config.freeze_layers {
             true => Freeze::AllButClassifier,
@@ -37,12 +37,7 @@ pub fn compile_plans(
         mean: preparation.normalization.mean.clone(),
         deviation: preparation.normalization.deviation.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..CompileOptions::new(
-            config.model.clone(),
-            config.batch_per_rank(world_size),
-            preparation.train.size(),
-            classes,
-        )
+        ..CompileOptions::new(config.model.clone(), config.batch_per_shard(shards), preparation.train.size(), classes)
     };
     Ok(target.compile(&|x| model(x, classes), &options)?)
 }

@@ -37,11 +37,11 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a run on `world_size` ranks, which matters under `--scale-lr linear` only.
-    pub fn new(config: &TrainConfig, world_size: usize) -> Self {
+    /// The schedule of a run of so many shards, which matter under `--scale-lr linear` only.
+    pub fn new(config: &TrainConfig, shards: usize) -> Self {
         let scale = match config.scale_lr {
             LrScaling::None => 1.0,
-            LrScaling::Linear => world_size as f64,
+            LrScaling::Linear => shards as f64,
         };
         Schedule {
             kind: config.schedule,

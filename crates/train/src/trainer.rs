@@ -1,25 +1,26 @@
 //! The loop. What happens in a run is in this file, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs of
 //! training and validation, and keeps what they found.
 
+mod prepare;
+
 use std::sync::Arc;
 use std::time::Instant;
 
-use enmasse_comm::Group;
+use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Arena, Mode, Phase, Tensor};
-
+use enmasse_graph::{Mode, Phase, Tensor};
+use enmasse_tensor::HostMemory;
 use enmasse_weights::Matching;
 
-use crate::agreement::{broadcast_state, check_ranks, compare_levels, compare_setup, compare_weights};
+use crate::agreement::check_ranks;
 use crate::evaluation::{EpochPosition, Evaluation, at, evaluate, evaluate_until, predict};
-use crate::plans::{compile_plans, initialize};
+use crate::loaded::LoadedBatch;
 use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
-use crate::tuning::agree_on_algorithms;
-use crate::weights::{load_pretrained, write_tensors};
+use crate::weights::take_part;
 use crate::{
-    Attempt, DoneRecord, EpochRecord, Observer, Position, Preparation, Progress, Quiet, RankKind, Schedule, Started,
+    Attempt, DoneRecord, EpochRecord, Observer, Position, Preparation, Progress, Quiet, RankKind, Schedule,
     StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
@@ -168,7 +169,7 @@ impl<'a> Trainer<'a> {
                 learning_rate: epoch.learning_rate,
                 images_per_second: epoch.images_per_second,
                 seconds: epoch.seconds,
-                world_size: session.sharding.shards,
+                world_size: session.map.ranks(),
             };
             at(self.group.as_ref(), "writing a checkpoint");
             session.finish_epoch(&record)?;
@@ -194,6 +195,15 @@ impl<'a> Trainer<'a> {
     }
 }
 
+/// An epoch of training under way.
+struct Epoch {
+    began: Instant,
+    /// Samples of it that were done before.
+    first: u64,
+    /// Samples of it in all.
+    total: u64,
+}
+
 /// What an epoch of training measured on the clock.
 struct EpochTimes {
     learning_rate: f64,
@@ -212,11 +222,13 @@ struct EvaluationInput {
     pool: DecodePool,
     transform: EvalTransform,
     sharding: Sharding,
+    memory: Arc<dyn HostMemory>,
 }
 
 impl EvaluationInput {
     fn loader(&self, pictures: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
-        Ok(EvalLoader::new(&self.pool, pictures.clone(), self.transform.clone(), self.sharding.clone())?)
+        let loader = EvalLoader::new(&self.pool, pictures.clone(), self.transform.clone(), self.sharding.clone())?;
+        Ok(loader.in_memory(self.memory.clone()))
     }
 }
 
@@ -227,6 +239,7 @@ struct Session {
     validation: EvalLoader,
     evaluation: EvaluationInput,
     sharding: Sharding,
+    map: ShardMap,
     preparation: Preparation,
     tuning: Option<Tuning>,
     /// What was taken from `--weights`, on rank 0.
@@ -241,117 +254,6 @@ struct Session {
 }
 
 impl Session {
-    fn prepare(trainer: &Trainer, model: &ModelFn, data: &TrainingData) -> Result<Self, TrainError> {
-        let (config, group) = (&trainer.config, trainer.group.as_ref());
-        let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
-        let sharding = Sharding::one(rank, world_size, config.batch_per_rank(world_size));
-        let pool = DecodePool::new(trainer.loader_threads)?;
-        let preparation = Preparation::of(config, data);
-        let (pictures, transform, sampler) = (data.train.clone(), preparation.train.clone(), config.training_sampler());
-        let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), config.seed, sampler)?;
-        let evaluation =
-            EvaluationInput { pool, transform: preparation.evaluation.clone(), sharding: sharding.clone() };
-        let validation = evaluation.loader(&data.validation)?;
-
-        let mut plans =
-            compile_plans(config, &preparation, model, data.classes.len(), world_size, &trainer.device.target())?;
-        if let Some(group) = group {
-            compare_levels(group, trainer.device)?;
-        }
-        let (mut writer, saved) = match rank {
-            0 => RunWriter::open(config, data, &preparation, &trainer.attempt)
-                .map(|(writer, saved)| (Some(writer), saved))?,
-            _ => (None, None),
-        };
-        let tuning = agree_on_algorithms(config, trainer.device, group, writer.as_mut(), &mut plans)?;
-        let mut program = trainer.device.compile(plans, trainer.group.clone())?;
-        if let Some(group) = group {
-            compare_setup(group, config, data, program.as_ref())?;
-        }
-        initialize(program.as_mut(), config.seed)?;
-        let mut pretrained = None;
-        let mut position = Position::default();
-        if let Some(writer) = &writer {
-            if let Some(checkpoint) = saved {
-                let origin = writer.folder().display().to_string();
-                write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
-                position = Position::from_meta(&checkpoint.meta);
-            } else if let Some(weights) = &config.weights {
-                pretrained = Some(load_pretrained(program.as_mut(), weights)?);
-            }
-        }
-        if let Some(group) = group {
-            // Weights of a fresh run are a pure function of the seed, and only compared; what comes from a file is rank 0's.
-            position = position.broadcast(group)?;
-            if position.is_resumed() || config.weights.is_some() {
-                broadcast_state(group, program.as_mut())?;
-            }
-            compare_weights(group, program.as_mut(), position.is_resumed())?;
-        }
-        if let Some(writer) = &mut writer {
-            writer.begin(config, data, &position)?;
-            if !position.is_resumed() {
-                writer.begin_charts(data, preparation.train.size())?;
-            }
-        }
-        let schedule = Schedule::new(config, world_size);
-        let resumed = position.is_resumed().then_some((position.epoch, position.samples));
-        Ok(Session {
-            program,
-            train,
-            validation,
-            evaluation,
-            sharding,
-            preparation,
-            tuning,
-            pretrained,
-            schedule,
-            position,
-            resumed,
-            stopping: false,
-            writer,
-        })
-    }
-
-    fn announce(&self, trainer: &mut Trainer, data: &TrainingData) {
-        let plans = self.program.plans();
-        let count = |names: &dyn Fn(&str) -> bool| {
-            plans.state.iter().filter(|tensor| names(&tensor.name)).map(|tensor| tensor.shape.elements()).sum()
-        };
-        let is_parameter = |name: &str| {
-            let slot = plans.find(name).map(|tensor| tensor.slot.arena);
-            slot == Some(Arena::Parameters)
-        };
-        let trained = |name: &str| {
-            let plan = plans.train.iter().flat_map(|plan| &plan.values);
-            is_parameter(name) && plan.into_iter().any(|value| value.name.strip_prefix("gradient.") == Some(name))
-        };
-        let memory = trainer.device.memory(plans);
-        trainer.observer.started(&Started {
-            model: trainer.config.model.clone(),
-            parameters: count(&is_parameter),
-            trainable: count(&trained),
-            data: data.kind.name(),
-            normalization: self.preparation.normalization.clone(),
-            size: self.preparation.train.size(),
-            augmentation: self.preparation.train.to_string(),
-            classes: data.classes.clone(),
-            train_samples: data.train.len(),
-            dropped_samples: self.train.dropped(),
-            validation_samples: data.validation.len(),
-            batch: self.sharding.batch,
-            global_batch: self.sharding.global_batch(),
-            world_size: self.sharding.shards,
-            device: trainer.device.name(),
-            loader_threads: trainer.loader_threads,
-            memory_bytes: memory.arenas + memory.scratch,
-            tuning: self.tuning,
-            pretrained: self.pretrained.as_ref().map(ToString::to_string),
-            run: self.run_folder(),
-            resumed: self.resumed,
-        });
-    }
-
     fn run_folder(&self) -> Option<std::path::PathBuf> {
         self.writer.as_ref().map(|writer| writer.folder().to_owned())
     }
@@ -360,7 +262,8 @@ impl Session {
         config.max_steps.is_some_and(|most| self.position.optimizer_step >= most)
     }
 
-    /// Trains from the current position to the end of the epoch.
+    /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so that a
+    /// device that works by itself never waits for this thread.
     fn train_epoch(&mut self, trainer: &mut Trainer) -> Result<EpochTimes, TrainError> {
         let (config, group) = (&trainer.config, trainer.group.as_ref());
         let began = Instant::now();
@@ -368,77 +271,66 @@ impl Session {
         let first = self.position.samples;
         let batches = self.train.epoch(self.position.epoch, first as usize);
         // A run resumed with another global batch goes on behind the last sample it saw.
-        let total = first + self.rest_of_epoch() * global_batch;
+        let epoch = Epoch { began, first, total: first + self.rest_of_epoch() * global_batch };
         // That of the last step, where an epoch is resumed behind it.
-        let last = first.saturating_sub(global_batch) as f64 / total.max(1) as f64;
+        let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
-        let mut pending: Option<Ticket> = None;
+        let mut in_flight: Option<Ticket> = None;
         at(group, "reading a batch");
         for batch in batches {
-            let batch = batch?;
+            let batch = Arc::new(batch?);
             at(group, "computing a step");
-            // The device may still be at the step before: decoding overlaps with it, this step does not.
-            if let Some(ticket) = pending.take() {
-                let metrics = self.program.metrics(ticket);
-                self.count(metrics, global_batch)?;
-                self.after_step(trainer.observer.as_mut(), config, group, total, began, first)?;
-                if self.is_out_of_steps(config) || self.stopping {
-                    break;
-                }
+            if let Some(ticket) = in_flight.take_if(|_| self.must_drain(config, 1)) {
+                self.finish_step(trainer.observer.as_mut(), config, group, &epoch, ticket)?;
             }
-            let done = self.position.samples as f64 / total as f64;
-            learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + done);
+            let submitted = self.position.optimizer_step + u64::from(in_flight.is_some());
+            if self.stopping || config.max_steps.is_some_and(|most| submitted >= most) {
+                break;
+            }
+            let samples = self.position.samples + if in_flight.is_some() { global_batch } else { 0 };
+            learning_rate =
+                self.schedule.learning_rate(self.position.epoch as f64 + samples as f64 / epoch.total as f64);
             let inputs = StepInputs {
-                images: &batch.images,
-                labels: &batch.labels,
-                sample_indices: &batch.indices,
+                batch: Arc::new(LoadedBatch(batch.clone())),
                 epoch: self.position.epoch,
                 learning_rate: learning_rate as f32,
-                optimizer_step: self.position.optimizer_step + 1,
+                optimizer_step: submitted + 1,
                 stop: trainer.requests.asked().is_some(),
             };
-            pending = Some(self.program.submit(Mode::Train, &Phase::ALL, &inputs)?);
+            let ticket = self.program.submit(Mode::Train, &Phase::ALL, &inputs)?;
             if let Some(writer) = &mut self.writer {
                 writer.see(&batch)?;
             }
+            if let Some(earlier) = in_flight.replace(ticket) {
+                self.finish_step(trainer.observer.as_mut(), config, group, &epoch, earlier)?;
+            }
             at(group, "reading a batch");
         }
-        if let Some(ticket) = pending {
-            let metrics = self.program.metrics(ticket);
-            self.count(metrics, global_batch)?;
-            self.after_step(trainer.observer.as_mut(), config, group, total, began, first)?;
+        if let Some(ticket) = in_flight {
+            self.finish_step(trainer.observer.as_mut(), config, group, &epoch, ticket)?;
         }
         let seconds = began.elapsed().as_secs_f64();
         let images_per_second = (self.position.samples - first) as f64 / seconds;
         Ok(EpochTimes { learning_rate, images_per_second, seconds })
     }
 
-    /// Adds a step's metrics to the epoch's.
-    fn count(&mut self, metrics: Result<StepMetrics, DeviceError>, samples: u64) -> Result<(), TrainError> {
-        let step = self.position.optimizer_step + 1;
-        let metrics = metrics.map_err(|error| match error {
-            DeviceError::NonFinite { shard, loss } => {
-                TrainError::NonFinite { rank: shard, loss, epoch: self.position.epoch, step }
-            }
-            other => other.into(),
-        })?;
-        self.position.optimizer_step = step;
-        self.position.samples += samples;
-        self.position.loss_sum += metrics.loss * samples as f64;
-        self.position.correct += metrics.correct;
-        self.stopping = metrics.stop;
-        Ok(())
+    /// Whether something looks at the state that the `ahead`-th step from here leaves, so that no later one may have begun.
+    fn must_drain(&self, config: &TrainConfig, ahead: u64) -> bool {
+        let step = self.position.optimizer_step + ahead;
+        config.check_ranks || (config.save_every > 0 && step.is_multiple_of(config.save_every))
     }
 
-    fn after_step(
+    /// Waits for a step, adds its metrics to the epoch's, and does what is to be done after it.
+    fn finish_step(
         &mut self,
         observer: &mut dyn Observer,
         config: &TrainConfig,
         group: Option<&Group>,
-        total: u64,
-        began: Instant,
-        first: u64,
+        epoch: &Epoch,
+        ticket: Ticket,
     ) -> Result<(), TrainError> {
+        let metrics = self.program.metrics(ticket);
+        self.count(metrics, self.sharding.global_batch() as u64)?;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
             check_ranks(group, self.program.as_mut(), step)?;
@@ -452,10 +344,28 @@ impl Session {
             epochs: config.epochs as u64,
             validating: false,
             samples: self.position.samples,
-            total,
+            total: epoch.total,
             loss: self.position.mean_loss(),
-            images_per_second: (self.position.samples - first) as f64 / began.elapsed().as_secs_f64(),
+            images_per_second: (self.position.samples - epoch.first) as f64 / epoch.began.elapsed().as_secs_f64(),
         });
+        Ok(())
+    }
+
+    /// Adds a step's metrics to the epoch's.
+    fn count(&mut self, metrics: Result<StepMetrics, DeviceError>, samples: u64) -> Result<(), TrainError> {
+        let step = self.position.optimizer_step + 1;
+        let metrics = metrics.map_err(|error| match error {
+            DeviceError::NonFinite { shard, loss } => {
+                let rank = (0..self.map.ranks()).find(|&rank| self.map.hosted(rank).contains(&shard)).unwrap_or(0);
+                TrainError::NonFinite { rank, loss, epoch: self.position.epoch, step }
+            }
+            other => other.into(),
+        })?;
+        self.position.optimizer_step = step;
+        self.position.samples += samples;
+        self.position.loss_sum += metrics.loss * samples as f64;
+        self.position.correct += metrics.correct;
+        self.stopping = metrics.stop;
         Ok(())
     }
 
@@ -473,15 +383,16 @@ impl Session {
         }
         match &mut self.writer {
             Some(writer) => writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best),
-            None => Ok(()),
+            None => Ok(take_part(self.program.as_mut())?),
         }
     }
 
     /// Saves where the run is, and says so once all ranks have come here: nobody leaves before the checkpoint is written.
     fn stop(&mut self, trainer: &Trainer) -> Result<TrainError, TrainError> {
         at(trainer.group.as_ref(), "writing a checkpoint");
-        if let Some(writer) = &mut self.writer {
-            writer.stop(self.program.as_mut(), &self.position)?;
+        match &mut self.writer {
+            Some(writer) => writer.stop(self.program.as_mut(), &self.position)?,
+            None => take_part(self.program.as_mut())?,
         }
         let stop = trainer.requests.agree(trainer.group.as_ref())?;
         Ok(TrainError::Stopped { stop, epoch: self.position.epoch, samples: self.position.samples })
@@ -495,7 +406,7 @@ impl Session {
     fn save(&mut self) -> Result<(), TrainError> {
         match &mut self.writer {
             Some(writer) => writer.save(self.program.as_mut(), &self.position),
-            None => Ok(()),
+            None => Ok(take_part(self.program.as_mut())?),
         }
     }
 }

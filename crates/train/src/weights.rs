@@ -28,6 +28,11 @@ pub fn map_state<T: Send + Sync>(
     Ok(results.into_iter().filter_map(OnceLock::into_inner).collect())
 }
 
+/// This rank's part in what another one reads of the state: a device may have spread it over ranks.
+pub(crate) fn take_part(program: &mut dyn Program) -> Result<(), DeviceError> {
+    program.read_state(&|_| true, &|_, _, _| {})
+}
+
 /// Every state tensor of a program, in PyTorch's order and shapes.
 pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, DeviceError> {
     map_state(program, &|_| true, &|tensor, stored| {

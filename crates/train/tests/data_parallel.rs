@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, Program, StepInputs, StepMetrics};
+use enmasse_device::{Device, HostBatch, Program, StepInputs, StepMetrics};
 use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Phase, Pool, Tensor, compile};
 use enmasse_tensor::RandomStream;
 use enmasse_train::initialize;
@@ -49,18 +49,15 @@ impl Samples {
     }
 
     /// The inputs of one shard.
-    fn shard(&self, shard: usize, shards: usize, step: u64) -> StepInputs<'_> {
+    fn shard(&self, shard: usize, shards: usize, step: u64) -> StepInputs {
         let batch = GLOBAL_BATCH / shards;
         let (range, picture) = (shard * batch..(shard + 1) * batch, SIZE * SIZE * 3);
-        StepInputs {
-            images: &self.images[range.start * picture..range.end * picture],
-            labels: &self.labels[range.clone()],
-            sample_indices: &self.indices[range],
-            epoch: 2,
-            learning_rate: 0.05,
-            optimizer_step: step + 1,
-            stop: false,
-        }
+        let batch = HostBatch {
+            images: self.images[range.start * picture..range.end * picture].to_vec(),
+            labels: self.labels[range.clone()].to_vec(),
+            sample_indices: self.indices[range].to_vec(),
+        };
+        StepInputs { batch: batch.into(), epoch: 2, learning_rate: 0.05, optimizer_step: step + 1, stop: false }
     }
 }
 
@@ -78,11 +75,12 @@ fn program(group: Option<Group>, threads: usize, sync_batch_norm: bool, buckets:
     program
 }
 
-fn state(program: &dyn Program) -> Vec<(String, Vec<f64>)> {
-    program.plans().state.iter().map(|tensor| (tensor.name.clone(), program.store(&tensor.name).unwrap())).collect()
+fn state(program: &mut dyn Program) -> Vec<(String, Vec<f64>)> {
+    let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
+    names.into_iter().map(|name| (name.clone(), program.store(&name).unwrap())).collect()
 }
 
-fn gradients(program: &dyn Program) -> Vec<(String, Vec<f64>)> {
+fn gradients(program: &mut dyn Program) -> Vec<(String, Vec<f64>)> {
     let names = state(program).into_iter().map(|(name, _)| format!("gradient.{name}"));
     names.filter_map(|name| program.store(&name).ok().map(|values| (name, values))).collect()
 }
@@ -111,10 +109,10 @@ fn run(ranks: usize, threads: usize, steps: u64) -> Vec<Seen> {
                     let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
                     seen.metrics.push(program.metrics(ticket).unwrap());
                     if step == 0 {
-                        seen.gradients = gradients(program.as_ref());
+                        seen.gradients = gradients(program.as_mut());
                     }
                 }
-                seen.state = state(program.as_ref());
+                seen.state = state(program.as_mut());
                 seen
             })
         })

@@ -11,10 +11,10 @@ use enmasse_data::{
     DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
 };
 use enmasse_device::Device;
-use enmasse_graph::{Conv, Tensor};
+use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_train::{
-    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, Precision, Preparation, Progress, Quiet,
-    RunPaths, TrainConfig, TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
+    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, OptimizerKind, Precision, Preparation,
+    Progress, Quiet, RunPaths, TrainConfig, TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -198,7 +198,7 @@ fn the_engine_gives_the_trainers_bits() {
     assert!(engine.backward().is_err(), "backward before forward");
     for batch in loader.epoch(0, 0) {
         engine.zero_grad();
-        engine.forward(&batch.unwrap(), 0).unwrap();
+        engine.forward(batch.unwrap(), 0).unwrap();
         assert_eq!(engine.logits().unwrap().len(), 8 * 3);
         assert!(engine.criterion().unwrap().is_finite());
         engine.backward().unwrap();
@@ -208,6 +208,32 @@ fn the_engine_gives_the_trainers_bits() {
         let values = engine.program().store(&tensor.name).unwrap();
         assert!(values.iter().map(|&v| v as f32).eq(tensor.values.iter().copied()), "{}", tensor.name);
     }
+}
+
+/// Weights after one epoch of the explicit loop, where each step is tried too early as often as `refused` says.
+fn explicit_epoch(refused: usize) -> Vec<f64> {
+    let config =
+        TrainConfig { optimizer: OptimizerKind::AdamW, size: Some(8), batch: Some(8), ..TrainConfig::default() };
+    let plans =
+        compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &net, 3, 1, &Target::default()).unwrap();
+    let mut program = cpu(1).compile(plans, None).unwrap();
+    initialize(program.as_mut(), 0).unwrap();
+    let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 8));
+    let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), TrainTransform::new(8), sharding, 0).unwrap();
+    let mut engine = Engine::new(program, 0);
+    for batch in loader.epoch(0, 0) {
+        engine.forward(batch.unwrap(), 0).unwrap();
+        (0..refused).for_each(|_| assert!(engine.step(0.01).is_err(), "step before backward"));
+        engine.criterion().unwrap();
+        engine.backward().unwrap();
+        engine.step(0.01).unwrap();
+    }
+    engine.program().store("fc.weight").unwrap()
+}
+
+#[test]
+fn a_step_that_is_refused_does_not_count_for_the_optimiser() {
+    assert_eq!(explicit_epoch(3), explicit_epoch(0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, Program, StepInputs};
+use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Tensor, compile};
 use enmasse_train::{NamedTensor, initialize, load_pretrained, read_tensors};
 use enmasse_weights::{pth, safetensors};
@@ -138,16 +138,8 @@ torch.save({'logits': logits}, sys.argv[1] + '/logits.pth')
     let matching = load_pretrained(program.as_mut(), &folder.path().join("theirs.pth")).unwrap();
     assert_eq!((matching.loaded.len(), matching.total), (102, 102), "{matching}");
     let images: Vec<u8> = (0..2 * 64 * 64 * 3).map(|index| (index * 7919 % 251) as u8).collect();
-    let (labels, sample_indices) = (&[0, 0], &[0, 1]);
-    let inputs = StepInputs {
-        images: &images,
-        labels,
-        sample_indices,
-        epoch: 0,
-        learning_rate: 0.0,
-        optimizer_step: 1,
-        stop: false,
-    };
+    let batch = HostBatch { images, labels: vec![0, 0], sample_indices: vec![0, 1] };
+    let inputs = StepInputs::evaluation(batch.into());
     let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
     program.metrics(ticket).unwrap();
     let ours = program.store("logits").unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{DataError, Dataset, Picture};
-use enmasse_device::{Device, DeviceError, Memory, Program};
+use enmasse_device::{Device, DeviceError, Program};
 use enmasse_graph::{Choices, Conv, Plan, Plans, Tensor};
 use enmasse_train::{Checkpoint, Observer, RunPaths, Started, TrainConfig, TrainError, Trainer, TrainingData, Tuning};
 
@@ -29,9 +29,6 @@ impl Device for Opinionated {
     }
     fn levels(&self) -> Vec<&'static str> {
         self.cpu.levels()
-    }
-    fn memory(&self, plans: &Plans) -> Memory {
-        self.cpu.memory(plans)
     }
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
         self.cpu.algorithms(plan)

@@ -15,10 +15,12 @@ use crate::instruction::{Instruction, kernel};
 impl Operand<'_> {
     /// Where the plan chose what cannot compute the layer this is what can; that it differs is refused for all operations.
     fn algorithm(&self, shape: &ConvShape, pays: fn(&ConvShape) -> bool) -> Algorithm {
-        let winograd = !self.preparation.exact && winograd::applies(shape);
+        let winograd = !self.preparation.kernels.exact && winograd::applies(shape);
         match self.chosen {
             _ if shape.is_depthwise() => Algorithm::Depthwise,
-            None | Some(Algorithm::Grouped) if grouped::applies(shape, self.preparation.isa) => Algorithm::Grouped,
+            None | Some(Algorithm::Grouped) if grouped::applies(shape, self.preparation.kernels.isa) => {
+                Algorithm::Grouped
+            }
             Some(Algorithm::Winograd) if winograd => Algorithm::Winograd,
             None if winograd && pays(shape) => Algorithm::Winograd,
             _ => Algorithm::Direct,
@@ -47,7 +49,7 @@ impl Operand<'_> {
         backward: bool,
     ) -> Result<Instruction, DeviceError> {
         let (source, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
-        let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.isa);
+        let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.kernels.isa);
         let pairs = conv::pairs(shape, backward);
         macro_rules! convolve {
             ($conv:ty) => {{
@@ -68,7 +70,7 @@ impl Operand<'_> {
     pub(super) fn backward_weights<E: Element>(&self) -> Result<Instruction, DeviceError> {
         let shape = self.conv(Side::Input(0), Side::Input(1))?;
         let (x, dy, dw) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
-        let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays::<E>), self.preparation.isa);
+        let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays::<E>), self.preparation.kernels.isa);
         let instruction = match algorithm {
             Algorithm::Depthwise | Algorithm::Grouped => {
                 let gradient = GroupedGradient::new(&shape, isa);

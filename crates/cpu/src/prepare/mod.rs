@@ -9,16 +9,18 @@ mod update;
 
 use std::ops::Range;
 
+use enmasse_comm::ShardMap;
 use enmasse_device::DeviceError;
-use enmasse_graph::{Arena, Bucket, FilterOrder, NormStatistics, Op, Phase, Plan};
+use enmasse_graph::{Arena, Bucket, FilterOrder, Node, NormStatistics, Op, Phase, Plan};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
 
 use crate::algorithm::Algorithm;
 use crate::batch_norm::{self, Forward};
-use crate::collectives;
+use crate::collectives::{self, BucketSum, StatisticsExchange, SumExchange};
 use crate::element::Element;
 use crate::elementwise::{self, Dropout, NormalizeTable};
+use crate::hosting::Schedule;
 use crate::instruction::{Instruction, kernel};
 use crate::isa::Isa;
 use crate::loss;
@@ -38,7 +40,9 @@ pub(crate) struct KernelOptions {
 
 /// A plan ready to run.
 pub(crate) struct Prepared {
-    pub instructions: Vec<Instruction>,
+    /// The instructions of each hosted shard, parallel to those of the plan. What is done once for all is in the first shard's
+    /// list, and nothing is in its place in the others'.
+    pub shards: Vec<Vec<Instruction>>,
     /// Which instructions each phase has, by its place in [`Phase::ALL`].
     pub phases: [Range<usize>; 6],
     /// Scratch that serves every instruction.
@@ -48,27 +52,29 @@ pub(crate) struct Prepared {
 /// What an operand's address depends on beside the plan.
 pub(crate) struct Preparation<'a> {
     pub plan: &'a Plan,
-    /// Where each arena begins.
-    pub arena: &'a dyn Fn(Arena) -> *mut u8,
-    pub isa: Isa,
-    /// Whether convolutions are direct sums, whatever is faster.
-    pub exact: bool,
-    /// The shard this program hosts.
-    pub shard: usize,
+    /// Where each arena begins; of gradients and activations, the first.
+    pub start: &'a dyn Fn(Arena) -> *mut u8,
+    pub kernels: KernelOptions,
+    pub schedule: &'a Schedule,
+    /// Bytes from one arena of gradients, and of activations, to the next.
+    pub strides: [usize; 2],
+    /// All shards over all ranks.
+    pub map: ShardMap,
 }
 
 impl<'a> Preparation<'a> {
-    /// The preparation of a plan whose arenas begin at given places.
-    pub(crate) fn of(
+    /// A preparation to look at or measure instructions with: of one shard, in arenas that begin at given places.
+    pub(crate) fn sample(
         plan: &'a Plan,
-        arena: &'a dyn Fn(Arena) -> *mut u8,
-        options: KernelOptions,
-        shard: usize,
-    ) -> Self {
-        Preparation { plan, arena, isa: options.isa, exact: options.exact, shard }
+        start: &'a dyn Fn(Arena) -> *mut u8,
+        kernels: KernelOptions,
+        schedule: &'a Schedule,
+    ) -> Result<Self, DeviceError> {
+        let map = ShardMap::new(plan.shards, 1).map_err(|error| DeviceError::Unsupported(error.to_string()))?;
+        Ok(Preparation { plan, start, kernels, schedule, strides: [0; 2], map })
     }
 
-    /// Prepares every instruction of the plan.
+    /// Prepares every instruction of the plan for every hosted shard.
     pub(crate) fn run(&self) -> Result<Prepared, DeviceError> {
         let plan = self.plan;
         if plan.filters != FilterOrder::Hwio {
@@ -76,9 +82,12 @@ impl<'a> Preparation<'a> {
             let reason = format!("the cpu keeps filters in the order {own}, not {found}: compile for its own target");
             return Err(DeviceError::Unsupported(reason));
         }
-        let prepare = |(index, node)| {
+        let prepare = |hosted: usize, index: usize, node: &Node| {
+            if hosted > 0 && (is_joint(&node.op) || !is_of_a_shard(node.phase)) {
+                return Ok(Instruction::nothing());
+            }
             let chosen = Algorithm::chosen(plan, index)?;
-            let operand = Operand { preparation: self, node, chosen };
+            let operand = Operand { preparation: self, hosted, node, chosen };
             let instruction = match operand.stores(DType::Bf16) {
                 true => self.instruction::<Bf16>(&operand),
                 false => self.instruction::<f32>(&operand),
@@ -88,18 +97,38 @@ impl<'a> Preparation<'a> {
                 _ => Ok(instruction),
             }
         };
-        let instructions = plan.instructions.iter().enumerate().map(prepare).collect::<Result<Vec<_>, _>>()?;
-        let scratch = instructions.iter().fold(Scratch::default(), |scratch, i| scratch.max(i.scratch));
+        let of_shard = |hosted: usize| {
+            let nodes = plan.instructions.iter().enumerate();
+            nodes.map(|(index, node)| prepare(hosted, index, node)).collect::<Result<Vec<_>, _>>()
+        };
+        let shards = self.hosted().map(of_shard).collect::<Result<Vec<_>, _>>()?;
+        let scratch = shards.iter().flatten().fold(Scratch::default(), |scratch, i| scratch.max(i.scratch));
         let phases = Phase::ALL.map(|phase| {
             let start = plan.instructions.partition_point(|node| node.phase < phase);
             start..plan.instructions.partition_point(|node| node.phase <= phase)
         });
-        Ok(Prepared { instructions, phases, scratch })
+        Ok(Prepared { shards, phases, scratch })
     }
 
-    /// `elements` f32 values of an arena, from `start` on.
-    fn range(&self, arena: Arena, start: usize, elements: usize) -> Region<f32> {
-        Region::new((self.arena)(arena).cast::<f32>().wrapping_add(start), elements)
+    /// The places of the hosted shards in the schedule.
+    fn hosted(&self) -> Range<usize> {
+        0..self.schedule.shards.len()
+    }
+
+    /// Where an arena of a hosted shard begins.
+    fn arena(&self, arena: Arena, hosted: usize) -> *mut u8 {
+        let [gradients, activations] = self.strides;
+        let offset = match arena {
+            Arena::Gradients => gradients * self.schedule.shards[hosted].slot,
+            Arena::Activations if self.schedule.lockstep => activations * hosted,
+            Arena::Activations | Arena::Input | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => 0,
+        };
+        (self.start)(arena).wrapping_add(offset)
+    }
+
+    /// `elements` f32 values of a hosted shard's arena, from `start` on.
+    fn range(&self, arena: Arena, hosted: usize, start: usize, elements: usize) -> Region<f32> {
+        Region::new(self.arena(arena, hosted).cast::<f32>().wrapping_add(start), elements)
     }
 
     /// The instruction of a node whose maps are stored as `E`.
@@ -111,8 +140,8 @@ impl<'a> Preparation<'a> {
                 if (o.input_size(0)?[2], o.output_size(0)?[2]) != (3, mean.len()) {
                     return Err(o.unsupported());
                 }
-                let (x, y) = (o.input(0)?, o.output::<E>(0)?);
-                kernel!(none, c => elementwise::normalize(c, &table, x, y))
+                let (x, y) = (o.batch_input(0, |step| step.images)?, o.output::<E>(0)?);
+                kernel!(none, (c, step) => elementwise::normalize(c, &table, x.of(step), y))
             }
             Op::Conv2d(_) | Op::Linear => o.forward::<E>()?,
             Op::Conv2dBackwardData(_) | Op::LinearBackwardData => o.backward_data::<E>()?,
@@ -206,8 +235,9 @@ impl<'a> Preparation<'a> {
             }
             Op::Dropout { probability, seed, layer } => {
                 let layer = Dropout { key: key(*seed, &format!("dropout {layer}")), probability: *probability };
-                let (x, samples, y) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
-                kernel!(none, (c, step) => elementwise::dropout(c, layer, step.epoch, samples, x, y))
+                let samples = o.batch_input(1, |step| step.sample_indices)?;
+                let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+                kernel!(none, (c, step) => elementwise::dropout(c, layer, step.epoch, samples.of(step), x, y))
             }
             Op::Add => {
                 let (a, b, sum) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
@@ -226,43 +256,60 @@ impl<'a> Preparation<'a> {
                 kernel!(none, c => elementwise::transpose(c, sizes, x, y))
             }
             &Op::CrossEntropy { scale, smoothing } => {
-                let (entropy, logits, labels) = (o.cross_entropy(scale, smoothing)?, o.input(0)?, o.input(1)?);
+                let (entropy, logits) = (o.cross_entropy(scale, smoothing)?, o.input(0)?);
+                let labels = o.batch_input(1, |step| step.labels)?;
                 let (probabilities, loss, correct) = (o.output(0)?, o.output(1)?, o.output(2)?);
-                kernel!(entropy.scratch(), c => {
-                    loss::forward(c, &entropy, logits, labels, probabilities, loss, correct);
+                kernel!(entropy.scratch(), (c, step) => {
+                    loss::forward(c, &entropy, logits, labels.of(step), probabilities, loss, correct);
                 })
             }
             &Op::CrossEntropyBackward { scale, smoothing } => {
                 let (entropy, probabilities) = (o.cross_entropy(scale, smoothing)?, o.input(0)?);
-                let (labels, dlogits) = (o.input(1)?, o.output(0)?);
-                kernel!(none, c => loss::backward(c, &entropy, probabilities, labels, dlogits))
+                let (labels, dlogits) = (o.batch_input(1, |step| step.labels)?, o.output(0)?);
+                kernel!(none, (c, step) => loss::backward(c, &entropy, probabilities, labels.of(step), dlogits))
             }
             Op::ShareMetrics { .. } => {
                 let (loss, correct, metrics) = (o.input(0)?, o.input(1)?, o.output(0)?);
-                let shard = self.shard;
+                let shard = self.schedule.shards[o.hosted].shard;
                 kernel!(none, (_c, step) => loss::share(shard, loss, correct, step.stop, metrics))
             }
             &Op::SyncStatistics { count } => {
-                let (own, all) = (o.moments(0)?, Moments { mean: o.output(0)?, variance: o.output(1)? });
-                let shards = self.plan.shards;
-                Instruction::fallible(collectives::statistics_scratch(own.mean.len(), shards), move |machine| {
+                let [mean, variance] = [o.input_of_all(0)?, o.input_of_all(1)?];
+                let own = mean.into_iter().zip(variance).map(|(mean, variance)| Moments { mean, variance }).collect();
+                let [mean, variance] = [o.output_of_all(0)?, o.output_of_all(1)?];
+                let all = mean.into_iter().zip(variance).map(|(mean, variance)| Moments { mean, variance }).collect();
+                let exchange = StatisticsExchange::new(&self.map, count, own, all);
+                Instruction::fallible(exchange.scratch(), move |machine| {
                     // SAFETY: see `Instruction::execute`.
-                    unsafe { collectives::sync_statistics(machine, count, shards, own, all) }
+                    unsafe { exchange.run(machine) }
                 })
             }
             Op::SyncSum => {
-                let (values, sums) = ([o.input::<f32>(0)?, o.input(1)?], [o.output(0)?, o.output(1)?]);
-                let scratch = Scratch { shared: 2 * values[0].len(), private: 0 };
-                // SAFETY: see `Instruction::execute`.
-                Instruction::fallible(scratch, move |machine| unsafe { collectives::sync_sum(machine, values, sums) })
+                let values = [o.input_of_all(0)?, o.input_of_all(1)?];
+                let (shards, partials) = (self.map.shards(), self.schedule.partials.clone());
+                let sums = [o.output_of_all(0)?, o.output_of_all(1)?];
+                let exchange = SumExchange { shards, partials, values, sums };
+                Instruction::fallible(exchange.scratch(), move |machine| {
+                    // SAFETY: see `Instruction::execute`.
+                    unsafe { exchange.run(machine) }
+                })
             }
             &Op::AllReduceStart { bucket } => {
                 let single = |range: &&Bucket| range.dtype == DType::F32;
                 let range = self.plan.buckets.get(bucket).filter(single).ok_or_else(|| o.unsupported())?;
-                let range = self.range(Arena::Gradients, range.start, range.len);
+                // The arenas of all slots, from the bucket's place in the first one on.
+                let start = (self.start)(Arena::Gradients).cast::<f32>().wrapping_add(range.start);
+                let sum = BucketSum {
+                    bucket,
+                    start: Region::new(start, range.len),
+                    stride: self.strides[0] / size_of::<f32>(),
+                    shards: self.map.shards(),
+                    folds: self.schedule.shards[o.hosted].folds.clone(),
+                    is_last: o.hosted + 1 == self.schedule.shards.len(),
+                };
                 Instruction::fallible(none, move |machine| {
                     // SAFETY: the plan leaves the range alone until it waits; see `Instruction::execute`.
-                    unsafe { collectives::all_reduce_start(machine, bucket, range) }
+                    unsafe { sum.run(machine) }
                 })
             }
             &Op::AllReduceWait { bucket } => {
@@ -279,5 +326,18 @@ impl<'a> Preparation<'a> {
             }
         };
         Ok(instruction)
+    }
+}
+
+/// Whether an instruction is carried out for all hosted shards at once.
+fn is_joint(op: &Op) -> bool {
+    matches!(op, Op::SyncStatistics { .. } | Op::SyncSum)
+}
+
+/// Whether a phase runs for every shard, rather than once for their sum.
+pub(crate) fn is_of_a_shard(phase: Phase) -> bool {
+    match phase {
+        Phase::Forward | Phase::Loss | Phase::Backward => true,
+        Phase::Reduce | Phase::Check | Phase::Update => false,
     }
 }

@@ -1,7 +1,7 @@
 //! The operands of one node: checked shapes and element types, and addresses.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Node, Op, Rectifier, ValueId};
+use enmasse_graph::{Node, Op, Rectifier, Role, ValueId};
 use enmasse_tensor::DType;
 
 use super::Preparation;
@@ -9,6 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::batch_norm::{Gate, Gradient};
 use crate::conv::ConvShape;
 use crate::element::{Element, Stored};
+use crate::instruction::{FromBatch, StepValues};
 use crate::loss::CrossEntropy;
 use crate::pooling::PoolShape;
 use crate::region::Region;
@@ -25,6 +26,8 @@ pub(super) enum Side {
 /// A node with the plan it belongs to.
 pub(super) struct Operand<'a> {
     pub preparation: &'a Preparation<'a>,
+    /// Which of the hosted shards it concerns.
+    pub hosted: usize,
     pub node: &'a Node,
     /// What the plan chose for it.
     pub chosen: Option<Algorithm>,
@@ -54,13 +57,45 @@ impl Operand<'_> {
 
     /// The memory of an operand, which must be stored as `T`.
     fn region<T: Stored>(&self, side: Side) -> Result<Region<T>, DeviceError> {
+        self.region_of(self.hosted, side)
+    }
+
+    /// The same of another hosted shard.
+    fn region_of<T: Stored>(&self, hosted: usize, side: Side) -> Result<Region<T>, DeviceError> {
         let (id, plan) = (self.id(side)?, self.preparation.plan);
-        if plan.value(id).dtype != T::DTYPE {
+        let value = plan.value(id);
+        // What comes with a batch lies elsewhere each time.
+        if value.dtype != T::DTYPE || value.role == Role::Input {
             return Err(self.unsupported());
         }
         let slot = plan.slot(id);
-        let start = (self.preparation.arena)(slot.arena).wrapping_add(slot.offset);
+        let start = self.preparation.arena(slot.arena, hosted).wrapping_add(slot.offset);
         Ok(Region::new(start.cast(), plan.shape(id).elements()))
+    }
+
+    /// An operand that comes with each batch, `all` of which lies one shard after another.
+    pub(super) fn batch_input<T: Stored>(
+        &self,
+        index: usize,
+        all: fn(&StepValues) -> Region<T>,
+    ) -> Result<FromBatch<T>, DeviceError> {
+        let (id, plan) = (self.id(Side::Input(index))?, self.preparation.plan);
+        let value = plan.value(id);
+        if value.dtype != T::DTYPE || value.role != Role::Input {
+            return Err(self.unsupported());
+        }
+        let len = value.shape.elements();
+        Ok(FromBatch { all, start: self.hosted * len, len })
+    }
+
+    /// An operand of every hosted shard.
+    pub(super) fn input_of_all(&self, index: usize) -> Result<Vec<Region<f32>>, DeviceError> {
+        self.preparation.hosted().map(|hosted| self.region_of(hosted, Side::Input(index))).collect()
+    }
+
+    /// A result of every hosted shard.
+    pub(super) fn output_of_all(&self, index: usize) -> Result<Vec<Region<f32>>, DeviceError> {
+        self.preparation.hosted().map(|hosted| self.region_of(hosted, Side::Output(index))).collect()
     }
 
     pub(super) fn input<T: Stored>(&self, index: usize) -> Result<Region<T>, DeviceError> {

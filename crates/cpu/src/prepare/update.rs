@@ -34,7 +34,7 @@ impl Operand<'_> {
         if update.ranges.iter().any(|range| range.end() > end) {
             return Err(refuse("a range ends behind its operands"));
         }
-        let region = |arena| self.preparation.range(arena, 0, end);
+        let region = |arena| self.preparation.range(arena, self.hosted, 0, end);
         let state: Vec<_> = (0..operands.state.len()).map(|slot| region(Arena::Optimizer(slot))).collect();
         PreparedUpdate::new(update, region(Arena::Parameters), region(Arena::Gradients), &state).ok_or_else(arity)
     }

@@ -16,7 +16,7 @@ impl CpuProgram {
             .flat_map(|(tensor, (_, region))| (0..region.len()).step_by(PIECE).map(move |first| (tensor, first)))
             .collect();
         let state = &self.plans.state;
-        self.machine.context.pool.run(pieces.len(), |task, _| {
+        self.bound.pool().run(pieces.len(), |task, _| {
             let (tensor, first) = pieces[task];
             let (number, region) = chosen[tensor];
             // SAFETY: the slot lies in its arena, pieces do not overlap, and no step runs.
@@ -29,17 +29,23 @@ impl CpuProgram {
     pub(super) fn read_all(&mut self, which: &Which, read: &Read) {
         let chosen = self.chosen(which);
         let state = &self.plans.state;
-        self.machine.context.pool.run(chosen.len(), |task, _| {
+        self.bound.pool().run(chosen.len(), |task, _| {
             let (number, region) = chosen[task];
             // SAFETY: the slot lies in its arena, and no step runs.
             read(number, &state[number], unsafe { region.slice(0, region.len()) });
         });
     }
 
+    /// The memory of a state tensor.
+    pub(super) fn floats(&self, tensor: &StateTensor) -> Region<f32> {
+        let arena = self.state.iter().find(|(arena, _)| *arena == tensor.slot.arena);
+        let start = arena.map_or(std::ptr::null_mut(), |(_, buffer)| buffer.as_ptr());
+        Region::new(start.wrapping_add(tensor.slot.offset).cast(), tensor.shape.elements())
+    }
+
     /// Numbers and places of state tensors.
     fn chosen(&self, which: &Which) -> Vec<(usize, Region<f32>)> {
-        let place = |tensor: &StateTensor| self.floats(tensor.slot, &tensor.shape);
         let state = self.plans.state.iter().enumerate();
-        state.filter(|(_, tensor)| which(tensor)).map(|(number, tensor)| (number, place(tensor))).collect()
+        state.filter(|(_, tensor)| which(tensor)).map(|(number, tensor)| (number, self.floats(tensor))).collect()
     }
 }

@@ -1,9 +1,11 @@
 //! Programs on both devices, batches and comparisons that the tests share.
 #![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
+use std::ops::Range;
+
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
-use enmasse_device::{Device, Program, StepInputs};
+use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Arena, Plans};
 use enmasse_tensor::RandomStream;
 
@@ -66,21 +68,27 @@ impl Batch {
         }
     }
 
-    pub fn inputs(&self, step: u64) -> StepInputs<'_> {
-        let Batch { images, labels, sample_indices } = self;
-        StepInputs { images, labels, sample_indices, epoch: 3, learning_rate: 0.002, optimizer_step: step, stop: false }
+    pub fn inputs(&self, step: u64) -> StepInputs {
+        let Batch { images, labels, sample_indices } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices };
+        StepInputs { batch: batch.into(), epoch: 3, learning_rate: 0.002, optimizer_step: step, stop: false }
     }
 
     /// The samples of one shard.
     pub fn shard(&self, shard: usize, shards: usize) -> Batch {
-        fn piece<T: Clone>(all: &[T], shard: usize, shards: usize) -> Vec<T> {
+        self.hosted(shard..shard + 1, shards)
+    }
+
+    /// The samples of some shards.
+    pub fn hosted(&self, hosted: Range<usize>, shards: usize) -> Batch {
+        fn piece<T: Clone>(all: &[T], hosted: &Range<usize>, shards: usize) -> Vec<T> {
             let len = all.len() / shards;
-            all[shard * len..(shard + 1) * len].to_vec()
+            all[hosted.start * len..hosted.end * len].to_vec()
         }
         Batch {
-            images: piece(&self.images, shard, shards),
-            labels: piece(&self.labels, shard, shards),
-            sample_indices: piece(&self.sample_indices, shard, shards),
+            images: piece(&self.images, &hosted, shards),
+            labels: piece(&self.labels, &hosted, shards),
+            sample_indices: piece(&self.sample_indices, &hosted, shards),
         }
     }
 }
@@ -92,7 +100,7 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
 /// Asserts that named tensors agree: the norm of each difference is at most `tolerance` times the tensor's norm, or
 /// times a thousandth of the median of norms above 0 where that is larger.
 #[track_caller]
-pub fn assert_agree(what: &str, names: &[String], a: &dyn Program, b: &dyn Program, tolerance: f64) {
+pub fn assert_agree(what: &str, names: &[String], a: &mut dyn Program, b: &mut dyn Program, tolerance: f64) {
     let pairs: Vec<_> = names.iter().map(|name| (name, a.store(name).unwrap(), b.store(name).unwrap())).collect();
     let mut norms: Vec<f64> =
         pairs.iter().map(|(_, _, b)| norm(b.iter().copied())).filter(|norm| *norm > 0.0).collect();

@@ -4,15 +4,15 @@ mod peak;
 mod process_age;
 mod profile;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_cpu::{Cpu, Product, peak_gflops};
 use enmasse_data::DataKind;
-use enmasse_device::{Device, Program, StepInputs};
+use enmasse_device::{Batch, Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase};
 use enmasse_tensor::RandomStream;
-use enmasse_train::{Precision, Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, tune};
+use enmasse_train::{Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, tune};
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
@@ -42,7 +42,19 @@ pub fn command() -> Command {
 fn step_command() -> Command {
     Command::new("step")
         .about("Time steps on synthetic pictures: forward, loss, backward, SGD with momentum and weight decay")
-        .args(settings(&["model", "size", "batch", "precision", "threads", "isa", "tune", "json"]))
+        .args(settings(&[
+            "model",
+            "size",
+            "batch",
+            "devices",
+            "shards",
+            "accumulate",
+            "precision",
+            "threads",
+            "isa",
+            "tune",
+            "json",
+        ]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"))
@@ -67,10 +79,14 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let evaluate = matches.get_flag("eval");
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;
+    if let Some(devices) = config.devices.as_ref().filter(|devices| devices.count() > 1) {
+        return Err(Failure::Usage(format!("--devices {devices}: a step is timed on one device; ask for one")));
+    }
     let device = Rank::alone().device(&config)?;
     let mut output = Output::new(config.json);
-    let mut program = program(&config, classes, evaluate, &device, &mut output)?;
-    let batch = config.batch_per_rank(1);
+    let mut program = program(&config, classes, evaluate, device.as_ref(), &mut output)?;
+    let shards = if evaluate { 1 } else { config.shard_count(1) };
+    let batch = shards * config.batch_per_shard(shards);
     let mode = if evaluate { Mode::Evaluate } else { Mode::Train };
     let profiled = matches.get_flag("profile");
     let Times { start, first, rest: mut milliseconds } =
@@ -80,11 +96,12 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let (median, least) = (median(&milliseconds), milliseconds.first().copied().unwrap_or(0.0));
     let images_per_second = batch as f64 / median * 1e3;
     let peak = peak_rss_bytes();
-    let flops = program.plans().plan(mode).map_or(0, |plan| plan.total_work().flops);
-    let gflops = flops as f64 / median / 1e6;
-    let share = share_of_peak(&device, config.precision, gflops)?;
+    let plan = program.plans().plan(mode).unwrap_or(&program.plans().evaluate);
+    let gflops = (shards as u64 * plan.total_work().flops) as f64 / median / 1e6;
+    // Winograd multiplies less than a direct convolution, so that the share can exceed 1.
+    let share = device.peak_gflops(plan).map_err(Failure::error)?.map(|peak| gflops / peak);
     let profile = match profiled {
-        true => Some(Profile::new(program.as_ref(), &device, mode, steps).map_err(Failure::error)?),
+        true => Some(Profile::new(program.as_ref(), device.as_ref(), mode, steps).map_err(Failure::error)?),
         false => None,
     };
     match output.is_json() {
@@ -101,13 +118,13 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
         })),
         false => output.text(format_args!(
             "{} {}, {batch} x {size}x{size}, {}, {}: {images_per_second:.1} images/s, median {median:.2} ms, least {least:.2} ms, \
-             {gflops:.0} GFLOP/s ({:.0} % of the peak of direct products), \
+             {gflops:.0} GFLOP/s{}, \
              first step {first:.2} ms, begun {start:.0} ms after the start, peak memory {}",
             config.model,
             if evaluate { "forward" } else { "training step" },
             config.precision,
             device.name(),
-            100.0 * share,
+            share.map_or(String::new(), |share| format!(" ({:.0} % of the peak of direct products)", 100.0 * share)),
             mebibytes(peak as usize),
             size = config.picture_size(None),
         )),
@@ -116,19 +133,6 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
         output.text(profile.table().trim_end());
     }
     output.finish()
-}
-
-/// What part of this machine's measured peak a rate is. Winograd multiplies less than a direct convolution, so that it can
-/// exceed 1.
-fn share_of_peak(device: &Cpu, precision: Precision, gflops: f64) -> Result<f64, Failure> {
-    let failed = |error| Failure::Error(format!("cannot measure the peak: {error}"));
-    let peak = |product| peak_gflops(device.isa(), product, device.threads()).map_err(failed);
-    let narrow = if precision == Precision::Bf16 { peak(Product::Bf16)? } else { None };
-    let peak = match narrow {
-        Some(peak) => peak,
-        None => peak(Product::F32)?.unwrap_or(f64::INFINITY),
-    };
-    Ok(gflops / peak)
 }
 
 fn program(
@@ -140,7 +144,7 @@ fn program(
 ) -> Result<Box<dyn Program>, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut plans = if evaluate {
-        let (batch, size) = (config.batch_per_rank(1), config.picture_size(None));
+        let (batch, size) = (config.batch_per_shard(1), config.picture_size(None));
         let options = CompileOptions {
             precision: config.precision,
             ..CompileOptions::new(config.model.clone(), batch, size, classes)
@@ -148,7 +152,8 @@ fn program(
         device.target().compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
     } else {
         let preparation = Preparation::new(config, DataKind::Folder);
-        compile_plans(config, &preparation, &|x, classes| model.forward(x, classes), classes, 1, &device.target())?
+        let (shards, target) = (config.shard_count(1), device.target());
+        compile_plans(config, &preparation, &|x, classes| model.forward(x, classes), classes, shards, &target)?
     };
     if config.tune {
         let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;
@@ -181,9 +186,10 @@ fn time_steps(
     let mut random = RandomStream::new(config.seed, "bench", 0, 0);
     let size = config.picture_size(None);
     let words = (0..(batch * size * size * 3).div_ceil(4)).flat_map(|_| random.next_u32().to_le_bytes());
-    let images: Vec<u8> = words.take(batch * size * size * 3).collect();
-    let labels: Vec<i32> = (0..batch).map(|sample| (sample % classes) as i32).collect();
-    let sample_indices: Vec<u64> = (0..batch as u64).collect();
+    let images = words.take(batch * size * size * 3).collect();
+    let labels = (0..batch).map(|sample| (sample % classes) as i32).collect();
+    let sample_indices = (0..batch as u64).collect();
+    let batch: Arc<dyn Batch> = HostBatch { images, labels, sample_indices }.into();
     let (mode, phases) = match program.plans().train {
         Some(_) => (Mode::Train, &Phase::ALL[..]),
         None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),
@@ -192,9 +198,7 @@ fn time_steps(
     let mut times = Times { start, first: 0.0, rest: Vec::with_capacity(steps) };
     for step in 0..WARM_UP + steps {
         let inputs = StepInputs {
-            images: &images,
-            labels: &labels,
-            sample_indices: &sample_indices,
+            batch: batch.clone(),
             epoch: 0,
             // Small enough that the same batch over and over never leads to infinities.
             learning_rate: 1e-3,

@@ -136,7 +136,7 @@ impl Task {
     /// One rank of the evaluation; the first one tells.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
         let Task { weights, data, config } = self;
-        let batch = config.batch_per_rank(rank.world_size());
+        let batch = config.batch_per_shard(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
         let sharding = Sharding::one(shard, rank.world_size(), batch);
         let pool = DecodePool::new(rank.loader_threads(config)).map_err(Failure::error)?;
@@ -144,11 +144,11 @@ impl Task {
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
         let device = rank.device(config)?;
         if let Some(group) = &rank.group {
-            compare_levels(group, &device)?;
+            compare_levels(group, device.as_ref())?;
         }
         let forward = |x, classes| weights.model.forward(x, classes);
         // Evaluation has no collectives: only the sums at its end are the group's.
-        let mut program = weights.classifier.program(&forward, &device, batch)?;
+        let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
         let mut reporter = Reporter::new(audience, 0);

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use enmasse_comm::Group;
 use enmasse_data::DataKind;
-use enmasse_device::Device;
+use enmasse_device::Memory;
 use enmasse_graph::{Arena, Choices, Plan, Plans};
 use enmasse_train::{Preparation, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
@@ -24,6 +25,7 @@ pub fn command() -> Command {
         .args(settings(&names))
         .args(settings(&["optimizer", "momentum", "weight_decay", "no_decay_norm_bias", "nesterov"]))
         .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads", "isa", "tune"]))
+        .args(settings(&["shards", "accumulate"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));
     Command::new("plan")
@@ -44,6 +46,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let (config, classes) = without_data(matches)?;
     let world_size = config.rank_count(cores());
+    let shards = config.shard_count(world_size);
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     let forward = |x, classes| model.forward(x, classes);
     let device = Rank::alone().device(&config)?;
@@ -52,40 +55,44 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
         &Preparation::new(&config, DataKind::Folder),
         &forward,
         classes,
-        world_size,
+        shards,
         &device.target(),
     )?;
     let mut output = Output::new(false);
     if config.tune {
-        let (_, tuning) = tune(&device, &mut plans, Choices::default()).map_err(Failure::error)?;
+        let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
         output.fact(format_args!("tuned: {tuning}"));
     }
     let plan = match &plans.train {
         Some(train) if !matches.get_flag("eval") => train,
         _ => &plans.evaluate,
     };
-    let memory = device.memory(&plans);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
-    output.text(format_args!("{text}\n{}\n{}", memory_table(plan, &plans, memory.scratch), bucket_table(plan)));
+    // Rank 0's program: nothing is exchanged before a step, so the others need not be there.
+    let group = Group::threads(world_size).map_err(Failure::error)?.into_iter().next();
+    let program = device.compile(plans.clone(), group).map_err(Failure::error)?;
+    let memory = memory_table(plan, &plans, program.memory());
+    output.text(format_args!("{text}\n{memory}\n{}", bucket_table(plan)));
     output.finish()
 }
 
 /// What a rank holds, arena by arena.
-fn memory_table(plan: &Plan, plans: &Plans, scratch: usize) -> String {
+fn memory_table(plan: &Plan, plans: &Plans, memory: Memory) -> String {
     let mut text = String::new();
-    let arenas = plans.arenas();
-    let total: usize = arenas.iter().map(|(_, bytes)| bytes).sum();
     // Writing to a string does not fail.
-    let _ = writeln!(text, "memory of a rank: {}", mebibytes(total + scratch));
-    for (arena, bytes) in arenas {
+    let _ = writeln!(text, "memory of a rank: {}", mebibytes(memory.total()));
+    for (arena, bytes) in plans.arenas() {
         let _ = write!(text, "  {:<12} {:>12}", arena.to_string(), mebibytes(bytes));
         if arena == Arena::Activations {
             let _ = write!(text, ", of {} if values did not share memory", mebibytes(plan.unshared_activations));
         }
         text.push('\n');
     }
-    let _ = writeln!(text, "  {:<12} {:>12}", "scratch", mebibytes(scratch));
+    if memory.shards > 0 {
+        let _ = writeln!(text, "  {:<12} {:>12}", "more shards", mebibytes(memory.shards));
+    }
+    let _ = writeln!(text, "  {:<12} {:>12}", "scratch", mebibytes(memory.scratch));
     text
 }
 

@@ -35,6 +35,7 @@ pub fn command() -> Command {
             "mean",
             "std",
             "batch",
+            "devices",
             "threads",
             "precision",
             "isa",
@@ -53,9 +54,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
     let rank = Rank::alone();
     let device = rank.device(&config)?;
-    let batch = config.batch_per_rank(1).min(images.len());
+    let batch = config.batch_per_shard(1).min(images.len());
     let forward = |x, classes| weights.model.forward(x, classes);
-    let mut program = weights.classifier.program(&forward, &device, batch)?;
+    let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
     let predictions = weights.classifier.predict(program.as_mut(), &images, top, config.convert_rgb)?;
 
     let mut output = Output::new(config.json);

@@ -4,9 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
-use enmasse_comm::Group;
+use enmasse_comm::{Group, ShardMap};
 use enmasse_data::DataError;
-use enmasse_device::Device;
 use enmasse_graph::Target;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
@@ -95,7 +94,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     signals.requeue_on(config.requeue_signal);
     let world_size = config.rank_count(cores());
     // The effective configuration says what the machine decided.
-    config.devices = Some(Devices::Cpu(world_size));
+    config.devices = config.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
     let mut run = prepare(config, located.as_ref().filter(|paths| paths.is_resumable()), world_size)?;
     // The folder comes last: what is refused before leaves nothing behind.
     let paths = match located {
@@ -143,7 +142,9 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, signals: &RunSignals) -> Res
     let mut config = settings::finish(layers)?;
     signals.requeue_on(config.requeue_signal);
     config.out = Some(out);
-    config.devices = Some(Devices::Cpu(rank.world_size()));
+    // What a rank of a job computes on is one device; the run's record says how many there are.
+    let kind = config.devices.as_ref().map_or(settings::usual_kind(), |given| &given.kind);
+    config.devices = Some(Devices::new(kind, rank.world_size()));
     let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
     let run = prepare(config, resumed, rank.world_size())?;
     train(&run, rank, &signals.requests)
@@ -183,17 +184,19 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     check_classes(&config, &root, &data.classes)?;
     config.size = Some(config.picture_size(data.kind.native_size()));
     let preparation = Preparation::new(&config, data.kind);
-    let (samples, batch) = (data.train.len(), config.batch_per_rank(world_size));
-    let global_batch = batch.saturating_mul(world_size);
+    let shards = config.shard_count(world_size);
+    ShardMap::new(shards, world_size).map_err(|error| Failure::Usage(format!("--shards {shards}: {error}")))?;
+    let (samples, batch) = (data.train.len(), config.batch_per_shard(shards));
+    let global_batch = batch.saturating_mul(shards);
     if samples < global_batch {
-        return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards: world_size, batch }));
+        return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards, batch }));
     }
     compile_plans(
         &config,
         &preparation,
         &|x, classes| model.forward(x, classes),
         data.classes.len(),
-        world_size,
+        shards,
         &Target::default(),
     )?;
     Ok(Run { config, model, data })
@@ -250,7 +253,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));
     }
-    match fit(Trainer::new(config.clone(), &device).observer(&mut reporter)) {
+    match fit(Trainer::new(config.clone(), device.as_ref()).observer(&mut reporter)) {
         Ok(done) => reporter.done(&done),
         Err(TrainError::Stopped { stop, epoch, samples }) => {
             reporter.stopped(config.out.as_deref(), epoch, samples)?;

@@ -1,6 +1,6 @@
 //! The cases, as in `fixtures/make.py`, and how a device runs one.
 
-use enmasse_device::{Device, Program, StepInputs};
+use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{
     CompileOptions, Conv, Freeze, GroupRule, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Precision, Role,
     Tensor, Window, compile,
@@ -255,7 +255,7 @@ impl Case {
         for step in 1..=3 {
             self.train(&mut *program, step, &mut results);
         }
-        store_state(&*program, &mut results);
+        store_state(&mut *program, &mut results);
         self.evaluate(&mut *program, &mut results);
         results
     }
@@ -265,7 +265,7 @@ impl Case {
         let mut program = self.program(device, 1);
         let mut results = Results::new();
         self.train(&mut *program, 1, &mut results);
-        store_state(&*program, &mut results);
+        store_state(&mut *program, &mut results);
         results
     }
 
@@ -283,7 +283,7 @@ impl Case {
 
     fn train(&self, program: &mut dyn Program, step: u64, results: &mut Results) {
         let (pictures, labels) = self.batch(step);
-        let inputs = self.inputs(step, &pictures, &labels);
+        let inputs = self.inputs(step, pictures, labels);
         let (update, phases) = Phase::ALL.split_last().unwrap();
         let ticket = program.submit(Mode::Train, phases, &inputs).unwrap();
         results.insert(format!("step{step}/loss"), vec![program.metrics(ticket).unwrap().loss]);
@@ -302,7 +302,7 @@ impl Case {
     fn evaluate(&self, program: &mut dyn Program, results: &mut Results) {
         let (pictures, mut labels) = self.batch(4);
         labels[0] = -1;
-        let inputs = self.inputs(4, &pictures, &labels);
+        let inputs = self.inputs(4, pictures, labels);
         let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
         let metrics = program.metrics(ticket).unwrap();
         results.insert("evaluate/loss".into(), vec![metrics.loss]);
@@ -315,23 +315,16 @@ impl Case {
         (formula::pictures(self.seed, step, len), formula::labels(self.seed, step, self.batch, CLASSES))
     }
 
-    fn inputs<'a>(&self, step: u64, images: &'a [u8], labels: &'a [i32]) -> StepInputs<'a> {
+    fn inputs(&self, step: u64, images: Vec<u8>, labels: Vec<i32>) -> StepInputs {
         // No case has dropout, which alone would read the indices.
-        let sample_indices = &[0; 8][..self.batch];
-        StepInputs {
-            images,
-            labels,
-            sample_indices,
-            epoch: 0,
-            learning_rate: self.learning_rate,
-            optimizer_step: step,
-            stop: false,
-        }
+        let batch = HostBatch { images, labels, sample_indices: vec![0; self.batch] };
+        let learning_rate = self.learning_rate;
+        StepInputs { batch: batch.into(), epoch: 0, learning_rate, optimizer_step: step, stop: false }
     }
 }
 
-fn store_state(program: &dyn Program, results: &mut Results) {
-    for tensor in &program.plans().state {
+fn store_state(program: &mut dyn Program, results: &mut Results) {
+    for tensor in program.plans().state.clone() {
         results.insert(format!("after/{}", tensor.name), program.store(&tensor.name).unwrap());
     }
 }

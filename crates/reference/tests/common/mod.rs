@@ -1,7 +1,7 @@
 //! Programs, batches and comparisons that the tests share.
 #![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
-use enmasse_device::{Program, StepInputs, StepMetrics, Ticket};
+use enmasse_device::{HostBatch, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Target, Tensor};
 use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
 use enmasse_tensor::RandomStream;
@@ -30,7 +30,7 @@ pub fn program_for(target: &Target, model: Model, options: &CompileOptions) -> R
             panic!("{error}\n{plan}");
         }
     }
-    let mut program = ReferenceProgram::new(plans);
+    let mut program = ReferenceProgram::new(plans, None).unwrap();
     for tensor in program.plans().state.clone() {
         let mut stream = RandomStream::new(1, &tensor.name, 0, 0);
         let elements = tensor.shape.elements();
@@ -72,9 +72,10 @@ impl Batch {
         }
     }
 
-    pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs<'_> {
-        let Batch { images, labels, sample_indices } = self;
-        StepInputs { images, labels, sample_indices, epoch: 3, learning_rate, optimizer_step, stop: false }
+    pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs {
+        let Batch { images, labels, sample_indices } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices };
+        StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false }
     }
 
     /// The samples of one shard of `shards`.
@@ -109,8 +110,9 @@ pub fn submit(
 }
 
 /// Every state tensor of shard 0 by name.
-pub fn state(program: &ReferenceProgram) -> Vec<(String, Vec<f64>)> {
-    program.plans().state.iter().map(|t| (t.name.clone(), program.store(&t.name).unwrap())).collect()
+pub fn state(program: &mut ReferenceProgram) -> Vec<(String, Vec<f64>)> {
+    let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
+    names.into_iter().map(|name| (name.clone(), program.store(&name).unwrap())).collect()
 }
 
 /// The norm of the difference over the norm of `b`.

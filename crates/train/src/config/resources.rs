@@ -11,10 +11,7 @@ const MOST_RANKS: usize = 8;
 impl TrainConfig {
     /// Ranks of a run on one machine: `--devices`, or one for each core up to 8.
     pub fn rank_count(&self, cores: usize) -> usize {
-        match self.devices {
-            Some(Devices::Cpu(count) | Devices::Gpu(count)) => count,
-            None => cores.clamp(1, MOST_RANKS),
-        }
+        self.devices.as_ref().map_or(cores.clamp(1, MOST_RANKS), Devices::count)
     }
 
     /// Height and width of the pictures that the model sees: `--size`, or the data set's own where it has one, or 224.
@@ -35,11 +32,16 @@ impl TrainConfig {
         (spread(mean), spread(deviation))
     }
 
-    /// Samples per rank: `--batch`, or a global batch of 64 divided over the ranks to the nearest, so that the result
+    /// Shards of the global batch on so many ranks: `--shards`, or `--accumulate` for each rank.
+    pub fn shard_count(&self, world_size: usize) -> usize {
+        self.shards.unwrap_or(self.accumulate.saturating_mul(world_size.max(1)))
+    }
+
+    /// Samples per shard: `--batch`, or a global batch of 64 divided over the shards to the nearest, so that the result
     /// hardly depends on the machine.
-    pub fn batch_per_rank(&self, world_size: usize) -> usize {
-        let world_size = world_size.max(1);
-        self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + world_size / 2) / world_size).max(1))
+    pub fn batch_per_shard(&self, shards: usize) -> usize {
+        let shards = shards.max(1);
+        self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + shards / 2) / shards).max(1))
     }
 
     /// Computing threads of the rank at `local_rank`: `--threads`, or its share of the node's cores.
@@ -75,7 +77,7 @@ mod tests {
                 }
                 seen
             });
-            assert_eq!((ranks, config.batch_per_rank(ranks), distinct.as_slice()), expected, "{cores} cores");
+            assert_eq!((ranks, config.batch_per_shard(ranks), distinct.as_slice()), expected, "{cores} cores");
         };
         check(1, (1, 64, &[1]));
         check(2, (2, 32, &[1]));
@@ -116,8 +118,8 @@ mod tests {
         for (name, value) in [("devices", "cpu:3"), ("batch", "5"), ("threads", "4"), ("loader_threads", "6")] {
             config.set(name, value).unwrap();
         }
-        let found = (config.rank_count(2), config.batch_per_rank(9), config.threads_of_rank(2, 0, 3));
+        let found = (config.rank_count(2), config.batch_per_shard(9), config.threads_of_rank(2, 0, 3));
         assert_eq!((found, config.loader_threads_of_rank(2, 0, 3)), ((3, 5, 4), 6));
-        assert_eq!(TrainConfig::default().batch_per_rank(200), 1);
+        assert_eq!(TrainConfig::default().batch_per_shard(200), 1);
     }
 }

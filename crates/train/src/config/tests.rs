@@ -256,7 +256,7 @@ proptest! {
         mean in proptest::option::of(proptest::collection::vec(0.0..1f64, 3)), flip in proptest::option::of(0.0..1f64),
         freeze in proptest::collection::vec("[a-z*.]{1,8}", 0..3), bf16: bool,
     ) {
-        let devices = batch.map(Devices::Cpu);
+        let devices = batch.map(|count| Devices::new("cpu", count));
         let out = out.map(PathBuf::from);
         let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
         let config = TrainConfig {

@@ -112,7 +112,7 @@ pub(super) struct Inspection {
     pub fault: Option<String>,
 }
 
-fn quoted(text: &str) -> Option<String> {
+pub(super) fn quoted(text: &str) -> Option<String> {
     Some(toml::Value::from(text).to_string())
 }
 
@@ -454,45 +454,5 @@ impl SettingValue for Precision {
 
     fn to_toml(&self) -> Option<String> {
         quoted(self.name())
-    }
-}
-
-/// The devices of a run: one per rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Devices {
-    /// So many ranks that compute on processor cores.
-    Cpu(usize),
-    /// So many graphics cards. Understood so that it can be refused by name.
-    Gpu(usize),
-}
-
-impl fmt::Display for Devices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Devices::Cpu(count) => write!(f, "cpu:{count}"),
-            Devices::Gpu(count) => write!(f, "gpu:{count}"),
-        }
-    }
-}
-
-/// `cpu` alone is `cpu:1`.
-impl SettingValue for Devices {
-    const KIND: Kind = Kind::Text;
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let (kind, count) = text.split_once(':').unwrap_or((text, "1"));
-        match (kind, count.parse()) {
-            ("cpu", Ok(count)) if count > 0 => Ok(Devices::Cpu(count)),
-            ("gpu", Ok(count)) if count > 0 => Ok(Devices::Gpu(count)),
-            _ => Err("must be cpu:N with N ranks, 1 or more".to_owned()),
-        }
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(self.to_string())
-    }
-
-    fn to_toml(&self) -> Option<String> {
-        quoted(&self.to_string())
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::{ArgMatches, Command};
 use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep};
-use enmasse_train::{Devices, Setting, TrainConfig};
+use enmasse_train::{Setting, TrainConfig};
 
 use crate::arguments::given;
 use crate::command_line::parse;
@@ -131,8 +131,8 @@ fn train_matches(words: &[String]) -> Result<Option<ArgMatches>, Failure> {
 fn train_config(train: &ArgMatches) -> Result<TrainConfig, Failure> {
     let config = settings::layers(train)?.finish()?;
     enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    match config.devices {
-        Some(devices @ Devices::Cpu(count)) if count > 1 => Err(Failure::Usage(format!(
+    match &config.devices {
+        Some(devices) if devices.count() > 1 => Err(Failure::Usage(format!(
             "--devices {devices}: in a job each task is a rank of one device; leave it out, and say --nodes and --ntasks-per-node"
         ))),
         _ => Ok(config),

@@ -1,0 +1,94 @@
+//! How one program computes several shards: where each one's gradients lie, and when they are added up.
+
+use std::ops::Range;
+
+use enmasse_comm::{Fold, HostedShard};
+use enmasse_device::Hosting;
+use enmasse_graph::{Op, Plan};
+
+/// The hosted shards in the order they run, and what the program holds for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    pub shards: Vec<HostedShard>,
+    /// Whether all shards run each instruction before any runs the next, each on activations of its own: where they exchange
+    /// statistics in the middle of a pass. Otherwise they run one after another and share one arena of activations.
+    pub lockstep: bool,
+    /// Gradient arenas.
+    pub slots: usize,
+    /// The shards of each partial sum that this rank gives to the others, by their places among the hosted ones.
+    pub partials: Vec<Range<usize>>,
+}
+
+impl Schedule {
+    /// The schedule of what a program hosts; `train` is its training plan, if it has one.
+    pub(crate) fn new(hosting: &Hosting, train: Option<&Plan>) -> Self {
+        let exchanges = |plan: &Plan| {
+            plan.instructions.iter().any(|node| matches!(node.op, Op::SyncStatistics { .. } | Op::SyncSum))
+        };
+        let lockstep = hosting.count() > 1 && train.is_some_and(exchanges);
+        let shards = if lockstep { together(hosting) } else { hosting.map().schedule(hosting.rank()) };
+        let slots = shards.iter().map(|shard| shard.slot + 1).max().unwrap_or(1);
+        let first = hosting.shards().start;
+        let partials = hosting.map().partials(hosting.rank()).map(|part| part.start - first..part.end - first);
+        Schedule { shards, lockstep, slots, partials: partials.collect() }
+    }
+
+    /// One shard that stands for all: to look at instructions, or to measure them.
+    pub(crate) fn sample() -> Self {
+        let shard = HostedShard { shard: 0, slot: 0, folds: Vec::new() };
+        Schedule { shards: vec![shard], lockstep: false, slots: 1, partials: std::iter::once(0..1).collect() }
+    }
+
+    /// Activation arenas.
+    pub(crate) fn activations(&self) -> usize {
+        if self.lockstep { self.shards.len() } else { 1 }
+    }
+}
+
+/// Every shard has a gradient arena, partial sum j begins in arena j, and all sums come after the last shard.
+fn together(hosting: &Hosting) -> Vec<HostedShard> {
+    let partials: Vec<_> = hosting.map().partials(hosting.rank()).collect();
+    let mut others = partials.len()..;
+    let mut shards: Vec<HostedShard> = (hosting.shards())
+        .map(|shard| {
+            let first_of = partials.iter().position(|partial| partial.start == shard);
+            let slot = first_of.or_else(|| others.next()).unwrap_or(0);
+            HostedShard { shard, slot, folds: Vec::new() }
+        })
+        .collect();
+    let first = hosting.shards().start;
+    let mut folds = Vec::new();
+    for partial in partials {
+        let slot = |shard: usize| shards[shard - first].slot;
+        enmasse_comm::tree_fold(partial.len(), &mut |shard| slot(partial.start + shard), &mut |into, from| {
+            folds.push(Fold { into, from });
+            into
+        });
+    }
+    if let Some(last) = shards.last_mut() {
+        last.folds = folds;
+    }
+    shards
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_that_run_together_keep_their_gradients_until_the_last() {
+        let check = |shards: usize, ranks: usize, rank: usize, slots: &[usize], folds: &[(usize, usize)]| {
+            let map = enmasse_comm::ShardMap::new(shards, ranks).unwrap();
+            let found = together(&Hosting::of(map, rank));
+            assert_eq!(found.iter().map(|shard| shard.slot).collect::<Vec<_>>(), slots);
+            let last: Vec<_> = found.last().unwrap().folds.iter().map(|fold| (fold.into, fold.from)).collect();
+            assert_eq!(last, folds);
+            assert!(found[..found.len() - 1].iter().all(|shard| shard.folds.is_empty()));
+        };
+        check(4, 1, 0, &[0, 1, 2, 3], &[(0, 1), (2, 3), (0, 2)]);
+        check(4, 2, 1, &[0, 1], &[(0, 1)]);
+        // Shards 0 to 2 of 6 are two partial sums, (0 1) and 2.
+        check(6, 2, 0, &[0, 2, 1], &[(0, 2)]);
+        check(6, 2, 1, &[0, 1, 2], &[(1, 2)]);
+    }
+}

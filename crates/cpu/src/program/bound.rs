@@ -1,0 +1,236 @@
+//! Plans bound to the shards that a rank hosts: memory of a step, prepared instructions, and the loop that runs them.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use enmasse_comm::{Group, tree_fold};
+use enmasse_device::{DeviceError, Hosting, StepMetrics, training_metrics};
+use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
+use enmasse_tensor::AlignedBuffer;
+
+use super::{allocate, is_state};
+use crate::affinity::Pinned;
+use crate::hosting::Schedule;
+use crate::instruction::{Machine, StepValues};
+use crate::pool::{Pool, Threads};
+use crate::prepare::{KernelOptions, Preparation, Prepared, is_of_a_shard};
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+
+/// What [`super::CpuProgram`] makes anew when it joins another group.
+pub(super) struct Bound {
+    train: Option<Prepared>,
+    evaluate: Prepared,
+    schedule: Schedule,
+    machine: Machine,
+    /// Arenas of what does not outlive a step, one for each slot of gradients or set of activations.
+    arenas: Vec<(Arena, AlignedBuffer)>,
+    /// Bytes from one arena of gradients, and of activations, to the next.
+    strides: [usize; 2],
+    /// Results of each hosted shard, where the next one overwrites them.
+    saved: Vec<ShardResults>,
+    scratch: Scratch,
+}
+
+/// A shard's logits, loss and hits of the step last run.
+struct ShardResults {
+    logits: Vec<f32>,
+    loss: f32,
+    correct: f32,
+}
+
+impl Bound {
+    /// Allocates and prepares; `state` are the arenas that outlive a step.
+    pub(super) fn new(
+        plans: &Plans,
+        state: &[(Arena, AlignedBuffer)],
+        group: Option<Group>,
+        threads: Threads,
+        kernels: KernelOptions,
+    ) -> Result<Self, DeviceError> {
+        let hosting = Hosting::new(plans, group.as_ref())?;
+        let schedule = Schedule::new(&hosting, plans.train.as_ref());
+        let strides = [Arena::Gradients, Arena::Activations].map(|arena| plans.arena_bytes(arena));
+        let mut arenas = Vec::new();
+        for (arena, count) in [(Arena::Gradients, schedule.slots), (Arena::Activations, schedule.activations())] {
+            arenas.push((arena, allocate(arena, count * plans.arena_bytes(arena))?));
+        }
+        let start = |arena: Arena| {
+            let of = if is_state(arena) { state } else { &arenas };
+            of.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, buffer)| buffer.as_ptr())
+        };
+        let prepare = |plan: &Plan| {
+            let (map, schedule) = (*hosting.map(), &schedule);
+            Preparation { plan, start: &start, kernels, schedule, strides, map }.run()
+        };
+        let train = plans.train.as_ref().map(prepare).transpose()?;
+        let evaluate = prepare(&plans.evaluate)?;
+        let scratch = train.iter().fold(evaluate.scratch, |scratch, train| scratch.max(train.scratch));
+        let memory =
+            |_| DeviceError::Memory { arena: "threads and scratch".into(), bytes: scratch.bytes(threads.count) };
+        let context = Context::new(threads, kernels.isa, scratch).map_err(memory)?;
+        let buckets = plans.train.as_ref().map_or(0, |plan| plan.buckets.len());
+        let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
+        let overwritten = schedule.activations() < schedule.shards.len();
+        let logits = plans.evaluate.shape(plans.evaluate.logits).elements();
+        let saved = schedule.shards.iter().filter(|_| overwritten);
+        let saved = saved.map(|_| ShardResults { logits: vec![0.0; logits], loss: 0.0, correct: 0.0 }).collect();
+        Ok(Bound { train, evaluate, schedule, machine, arenas, strides, saved, scratch })
+    }
+
+    /// Number of hosted shards.
+    pub(super) fn hosted(&self) -> usize {
+        self.schedule.shards.len()
+    }
+
+    /// Bytes of the arenas.
+    pub(super) fn bytes(&self) -> usize {
+        self.arenas.iter().map(|(_, buffer)| buffer.len()).sum()
+    }
+
+    /// Bytes of scratch.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        self.scratch.bytes(self.machine.context.pool.threads())
+    }
+
+    /// Keeps the calling thread on its core while the result lives.
+    pub(super) fn pin_caller(&self) -> Option<Pinned> {
+        self.machine.context.pool.pin_caller()
+    }
+
+    /// The threads of the program.
+    pub(super) fn pool(&mut self) -> &mut Pool {
+        &mut self.machine.context.pool
+    }
+
+    /// Waits for sums that are under way, after which all memory is the program's own. Where the group has failed they end
+    /// at once, and whoever needs them hears of it from the group.
+    pub(super) fn drain(&mut self) {
+        self.machine.handles.iter_mut().for_each(|handle| drop(handle.take()));
+    }
+
+    /// Runs phases of a step, all of them either of each shard or for all together. It allocates nothing.
+    pub(super) fn run(
+        &mut self,
+        plan: &Plan,
+        phases: &[Phase],
+        values: &StepValues,
+        mut times: Option<&mut [Duration]>,
+    ) -> Result<(), DeviceError> {
+        let prepared = match plan.mode {
+            Mode::Train => self.train.as_ref().ok_or_else(super::not_compiled)?,
+            Mode::Evaluate => &self.evaluate,
+        };
+        let places = phases.iter().map(|phase| Phase::ALL.iter().position(|other| other == phase).unwrap_or(0));
+        let instructions = places.map(|place| prepared.phases[place].clone());
+        // Phases follow one another, so that their instructions do.
+        let range = instructions.fold(None, |all: Option<Range<usize>>, next| match all {
+            Some(all) => Some(all.start..next.end),
+            None => Some(next),
+        });
+        let range = range.unwrap_or(0..0);
+        let machine = &mut self.machine;
+        let mut execute = |shard: usize, index: usize| {
+            if let Some(group) = &machine.group {
+                group.check()?;
+            }
+            // SAFETY: operands lie in the arenas of this program, which nobody else uses while it is borrowed, but for sums under
+            // way, which the plan leaves alone.
+            let mut run = || unsafe { prepared.shards[shard][index].execute(machine, values) };
+            match &mut times {
+                None => run(),
+                Some(times) => {
+                    let began = Instant::now();
+                    run()?;
+                    times[index] += began.elapsed();
+                    Ok(())
+                }
+            }
+        };
+        let shards = if is_of_a_shard(phases[0]) { self.schedule.shards.len() } else { 1 };
+        if self.schedule.lockstep || shards == 1 {
+            for index in range {
+                (0..shards).try_for_each(|shard| execute(shard, index))?;
+            }
+            return Ok(());
+        }
+        let whole: &[Phase] = match plan.mode {
+            Mode::Train => &[Phase::Forward, Phase::Loss, Phase::Backward],
+            Mode::Evaluate => &[Phase::Forward, Phase::Loss],
+        };
+        if !phases.starts_with(whole) {
+            let (last, mode) = (whole[whole.len() - 1].name(), plan.mode);
+            return Err(DeviceError::Unsupported(format!(
+                "this program runs its {shards} shards one after another: submit forward to {last} of a step at once \
+                 ({mode:?}), or host one shard per rank"
+            )));
+        }
+        for shard in 0..shards {
+            range.clone().try_for_each(|index| execute(shard, index))?;
+            let arenas = &self.arenas;
+            let read = |id: ValueId| read(arenas, plan, id, 0);
+            let saved = &mut self.saved[shard];
+            saved.logits.copy_from_slice(read(plan.logits));
+            (saved.loss, saved.correct) = (read(plan.loss)[0], read(plan.correct)[0]);
+        }
+        Ok(())
+    }
+
+    /// What a step measured: of training once its sums are complete, of evaluation once the loss is known.
+    pub(super) fn measure(&self, plan: &Plan) -> StepMetrics {
+        match plan.metrics {
+            Some(metrics) => {
+                let values = self.read(plan, metrics, 0);
+                training_metrics(plan.shards, &|at| values[at].into())
+            }
+            None => {
+                let sum = |id| self.sum(plan, id);
+                StepMetrics { loss: sum(plan.loss), correct: sum(plan.correct) as u64, stop: false }
+            }
+        }
+    }
+
+    /// A value of a plan that lies in an arena of the step, of the first hosted shard from byte `offset` on.
+    pub(super) fn read(&self, plan: &Plan, id: ValueId, offset: usize) -> &[f32] {
+        read(&self.arenas, plan, id, offset)
+    }
+
+    /// Results of the step last run: logits of all hosted shards, one after another; anything else summed over them.
+    pub(super) fn results(&self, plan: &Plan, id: ValueId) -> Vec<f64> {
+        if id != plan.logits {
+            return vec![self.sum(plan, id)];
+        }
+        let logits = |shard| self.result(plan, id, shard).iter().map(|&logit| logit.into());
+        (0..self.hosted()).flat_map(logits).collect()
+    }
+
+    /// A result of one value per shard, summed over the hosted ones.
+    fn sum(&self, plan: &Plan, id: ValueId) -> f64 {
+        let value = &mut |shard| f64::from(self.result(plan, id, shard)[0]);
+        tree_fold(self.hosted(), value, &mut |a, b| a + b).unwrap_or(0.0)
+    }
+
+    fn result(&self, plan: &Plan, id: ValueId, shard: usize) -> &[f32] {
+        match self.saved.get(shard) {
+            Some(saved) if id == plan.logits => &saved.logits,
+            Some(saved) if id == plan.loss => std::slice::from_ref(&saved.loss),
+            Some(saved) => std::slice::from_ref(&saved.correct),
+            None => self.read(plan, id, if self.schedule.lockstep { shard * self.strides[1] } else { 0 }),
+        }
+    }
+}
+
+fn read<'a>(arenas: &'a [(Arena, AlignedBuffer)], plan: &Plan, id: ValueId, offset: usize) -> &'a [f32] {
+    let slot = plan.slot(id);
+    let start = arenas.iter().find(|(arena, _)| *arena == slot.arena).map_or(std::ptr::null_mut(), |(_, b)| b.as_ptr());
+    let region = Region::<f32>::new(start.wrapping_add(slot.offset + offset).cast(), plan.shape(id).elements());
+    // SAFETY: the value lies in its arena, and nothing runs: whoever runs instructions has the program to itself.
+    unsafe { region.slice(0, region.len()) }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Collectives under way use the arenas.
+        self.drain();
+    }
+}

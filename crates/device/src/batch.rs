@@ -1,0 +1,69 @@
+//! A batch as every program takes it: the samples of the shards that it hosts, shard after shard.
+
+use std::sync::Arc;
+
+use enmasse_graph::Plan;
+
+use crate::DeviceError;
+
+/// Samples in memory that stays as it is for as long as a program holds them: while they are copied to a device, or read where
+/// they lie.
+pub trait Batch: Send + Sync {
+    /// Pictures, `[samples, height, width, 3]`, as the loader decoded them.
+    fn images(&self) -> &[u8];
+
+    /// Class labels, `[samples]`; below 0 where there is no sample.
+    fn labels(&self) -> &[i32];
+
+    /// Positions in the data set, `[samples]`, which key the random numbers of dropout.
+    fn sample_indices(&self) -> &[u64];
+}
+
+/// A batch that owns its parts.
+#[derive(Clone, Debug, Default)]
+pub struct HostBatch {
+    /// See [`Batch::images`].
+    pub images: Vec<u8>,
+    /// See [`Batch::labels`].
+    pub labels: Vec<i32>,
+    /// See [`Batch::sample_indices`].
+    pub sample_indices: Vec<u64>,
+}
+
+impl Batch for HostBatch {
+    fn images(&self) -> &[u8] {
+        &self.images
+    }
+
+    fn labels(&self) -> &[i32] {
+        &self.labels
+    }
+
+    fn sample_indices(&self) -> &[u64] {
+        &self.sample_indices
+    }
+}
+
+impl From<HostBatch> for Arc<dyn Batch> {
+    fn from(batch: HostBatch) -> Self {
+        Arc::new(batch)
+    }
+}
+
+/// Whether a batch holds the samples of `hosted` shards of the plan, and every label is a class.
+pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), DeviceError> {
+    let samples = hosted * plan.batch;
+    let sizes = [
+        ("image bytes", batch.images().len(), hosted * plan.shape(plan.images).elements()),
+        ("labels", batch.labels().len(), samples),
+        ("sample indices", batch.sample_indices().len(), samples),
+    ];
+    if let Some((what, found, expected)) = sizes.into_iter().find(|(_, found, expected)| found != expected) {
+        return Err(DeviceError::Batch(format!("{found} {what}, but {samples} samples take {expected}")));
+    }
+    let is_no_class = |label: &&i32| usize::try_from(**label).is_ok_and(|label| label >= plan.classes);
+    match batch.labels().iter().find(is_no_class) {
+        Some(label) => Err(DeviceError::Batch(format!("label {label} is none of the {} classes", plan.classes))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,74 @@
+//! Where the tensors lie that a program is asked for by name, and the order of their elements outside.
+
+use enmasse_graph::{Layout, Plan, Plans, Role, StateTensor, ValueId};
+use enmasse_tensor::Shape;
+
+use crate::DeviceError;
+
+/// A tensor that a program knows by name.
+#[derive(Clone, Copy, Debug)]
+pub enum Tensor<'a> {
+    /// Outlives the step.
+    State(&'a StateTensor),
+    /// The gradient of a parameter, as the sum over shards left it.
+    Gradient {
+        /// The plan that has it.
+        plan: &'a Plan,
+        /// The gradient.
+        value: ValueId,
+        /// The parameter's order of elements.
+        layout: Layout,
+    },
+    /// A result of the step last begun, one for each shard that the program hosts: `logits`, `loss` or `correct`.
+    Result {
+        /// The plan of that step.
+        plan: &'a Plan,
+        /// The result.
+        value: ValueId,
+    },
+}
+
+/// What `name` stands for; `latest` is the plan of the step last begun.
+pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -> Option<Tensor<'a>> {
+    if let Some(state) = plans.find(name) {
+        return Some(Tensor::State(state));
+    }
+    if name.starts_with("gradient.") {
+        let plan = plans.train.as_ref()?;
+        let (at, parameter) = plan.values.iter().enumerate().find_map(|(at, value)| match value.role {
+            Role::Gradient { parameter } if value.name == name => Some((at, parameter)),
+            _ => None,
+        })?;
+        let layout = plans.find(&plan.value(parameter).name)?.layout;
+        return Some(Tensor::Gradient { plan, value: ValueId(at), layout });
+    }
+    let plan = latest?;
+    let value = match name {
+        "logits" => plan.logits,
+        "loss" => plan.loss,
+        "correct" => plan.correct,
+        _ => return None,
+    };
+    Some(Tensor::Result { plan, value })
+}
+
+/// Stored elements in PyTorch's order.
+pub fn to_torch<T: Copy + Into<f64>>(stored: &[T], shape: &Shape, layout: Layout) -> Vec<f64> {
+    let mut values = vec![0.0; stored.len()];
+    layout.for_each(shape, |from, to| values[to] = stored[from].into());
+    values
+}
+
+/// Elements in PyTorch's order, handed to `set` with their stored index.
+pub fn from_torch(values: &[f64], shape: &Shape, layout: Layout, mut set: impl FnMut(usize, f64)) {
+    layout.for_each(shape, |to, from| set(to, values[from]));
+}
+
+/// Whether a program with the state of `held` can go on with `plans`, as [`crate::Program::rejoin`] does.
+pub fn check_same_state(held: &Plans, plans: &Plans) -> Result<(), DeviceError> {
+    if held.state == plans.state {
+        return Ok(());
+    }
+    let reason = "a program can only go on with plans of the same model and optimiser";
+    Err(DeviceError::Unsupported(reason.into()))
+}

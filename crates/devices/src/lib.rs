@@ -1,0 +1,65 @@
+//! Every kind of device that this build has, by its name.
+//!
+//! A device is a crate that implements [`Device`], and a line here. No other crate of the program names one.
+//!
+//! ```
+//! let device = enmasse_devices::open("cpu", &Default::default())?;
+//! assert!(device.name().starts_with("cpu ("));
+//! let unknown = enmasse_devices::open("tpu", &Default::default()).err().map(|error| error.to_string());
+//! assert_eq!(unknown.as_deref(), Some("this build has no device of kind tpu; it has cpu and reference"));
+//! # Ok::<(), enmasse_device::DeviceError>(())
+//! ```
+
+use enmasse_device::{Device, DeviceError, DeviceRequest};
+
+/// A kind of device: what `--devices KIND:N` names.
+#[derive(Clone, Copy)]
+pub struct DeviceKind {
+    /// Its name.
+    pub name: &'static str,
+    open: fn(&DeviceRequest) -> Result<Box<dyn Device>, DeviceError>,
+}
+
+/// All kinds. The first is what runs are computed on where nobody says otherwise.
+pub static KINDS: &[DeviceKind] = &[
+    DeviceKind { name: "cpu", open: enmasse_cpu::open },
+    DeviceKind { name: "reference", open: enmasse_reference::open },
+];
+
+/// The kind of that name. The error names all that there are.
+pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
+    KINDS.iter().find(|known| known.name == kind).ok_or_else(|| {
+        let names: Vec<&str> = KINDS.iter().map(|known| known.name).collect();
+        DeviceError::Unsupported(format!("this build has no device of kind {kind}; it has {}", names.join(" and ")))
+    })
+}
+
+/// A device of a kind, for one rank.
+pub fn open(kind: &str, request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
+    (find(kind)?.open)(request)
+}
+
+/// A device of a kind with so many computing threads, for a program of its own.
+pub fn with_threads(kind: &str, threads: usize) -> Result<Box<dyn Device>, DeviceError> {
+    open(kind, &DeviceRequest { threads: vec![threads], ..DeviceRequest::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kind_cannot_do_is_refused() {
+        let check = |kind: &str, request: DeviceRequest, expected: &str| {
+            let found = open(kind, &request).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(found.starts_with(expected), "{found}");
+        };
+        let usual = DeviceRequest::default;
+        check("gpu", usual(), "this build has no device of kind gpu; it has cpu and reference");
+        check("cpu", DeviceRequest { isa: Some("sse2".into()), ..usual() }, "--isa sse2: must be portable or avx2");
+        check("cpu", DeviceRequest { ordinal: Some(1), ..usual() }, "cores have no numbers here: use cpu:N");
+        check("reference", DeviceRequest { ordinal: Some(1), ..usual() }, "the reference device has no numbers");
+        check("reference", DeviceRequest { isa: Some("avx2".into()), ..usual() }, "--isa avx2: the reference device");
+        check("reference", DeviceRequest { exact: true, ..usual() }, "--exact: the reference device");
+    }
+}

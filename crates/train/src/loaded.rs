@@ -1,0 +1,20 @@
+//! The loader's batches as programs take them: the same memory, with another face.
+
+use std::sync::Arc;
+
+/// A batch of the loader, held for as long as a program reads it.
+pub(crate) struct LoadedBatch(pub Arc<enmasse_data::Batch>);
+
+impl enmasse_device::Batch for LoadedBatch {
+    fn images(&self) -> &[u8] {
+        &self.0.images
+    }
+
+    fn labels(&self) -> &[i32] {
+        &self.0.labels
+    }
+
+    fn sample_indices(&self) -> &[u64] {
+        &self.0.indices
+    }
+}

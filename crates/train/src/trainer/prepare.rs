@@ -1,0 +1,136 @@
+//! What a run needs before its first step: data, plans that all ranks agree on, a program with its weights, and the files of rank
+//! 0.
+
+use enmasse_comm::ShardMap;
+use enmasse_data::{DecodePool, Sharding, TrainLoader};
+use enmasse_graph::Arena;
+
+use super::{EvaluationInput, Session, Trainer};
+use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
+use crate::plans::{compile_plans, initialize};
+use crate::run_writer::RunWriter;
+use crate::tuning::agree_on_algorithms;
+use crate::weights::{load_pretrained, write_tensors};
+use crate::{ModelFn, Position, Preparation, Schedule, Started, TrainError, TrainingData};
+
+impl Session {
+    pub(super) fn prepare(trainer: &Trainer, model: &ModelFn, data: &TrainingData) -> Result<Self, TrainError> {
+        let (config, group) = (&trainer.config, trainer.group.as_ref());
+        let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
+        let map = ShardMap::new(config.shard_count(world_size), world_size)?;
+        let shards = map.shards();
+        let sharding = Sharding { hosted: map.hosted(rank), shards, batch: config.batch_per_shard(shards) };
+        let pool = DecodePool::new(trainer.loader_threads)?;
+        let preparation = Preparation::of(config, data);
+        let (transform, sampler) = (preparation.train.clone(), config.training_sampler());
+        let (pictures, seed) = (data.train.clone(), config.seed);
+        let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?
+            .in_memory(trainer.device.host_memory());
+        let evaluation = EvaluationInput {
+            pool,
+            transform: preparation.evaluation.clone(),
+            sharding: sharding.clone(),
+            memory: trainer.device.host_memory(),
+        };
+        let validation = evaluation.loader(&data.validation)?;
+
+        let mut plans =
+            compile_plans(config, &preparation, model, data.classes.len(), shards, &trainer.device.target())?;
+        if let Some(group) = group {
+            compare_levels(group, trainer.device)?;
+        }
+        let (mut writer, saved) = match rank {
+            0 => RunWriter::open(config, data, &preparation, &trainer.attempt)
+                .map(|(writer, saved)| (Some(writer), saved))?,
+            _ => (None, None),
+        };
+        let tuning = agree_on_algorithms(config, trainer.device, group, writer.as_mut(), &mut plans)?;
+        if let Some(group) = group {
+            compare_setup(group, config, data, &plans)?;
+        }
+        let mut program = trainer.device.compile(plans, trainer.group.clone())?;
+        initialize(program.as_mut(), config.seed)?;
+        let mut pretrained = None;
+        let mut position = Position::default();
+        if let Some(writer) = &writer {
+            if let Some(checkpoint) = saved {
+                let origin = writer.folder().display().to_string();
+                write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
+                position = Position::from_meta(&checkpoint.meta);
+            } else if let Some(weights) = &config.weights {
+                pretrained = Some(load_pretrained(program.as_mut(), weights)?);
+            }
+        }
+        if let Some(group) = group {
+            // Weights of a fresh run are a pure function of the seed, and only compared; what comes from a file is rank 0's.
+            position = position.broadcast(group)?;
+            if position.is_resumed() || config.weights.is_some() {
+                broadcast_state(group, program.as_mut())?;
+            }
+            compare_weights(group, program.as_mut(), position.is_resumed())?;
+        }
+        if let Some(writer) = &mut writer {
+            writer.begin(config, data, &position)?;
+            if !position.is_resumed() {
+                writer.begin_charts(data, preparation.train.size())?;
+            }
+        }
+        let schedule = Schedule::new(config, shards);
+        let resumed = position.is_resumed().then_some((position.epoch, position.samples));
+        Ok(Session {
+            program,
+            train,
+            validation,
+            evaluation,
+            sharding,
+            map,
+            preparation,
+            tuning,
+            pretrained,
+            schedule,
+            position,
+            resumed,
+            stopping: false,
+            writer,
+        })
+    }
+
+    pub(super) fn announce(&self, trainer: &mut Trainer, data: &TrainingData) {
+        let plans = self.program.plans();
+        let count = |names: &dyn Fn(&str) -> bool| {
+            plans.state.iter().filter(|tensor| names(&tensor.name)).map(|tensor| tensor.shape.elements()).sum()
+        };
+        let is_parameter = |name: &str| {
+            let slot = plans.find(name).map(|tensor| tensor.slot.arena);
+            slot == Some(Arena::Parameters)
+        };
+        let trained = |name: &str| {
+            let plan = plans.train.iter().flat_map(|plan| &plan.values);
+            is_parameter(name) && plan.into_iter().any(|value| value.name.strip_prefix("gradient.") == Some(name))
+        };
+        trainer.observer.started(&Started {
+            model: trainer.config.model.clone(),
+            parameters: count(&is_parameter),
+            trainable: count(&trained),
+            data: data.kind.name(),
+            normalization: self.preparation.normalization.clone(),
+            size: self.preparation.train.size(),
+            augmentation: self.preparation.train.to_string(),
+            classes: data.classes.clone(),
+            train_samples: data.train.len(),
+            dropped_samples: self.train.dropped(),
+            validation_samples: data.validation.len(),
+            batch: self.sharding.batch,
+            global_batch: self.sharding.global_batch(),
+            world_size: self.map.ranks(),
+            shards: self.map.shards(),
+            device: trainer.device.name(),
+            loader_threads: trainer.loader_threads,
+            memory: self.program.memory(),
+            tuning: self.tuning,
+            pretrained: self.pretrained.as_ref().map(ToString::to_string),
+            run: self.run_folder(),
+            resumed: self.resumed,
+        });
+    }
+}
