@@ -31,7 +31,7 @@ fn layers(plan: &Plan, phase: Phase, wanted: impl Fn(&Node) -> bool) -> BTreeSet
 #[test]
 fn all_but_the_classifier_takes_nothing_but_the_classifier() {
     for model in models() {
-        let plans = plans(model.name(), 4, true, Freeze::AllButClassifier);
+        let plans = plans(model.name(), 4, true, Freeze::AllButClassifier(Vec::new()));
         let (classifier, train) = (plans.classifier().unwrap(), plans.train.as_ref().unwrap());
         let of_classifier = |name: &str| pattern_matches(classifier, name);
         let backward = layers(train, Phase::Backward, |node| !matches!(node.op, Op::AllReduceStart { .. }));
@@ -67,7 +67,7 @@ fn backward_stops_where_nothing_is_trained_behind() {
     check(patterns(&["conv1", "bn1", "layer1", "layer2"]), &["layer3", "layer4"]);
     // What is trained in front of frozen layers has its gradient through them.
     check(patterns(&["layer1", "layer2"]), &["layer1", "layer2", "layer3", "layer4"]);
-    check(Freeze::AllButClassifier, &[]);
+    check(Freeze::AllButClassifier(Vec::new()), &[]);
 
     let plans = plans("resnet18", 1, false, patterns(&["conv1", "bn1", "layer1", "layer2"]));
     let train = plans.train.as_ref().unwrap();
@@ -131,8 +131,8 @@ fn frozen_batch_norm_keeps_its_statistics() {
             assert_eq!(found.contains(&tensor.name), !is_frozen(name), "{model}: {}", tensor.name);
         }
     };
-    check("resnet18", Freeze::AllButClassifier, &|name| !name.starts_with("fc."));
-    check("mobilenet_v2", Freeze::AllButClassifier, &|name| !name.starts_with("classifier."));
+    check("resnet18", Freeze::AllButClassifier(Vec::new()), &|name| !name.starts_with("fc."));
+    check("mobilenet_v2", Freeze::AllButClassifier(Vec::new()), &|name| !name.starts_with("classifier."));
     let first = ["conv1", "bn1", "layer1"];
     check("resnet18", patterns(&first), &|name| first.iter().any(|pattern| pattern_matches(pattern, name)));
     // A norm in the middle whose neighbours are trained.

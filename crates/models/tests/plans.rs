@@ -29,7 +29,7 @@ fn shards_sync_batch_norm_and_frozen_layers() {
             compile_evaluation(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 4, 64, 10)).unwrap();
         let first = Freeze::Patterns(vec![head(alone)]);
         for (shards, sync_batch_norm) in [(1, false), (1, true), (4, false), (4, true)] {
-            for freeze in [Freeze::default(), first.clone(), Freeze::AllButClassifier] {
+            for freeze in [Freeze::default(), first.clone(), Freeze::AllButClassifier(Vec::new())] {
                 check(
                     model,
                     &CompileOptions { shards, sync_batch_norm, freeze, ..CompileOptions::new(model.name(), 4, 64, 10) },

@@ -23,7 +23,7 @@ pub fn compile_plans(
         shards,
         sync_batch_norm: config.sync_bn,
         freeze: match config.freeze_layers {
-            true => Freeze::AllButClassifier,
+            true => Freeze::AllButClassifier(config.freeze.clone()),
             false => Freeze::Patterns(config.freeze.clone()),
         },
         label_smoothing: config.label_smoothing as f32,

@@ -27,8 +27,8 @@ pub fn pattern_matches(pattern: &str, name: &str) -> bool {
 pub enum Freeze {
     /// Those that some pattern names ([`pattern_matches`]); each pattern must name one. No pattern freezes nothing.
     Patterns(Vec<String>),
-    /// All but the classifier's ([`classifier_of`]): fine-tuning of the last layers.
-    AllButClassifier,
+    /// All but the classifier's ([`classifier_of`]): fine-tuning of the last layers. Of the classifier too what some pattern names.
+    AllButClassifier(Vec<String>),
 }
 
 impl Default for Freeze {
@@ -54,21 +54,22 @@ pub fn classifier_of<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&'a
 /// running statistics and does not change them.
 pub fn freeze(graph: &mut Graph, frozen: &Freeze) -> Result<(), GraphError> {
     let names = || graph.parameters().map(|(_, value, _)| value.name.as_str());
-    let is_frozen: Box<dyn Fn(&str) -> bool> = match frozen {
-        Freeze::Patterns(patterns) => {
-            if let Some(pattern) = patterns.iter().find(|pattern| !names().any(|name| pattern_matches(pattern, name))) {
-                let example = names().next().unwrap_or("none").into();
-                return Err(GraphError::Pattern { pattern: pattern.clone(), example });
-            }
-            Box::new(|name| patterns.iter().any(|pattern| pattern_matches(pattern, name)))
-        }
-        Freeze::AllButClassifier => {
-            let classifier = classifier_of(names()).unwrap_or_default().to_string();
-            if names().all(|name| pattern_matches(&classifier, name)) {
-                return Err(GraphError::OnlyClassifier { classifier });
-            }
-            Box::new(move |name| !pattern_matches(&classifier, name))
-        }
+    let (patterns, classifier) = match frozen {
+        Freeze::Patterns(patterns) => (patterns, None),
+        Freeze::AllButClassifier(patterns) => (patterns, Some(classifier_of(names()).unwrap_or_default().to_string())),
+    };
+    if let Some(pattern) = patterns.iter().find(|pattern| !names().any(|name| pattern_matches(pattern, name))) {
+        let example = names().next().unwrap_or("none").into();
+        return Err(GraphError::Pattern { pattern: pattern.clone(), example });
+    }
+    if let Some(classifier) =
+        classifier.clone().filter(|classifier| names().all(|name| pattern_matches(classifier, name)))
+    {
+        return Err(GraphError::OnlyClassifier { classifier });
+    }
+    let is_frozen = |name: &str| {
+        patterns.iter().any(|pattern| pattern_matches(pattern, name))
+            || classifier.as_ref().is_some_and(|classifier| !pattern_matches(classifier, name))
     };
     for value in &mut graph.values {
         if let Role::Parameter(parameter) = &mut value.role {
@@ -154,11 +155,18 @@ mod tests {
 
     #[test]
     fn all_but_the_classifier() {
-        let mut graph = graph();
-        freeze(&mut graph, &Freeze::AllButClassifier).unwrap();
-        let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
-        assert!(trainable.map(|(_, value, _)| value.name.as_str()).eq(["fc.weight", "fc.bias"]));
-        assert!(graph.nodes.iter().all(|node| !matches!(node.op, Op::BatchNormStatistics | Op::RunningUpdate { .. })));
+        let check = |patterns: &[&str], trained: &[&str]| {
+            let mut graph = graph();
+            let patterns = patterns.iter().map(ToString::to_string).collect();
+            freeze(&mut graph, &Freeze::AllButClassifier(patterns)).unwrap();
+            let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
+            assert!(trainable.map(|(_, value, _)| value.name.as_str()).eq(trained.iter().copied()));
+            let of_statistics = |op: &Op| matches!(op, Op::BatchNormStatistics | Op::RunningUpdate { .. });
+            assert!(!graph.nodes.iter().any(|node| of_statistics(&node.op)));
+        };
+        check(&[], &["fc.weight", "fc.bias"]);
+        check(&["layer1"], &["fc.weight", "fc.bias"]);
+        check(&["*.bias"], &["fc.weight"]);
     }
 
     #[test]
@@ -166,7 +174,7 @@ mod tests {
         let builder = Builder::new(2, [4, 4], Mode::Train, 0);
         let logits = builder.pixels(&[0.0; 3], &[1.0; 3]).flatten().linear("fc.0", 3).relu().linear("fc.1", 2);
         let mut graph = builder.finish(&logits, 2).unwrap().graph;
-        let error = freeze(&mut graph, &Freeze::AllButClassifier).unwrap_err();
+        let error = freeze(&mut graph, &Freeze::AllButClassifier(Vec::new())).unwrap_err();
         assert_eq!(error, GraphError::OnlyClassifier { classifier: "fc".into() });
     }
 }
