@@ -56,7 +56,7 @@ pub use error::DataError;
 pub use folder::Folder;
 pub use kind::{Crop, DataKind, Normalization};
 pub use loader::{Batches, EvalLoader, TrainLoader};
-pub use open::{OpenData, OpenOptions, holds_known_set, open};
+pub use open::{OpenData, OpenOptions, has_parts, holds_known_set, open};
 pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
 pub use pool::DecodePool;
 pub use resize::Resizer;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::folder::holds_pictures;
 use crate::packed::Packed;
+use crate::split::held_out;
 use crate::{DataError, DataKind, Dataset, Split, SplitKind, cifar, idx};
 
 /// How [`open`] reads a folder of class folders; the other kinds come in two parts already.
@@ -79,6 +80,11 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
 /// Whether `root` holds one of the known data sets, whose parts are given, rather than class folders.
 pub fn holds_known_set(root: &Path) -> bool {
     !recognise(root).is_empty()
+}
+
+/// Whether `root` comes in two parts, a known data set or folders `train/` and `val/` (or `test/`), so that [`open`] draws none.
+pub fn has_parts(root: &Path) -> bool {
+    holds_known_set(root) || held_out(root).is_some()
 }
 
 fn open_folder(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {

@@ -38,8 +38,7 @@ impl Split {
     /// The same with all options. Folders `train/` and `val/` are parts already, whatever the split asked for.
     pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
         let &OpenOptions { split_seed, val_fraction, .. } = options;
-        let held_out = ["val", "test"].into_iter().find(|part| root.join(part).is_dir());
-        let split = match held_out.filter(|_| root.join("train").is_dir()) {
+        let split = match held_out(root) {
             Some(part) => {
                 let (train, val) = (Folder::scan_below(root, "train")?, Folder::scan_below(root, part)?);
                 same_classes(&train, &val, root, part)?;
@@ -116,6 +115,12 @@ impl Folder {
         }
         Ok(Split { train: self.part(|index| !held[index]), val: self.part(|index| held[index]) })
     }
+}
+
+/// The folder that validates, where there is one beside `train/`.
+pub(crate) fn held_out(root: &Path) -> Option<&'static str> {
+    let part = ["val", "test"].into_iter().find(|part| root.join(part).is_dir());
+    part.filter(|_| root.join("train").is_dir())
 }
 
 fn same_classes(train: &Folder, val: &Folder, root: &Path, part: &str) -> Result<(), DataError> {

@@ -12,6 +12,9 @@ const ALIASES: &[(&str, &[&str])] =
 /// The flag of the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
 
+/// Says to a rank that its flags are what another process of this program has decided.
+pub const DECIDED: &str = "decided";
+
 /// Largest number that is taken where things are counted.
 const MOST_COUNT: usize = 1_000_000;
 

@@ -7,13 +7,13 @@ use clap::ArgMatches;
 use enmasse_device::{Device, DeviceRequest};
 use enmasse_train::{DEFAULT_GLOBAL_BATCH, Devices, Kind, LayeredConfig, Setting, TrainConfig};
 
-use crate::arguments::given;
+use crate::arguments::{DECIDED, given};
 use crate::failure::Failure;
 
 const MOST_PIXELS: usize = 1 << 40;
 const MOST_RANKS: usize = 1 << 10;
 
-/// Everything but a saved run: `--config`, then the environment, then the flags of this command.
+/// Everything but a saved run: `--config`, then the environment, then the flags of this command, which must fit together.
 pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     let mut layers = LayeredConfig::new();
     if let Ok(Some(file)) = matches.try_get_one::<PathBuf>("config") {
@@ -23,7 +23,15 @@ pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     for (name, value) in given(matches) {
         layers.argument(name, &value)?;
     }
+    if !is_decided(matches) {
+        layers.check_flags()?;
+    }
     Ok(layers)
+}
+
+/// Whether the flags are what the process that started this rank made of all that it was given, and has judged.
+pub fn is_decided(matches: &ArgMatches) -> bool {
+    matches.try_get_one(DECIDED).ok().flatten() == Some(&true)
 }
 
 /// The configuration, unless it asks for more than any machine has: beyond this, sizes could not even be computed with.

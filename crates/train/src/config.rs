@@ -16,6 +16,7 @@
 
 mod devices;
 mod error;
+mod ineffective;
 mod layers;
 mod resources;
 mod value;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
+pub use ineffective::Surroundings;
 pub use layers::LayeredConfig;
 pub use value::{
     Augmentation, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind, SplitRule,
@@ -41,7 +43,7 @@ pub const DEFAULT_GLOBAL_BATCH: usize = 64;
 pub enum Scope {
     /// Taken from the saved run, unless given again.
     Run,
-    /// Taken from the saved run; giving another value is an error, since model and split cannot change within a run.
+    /// Taken from the saved run; giving another value is an error, since model, first weights and split cannot change within a run.
     Fixed,
     /// Belongs to one invocation, and is not taken from the saved run.
     Invocation,
@@ -147,7 +149,7 @@ settings! {
     /// Model to train.
     model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
     /// Weights to begin with (.pth or .safetensors), matched by name and shape.
-    weights: Option<PathBuf> = None, "FILE", ANY, Run;
+    weights: Option<PathBuf> = None, "FILE", ANY, Fixed;
     /// Passes over the training set.
     epochs: usize = 10, "N", at_least(1), Run;
     /// Samples per shard and step; a rank has one shard, unless --shards or --accumulate gives it more. Without it, a global batch of 64 is divided over the shards.
@@ -222,7 +224,7 @@ settings! {
     label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
     /// Parameters to leave as they are, by name pattern such as layer1.*; repeatable, or separated by commas.
     freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
-    /// Train the classifier alone, and leave every other parameter as it is.
+    /// Train the classifier alone, and leave every other parameter as it is. With --freeze, what that names in the classifier too.
     freeze_layers: bool = false, "", ANY, Run;
     /// What a parameter is that does not reach the loss: an error, or one with zero gradient.
     unused_parameters: UnusedParameters = UnusedParameters::Error, "RULE", ANY, Run;
@@ -299,8 +301,8 @@ impl TrainConfig {
         together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
         let both = self.shards.is_some() && self.accumulate > 1;
         together("accumulate", both, "--shards says already how many there are; use one of them".to_owned())?;
-        let nesterov = self.nesterov && (self.optimizer != OptimizerKind::Sgd || self.momentum == 0.0);
-        together("nesterov", nesterov, "needs --optimizer sgd and a --momentum above 0".to_owned())?;
+        let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
+        together("nesterov", nesterov, "needs a --momentum above 0".to_owned())?;
         let decay = self.no_decay_norm_bias && self.weight_decay == 0.0;
         together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
         let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));

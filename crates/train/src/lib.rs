@@ -34,7 +34,7 @@ pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, LrScaling,
     OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
-    Source, SplitRule, TrainConfig, UnusedParameters, expand_home,
+    Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, expand_home,
 };
 pub use engine::Engine;
 pub use error::TrainError;

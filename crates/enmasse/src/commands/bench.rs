@@ -52,6 +52,7 @@ fn step_command() -> Command {
             "precision",
             "threads",
             "isa",
+            "exact",
             "tune",
             "json",
         ]))

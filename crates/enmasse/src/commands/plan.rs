@@ -24,7 +24,8 @@ pub fn command() -> Command {
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings(&names))
         .args(settings(&["optimizer", "momentum", "weight_decay", "no_decay_norm_bias", "nesterov"]))
-        .args(settings(&["label_smoothing", "freeze", "unused_parameters", "precision", "threads", "isa", "tune"]))
+        .args(settings(&["label_smoothing", "freeze", "freeze_layers", "unused_parameters"]))
+        .args(settings(&["precision", "threads", "isa", "exact", "tune"]))
         .args(settings(&["shards", "accumulate"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));

@@ -3,26 +3,26 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_comm::{Group, ShardMap};
-use enmasse_data::DataError;
+use enmasse_data::{Crop, DataError, has_parts};
 use enmasse_graph::Target;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, TrainConfig, TrainError,
-    Trainer, TrainingData, compile_plans, locate_run,
+    Devices, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, Surroundings, TrainConfig,
+    TrainError, Trainer, TrainingData, compile_plans, locate_run,
 };
 use enmasse_wording::counted;
 
-use crate::arguments::{data, flag, path};
+use crate::arguments::{DECIDED, data, flag, path};
 use crate::attempt::attempt;
 use crate::failure::Failure;
 use crate::failure_record::keep_failure;
 use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::{self, LauncherFlags};
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter};
@@ -42,6 +42,7 @@ pub fn command() -> Command {
         .args(data())
         .args(flags)
         .args(launcher_flags::arguments())
+        .arg(Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true))
         .arg(
             Arg::new("config")
                 .long("config")
@@ -61,7 +62,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             launched.check_devices(&layers)?;
             let asked = layers.config().clone();
             signals.launched();
-            ranks::as_rank(&launched, &asked, asked.out.as_deref(), |rank| join_run(layers, rank, &signals))
+            let judges = !settings::is_decided(matches);
+            let join = |rank: &Rank| join_run(layers, rank, judges && rank.is_first(), &signals);
+            ranks::as_rank(&launched, &asked, asked.out.as_deref(), join)
         }
         None => start_run(layers, interrupts, &signals),
     }
@@ -72,6 +75,8 @@ struct Run {
     config: TrainConfig,
     model: Model,
     data: TrainingData,
+    /// Whether the data came in parts, so that nothing was drawn.
+    has_parts: bool,
 }
 
 /// In a process that nobody launched: decides where the run goes and how many ranks it has, and runs them.
@@ -90,12 +95,13 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     if let Some(paths) = &located {
         lay_saved_run(&mut layers, paths)?;
     }
-    let mut config = settings::finish(layers)?;
+    let mut config = settings::finish(layers.clone())?;
     signals.requeue_on(config.requeue_signal);
     let world_size = config.rank_count(cores());
     // The effective configuration says what the machine decided.
     config.devices = config.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
     let mut run = prepare(config, located.as_ref().filter(|paths| paths.is_resumable()), world_size)?;
+    warn(&layers, &run, false);
     // The folder comes last: what is refused before leaves nothing behind.
     let paths = match located {
         Some(paths) => paths,
@@ -114,7 +120,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
 }
 
 /// In a rank of somebody's job: takes part in the run that rank 0 decides on.
-fn join_run(mut layers: LayeredConfig, rank: &Rank, signals: &RunSignals) -> Result<(), Failure> {
+fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSignals) -> Result<(), Failure> {
     let attempt = attempt();
     let asked = layers.config();
     // The job's launcher, or Slurm, has started it again: it goes on where it was.
@@ -139,7 +145,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, signals: &RunSignals) -> Res
     if layers.config().resume {
         lay_saved_run(&mut layers, &paths)?;
     }
-    let mut config = settings::finish(layers)?;
+    let mut config = settings::finish(layers.clone())?;
     signals.requeue_on(config.requeue_signal);
     config.out = Some(out);
     // What a rank of a job computes on is one device; the run's record says how many there are.
@@ -147,6 +153,9 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, signals: &RunSignals) -> Res
     config.devices = Some(Devices::new(kind, rank.world_size()));
     let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
     let run = prepare(config, resumed, rank.world_size())?;
+    if warns {
+        warn(&layers, &run, true);
+    }
     train(&run, rank, &signals.requests)
 }
 
@@ -199,7 +208,20 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
         shards,
         &Target::default(),
     )?;
-    Ok(Run { config, model, data })
+    // Where a run goes on, its split is what it was, and saying so is no mistake.
+    let has_parts = resumed.is_none() && has_parts(&root);
+    Ok(Run { config, model, data, has_parts })
+}
+
+/// Says what was given and has no effect.
+fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool) {
+    let Run { config, data, has_parts, .. } = run;
+    let size = config.picture_size(data.kind.native_size());
+    let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
+    let surroundings = Surroundings { kind: data.kind, has_parts: *has_parts, is_padded, is_launched };
+    for line in layers.without_effect(&surroundings) {
+        say(format_args!("warning: {line}"));
+    }
 }
 
 /// A mistyped path must not end in training from random weights; it shows before anything else is done.
@@ -230,7 +252,7 @@ fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Resul
 
 /// One rank of the run.
 fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure> {
-    let Run { config, model, data } = run;
+    let Run { config, model, data, .. } = run;
     let device = rank.device(config)?;
     let fit = |trainer: Trainer| {
         let trainer = match &rank.group {
@@ -274,7 +296,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
 
 /// The arguments of a rank: every value as it was decided here, so that no rank decides otherwise.
 fn command_line(config: &TrainConfig) -> Vec<OsString> {
-    let mut arguments = vec!["train".into()];
+    let mut arguments = vec!["train".into(), format!("--{DECIDED}").into()];
     arguments.extend(settings::rank_flags(config, SETTINGS.iter().filter(|setting| setting.name != "data")));
     if let Some(data) = &config.data {
         arguments.extend(["--".into(), data.into()]);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::{SETTINGS, Setting};
+use super::{Kind, SETTINGS, Setting};
 
 /// Where a value came from. Later ones outrank earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +41,7 @@ impl Source {
             Source::Saved(path) => format!("{name} = {text} in the saved run {}", path.display()),
             Source::File(path) => format!("{name} = {text} in {}", path.display()),
             Source::Environment => format!("{}={text}", setting.variable()),
+            Source::CommandLine if setting.kind == Kind::Switch && text == "true" => setting.flag(),
             Source::CommandLine => format!("{} {text}", setting.flag()),
         }
     }

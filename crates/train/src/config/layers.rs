@@ -124,7 +124,7 @@ impl LayeredConfig {
                     return Err(ConfigError::Contradiction {
                         what: self.source_of(setting).describe(setting, &given.unwrap_or_default()),
                         run: folder.display().to_string(),
-                        saved: kept.unwrap_or_default(),
+                        saved: kept.unwrap_or_else(|| "none".to_owned()),
                     });
                 }
             }

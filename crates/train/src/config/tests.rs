@@ -67,10 +67,10 @@ fn settings_that_contradict_each_other() {
         }
         assert_eq!(config.check().err().map(|error| error.to_string()).as_deref(), expected);
     };
-    let refused = Some("nesterov true: needs --optimizer sgd and a --momentum above 0");
+    let refused = Some("nesterov true: needs a --momentum above 0");
     check(&[("nesterov", "true")], None);
     check(&[("nesterov", "true"), ("momentum", "0")], refused);
-    check(&[("nesterov", "true"), ("optimizer", "adamw")], refused);
+    check(&[("nesterov", "true"), ("momentum", "0"), ("optimizer", "adamw")], None);
     let refused = Some("no_decay_norm_bias true: needs a --weight-decay above 0");
     check(&[("no_decay_norm_bias", "true")], None);
     check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0")], refused);
@@ -230,7 +230,7 @@ fn errors_say_where_a_value_came_from() {
 }
 
 #[test]
-fn a_resumed_run_keeps_model_and_split() {
+fn a_resumed_run_keeps_model_first_weights_and_split() {
     let check = |name: &str, value: &str, expected: Result<&str, &str>| {
         let mut layers = LayeredConfig::new();
         layers.argument(name, value).unwrap();
@@ -246,6 +246,8 @@ fn a_resumed_run_keeps_model_and_split() {
     check("model", "resnet18", Err(&model));
     let split = format!("--split-seed 0: the run in runs/a was started with 5, {ending}");
     check("split_seed", "0", Err(&split));
+    let weights = format!("--weights a.pth: the run in runs/a was started with none, {ending}");
+    check("weights", "a.pth", Err(&weights));
 }
 
 proptest! {

@@ -1,0 +1,238 @@
+//! Settings that have no effect beside another one, or on a data set: one table of them.
+//!
+//! Only what a user said is judged: on the command line, in the environment, in a file. Defaults and the values of a saved run are
+//! not, so that every run can go on. A setting that is fulfilled anyway, such as SyncBatchNorm on a single rank, is not idle.
+
+use enmasse_data::DataKind;
+
+use super::{ConfigError, Kind, LayeredConfig, RankKind, SETTINGS, Setting, Source, TrainConfig};
+
+/// What settings meet in a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// What the pictures are.
+    pub kind: DataKind,
+    /// Whether the data set comes in two parts, so that none is drawn.
+    pub has_parts: bool,
+    /// Whether the data set's usual training pictures are cropped out of padded ones.
+    pub is_padded: bool,
+    /// Whether a launcher has started the ranks.
+    pub is_launched: bool,
+}
+
+/// Where a setting has an effect.
+enum Effect {
+    /// Only where the named setting has one of these values.
+    Beside(&'static str, &'static [&'static str]),
+    /// Everywhere, except where this says why not: the end of "has no effect".
+    Unless(fn(&TrainConfig, &Surroundings) -> Option<&'static str>),
+}
+
+/// Every setting that does not always have an effect.
+const RULES: &[(&str, Effect)] = &[
+    ("momentum", Effect::Beside("optimizer", &["sgd"])),
+    ("nesterov", Effect::Beside("optimizer", &["sgd"])),
+    ("lrf", Effect::Beside("schedule", &["cosine"])),
+    ("step_size", Effect::Beside("schedule", &["step"])),
+    ("gamma", Effect::Beside("schedule", &["step"])),
+    ("crop_padding", Effect::Beside("augment", &["crop"])),
+    ("crop_padding", Effect::Unless(usual_augmentation)),
+    ("split", Effect::Unless(parts)),
+    ("split_seed", Effect::Unless(parts)),
+    ("convert_rgb", Effect::Unless(known_pictures)),
+    ("ranks", Effect::Unless(launcher)),
+];
+
+fn usual_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    (config.augment.is_none() && !surroundings.is_padded).then_some("on this data set without --augment crop")
+}
+
+fn parts(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    surroundings.has_parts.then_some("on a data set that comes in parts for training and validation")
+}
+
+fn known_pictures(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    match surroundings.kind {
+        DataKind::Folder => None,
+        DataKind::Cifar10 | DataKind::Cifar100 | DataKind::Mnist | DataKind::FashionMnist => {
+            Some("on CIFAR and MNIST: only pictures in folders are converted")
+        }
+    }
+}
+
+fn launcher(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    let asked_for_another = surroundings.is_launched && config.ranks == RankKind::Thread;
+    asked_for_another.then_some("in ranks that a launcher has started")
+}
+
+impl LayeredConfig {
+    /// Refuses a flag that another flag of the same command line leaves without effect.
+    pub fn check_flags(&self) -> Result<(), ConfigError> {
+        let is_flag = |setting: &Setting| self.source(setting.name) == Some(&Source::CommandLine);
+        for idle in self.beside_others().filter(|idle| is_flag(idle.setting) && is_flag(idle.decided_by)) {
+            let Idle { setting, decided_by, values } = idle;
+            let (text, other) = (self.text(setting), self.text(decided_by));
+            let reason = format!(
+                "has no effect with {}; leave it out, or use {}",
+                Source::CommandLine.describe(decided_by, &other),
+                Source::CommandLine.describe(decided_by, &values.join(" or ")),
+            );
+            return Err(ConfigError::value(setting, &text, &Source::CommandLine, reason));
+        }
+        Ok(())
+    }
+
+    /// A line for each setting that a user gave and that has no effect.
+    pub fn without_effect(&self, surroundings: &Surroundings) -> Vec<String> {
+        let beside = self.beside_others().map(|Idle { setting, decided_by, .. }| {
+            (setting, format!("with {}", Source::CommandLine.describe(decided_by, &self.text(decided_by))))
+        });
+        let unless = RULES.iter().filter_map(|(name, effect)| match effect {
+            Effect::Beside(..) => None,
+            Effect::Unless(why_not) => Some((self.given(name)?, why_not(self.config(), surroundings)?.to_owned())),
+        });
+        let line = |(setting, why): (&'static Setting, String)| {
+            let source = self.source(setting.name).unwrap_or(&Source::Default);
+            format!("{} has no effect {why}", source.describe(setting, &self.text(setting)))
+        };
+        beside.chain(unless).map(line).collect()
+    }
+
+    /// The given settings that the value of another one leaves without effect.
+    fn beside_others(&self) -> impl Iterator<Item = Idle> {
+        RULES.iter().filter_map(|(name, effect)| match effect {
+            Effect::Beside(other, values) => {
+                let (setting, decided_by) = (self.given(name)?, Setting::find(other)?);
+                // Where the program chooses, it depends on the surroundings.
+                let value = self.config().get(other)?;
+                (!values.contains(&value.as_str())).then_some(Idle { setting, decided_by, values })
+            }
+            Effect::Unless(_) => None,
+        })
+    }
+
+    /// The setting of this name where a user gave it a value; a switch that is off asks for nothing.
+    fn given(&self, name: &str) -> Option<&'static Setting> {
+        let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
+        let is_off = setting.kind == Kind::Switch && self.text(setting) == "false";
+        match self.source(name)? {
+            Source::File(_) | Source::Environment | Source::CommandLine => Some(setting).filter(|_| !is_off),
+            Source::Default | Source::Saved(_) => None,
+        }
+    }
+
+    fn text(&self, setting: &Setting) -> String {
+        self.config().get(setting.name).unwrap_or_default()
+    }
+}
+
+/// A setting without effect, the one that decides so, and the values of that which would give it one.
+struct Idle {
+    setting: &'static Setting,
+    decided_by: &'static Setting,
+    values: &'static [&'static str],
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const FOLDER: Surroundings =
+        Surroundings { kind: DataKind::Folder, has_parts: false, is_padded: false, is_launched: false };
+
+    /// Flags, variables and a saved run, each as `name=value` with spaces between.
+    fn layers(flags: &str, variables: &str, saved: &str) -> LayeredConfig {
+        fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+            text.split_whitespace().filter_map(|pair| pair.split_once('='))
+        }
+        let mut layers = LayeredConfig::new();
+        let mut run = TrainConfig::default();
+        pairs(saved).for_each(|(name, value)| run.set(name, value).unwrap());
+        if !saved.is_empty() {
+            layers.saved_run(&run.to_toml(), Path::new("runs/a")).unwrap();
+        }
+        for (name, value) in pairs(variables) {
+            let variable = Setting::find(name).unwrap().variable();
+            layers.environment([(variable.into(), value.into())]).unwrap();
+        }
+        pairs(flags).for_each(|(name, value)| layers.argument(name, value).unwrap());
+        layers
+    }
+
+    #[test]
+    fn every_rule_names_settings_and_their_values() {
+        for (name, effect) in RULES {
+            assert!(Setting::find(name).is_some(), "{name}");
+            if let Effect::Beside(other, values) = effect {
+                let decided_by = Setting::find(other).unwrap();
+                let Kind::Choice(words) = decided_by.kind else { panic!("{other} is no choice") };
+                assert!(values.iter().all(|value| words.contains(value)), "{name} beside {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn flags_that_leave_each_other_no_effect() {
+        let check = |flags: &str, expected: Option<&str>| {
+            let error = layers(flags, "", "").check_flags().err().map(|error| error.to_string());
+            assert_eq!(error.as_deref(), expected, "{flags}");
+        };
+        check("optimizer=sgd momentum=0.5 nesterov=true", None);
+        check("optimizer=adamw nesterov=false", None);
+        check("gamma=0.5", None);
+        let adamw = "has no effect with --optimizer adamw; leave it out, or use --optimizer sgd";
+        check("optimizer=adamw momentum=0.9", Some(&format!("--momentum 0.9: {adamw}")));
+        check("optimizer=adamw nesterov=true", Some(&format!("--nesterov: {adamw}")));
+        let gamma = "--gamma 0.5: has no effect with --schedule constant; leave it out, or use --schedule step";
+        check("schedule=constant gamma=0.5", Some(gamma));
+    }
+
+    #[test]
+    fn what_was_not_said_here_is_not_judged() {
+        let check = |flags: &str, variables: &str, saved: &str, expected: &[&str]| {
+            let layers = layers(flags, variables, saved);
+            layers.check_flags().unwrap();
+            assert_eq!(layers.without_effect(&FOLDER), expected, "{flags} {variables} {saved}");
+        };
+        check("", "", "", &[]);
+        // What a run holds is a mixture of what was said and what was not.
+        check("", "", "optimizer=adamw momentum=0.5", &[]);
+        check("optimizer=adamw", "", "momentum=0.5", &[]);
+        check("momentum=0.5", "", "optimizer=adamw", &["--momentum 0.5 has no effect with --optimizer adamw"]);
+        // What lies in the environment must not end a run.
+        check("optimizer=adamw", "momentum=0.5", "", &["ENMASSE_MOMENTUM=0.5 has no effect with --optimizer adamw"]);
+        check("", "gamma=0.5 schedule=constant", "", &["ENMASSE_GAMMA=0.5 has no effect with --schedule constant"]);
+        check("gamma=0.5", "", "", &["--gamma 0.5 has no effect with --schedule cosine"]);
+    }
+
+    #[test]
+    fn surroundings_that_leave_no_effect() {
+        let check = |flags: &str, surroundings: Surroundings, expected: &[&str]| {
+            assert_eq!(layers(flags, "", "").without_effect(&surroundings), expected, "{flags} {surroundings:?}");
+        };
+        let all = "crop_padding=2 split=python split_seed=1 convert_rgb=true ranks=thread";
+        check(all, Surroundings { is_padded: true, ..FOLDER }, &[]);
+        check(
+            "ranks=process convert_rgb=false",
+            Surroundings { is_launched: true, kind: DataKind::Mnist, ..FOLDER },
+            &[],
+        );
+        check("crop_padding=2", FOLDER, &["--crop-padding 2 has no effect on this data set without --augment crop"]);
+        check("augment=none crop_padding=2", FOLDER, &["--crop-padding 2 has no effect with --augment none"]);
+        let parts = Surroundings { has_parts: true, ..FOLDER };
+        let because = "has no effect on a data set that comes in parts for training and validation";
+        check(
+            "split=seeded split_seed=0",
+            parts,
+            &[&format!("--split seeded {because}"), &format!("--split-seed 0 {because}")],
+        );
+        let launched = Surroundings { is_launched: true, ..FOLDER };
+        check("ranks=thread", launched, &["--ranks thread has no effect in ranks that a launcher has started"]);
+        for kind in [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist] {
+            let converted = "--convert-rgb has no effect on CIFAR and MNIST: only pictures in folders are converted";
+            check("convert_rgb=true", Surroundings { kind, ..FOLDER }, &[converted]);
+        }
+    }
+}
