@@ -4,7 +4,7 @@ use std::path::Path;
 
 use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
-use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Precision, compile_evaluation};
+use enmasse_graph::{Arena, Choices, CompileOptions, Mode, Phase, compile_evaluation};
 use serde::Serialize;
 
 use crate::evaluation::softmax;
@@ -22,8 +22,10 @@ pub struct Classifier {
     pub classes: Vec<String>,
     /// How pictures are prepared.
     pub transform: EvalTransform,
-    /// What its maps are stored in: the run's own, for bare weights f32.
-    pub precision: Precision,
+    /// How it computes: the configuration of its run, for bare weights the defaults.
+    pub configuration: TrainConfig,
+    /// By which algorithms a tuned run computed.
+    choices: Choices,
     normalization: Normalization,
     tensors: Vec<NamedTensor>,
     /// The file, for errors.
@@ -62,8 +64,14 @@ impl Classifier {
                 let reason = format!("{origin} holds a {}, not a {given}: leave --model out", meta.model);
                 return Err(TrainError::Weights(reason));
             }
+            let configuration = TrainConfig::from_toml(&meta.configuration)?;
+            let choices = match configuration.tune && path.is_dir() {
+                true => RunPaths::new(path).read_algorithms()?.unwrap_or_default(),
+                false => Choices::default(),
+            };
             return Ok(Classifier {
-                precision: TrainConfig::from_toml(&meta.configuration)?.precision,
+                configuration,
+                choices,
                 model: meta.model,
                 classes: meta.classes,
                 transform: EvalTransform { size: meta.size, resize: meta.resize },
@@ -85,24 +93,33 @@ impl Classifier {
             model: model.to_owned(),
             classes: (0..classes).map(|class| class.to_string()).collect(),
             transform: preparation.evaluation.clone(),
-            precision: Precision::default(),
+            configuration: TrainConfig::default(),
+            choices: Choices::default(),
             normalization: preparation.normalization.clone(),
             tensors,
             origin,
         })
     }
 
-    /// A program with these weights, for batches of `batch`. It needs no group: what ranks exchange are the sums of
+    /// Whether its run measured which algorithms are the fastest. It did so for batches of its own size.
+    pub fn is_tuned(&self) -> bool {
+        !self.choices.is_empty()
+    }
+
+    /// A program with these weights, for batches of `batch`, by the algorithms of a tuned run where it has the same operations. It needs no group: what ranks exchange are the sums of
     /// [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         let options = CompileOptions {
             mean: self.normalization.mean.clone(),
             deviation: self.normalization.deviation.clone(),
-            precision: self.precision,
+            precision: self.configuration.precision,
             ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();
-        let plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
+        let mut plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
+        if !self.configuration.exact {
+            plans.choose(&self.choices);
+        }
         let mut program = device.compile(plans, None)?;
         write_tensors(program.as_mut(), &self.tensors, &self.origin)?;
         Ok(program)

@@ -99,7 +99,7 @@ fn a_run_learns_and_leaves_its_files() {
         let file = folder.path().join("changed.safetensors");
         changed.save(&file).unwrap();
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
-        assert_eq!(Classifier::open(&file, None, &preparation).unwrap().precision, precision);
+        assert_eq!(Classifier::open(&file, None, &preparation).unwrap().configuration.precision, precision);
     }
 }
 

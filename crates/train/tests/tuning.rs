@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, Dataset, Picture};
+use enmasse_data::{DataError, DataKind, Dataset, Picture};
 use enmasse_device::{Device, DeviceError, Program};
 use enmasse_graph::{Choices, Conv, Plan, Plans, Tensor};
-use enmasse_train::{Checkpoint, Observer, RunPaths, Started, TrainConfig, TrainError, Trainer, TrainingData, Tuning};
+use enmasse_train::{
+    Checkpoint, Classifier, Observer, Preparation, RunPaths, Started, TrainConfig, TrainError, Trainer, TrainingData,
+    Tuning,
+};
 
 /// The CPU device, which "measures" that one algorithm is the fastest for everything that layer `b` computes.
 struct Opinionated {
@@ -133,6 +136,31 @@ fn a_resumed_run_reuses_its_choices_and_ends_with_the_same_bits() {
     fit(TrainConfig { max_steps: Some(7), tune: false, ..config(&late) }, &direct).unwrap();
     let tuning = fit(TrainConfig { resume: true, ..config(&late) }, &direct).unwrap().unwrap();
     assert_eq!((tuning.measured, tuning.reused), (3, 0));
+}
+
+#[test]
+fn a_classifier_computes_by_the_choices_of_its_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let direct = device("direct");
+    let check = |name: &str, tune: bool, exact: bool, batch: usize, expected: &str| {
+        let out = folder.path().join(name);
+        if !out.exists() {
+            fit(TrainConfig { tune, ..config(&out) }, &direct).unwrap();
+        }
+        let preparation = Preparation::new(&config(&out), DataKind::Folder);
+        let mut classifier = Classifier::open(&out, None, &preparation).unwrap();
+        assert_eq!(classifier.is_tuned(), tune, "{name}");
+        classifier.configuration.exact = exact;
+        let program = classifier.program(&net, &direct, batch).unwrap();
+        let plan = &program.plans().evaluate;
+        let layer = plan.instructions.iter().position(|node| node.layer == "b").unwrap();
+        assert_eq!(plan.algorithms.contains_key(&layer), expected == "chosen", "{name} {exact} {batch}");
+    };
+    check("untuned", false, false, 8, "by shape");
+    check("tuned", true, false, 8, "chosen");
+    // It was measured for batches of 8, and direct sums leave nothing to choose.
+    check("tuned", true, false, 4, "by shape");
+    check("tuned", true, true, 8, "by shape");
 }
 
 #[test]

@@ -34,6 +34,7 @@ const EVALUATION: &[&str] = &[
     "loader_threads",
     "precision",
     "isa",
+    "exact",
     "convert_rgb",
     "timeout",
     "json",
@@ -71,8 +72,6 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let part = Part::of(matches);
     let saved = saved_config(matches.get_one::<PathBuf>("source").map_or(Path::new(""), PathBuf::as_path))?;
     let data = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
-    // Pictures that the run was trained on can be evaluated by it.
-    let convert_rgb = saved.as_ref().is_some_and(|saved| saved.convert_rgb);
     let root = match data {
         Some(data) => data,
         None if part == Part::Whole => {
@@ -87,11 +86,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         true => Some(enmasse_data::open(&root, &OpenOptions::default()).map_err(Failure::error)?),
         false => None,
     };
-    let weights = weights::open(matches, &layers, known.as_ref().map_or(DataKind::Folder, |known| known.kind))?;
-    let mut config = settings::finish(layers)?;
-    config.convert_rgb |= convert_rgb;
+    let kind = known.as_ref().map_or(DataKind::Folder, |known| known.kind);
+    let warns = launched.as_ref().is_none_or(|launched| launched.place.rank == 0);
+    let weights = weights::open(matches, &layers, kind, warns)?;
     // Ranks that are processes are told what was decided here.
-    config.precision = weights.classifier.precision;
+    let config = weights.compute_as_trained(settings::finish(layers)?)?;
     let data = match known {
         Some(known) => test_part(&weights, known, &root)?,
         None => open_folder(&weights, part, &root, config.convert_rgb)?,

@@ -39,6 +39,7 @@ pub fn command() -> Command {
             "threads",
             "precision",
             "isa",
+            "exact",
             "convert_rgb",
             "json",
         ]))
@@ -47,8 +48,8 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
-    let weights = weights::open(matches, &layers, DataKind::Folder)?;
-    let config = settings::finish(layers)?;
+    let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
+    let config = weights.compute_as_trained(settings::finish(layers)?)?;
     let images: Vec<&PathBuf> = matches.get_many("images").into_iter().flatten().collect();
     let top = matches.get_one("top").copied().unwrap_or(1);
 
