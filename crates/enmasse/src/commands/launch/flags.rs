@@ -23,7 +23,12 @@ const FLAGS: &[Flag] = &[
     ("rdzv-endpoint", None, Some("HOST:PORT"), "Where nodes meet and are numbered"),
     ("rdzv-id", None, Some("ID"), "The job's name, the same on all nodes"),
     ("rdzv-backend", None, Some("static|c10d"), "How nodes meet: numbered by hand, or at the endpoint"),
-    ("rdzv-conf", None, Some("KEY=VALUE,..."), "join_timeout, last_call_timeout and others, in seconds"),
+    (
+        "rdzv-conf",
+        None,
+        Some("KEY=VALUE,..."),
+        "join_timeout, last_call_timeout, keep_alive_interval (seconds) and keep_alive_max_attempt",
+    ),
     ("local-addr", None, Some("HOST"), "The name by which other nodes reach this one"),
     ("standalone", None, None, "One node, whatever else is said of nodes"),
     ("max-restarts", None, Some("K"), "How often all ranks are started again after a failure [default: 0]"),
@@ -134,7 +139,7 @@ impl Given<'_> {
     }
 
     /// A value and what stands before it where it was given.
-    fn text(&self, name: &str) -> Result<Option<(String, String)>, Failure> {
+    pub fn text(&self, name: &str) -> Result<Option<(String, String)>, Failure> {
         match self.matches.get_one::<String>(name) {
             Some(text) => Ok(Some((format!("--{name} "), text.clone()))),
             None => self.variable(name),

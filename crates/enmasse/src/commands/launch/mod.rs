@@ -1,10 +1,12 @@
 //! `enmasse launch [flags] PROGRAM ARGS`: any program as N ranks, as torchrun starts it.
 
 mod flags;
+mod ineffective;
 mod meeting;
 mod options;
 mod preview;
 mod program;
+mod timing;
 
 use clap::ArgMatches;
 use enmasse_launch::{Job, Outcome, new_run_id, write_error_file};
@@ -21,6 +23,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var_os(name);
     let given = Given { matches, environment: &environment };
     let options = Options::read(&given)?;
+    options.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
     let use_env = matches.get_one::<String>("use-env").map_or(use_env, |text| text == "true");
     let job = job(&given, &options, use_env)?;
     let preview = options.print_env || options.dry_run;

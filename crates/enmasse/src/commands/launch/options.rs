@@ -5,9 +5,10 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use enmasse_launch::{Binding, Logs, Nodes, Selection};
+use enmasse_launch::{Binding, Logs, Nodes, Selection, Timing};
 
 use super::flags::Given;
+use super::{ineffective, timing};
 use crate::failure::Failure;
 use crate::settings::cores;
 
@@ -37,8 +38,8 @@ pub struct Meeting {
     pub most: usize,
     /// Host and port.
     pub endpoint: (String, u16),
-    /// Seconds, by names such as `join_timeout`.
-    pub configuration: Vec<(String, String)>,
+    /// How long nodes wait for each other.
+    pub timing: Timing,
     /// The name by which other nodes reach this one.
     pub local_address: Option<String>,
 }
@@ -58,6 +59,8 @@ pub struct Options {
     pub virtual_local_rank: bool,
     pub print_env: bool,
     pub dry_run: bool,
+    /// A line for each flag that was given and has no effect.
+    pub warnings: Vec<String>,
 }
 
 impl Options {
@@ -80,8 +83,11 @@ impl Options {
             Some(timeout) => timeout as u64,
             None => shutdown_timeout_of_torch(given)?,
         };
+        let (timing, keys) = timing::read(given)?;
+        let topology = topology(given, timing)?;
+        let flags = ineffective::without_effect(given, &topology)?;
         Ok(Options {
-            topology: topology(given)?,
+            topology,
             local_world_size: local_world_size(given)?,
             run_id: given.value("rdzv-id", "a name", word)?,
             role: given.value("role", "a name", word)?,
@@ -94,6 +100,7 @@ impl Options {
             virtual_local_rank: given.is_on("virtual-local-rank")?,
             print_env: given.is_on("print-env")?,
             dry_run: given.is_on("dry-run")?,
+            warnings: flags.into_iter().chain(keys).collect(),
         })
     }
 }
@@ -179,7 +186,7 @@ fn gpus(given: &Given<'_>) -> usize {
     }
 }
 
-fn topology(given: &Given<'_>) -> Result<Topology, Failure> {
+fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
     let expected = format!("N or MIN:MAX, whole numbers from 1 to {MOST_NODES}");
     let (least, most) = given.value("nnodes", &expected, range)?.unwrap_or((1, 1));
     let node_rank =
@@ -192,7 +199,6 @@ fn topology(given: &Given<'_>) -> Result<Topology, Failure> {
     })?;
     let endpoint = given.value("rdzv-endpoint", "HOST or HOST:PORT", |text| Some(text.to_owned()))?;
     let endpoint = endpoint.filter(|text| !text.is_empty());
-    let configuration = given.value("rdzv-conf", "KEY=VALUE,KEY=VALUE", pairs)?.unwrap_or_default();
     let local_address = given.value("local-addr", "a host or an address", word)?;
 
     if given.is_on("standalone")? {
@@ -227,7 +233,7 @@ fn topology(given: &Given<'_>) -> Result<Topology, Failure> {
             )));
         };
         let endpoint = (host, port.unwrap_or(DEFAULT_MEETING_PORT));
-        return Ok(Topology::Meeting(Meeting { least, most, endpoint, configuration, local_address }));
+        return Ok(Topology::Meeting(Meeting { least, most, endpoint, timing, local_address }));
     }
     if least < most {
         return Err(Failure::Usage(format!("--rdzv-backend static: --nnodes {least}:{most} must be one number")));
@@ -270,15 +276,6 @@ fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
         None => (text, None),
     };
     (!host.is_empty()).then(|| (host.to_owned(), port))
-}
-
-fn pairs(text: &str) -> Option<Vec<(String, String)>> {
-    let pair = |pair: &str| {
-        let (key, value) = pair.split_once('=')?;
-        Some((key.trim().to_owned(), value.trim().to_owned()))
-            .filter(|(key, value)| !key.is_empty() && !value.is_empty())
-    };
-    text.split(',').filter(|text| !text.trim().is_empty()).map(pair).collect()
 }
 
 /// Words with commas between; a doubled comma is one of a word.
@@ -346,7 +343,7 @@ mod tests {
             least,
             most,
             endpoint: (host.to_owned(), port),
-            configuration: Vec::new(),
+            timing: Timing::default(),
             local_address: None,
         };
         let check = |line: &str, expected: Meeting| {
@@ -359,7 +356,7 @@ mod tests {
         check("--nnodes 2 --rdzv-endpoint fe80::1", meeting(2, 2, "fe80::1", 29400));
         check("--nnodes 2 --rdzv-endpoint fe80::1%eth0", meeting(2, 2, "fe80::1%eth0", 29400));
         let more = Meeting {
-            configuration: vec![("join_timeout".to_owned(), "60".to_owned()), ("timeout".to_owned(), "5".to_owned())],
+            timing: Timing { join: Duration::from_secs(5), ..Timing::default() },
             local_address: Some("n7".to_owned()),
             ..meeting(2, 3, "h", 1)
         };
@@ -386,7 +383,9 @@ mod tests {
         check("--nnodes 2 --node-rank 1 --rdzv-endpoint h:0", any);
         check("--role=", "--role \"\": must be a name");
         check("--rdzv-backend etcd", "--rdzv-backend etcd: must be static or c10d: nodes meet at enmasse's own store");
-        check("--rdzv-conf a", "--rdzv-conf a: must be KEY=VALUE,KEY=VALUE");
+        // Also where no node is to meet another.
+        let keys = "join_timeout, timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt";
+        check("--rdzv-conf a=1", &format!("--rdzv-conf a: is no key; the keys are {keys}"));
         let meet = "--nnodes 1:2: say where the nodes meet, --rdzv-endpoint HOST:PORT, HOST being one of them";
         check("--nnodes 1:2", meet);
         check("--nnodes 1:2 --rdzv-backend static", "--rdzv-backend static: --nnodes 1:2 must be one number");

@@ -18,8 +18,10 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
         return Err(Failure::Usage(format!("unexpected argument '{}' found; see --help", program.display())));
     }
     let (module, no_python, run_path) = (given.is_on("module")?, given.is_on("no-python")?, given.is_on("run-path")?);
-    if module && no_python {
-        return Err(Failure::Usage("--module and --no-python contradict each other; leave one of them out".to_owned()));
+    let ways = [("--module", module), ("--no-python", no_python), ("--run-path", run_path)];
+    let mut asked = ways.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag);
+    if let (Some(one), Some(other)) = (asked.next(), asked.next()) {
+        return Err(Failure::Usage(format!("{one} and {other} contradict each other; leave one of them out")));
     }
     let script = run_path || (!no_python && Path::new(&program).extension() == Some(OsStr::new("py")));
     let job = match (module, script) {

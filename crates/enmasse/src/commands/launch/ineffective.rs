@@ -1,0 +1,108 @@
+//! Flags of a launch that have no effect beside others, or never: one table of them. torchrun's scripts have them, so none of
+//! them ends a job.
+
+use super::flags::Given;
+use super::options::Topology;
+use crate::failure::Failure;
+
+/// What flags meet in a launch.
+struct Surroundings {
+    is_standalone: bool,
+    /// Whether nodes meet, or are several that were numbered by hand.
+    meets: bool,
+    is_numbered: bool,
+    has_endpoint: bool,
+    is_teed: bool,
+}
+
+/// Flags, where they have no effect, and why.
+type Rule = (&'static [&'static str], fn(&Surroundings) -> bool, &'static str);
+
+const RULES: &[Rule] = &[
+    (&["monitor-interval"], |_| true, "the end of a rank is noticed at once"),
+    (&["start-method"], |_| true, "ranks are programs"),
+    (&["event-log-handler"], |_| true, "what happens is said on standard error"),
+    (
+        &["duplicate-stdout-filters", "duplicate-stderr-filters"],
+        |of| !of.is_teed,
+        "lines are marked and copied with --tee alone",
+    ),
+    (
+        &["node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-conf", "local-addr"],
+        |of| of.is_standalone,
+        "--standalone is one node, which needs no meeting",
+    ),
+    (&["node-rank"], |of| of.meets, "nodes are numbered where they meet"),
+    (&["master-addr", "master-port"], |of| of.meets, "nodes that meet agree on it"),
+    (&["master-addr", "master-port"], |of| of.is_numbered && of.has_endpoint, "--rdzv-endpoint says it"),
+    (&["rdzv-conf", "local-addr"], |of| of.is_numbered, "nodes that are numbered by hand do not meet"),
+];
+
+/// A line for each flag that was given and has no effect.
+pub fn without_effect(given: &Given<'_>, topology: &Topology) -> Result<Vec<String>, Failure> {
+    let is_given = |name: &str| given.text(name).map(|text| text.is_some_and(|(_, text)| !text.is_empty()));
+    let is_standalone = given.is_on("standalone")?;
+    let surroundings = Surroundings {
+        is_standalone,
+        meets: matches!(topology, Topology::Meeting(_)),
+        is_numbered: matches!(topology, Topology::Static(nodes) if nodes.count > 1),
+        has_endpoint: is_given("rdzv-endpoint")?,
+        is_teed: is_given("tee")?,
+    };
+    let mut lines = Vec::new();
+    for (flags, _, why) in RULES.iter().filter(|(_, is_idle, _)| is_idle(&surroundings)) {
+        for flag in *flags {
+            if let Some((place, text)) = given.text(flag)? {
+                lines.push(format!("{place}{text} has no effect: {why}"));
+            }
+        }
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::Options;
+    use super::*;
+
+    #[test]
+    fn flags_without_effect_are_said() {
+        let check = |line: &str, expected: &[&str]| {
+            let words = std::iter::once("launch").chain(line.split_whitespace()).chain(["program"]);
+            let matches = super::super::command("launch").try_get_matches_from(words).unwrap();
+            let given = Given { matches: &matches, environment: &|_| None };
+            assert_eq!(Options::read(&given).unwrap().warnings, expected, "{line}");
+        };
+        check("-n 2 --max-restarts 1 --role r --tee 3 --duplicate-stdout-filters a", &[]);
+        check("--nnodes 1 --node-rank 0 --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id 7", &[]);
+        check("--nnodes 2 --node-rank 1 --master-addr h --master-port 7", &[]);
+        check("--nnodes 2 --rdzv-endpoint h:1 --rdzv-conf join_timeout=5 --local-addr n", &[]);
+        check("--monitor-interval 5", &["--monitor-interval 5 has no effect: the end of a rank is noticed at once"]);
+        check("--start-method fork", &["--start-method fork has no effect: ranks are programs"]);
+        let handler = "--event-log-handler console has no effect: what happens is said on standard error";
+        check("--event-log-handler console", &[handler]);
+        let filters = "has no effect: lines are marked and copied with --tee alone";
+        check("--duplicate-stderr-filters a", &[&format!("--duplicate-stderr-filters a {filters}")]);
+        let standalone = "has no effect: --standalone is one node, which needs no meeting";
+        check(
+            "--standalone --node-rank 0 --rdzv-endpoint h:1 --local-addr n",
+            &["--node-rank 0", "--rdzv-endpoint h:1", "--local-addr n"]
+                .map(|flag| format!("{flag} {standalone}"))
+                .each_ref()
+                .map(String::as_str),
+        );
+        let meets = "--nnodes 2 --rdzv-endpoint h:1 --rdzv-backend c10d";
+        check(&format!("{meets} --node-rank 1"), &["--node-rank 1 has no effect: nodes are numbered where they meet"]);
+        check(&format!("{meets} --master-port 7"), &["--master-port 7 has no effect: nodes that meet agree on it"]);
+        let store = "--rdzv-conf store_type=file has no effect: nodes meet at enmasse's own store";
+        check(&format!("{meets} --rdzv-conf timeout=5,store_type=file"), &[store]);
+        let numbered = "has no effect: nodes that are numbered by hand do not meet";
+        check(
+            "--nnodes 2 --node-rank 1 --master-addr h --rdzv-conf timeout=900",
+            &[&format!("--rdzv-conf timeout=900 {numbered}")],
+        );
+        check("--nnodes 2 --node-rank 1 --local-addr n", &[&format!("--local-addr n {numbered}")]);
+        let endpoint = "--master-addr h has no effect: --rdzv-endpoint says it";
+        check("--nnodes 2 --node-rank 1 --rdzv-endpoint n:1 --master-addr h", &[endpoint]);
+    }
+}
