@@ -69,17 +69,14 @@ impl LayeredConfig {
     /// Refuses a flag that another flag of the same command line leaves without effect.
     pub fn check_flags(&self) -> Result<(), ConfigError> {
         let is_flag = |setting: &Setting| self.source(setting.name) == Some(&Source::CommandLine);
-        for idle in self.beside_others().filter(|idle| is_flag(idle.setting) && is_flag(idle.decided_by)) {
-            let Idle { setting, decided_by, values } = idle;
-            let (text, other) = (self.text(setting), self.text(decided_by));
-            let reason = format!(
-                "has no effect with {}; leave it out, or use {}",
-                Source::CommandLine.describe(decided_by, &other),
-                Source::CommandLine.describe(decided_by, &values.join(" or ")),
-            );
-            return Err(ConfigError::value(setting, &text, &Source::CommandLine, reason));
-        }
-        Ok(())
+        let both = |idle: &Idle| is_flag(idle.setting) && is_flag(idle.decided_by);
+        let Some(Idle { setting, decided_by, values }) = self.beside_others().find(both) else { return Ok(()) };
+        let reason = format!(
+            "has no effect with {}; leave it out, or use {}",
+            Source::CommandLine.describe(decided_by, &self.text(decided_by)),
+            Source::CommandLine.describe(decided_by, &values.join(" or ")),
+        );
+        Err(ConfigError::value(setting, &self.text(setting), &Source::CommandLine, reason))
     }
 
     /// A line for each setting that a user gave and that has no effect.
