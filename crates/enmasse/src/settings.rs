@@ -64,12 +64,14 @@ pub fn usual_kind() -> &'static str {
     enmasse_devices::KINDS[0].name
 }
 
+/// The kind of device that a configuration names, or the usual one.
+pub fn kind(config: &TrainConfig) -> &str {
+    config.devices.as_ref().map_or(usual_kind(), |devices| &devices.kind)
+}
+
 /// The device of the rank at `local_rank`, where ranks that share its cores have so many computing threads each.
 pub fn device(config: &TrainConfig, local_rank: usize, threads: &[usize]) -> Result<Box<dyn Device>, Failure> {
-    let (kind, ordinal) = match &config.devices {
-        Some(devices) => (devices.kind.as_str(), devices.ordinal(local_rank)),
-        None => (usual_kind(), None),
-    };
+    let (kind, ordinal) = (kind(config), config.devices.as_ref().and_then(|devices| devices.ordinal(local_rank)));
     let (isa, exact) = (config.isa.clone(), config.exact);
     let request = DeviceRequest { ordinal, threads: threads.to_vec(), local_rank, isa, exact };
     enmasse_devices::open(kind, &request).map_err(|error| Failure::Usage(error.to_string()))
@@ -87,7 +89,7 @@ pub fn rank_flags<'a>(
 ) -> impl Iterator<Item = OsString> {
     settings.into_iter().filter_map(|setting| {
         let value = match setting.name {
-            "devices" => Devices::new(config.devices.as_ref().map_or(usual_kind(), |given| &given.kind), 1).to_string(),
+            "devices" => Devices::new(kind(config), 1).to_string(),
             name => config.get(name)?,
         };
         // An empty list is one that nobody gave.

@@ -103,7 +103,7 @@ impl Classifier {
 
     /// Whether its run measured which algorithms are the fastest. It did so for batches of its own size.
     pub fn is_tuned(&self) -> bool {
-        !self.choices.is_empty()
+        self.configuration.tune && !self.choices.is_empty()
     }
 
     /// A program with these weights, for batches of `batch`, by the algorithms of a tuned run where it has the same operations. It needs no group: what ranks exchange are the sums of
@@ -117,7 +117,7 @@ impl Classifier {
         };
         let classes = self.classes.len();
         let mut plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
-        if !self.configuration.exact {
+        if self.is_tuned() && !self.configuration.exact {
             plans.choose(&self.choices);
         }
         let mut program = device.compile(plans, None)?;

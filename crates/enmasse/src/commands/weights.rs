@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use enmasse_data::DataKind;
 use enmasse_models::Model;
-use enmasse_train::{Classifier, LayeredConfig, Preparation, Source, TrainConfig, is_checkpoint};
+use enmasse_train::{Classifier, Devices, LayeredConfig, Preparation, Source, TrainConfig, is_checkpoint};
 
 use crate::failure::Failure;
 use crate::output::say;
@@ -49,18 +49,9 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
         find(name)?;
     }
     let mut classifier = Classifier::open(&path, model, &Preparation::new(config, kind))?;
-    // What a tuned run chose is for batches of its own.
-    let batch = classifier.is_tuned().then_some(&"batch");
-    let as_trained: Vec<&'static str> = AS_TRAINED.iter().chain(batch).copied().collect();
-    for name in &as_trained {
-        if layers.source(name) != Some(&Source::Default)
-            && let Some(text) = config.get(name)
-        {
-            classifier.configuration.set(name, &text)?;
-        }
-    }
+    let as_trained = adopt(&mut classifier, layers)?;
     if layers.source("isa") == Some(&Source::Default) {
-        let lacking = take_available_isa(&mut classifier.configuration)?;
+        let lacking = take_available_isa(&mut classifier.configuration, config)?;
         lacking.filter(|_| warns).into_iter().for_each(|line| say(format_args!("warning: {line}")));
     }
     let model = find(&classifier.model)?;
@@ -79,14 +70,40 @@ impl Weights {
     }
 }
 
-/// Where this machine has not the level that a run was told to compute at, its best one; and the line that says so.
-fn take_available_isa(configuration: &mut TrainConfig) -> Result<Option<String>, Failure> {
-    if settings::isa(configuration).is_ok() {
-        return Ok(None);
+/// Settles how the weights are computed with: as in their run, except for what was said. Returns the names of what it settled.
+fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'static str>, Failure> {
+    let (config, run) = (layers.config(), &mut classifier.configuration);
+    if settings::kind(config) != settings::kind(run) {
+        // These are words of the device that the run had.
+        (run.exact, run.isa, run.tune) = (false, None, false);
     }
-    let lacking = configuration.isa.take().unwrap_or_default();
-    let best = settings::isa(configuration)?;
-    configuration.set("isa", best.name())?;
+    let mut names = AS_TRAINED.to_vec();
+    if classifier.is_tuned() {
+        // What it chose is for batches of its own.
+        let run = &mut classifier.configuration;
+        let shards = run.shard_count(run.devices.as_ref().map_or(1, Devices::count));
+        run.batch = Some(run.batch_per_shard(shards));
+        names.push("batch");
+    }
+    for name in &names {
+        if layers.source(name) != Some(&Source::Default)
+            && let Some(text) = config.get(name)
+        {
+            classifier.configuration.set(name, &text)?;
+        }
+    }
+    Ok(names)
+}
+
+/// Where the device that `config` asks for has not the level of a run, its best one; and the line that says so.
+fn take_available_isa(run: &mut TrainConfig, config: &TrainConfig) -> Result<Option<String>, Failure> {
+    let device = |isa: Option<String>| {
+        let devices = config.devices.clone();
+        settings::device(&TrainConfig { devices, isa, ..TrainConfig::default() }, 0, &[1])
+    };
+    let Some(lacking) = run.isa.clone().filter(|isa| device(Some(isa.clone())).is_err()) else { return Ok(None) };
+    run.isa = device(None)?.levels().last().map(|level| level.to_string());
+    let best = run.isa.as_deref().unwrap_or("no level");
     Ok(Some(format!("the run computed at --isa {lacking}, which this machine has not; it computes at {best} now")))
 }
 
