@@ -66,7 +66,7 @@ impl Launched {
         let Some(devices) = &layers.config().devices else { return Ok(()) };
         let refuse = |why: String| Err(Failure::Usage(format!("--devices {devices}: {why}")));
         match (devices.count(), is_slurm(&self.interpretation)) {
-            (1, _) => Ok(()),
+            _ if devices.fits_ranks(local_world_size) => Ok(()),
             (count, true) if count == local_world_size => Ok(()),
             (count, true) => refuse(format!(
                 "Slurm runs {local_world_size} of the {world_size} tasks of this step on this node, and each is a rank; start \

@@ -335,7 +335,7 @@ resume: epoch 3, after 64 pictures";
         let several = Started { shards: 4, batch: 16, memory: Memory { shards: 1 << 20, ..started.memory }, ..started };
         let lines = facts(&several);
         assert!(lines[0].ends_with("4.0 MiB of memory per rank, 1.0 MiB of it for further shards"), "{}", lines[0]);
-        assert!(lines[4].starts_with("batch:  16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[4]);
+        assert!(lines[5].starts_with("batch:  16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[5]);
     }
 
     #[test]

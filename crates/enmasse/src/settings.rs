@@ -36,6 +36,7 @@ pub fn is_decided(matches: &ArgMatches) -> bool {
 
 /// The configuration, unless it asks for more than any machine has: beyond this, sizes could not even be computed with.
 pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
+    let source = layers.source("devices").cloned();
     let config = layers.finish()?;
     let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
     let size = config.picture_size(None);
@@ -46,7 +47,10 @@ pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
         )));
     }
     if let Some(devices) = &config.devices {
-        let refuse = |why: String| Err(Failure::Usage(format!("--devices {devices}: {why}")));
+        let said = Setting::find("devices")
+            .zip(source)
+            .map(|(setting, source)| source.describe(setting, &devices.to_string()));
+        let refuse = |why: String| Err(Failure::Usage(format!("{}: {why}", said.unwrap_or_default())));
         if let Err(error) = enmasse_devices::find(&devices.kind) {
             return refuse(error.to_string());
         }
@@ -69,6 +73,11 @@ pub fn kind(config: &TrainConfig) -> &str {
     config.devices.as_ref().map_or(usual_kind(), |devices| &devices.kind)
 }
 
+/// One device of that kind.
+fn usual_device() -> Devices {
+    Devices::new(usual_kind(), 1)
+}
+
 /// The device of the rank at `local_rank`, where ranks that share its cores have so many computing threads each.
 pub fn device(config: &TrainConfig, local_rank: usize, threads: &[usize]) -> Result<Box<dyn Device>, Failure> {
     let (kind, ordinal) = (kind(config), config.devices.as_ref().and_then(|devices| devices.ordinal(local_rank)));
@@ -89,7 +98,7 @@ pub fn rank_flags<'a>(
 ) -> impl Iterator<Item = OsString> {
     settings.into_iter().filter_map(|setting| {
         let value = match setting.name {
-            "devices" => Devices::new(kind(config), 1).to_string(),
+            "devices" => config.devices.as_ref().map_or_else(usual_device, Devices::of_ranks).to_string(),
             name => config.get(name)?,
         };
         // An empty list is one that nobody gave.

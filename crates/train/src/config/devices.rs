@@ -44,13 +44,21 @@ impl Devices {
         }
     }
 
-    /// What one rank of these devices is told: its own.
-    pub fn of_rank(&self, local_rank: usize) -> Self {
-        let selection = match self.ordinal(local_rank) {
-            Some(ordinal) => DeviceSelection::List(vec![ordinal]),
-            None => DeviceSelection::Count(1),
+    /// What every rank of these devices is told: that it has one, or all numbers, of which its local rank picks its own.
+    pub fn of_ranks(&self) -> Self {
+        let selection = match &self.selection {
+            DeviceSelection::Count(_) => DeviceSelection::Count(1),
+            DeviceSelection::List(list) => DeviceSelection::List(list.clone()),
         };
         Devices { kind: self.kind.clone(), selection }
+    }
+
+    /// Whether a rank of a node with so many ranks can be told so: it has one device, or its own among as many.
+    pub fn fits_ranks(&self, local_ranks: usize) -> bool {
+        match &self.selection {
+            DeviceSelection::Count(count) => *count == 1,
+            DeviceSelection::List(list) => list.len() == local_ranks,
+        }
     }
 }
 
@@ -128,7 +136,10 @@ mod tests {
         check("CPU:2", Err("KIND:N"));
         check("gpu:1,1", Err("names gpu 1 twice"));
         check("gpu:1,x", Err("KIND:LIST"));
-        assert_eq!(Devices::parse("gpu:0,3").unwrap().of_rank(1).to_string(), "gpu:3,");
-        assert_eq!(Devices::new("cpu", 4).of_rank(1).to_string(), "cpu:1");
+        let (two, four) = (Devices::parse("gpu:0,3").unwrap(), Devices::new("cpu", 4));
+        assert_eq!((two.of_ranks().to_string(), four.of_ranks().to_string()), ("gpu:0,3".into(), "cpu:1".into()));
+        assert_eq!([two.ordinal(0), two.ordinal(1), two.ordinal(2), four.ordinal(0)], [Some(0), Some(3), None, None]);
+        assert_eq!([two.fits_ranks(1), two.fits_ranks(2), four.fits_ranks(4)], [false, true, false]);
+        assert!(four.of_ranks().fits_ranks(4));
     }
 }

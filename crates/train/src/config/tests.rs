@@ -50,9 +50,10 @@ fn refused_values_say_what_is_allowed() {
     check("split", "cpython", "--split cpython: must be seeded or python");
     check("weights", "", "--weights \"\": must not be empty");
     check("model", "", "--model \"\": must not be empty");
-    check("devices", "cpu:0", "--devices cpu:0: must be cpu:N with N ranks, 1 or more");
-    check("devices", "tpu:1", "--devices tpu:1: must be cpu:N with N ranks, 1 or more");
-    check("devices", "gpu:4", "--devices gpu:4: this build of enmasse has no GPU support; use cpu:N");
+    let devices = "must be KIND:N with N ranks, 1 or more, or KIND:LIST, such as cpu:2 or gpu:0,3";
+    check("devices", "cpu:0", &format!("--devices cpu:0: {devices}"));
+    check("devices", "CPU:1", &format!("--devices CPU:1: {devices}"));
+    check("devices", "gpu:1,1", "--devices gpu:1,1: names gpu 1 twice: a device has one rank");
     check("warmup_epochs", "11", "--warmup-epochs 11: must not be more than the 10 epochs of the run");
     check("bacth", "1", "unknown key bacth on the command line: did you mean batch?");
     check("model\n", "x", "unknown key \"model\\n\" on the command line: did you mean model?");
@@ -224,9 +225,10 @@ fn errors_say_where_a_value_came_from() {
 
     // What only shows when everything is known still names its source.
     let mut layers = LayeredConfig::new();
-    layers.environment([("ENMASSE_DEVICES".into(), "gpu:2".into())]).unwrap();
-    let gpu = "ENMASSE_DEVICES=gpu:2: this build of enmasse has no GPU support; use cpu:N";
-    assert_eq!(layers.finish().unwrap_err().to_string(), gpu);
+    let given = [("ENMASSE_SHARDS", "4"), ("ENMASSE_ACCUMULATE", "2")];
+    layers.environment(given.map(|(name, value)| (name.into(), value.into()))).unwrap();
+    let twice = "ENMASSE_ACCUMULATE=2: --shards says already how many there are; use one of them";
+    assert_eq!(layers.finish().unwrap_err().to_string(), twice);
 }
 
 #[test]
