@@ -36,6 +36,7 @@ mod hosting;
 mod instruction;
 mod isa;
 mod loss;
+mod norm;
 mod open;
 mod optimizer;
 mod pack;

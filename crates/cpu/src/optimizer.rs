@@ -1,10 +1,11 @@
-//! SGD and AdamW by PyTorch's formulas, over all ranges of an update at once, with the same bits at every level.
+//! SGD, AdamW and LARS by their formulas, over all ranges of an update at once, with the same bits at every level.
 
 use enmasse_graph::{Optimizer, Update, UpdateRange};
 
 use crate::isa::Simd;
+use crate::norm::{SQUARES, squares};
 use crate::region::Region;
-use crate::scratch::Context;
+use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass, Piece};
 
 /// `a * b + c` rounded twice at every level, so that all give the same bits; memory is what takes the time here.
@@ -17,7 +18,11 @@ unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V {
 struct Sgd<const MOMENTUM: bool, const NESTEROV: bool> {
     weights: Region<f32>,
     gradients: Region<f32>,
+    /// Factor of the gradients.
+    clip: f32,
     buffer: Region<f32>,
+    /// Factor of what enters the buffer.
+    trust: f32,
     learning_rate: f32,
     momentum: f32,
     weight_decay: f32,
@@ -30,7 +35,8 @@ impl<const MOMENTUM: bool, const NESTEROV: bool> Pass for Sgd<MOMENTUM, NESTEROV
         // SAFETY: the caller's promise.
         unsafe {
             let w = S::load(self.weights.at(index, n));
-            let mut step = multiply_add::<S>(S::splat(self.weight_decay), w, S::load(self.gradients.at(index, n)));
+            let g = S::mul(S::splat(self.clip), S::load(self.gradients.at(index, n)));
+            let mut step = S::mul(S::splat(self.trust), multiply_add::<S>(S::splat(self.weight_decay), w, g));
             if MOMENTUM {
                 let momentum = S::splat(self.momentum);
                 let buffer = multiply_add::<S>(momentum, S::load(self.buffer.at(index, n)), step);
@@ -45,6 +51,8 @@ impl<const MOMENTUM: bool, const NESTEROV: bool> Pass for Sgd<MOMENTUM, NESTEROV
 struct AdamW {
     weights: Region<f32>,
     gradients: Region<f32>,
+    /// Factor of the gradients.
+    clip: f32,
     first: Region<f32>,
     second: Region<f32>,
     betas: [f32; 2],
@@ -64,7 +72,7 @@ impl Pass for AdamW {
         // SAFETY: the caller's promise.
         unsafe {
             let [beta1, beta2] = self.betas;
-            let g = S::load(self.gradients.at(index, n));
+            let g = S::mul(S::splat(self.clip), S::load(self.gradients.at(index, n)));
             let first = S::load(self.first.at(index, n));
             // m + (1 - beta1) * (g - m), as PyTorch's `lerp_`.
             let first = multiply_add::<S>(S::splat(1.0 - beta1), S::sub(g, first), first);
@@ -91,16 +99,38 @@ enum Rule {
 impl Rule {
     /// `None` where the state is not the optimiser's.
     fn new(optimizer: Optimizer, state: &[Region<f32>]) -> Option<Self> {
-        match (optimizer, state) {
-            (Optimizer::Sgd { momentum: 0.0, .. }, []) => Some(Rule::Descent),
-            (Optimizer::Sgd { momentum, nesterov }, &[buffer]) if momentum != 0.0 => {
-                Some(Rule::Momentum { buffer, momentum, nesterov })
-            }
+        let (momentum, nesterov) = match (optimizer, state) {
             (Optimizer::AdamW { betas, epsilon }, &[first, second]) => {
-                Some(Rule::AdamW { first, second, betas, epsilon })
+                return Some(Rule::AdamW { first, second, betas, epsilon });
             }
-            (Optimizer::Sgd { .. } | Optimizer::AdamW { .. }, _) => None,
+            (Optimizer::AdamW { .. }, _) => return None,
+            (Optimizer::Sgd { momentum, nesterov }, _) => (momentum, nesterov),
+            (Optimizer::Lars { momentum, .. }, _) => (momentum, false),
+        };
+        match (momentum == 0.0, state) {
+            (true, []) => Some(Rule::Descent),
+            (false, &[buffer]) => Some(Rule::Momentum { buffer, momentum, nesterov }),
+            _ => None,
         }
+    }
+}
+
+/// Gradients are clipped to this, if the value is above it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clip {
+    pub limit: f32,
+    pub norm: Region<f32>,
+}
+
+impl Clip {
+    /// What gradients are multiplied by; not a number where the norm is none, as in PyTorch.
+    ///
+    /// # Safety
+    /// The norm is valid.
+    unsafe fn factor(&self) -> f32 {
+        // SAFETY: the caller's promise.
+        let factor = self.limit / (unsafe { *self.norm.at(0, 1) } + 1e-6);
+        if factor > 1.0 { 1.0 } else { factor }
     }
 }
 
@@ -110,6 +140,9 @@ pub(crate) struct PreparedUpdate {
     weights: Region<f32>,
     gradients: Region<f32>,
     rule: Rule,
+    clip: Option<Clip>,
+    /// LARS's coefficient and epsilon.
+    trust: Option<[f32; 2]>,
     ranges: Vec<UpdateRange>,
     pieces: Vec<Piece>,
 }
@@ -122,39 +155,56 @@ impl PreparedUpdate {
         weights: Region<f32>,
         gradients: Region<f32>,
         state: &[Region<f32>],
+        clip: Option<Clip>,
     ) -> Option<Self> {
         let rule = Rule::new(update.optimizer, state)?;
+        let trust = match update.optimizer {
+            Optimizer::Lars { trust_coefficient, epsilon, .. } => Some([trust_coefficient, epsilon]),
+            Optimizer::Sgd { .. } | Optimizer::AdamW { .. } => None,
+        };
         let pieces = Piece::cut(update.ranges.iter().map(|range| range.start..range.end()));
-        Some(PreparedUpdate { weights, gradients, rule, ranges: update.ranges.clone(), pieces })
+        Some(PreparedUpdate { weights, gradients, rule, clip, trust, ranges: update.ranges.clone(), pieces })
+    }
+
+    /// With LARS the squares of weights and gradients of every piece, in f64, and the trust in every range.
+    pub(crate) fn scratch(&self) -> Scratch {
+        match self.trust {
+            Some(_) => SQUARES.max(Scratch { shared: 4 * self.pieces.len() + self.ranges.len(), private: 0 }),
+            None => Scratch::default(),
+        }
     }
 
     /// Updates every range. `step` counts from 1.
     ///
     /// # Safety
-    /// Regions are valid, and longer than every range; all but the gradients are written.
+    /// Regions are valid, and longer than every range; all but the gradients are written. The context has
+    /// [`PreparedUpdate::scratch`].
     pub(crate) unsafe fn run(&self, context: &mut Context, learning_rate: f32, step: u64) {
         // SAFETY: the caller's promise.
         unsafe {
+            let clip = self.clip.map_or(1.0, |clip| clip.factor());
             match self.rule {
-                Rule::Descent => self.descend::<false, false>(context, learning_rate, self.gradients, 0.0),
+                Rule::Descent => self.descend::<false, false>(context, learning_rate, clip, self.gradients, 0.0),
                 Rule::Momentum { buffer, momentum, nesterov: false } => {
-                    self.descend::<true, false>(context, learning_rate, buffer, momentum);
+                    self.descend::<true, false>(context, learning_rate, clip, buffer, momentum);
                 }
                 Rule::Momentum { buffer, momentum, nesterov: true } => {
-                    self.descend::<true, true>(context, learning_rate, buffer, momentum);
+                    self.descend::<true, true>(context, learning_rate, clip, buffer, momentum);
                 }
                 Rule::AdamW { first, second, betas, epsilon } => {
                     let correction = betas.map(|beta| 1.0 - f64::from(beta).powf(step as f64));
                     self.sweep(context, |range| {
-                        let rate = scaled(learning_rate, range);
+                        let group = self.ranges[range].group;
+                        let rate = f64::from(learning_rate) * f64::from(group.learning_rate_scale);
                         AdamW {
                             weights: self.weights,
                             gradients: self.gradients,
+                            clip,
                             first,
                             second,
                             betas,
                             epsilon,
-                            keep: (1.0 - rate * f64::from(range.group.weight_decay)) as f32,
+                            keep: (1.0 - rate * f64::from(group.weight_decay)) as f32,
                             step_size: (rate / correction[0]) as f32,
                             root_correction: (1.0 / correction[1].sqrt()) as f32,
                         }
@@ -170,32 +220,76 @@ impl PreparedUpdate {
         &self,
         context: &mut Context,
         learning_rate: f32,
+        clip: f32,
         buffer: Region<f32>,
         momentum: f32,
     ) {
-        let pass = |range: &UpdateRange| Sgd::<MOMENTUM, NESTEROV> {
-            weights: self.weights,
-            gradients: self.gradients,
-            buffer,
-            learning_rate: scaled(learning_rate, range) as f32,
-            momentum,
-            weight_decay: range.group.weight_decay,
+        // SAFETY: the caller's promise.
+        let trust = self.trust.map(|[coefficient, epsilon]| unsafe { self.trust(context, clip, coefficient, epsilon) });
+        let pass = |range: usize| {
+            let group = self.ranges[range].group;
+            Sgd::<MOMENTUM, NESTEROV> {
+                weights: self.weights,
+                gradients: self.gradients,
+                clip,
+                buffer,
+                // SAFETY: each range has its trust, which nobody writes any more.
+                trust: trust.map_or(1.0, |trust| unsafe { *trust.at(range, 1) }),
+                learning_rate: (f64::from(learning_rate) * f64::from(group.learning_rate_scale)) as f32,
+                momentum,
+                weight_decay: group.weight_decay,
+            }
         };
         // SAFETY: the caller's promise.
         unsafe { self.sweep(context, pass) }
     }
 
+    /// LARS's factor of each range, in scratch.
+    ///
     /// # Safety
     /// As [`PreparedUpdate::run`].
-    unsafe fn sweep<P: Pass>(&self, context: &mut Context, pass: impl Fn(&UpdateRange) -> P + Sync) {
-        // SAFETY: the caller's promise; ranges do not overlap.
-        unsafe { sweep::pieces(context, &self.pieces, |piece| pass(&self.ranges[piece.range])) }
+    unsafe fn trust(&self, context: &mut Context, clip: f32, coefficient: f32, epsilon: f32) -> Region<f32> {
+        let (isa, private) = (context.isa, &context.private);
+        let sums = context.shared.part(0, 4 * self.pieces.len()).cast::<f64>();
+        let trust = context.shared.part(4 * self.pieces.len(), self.ranges.len());
+        context.pool.run(self.pieces.len(), |task, thread| {
+            let piece = &self.pieces[task];
+            if self.ranges[piece.range].adaptive {
+                // SAFETY: the caller's promise; tasks have sums, and threads scratch, of their own.
+                unsafe {
+                    *sums.at(2 * task, 1) = squares(isa, self.weights, piece, private[thread]);
+                    *sums.at(2 * task + 1, 1) = squares(isa, self.gradients, piece, private[thread]);
+                }
+            }
+        });
+        for (number, range) in self.ranges.iter().enumerate() {
+            let mut squares = [0.0; 2];
+            // Pieces come in the order of the ranges.
+            let first = self.pieces.partition_point(|piece| piece.range < number);
+            for task in first..self.pieces.partition_point(|piece| piece.range <= number) {
+                // SAFETY: what the tasks above have written.
+                let piece = if range.adaptive { unsafe { sums.slice(2 * task, 2) } } else { &[0.0; 2] };
+                squares.iter_mut().zip(piece).for_each(|(sum, square)| *sum += square);
+            }
+            let [w, g] = [squares[0].sqrt(), squares[1].sqrt() * f64::from(clip)];
+            let factor = match w > 0.0 && g > 0.0 {
+                true => f64::from(coefficient) * w / (g + f64::from(range.group.weight_decay) * w + f64::from(epsilon)),
+                false => 1.0,
+            };
+            // SAFETY: the scratch is this instruction's.
+            unsafe { *trust.at(number, 1) = factor as f32 };
+        }
+        trust
     }
-}
 
-/// The learning rate of a range.
-fn scaled(learning_rate: f32, range: &UpdateRange) -> f64 {
-    f64::from(learning_rate) * f64::from(range.group.learning_rate_scale)
+    /// Runs over every piece the pass of its range.
+    ///
+    /// # Safety
+    /// As [`PreparedUpdate::run`].
+    unsafe fn sweep<P: Pass>(&self, context: &mut Context, pass: impl Fn(usize) -> P + Sync) {
+        // SAFETY: the caller's promise; ranges do not overlap.
+        unsafe { sweep::pieces(context, &self.pieces, |piece| pass(piece.range)) }
+    }
 }
 
 #[cfg(test)]

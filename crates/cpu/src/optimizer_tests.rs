@@ -5,57 +5,67 @@ use enmasse_graph::ParameterGroup;
 use super::*;
 use crate::guard::{Edge, Guarded};
 use crate::isa::Isa;
-use crate::scratch::Scratch;
 use crate::test_support::{assert_near, available, noise};
 
 const ELEMENTS: usize = 40_037;
 const LEARNING_RATE: f32 = 0.1;
 
-/// The formulas in f64, for element `i`.
+/// The formulas in f64, for the elements of a range, with gradients that are multiplied by `clip`.
 fn plain(
     optimizer: Optimizer,
-    group: ParameterGroup,
+    range: &UpdateRange,
     step: i32,
-    w: &mut f64,
-    g: f64,
+    clip: f64,
+    w: &mut [f64],
+    g: &[f32],
     state: &mut [Vec<f64>],
-    i: usize,
 ) {
-    let rate = f64::from(LEARNING_RATE) * f64::from(group.learning_rate_scale);
-    let decay = f64::from(group.weight_decay);
-    match optimizer {
-        Optimizer::Sgd { momentum, nesterov } => {
-            let g = g + decay * *w;
-            let step = match state.first_mut() {
-                None => g,
-                Some(m) => {
-                    m[i] = f64::from(momentum) * m[i] + g;
-                    if nesterov { g + f64::from(momentum) * m[i] } else { m[i] }
-                }
-            };
-            *w -= rate * step;
+    let rate = f64::from(LEARNING_RATE) * f64::from(range.group.learning_rate_scale);
+    let decay = f64::from(range.group.weight_decay);
+    let norm = |x: &dyn Fn(usize) -> f64| (range.start..range.end()).map(|i| x(i).powi(2)).sum::<f64>().sqrt();
+    let (w_norm, g_norm) = (norm(&|i| w[i]), norm(&|i| clip * f64::from(g[i])));
+    let momentum = |g: f64, momentum: f32, nesterov: bool, state: &mut [Vec<f64>], i: usize| match state.first_mut() {
+        None => g,
+        Some(m) => {
+            m[i] = f64::from(momentum) * m[i] + g;
+            if nesterov { g + f64::from(momentum) * m[i] } else { m[i] }
         }
-        Optimizer::AdamW { betas: [b1, b2], epsilon } => {
-            let (b1, b2) = (f64::from(b1), f64::from(b2));
-            *w *= 1.0 - rate * decay;
-            state[0][i] = b1 * state[0][i] + (1.0 - b1) * g;
-            state[1][i] = b2 * state[1][i] + (1.0 - b2) * g * g;
-            let root = (state[1][i] / (1.0 - b2.powi(step))).sqrt();
-            *w -= rate * state[0][i] / (1.0 - b1.powi(step)) / (root + f64::from(epsilon));
+    };
+    for i in range.start..range.end() {
+        let (w, g) = (&mut w[i], clip * f64::from(g[i]));
+        match optimizer {
+            Optimizer::Sgd { momentum: factor, nesterov } => {
+                *w -= rate * momentum(g + decay * *w, factor, nesterov, state, i);
+            }
+            Optimizer::Lars { momentum: factor, trust_coefficient, epsilon } => {
+                let trust = f64::from(trust_coefficient) * w_norm / (g_norm + decay * w_norm + f64::from(epsilon));
+                let trust = if range.adaptive { trust } else { 1.0 };
+                *w -= rate * momentum(trust * (g + decay * *w), factor, false, state, i);
+            }
+            Optimizer::AdamW { betas: [b1, b2], epsilon } => {
+                let (b1, b2) = (f64::from(b1), f64::from(b2));
+                *w *= 1.0 - rate * decay;
+                state[0][i] = b1 * state[0][i] + (1.0 - b1) * g;
+                state[1][i] = b2 * state[1][i] + (1.0 - b2) * g * g;
+                let root = (state[1][i] / (1.0 - b2.powi(step))).sqrt();
+                *w -= rate * state[0][i] / (1.0 - b1.powi(step)) / (root + f64::from(epsilon));
+            }
         }
     }
 }
 
-fn optimizers() -> [Optimizer; 4] {
+fn optimizers() -> [Optimizer; 6] {
     let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
-    [sgd(0.0, false), sgd(0.9, false), sgd(0.9, true), Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 }]
+    let lars = |momentum| Optimizer::Lars { momentum, trust_coefficient: 0.5, epsilon: 0.25 };
+    let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
+    [sgd(0.0, false), sgd(0.9, false), sgd(0.9, true), adamw, lars(0.0), lars(0.9)]
 }
 
 /// One group for all; or small and large ranges of several groups, with elements between them that nobody updates.
 fn ranges() -> [Vec<UpdateRange>; 2] {
     let range = |start, len, weight_decay, learning_rate_scale| {
         let group = ParameterGroup { weight_decay, learning_rate_scale };
-        UpdateRange { start, len, group }
+        UpdateRange { start, len, group, adaptive: weight_decay > 0.0 }
     };
     let several = vec![
         range(0, 5, 0.0, 1.0),
@@ -74,16 +84,19 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let mut state: Vec<_> = (0..states).map(|_| Guarded::filled(edge, 0f32, ELEMENTS)).collect();
     let mut w64: Vec<f64> = w.iter().map(|&v| f64::from(v)).collect();
     let mut state64 = vec![vec![0.0; ELEMENTS]; states];
-    let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
     for step in 1..=3 {
         let g = Guarded::new(edge, &noise(step, ELEMENTS));
+        // Above the limit in the first step alone.
+        let norm = if step == 1 { 8.0 } else { 0.125 };
+        let limit = f64::from(update.clip_norm.unwrap_or(f32::INFINITY));
+        let clip = (limit / (norm + 1e-6)).min(1.0);
         for range in &update.ranges {
-            for i in range.start..range.end() {
-                plain(update.optimizer, range.group, step as i32, &mut w64[i], f64::from(g[i]), &mut state64, i);
-            }
+            plain(update.optimizer, range, step as i32, clip, &mut w64, &g, &mut state64);
         }
-        let regions: Vec<_> = state.iter_mut().map(|s| Region::of_mut(s)).collect();
-        let prepared = PreparedUpdate::new(update, Region::of_mut(&mut w), Region::of(&g), &regions).unwrap();
+        let (regions, norm): (Vec<_>, _) = (state.iter_mut().map(|s| Region::of_mut(s)).collect(), [norm as f32]);
+        let clip = update.clip_norm.map(|limit| Clip { limit, norm: Region::of(&norm) });
+        let prepared = PreparedUpdate::new(update, Region::of_mut(&mut w), Region::of(&g), &regions, clip).unwrap();
+        let context = &mut Context::new(2, isa, prepared.scratch()).unwrap();
         // SAFETY: live buffers of one length.
         unsafe { prepared.run(context, LEARNING_RATE, step) };
     }
@@ -94,8 +107,8 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
 #[test]
 fn three_steps_equal_the_formulas() {
     for optimizer in optimizers() {
-        for ranges in ranges() {
-            let update = Update { optimizer, ranges };
+        for (ranges, clip_norm) in ranges().into_iter().zip([None, Some(2.0)]) {
+            let update = Update { optimizer, ranges, clip_norm };
             let mut first = None;
             for isa in available() {
                 let (found, expected) = three_steps(&update, isa);
@@ -112,12 +125,12 @@ fn three_steps_equal_the_formulas() {
 /// A range of its own changes nothing: the same bits as in one with its neighbours.
 #[test]
 fn ranges_of_one_group_are_one_range() {
-    for optimizer in optimizers() {
+    for optimizer in optimizers().into_iter().filter(|optimizer| !optimizer.adapts()) {
         let [whole, _] = ranges();
-        let group = whole[0].group;
         let cut = [0, 48, 64, 20_000, ELEMENTS];
-        let parts = cut.windows(2).map(|ends| UpdateRange { start: ends[0], len: ends[1] - ends[0], group }).collect();
-        let run = |ranges| three_steps(&Update { optimizer, ranges }, Isa::detect()).0;
+        let parts =
+            cut.windows(2).map(|ends| UpdateRange { start: ends[0], len: ends[1] - ends[0], ..whole[0] }).collect();
+        let run = |ranges| three_steps(&Update { optimizer, ranges, clip_norm: None }, Isa::detect()).0;
         assert!(run(whole) == run(parts), "{optimizer}");
     }
 }
@@ -127,10 +140,27 @@ fn ranges_of_one_group_are_one_range() {
 fn an_update_without_its_optimisers_state_is_refused() {
     let none = Region::new(std::ptr::null_mut(), 0);
     for optimizer in optimizers() {
-        let update = Update { optimizer, ranges: Vec::new() };
+        let update = Update { optimizer, ranges: Vec::new(), clip_norm: None };
         for count in 0..4 {
-            let found = PreparedUpdate::new(&update, none, none, &vec![none; count]);
+            let found = PreparedUpdate::new(&update, none, none, &vec![none; count], None);
             assert_eq!(found.is_some(), count == optimizer.state_names().len(), "{optimizer} {count}");
         }
     }
+}
+
+/// A norm that is no number makes every weight so, as in PyTorch; `f32::min` would hide it.
+#[test]
+fn clipping_hides_no_number() {
+    let check = |norm: f32, expected: f32| {
+        let value = [norm];
+        let clip = Clip { limit: 2.0, norm: Region::of(&value) };
+        // SAFETY: the value lives.
+        let found = unsafe { clip.factor() };
+        assert!(found == expected || found.is_nan() && expected.is_nan(), "{norm}: {found}");
+    };
+    check(0.0, 1.0);
+    check(1.5, 1.0);
+    check(8.0, 2.0 / (8.0 + 1e-6));
+    check(f32::INFINITY, 0.0);
+    check(f32::NAN, f32::NAN);
 }

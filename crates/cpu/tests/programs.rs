@@ -10,7 +10,9 @@ use std::time::Duration;
 use enmasse_comm::{Group, GroupOptions, ShardMap};
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, DeviceError, Program};
-use enmasse_graph::{BucketSizes, Choices, CompileOptions, Conv, Mode, Phase, Plans, Pool, Tensor, compile};
+use enmasse_graph::{
+    BucketSizes, Choices, CompileOptions, Conv, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Tensor, compile,
+};
 use enmasse_reference::ReferenceProgram;
 
 fn model(x: Tensor) -> Tensor {
@@ -41,7 +43,10 @@ fn at_once(program: &mut dyn Program, batch: &Batch, step: u64) {
 
 #[test]
 fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
-    let plans = compile(&model, &options(1, false)).unwrap();
+    // Norms are sums too.
+    let optimizer = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 };
+    let options = CompileOptions { optimizer, clip_norm: Some(0.5), ..options(1, false) };
+    let plans = compile(&model, &options).unwrap();
     for isa in common::levels() {
         let with = |threads, exact| {
             let options = CpuOptions { threads, isa: Some(isa), exact, ..CpuOptions::default() };
@@ -136,8 +141,12 @@ fn on_ranks<T: Send>(plans: &Plans, job: impl Fn(Box<dyn Program>, usize) -> T +
 
 #[test]
 fn ranks_agree_with_each_other_and_with_the_reference() {
-    for (shards, sync) in [(2, false), (3, false), (3, true)] {
-        let plans = compile(&model, &options(shards, sync)).unwrap();
+    let optimizer = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 };
+    let groups = ParameterGroups { no_decay_norm_bias: true, ..ParameterGroups::one(0.01) };
+    let lars = CompileOptions { optimizer, groups, clip_norm: Some(0.5), ..options(3, true) };
+    for options in [options(2, false), options(3, false), options(3, true), lars] {
+        let (shards, sync) = (options.shards, options.sync_batch_norm);
+        let plans = compile(&model, &options).unwrap();
         let mut reference = ReferenceProgram::new(plans.clone(), None).unwrap();
         fill(&mut reference);
         let mut losses = Vec::new();

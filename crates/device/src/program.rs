@@ -117,7 +117,7 @@ pub type Read<'a> = dyn Fn(usize, &StateTensor, &[f32]) + Sync + 'a;
 /// A plan bound to memory.
 ///
 /// Tensor names are those of [`enmasse_graph::StateTensor`], and beside them `gradient.NAME` for the gradient of a trainable
-/// parameter, and `logits`, `loss`, `correct` of the step last submitted: logits of the hosted shards one after another, the
+/// parameter, `gradient_norm` where gradients are clipped, and `logits`, `loss`, `correct` of the step last submitted: logits of the hosted shards one after another, the
 /// others summed over them. Elements come in PyTorch's order, but for [`Program::fill_state`] and [`Program::read_state`], which
 /// go through a whole model where it lies. Everything that reads or sets a tensor waits for what is under way.
 pub trait Program: Send {

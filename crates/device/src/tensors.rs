@@ -10,11 +10,11 @@ use crate::DeviceError;
 pub enum Tensor<'a> {
     /// Outlives the step.
     State(&'a StateTensor),
-    /// The gradient of a parameter, as the sum over shards left it.
+    /// The gradient of a parameter as the sum over shards left it, or the norm of all of them.
     Gradient {
         /// The plan that has it.
         plan: &'a Plan,
-        /// The gradient.
+        /// The gradient, or the norm.
         value: ValueId,
         /// The parameter's order of elements.
         layout: Layout,
@@ -41,6 +41,10 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
         })?;
         let layout = plans.find(&plan.value(parameter).name)?.layout;
         return Some(Tensor::Gradient { plan, value: ValueId(at), layout });
+    }
+    if name == "gradient_norm" {
+        let plan = plans.train.as_ref()?;
+        return Some(Tensor::Gradient { plan, value: plan.gradient_norm?, layout: Layout::Plain });
     }
     let plan = latest?;
     let value = match name {

@@ -172,6 +172,7 @@ impl Backward<'_> {
             | Op::AllReduceStart { .. }
             | Op::AllReduceWait { .. }
             | Op::CheckFinite
+            | Op::GradientNorm
             | Op::Update(_)
             | Op::RunningUpdate { .. } => {
                 return Err(GraphError::NotDifferentiable { layer: node.layer.clone(), operation: node.op.name() });

@@ -35,6 +35,8 @@ pub struct CompileOptions {
     pub optimizer: Optimizer,
     /// What it does with each parameter.
     pub groups: ParameterGroups,
+    /// Gradients whose norm, over all parameters, is above this are made as long, as PyTorch's `clip_grad_norm_` does.
+    pub clip_norm: Option<f32>,
     /// Keys dropout.
     pub seed: u64,
     /// Normalisation of the pictures: mean of each channel that the model sees. One instead of three makes it see one channel.
@@ -64,6 +66,7 @@ impl CompileOptions {
             label_smoothing: 0.0,
             optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
             groups: ParameterGroups::default(),
+            clip_norm: None,
             seed: 0,
             mean: vec![0.485, 0.456, 0.406],
             deviation: vec![0.229, 0.224, 0.225],
@@ -216,8 +219,10 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let arena = gradient_arena(graph, &gradients);
     let buckets = data_parallel(graph, &arena, options.shards, options.buckets);
     graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
-    optimize(graph, &gradients, options.optimizer, &options.groups)?;
+    optimize(graph, &gradients, options)?;
     graph.nodes.extend::<Vec<Node>>(updates);
+    // The norm of gradients belongs to the reduce phase, after the sums.
+    graph.nodes.sort_by_key(|node| node.phase);
 
     let order: Vec<ValueId> = gradients.iter().map(|&(parameter, _)| parameter).collect();
     let state = state_tensors(graph, &order);
@@ -304,7 +309,9 @@ fn place(
 ) -> Result<Plan, GraphError> {
     let Forward { mut graph, images, labels, sample_indices, logits } = forward;
     precision(&mut graph, options.precision);
-    let (activations, activation_bytes) = place_activations(&graph, &[logits, loss, correct]);
+    let gradient_norm = graph.nodes.iter().find(|node| node.op == Op::GradientNorm).map(|node| node.outputs[0]);
+    let keep: Vec<ValueId> = [logits, loss, correct].into_iter().chain(gradient_norm).collect();
+    let (activations, activation_bytes) = place_activations(&graph, &keep);
     let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
     let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start)).collect();
     let mut input_bytes = 0;
@@ -362,6 +369,7 @@ fn place(
         metrics: None,
         loss,
         correct,
+        gradient_norm,
     })
 }
 

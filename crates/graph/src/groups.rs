@@ -50,7 +50,7 @@ pub struct GroupRule {
 pub struct ParameterGroups {
     /// Weight decay of all parameters, but for the exceptions below.
     pub weight_decay: f32,
-    /// Norm parameters and biases, which are those of one dimension, have no weight decay.
+    /// Norm parameters and biases, which are those of one dimension, have no weight decay, and LARS does not adapt their rate.
     pub no_decay_norm_bias: bool,
     /// Exceptions by name; later ones win.
     pub rules: Vec<GroupRule>,
@@ -63,7 +63,7 @@ impl ParameterGroups {
     }
 
     /// Whether it is a norm parameter or a bias, and these are spared.
-    fn spares(&self, shape: &Shape) -> bool {
+    pub fn spares(&self, shape: &Shape) -> bool {
         self.no_decay_norm_bias && shape.len() == 1
     }
 

@@ -165,7 +165,9 @@ pub enum Op {
     },
     /// `(metrics [shards + 2]) -> ()`: fails the step, naming the shard, where a loss is not finite. No later instruction runs.
     CheckFinite,
-    /// `(gradients.., parameters.., state.. of each name) -> ()`: an optimiser's step over ranges of the arenas, in place;
+    /// `(gradients..) -> (norm [1])`: the root of the sum of all squares.
+    GradientNorm,
+    /// `(gradients.., parameters.., state.. of each name, [norm]) -> ()`: an optimiser's step over ranges of the arenas, in place;
     /// see [`Update::operands`].
     Update(Update),
     /// `(update [2,C], running_mean [C], running_var [C]) -> ()`: `running = (1 - momentum) * running + momentum * update`, in place.
@@ -264,6 +266,7 @@ impl Op {
             Op::AllReduceStart { .. } => named("all_reduce_start"),
             Op::AllReduceWait { .. } => named("all_reduce_wait"),
             Op::CheckFinite => named("check_finite"),
+            Op::GradientNorm => named("gradient_norm"),
             Op::Update(update) => named("update").changes(2 + update.optimizer.state_names().len()),
             Op::RunningUpdate { .. } => named("running_update").changes(3),
         }
@@ -331,6 +334,7 @@ impl fmt::Display for Op {
             | Op::LinearBackwardData
             | Op::LinearBackwardWeights
             | Op::BiasBackward
+            | Op::GradientNorm
             | Op::BatchNormStatistics
             | Op::Rectify(_)
             | Op::RectifyBackward(_)

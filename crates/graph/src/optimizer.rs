@@ -23,16 +23,33 @@ pub enum Optimizer {
         /// Added to the root of the second moment.
         epsilon: f32,
     },
+    /// SGD in which `g + weight_decay * w` of an adaptive range is multiplied by
+    /// `trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon)`, where both norms are above 0.
+    ///
+    /// Source: Y. You, I. Gitman, B. Ginsburg, "Large batch training of convolutional networks", 2017.
+    Lars {
+        /// Momentum factor.
+        momentum: f32,
+        /// How far a step may go, as a share of the weights' norm, at a learning rate of 1.
+        trust_coefficient: f32,
+        /// Added to the divisor.
+        epsilon: f32,
+    },
 }
 
 impl Optimizer {
     /// Names of the state tensors kept per parameter, as PyTorch calls them.
     pub fn state_names(&self) -> &'static [&'static str] {
         match self {
-            Optimizer::Sgd { momentum, .. } if *momentum == 0.0 => &[],
-            Optimizer::Sgd { .. } => &["momentum_buffer"],
+            Optimizer::Sgd { momentum, .. } | Optimizer::Lars { momentum, .. } if *momentum == 0.0 => &[],
+            Optimizer::Sgd { .. } | Optimizer::Lars { .. } => &["momentum_buffer"],
             Optimizer::AdamW { .. } => &["exp_avg", "exp_avg_sq"],
         }
+    }
+
+    /// Whether it looks at the norms of each parameter, so that a parameter must be a range of its own.
+    pub fn adapts(&self) -> bool {
+        matches!(self, Optimizer::Lars { .. })
     }
 }
 
@@ -43,6 +60,9 @@ impl fmt::Display for Optimizer {
                 write!(f, "sgd momentum {momentum}{}", if *nesterov { " nesterov" } else { "" })
             }
             Optimizer::AdamW { betas, epsilon } => write!(f, "adamw betas {betas:?} epsilon {epsilon}"),
+            Optimizer::Lars { momentum, trust_coefficient, epsilon } => {
+                write!(f, "lars momentum {momentum} trust_coefficient {trust_coefficient} epsilon {epsilon}")
+            }
         }
     }
 }
@@ -56,6 +76,8 @@ pub struct UpdateRange {
     pub len: usize,
     /// How they are updated.
     pub group: ParameterGroup,
+    /// Whether they are one parameter, to whose norms the optimiser adapts its rate.
+    pub adaptive: bool,
 }
 
 impl UpdateRange {
@@ -72,9 +94,12 @@ pub struct Update {
     pub optimizer: Optimizer,
     /// What is updated: ascending, without overlap, within the operands.
     pub ranges: Vec<UpdateRange>,
+    /// Gradients are multiplied by `min(1, clip_norm / (norm + 1e-6))` first, as PyTorch's `clip_grad_norm_` does; their norm is
+    /// the last operand.
+    pub clip_norm: Option<f32>,
 }
 
-/// The operands of an [`Update`], which are parallel to each other.
+/// The operands of an [`Update`]; the lists are parallel to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpdateOperands<'a> {
     /// Gradients.
@@ -83,25 +108,35 @@ pub struct UpdateOperands<'a> {
     pub parameters: &'a [ValueId],
     /// The state of each, for every name of [`Optimizer::state_names`], which is changed in place.
     pub state: Vec<&'a [ValueId]>,
+    /// The norm of all gradients, where they are clipped.
+    pub norm: Option<ValueId>,
 }
 
 impl Update {
     /// Takes the operands apart; `None` where there are too many or too few for the optimiser's state.
     pub fn operands<'a>(&self, inputs: &'a [ValueId]) -> Option<UpdateOperands<'a>> {
         let kinds = 2 + self.optimizer.state_names().len();
-        if inputs.is_empty() || !inputs.len().is_multiple_of(kinds) {
+        let (lists, norm) = match self.clip_norm {
+            Some(_) => inputs.split_last().map(|(norm, lists)| (lists, Some(*norm)))?,
+            None => (inputs, None),
+        };
+        if lists.is_empty() || !lists.len().is_multiple_of(kinds) {
             return None;
         }
-        let mut parts = inputs.chunks_exact(inputs.len() / kinds);
-        Some(UpdateOperands { gradients: parts.next()?, parameters: parts.next()?, state: parts.collect() })
+        let mut parts = lists.chunks_exact(lists.len() / kinds);
+        Some(UpdateOperands { gradients: parts.next()?, parameters: parts.next()?, state: parts.collect(), norm })
     }
 }
 
 impl fmt::Display for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.optimizer)?;
+        if let Some(norm) = self.clip_norm {
+            write!(f, " clip_norm {norm}")?;
+        }
         for range in &self.ranges {
-            write!(f, "; {}..{} {}", range.start, range.end(), range.group)?;
+            let adaptive = if range.adaptive { " adaptive" } else { "" };
+            write!(f, "; {}..{} {}{adaptive}", range.start, range.end(), range.group)?;
         }
         Ok(())
     }
@@ -113,23 +148,28 @@ mod tests {
 
     #[test]
     fn operands_come_in_equal_parts() {
-        let check = |optimizer: Optimizer, count: usize, expected: Option<(usize, usize)>| {
+        let check = |optimizer: Optimizer, clip_norm: Option<f32>, count: usize, expected: Option<(usize, usize)>| {
             let inputs: Vec<ValueId> = (0..count).map(ValueId).collect();
-            let update = Update { optimizer, ranges: Vec::new() };
+            let update = Update { optimizer, ranges: Vec::new(), clip_norm };
             let found = update.operands(&inputs).map(|found| {
                 assert_eq!(found.gradients.len(), found.parameters.len());
-                assert_eq!([found.gradients, found.parameters, &found.state.concat()].concat(), inputs);
+                assert_eq!(found.norm.is_some(), clip_norm.is_some());
+                let lists = [found.gradients, found.parameters, &found.state.concat()].concat();
+                assert!(lists.into_iter().chain(found.norm).eq(inputs.iter().copied()));
                 (found.gradients.len(), found.state.len())
             });
-            assert_eq!(found, expected, "{optimizer} {count}");
+            assert_eq!(found, expected, "{update} {count}");
         };
         let sgd = |momentum| Optimizer::Sgd { momentum, nesterov: false };
-        check(sgd(0.0), 6, Some((3, 0)));
-        check(sgd(0.9), 6, Some((2, 1)));
-        check(sgd(0.9), 8, None);
+        check(sgd(0.0), None, 6, Some((3, 0)));
+        check(sgd(0.9), None, 6, Some((2, 1)));
+        check(sgd(0.9), None, 8, None);
+        check(sgd(0.9), Some(1.0), 7, Some((2, 1)));
+        check(sgd(0.9), Some(1.0), 6, None);
         let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
-        check(adamw, 8, Some((2, 2)));
-        check(adamw, 6, None);
-        check(adamw, 0, None);
+        check(adamw, None, 8, Some((2, 2)));
+        check(adamw, None, 6, None);
+        check(adamw, None, 0, None);
+        check(adamw, Some(1.0), 0, None);
     }
 }

@@ -143,6 +143,8 @@ pub struct Plan {
     pub loss: ValueId,
     /// This shard's hits, `f32 [1]`.
     pub correct: ValueId,
+    /// The norm of all gradients before they are clipped, `f32 [1]`; valid after the reduce phase. None where they are not.
+    pub gradient_norm: Option<ValueId>,
 }
 
 impl Plan {

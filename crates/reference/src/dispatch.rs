@@ -7,7 +7,7 @@ use enmasse_graph::{Node, NormStatistics, Op, Plan, Rectifier, ValueId};
 
 use crate::kernels::batch_norm::{self, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
-use crate::kernels::{activation, dropout, image, linear, loss, pool};
+use crate::kernels::{activation, dropout, image, linear, loss, pool, update};
 
 /// Carries out `node` on its operands and returns its outputs, in order.
 pub(crate) fn run(
@@ -96,6 +96,7 @@ pub(crate) fn run(
         (&Op::CrossEntropyBackward { scale, smoothing }, [probabilities, labels]) => {
             vec![loss::cross_entropy_backward(probabilities, labels, last(0), scale, smoothing)]
         }
+        (Op::GradientNorm, gradients) => vec![vec![update::norm(&gradients.concat())]],
         (&Op::ShareMetrics { shards }, [[loss], [correct]]) => {
             vec![loss::share_metrics(*loss, *correct, stop, shard, shards)]
         }

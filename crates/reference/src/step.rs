@@ -8,7 +8,7 @@ use enmasse_tensor::DType;
 
 use crate::dispatch;
 use crate::exchange::Exchange;
-use crate::kernels::update::Rule;
+use crate::kernels::update::{Rule, clip_factor};
 use crate::kernels::{batch_norm, tree};
 use crate::shard::Shard;
 
@@ -160,6 +160,10 @@ fn update_parameters(
     operands: &UpdateOperands,
     inputs: &StepInputs,
 ) -> Result<(), DeviceError> {
+    let clip = match (update.clip_norm, operands.norm) {
+        (Some(limit), Some(norm)) => clip_factor(limit, shard.read(plan, norm)?[0]),
+        _ => 1.0,
+    };
     for (index, &parameter) in operands.parameters.iter().enumerate() {
         let gradient = shard.read(plan, operands.gradients[index])?.to_vec();
         let mut w = shard.read(plan, parameter)?.to_vec();
@@ -175,6 +179,8 @@ fn update_parameters(
                     optimizer: update.optimizer,
                     weight_decay: range.group.weight_decay.into(),
                     learning_rate: f64::from(inputs.learning_rate) * f64::from(range.group.learning_rate_scale),
+                    adaptive: range.adaptive,
+                    clip,
                     step: inputs.optimizer_step,
                 };
                 let state = state.iter_mut().map(|values| &mut values[start..end]).collect();

@@ -50,8 +50,14 @@ fn the_compilers_plans_are_safe() {
                 let freeze = Freeze::Patterns(freeze);
                 for precision in [Precision::F32, Precision::Bf16] {
                     let freeze = freeze.clone();
-                    let options =
-                        CompileOptions { sync_batch_norm, freeze, optimizer: adamw, precision, ..options(shards) };
+                    let options = CompileOptions {
+                        sync_batch_norm,
+                        freeze,
+                        optimizer: adamw,
+                        clip_norm: Some(1.0),
+                        precision,
+                        ..options(shards)
+                    };
                     let plans = compile(&resnet, &options).unwrap();
                     let train = plans.train.unwrap();
                     assert_eq!(aliasing_is_safe(&train).map_err(|error| format!("{error}\n{train}")), Ok(()));
@@ -248,6 +254,7 @@ fn an_update_changes_its_operands_alone() {
         },
         outside,
     );
+    check_update(|update, _| update.clip_norm = Some(1.0), |problem| problem == Problem::Operands);
     check_update(|_, inputs| inputs.truncate(2), |problem| problem == Problem::Operands);
     // Gradients are read once their sums are complete.
     check(

@@ -200,12 +200,14 @@ settings! {
     sync_bn: bool = false, "", ANY, Run;
     /// Optimiser.
     optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;
-    /// Momentum of sgd.
+    /// Momentum of sgd and lars.
     momentum: f64 = 0.9, "FACTOR", below(0, 1), Run;
     /// Weight decay.
     weight_decay: f64 = 5e-4, "FACTOR", at_least(0), Run;
-    /// No weight decay on biases and the weights of norms.
+    /// No weight decay on biases and the weights of norms, whose rate lars then does not adapt either.
     no_decay_norm_bias: bool = false, "", ANY, Run;
+    /// Longest gradient over all parameters: a longer one is made as long, as PyTorch's clip_grad_norm_ does.
+    clip_norm: Option<f64> = None, "NORM", above(0), Run;
     /// Nesterov's momentum in sgd.
     nesterov: bool = false, "", ANY, Run;
     /// Learning rate over the epochs: "cosine" falls to lr x lrf, "cosine-annealing" to 0, "step" by gamma each step-size epochs.
@@ -303,7 +305,8 @@ impl TrainConfig {
         together("accumulate", both, "--shards says already how many there are; use one of them".to_owned())?;
         let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
         together("nesterov", nesterov, "needs a --momentum above 0".to_owned())?;
-        let decay = self.no_decay_norm_bias && self.weight_decay == 0.0;
+        let adapts = self.optimizer == OptimizerKind::Lars;
+        let decay = self.no_decay_norm_bias && self.weight_decay == 0.0 && !adapts;
         together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
         let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
         for (name, list) in [("mean", &self.mean), ("std", &self.std)] {

@@ -16,6 +16,10 @@ pub fn compile_plans(
 ) -> Result<Plans, TrainError> {
     let optimizer = match config.optimizer {
         OptimizerKind::Sgd => Optimizer::Sgd { momentum: config.momentum as f32, nesterov: config.nesterov },
+        // The paper's coefficient.
+        OptimizerKind::Lars => {
+            Optimizer::Lars { momentum: config.momentum as f32, trust_coefficient: 0.001, epsilon: 1e-8 }
+        }
         // PyTorch's defaults.
         OptimizerKind::AdamW => Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
     };
@@ -28,6 +32,7 @@ pub fn compile_plans(
         },
         label_smoothing: config.label_smoothing as f32,
         optimizer,
+        clip_norm: config.clip_norm.map(|norm| norm as f32),
         groups: ParameterGroups {
             no_decay_norm_bias: config.no_decay_norm_bias,
             ..ParameterGroups::one(config.weight_decay as f32)

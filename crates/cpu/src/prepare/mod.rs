@@ -320,9 +320,13 @@ impl<'a> Preparation<'a> {
                 // SAFETY: see `Instruction::execute`.
                 Instruction::fallible(none, move |_| unsafe { collectives::check_finite(losses) })
             }
+            Op::GradientNorm => {
+                let (norm, result) = (o.gradient_norm()?, o.output(0)?);
+                kernel!(norm.scratch(), c => norm.run(c, result))
+            }
             Op::Update(update) => {
                 let update = o.update(update)?;
-                kernel!(none, (c, step) => update.run(c, step.learning_rate, step.optimizer_step))
+                kernel!(update.scratch(), (c, step) => update.run(c, step.learning_rate, step.optimizer_step))
             }
         };
         Ok(instruction)

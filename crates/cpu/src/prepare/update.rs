@@ -1,11 +1,12 @@
 //! The optimiser's operands: regions of the arenas that its ranges index, once every value is seen to lie where they say.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Arena, Update, ValueId};
+use enmasse_graph::{Arena, Plan, Slot, Update, ValueId};
 use enmasse_tensor::DType;
 
 use super::operand::Operand;
-use crate::optimizer::PreparedUpdate;
+use crate::norm::Norm;
+use crate::optimizer::{Clip, PreparedUpdate};
 
 impl Operand<'_> {
     /// Prepares an update; an error names what does not fit the optimiser.
@@ -36,6 +37,25 @@ impl Operand<'_> {
         }
         let region = |arena| self.preparation.range(arena, self.hosted, 0, end);
         let state: Vec<_> = (0..operands.state.len()).map(|slot| region(Arena::Optimizer(slot))).collect();
-        PreparedUpdate::new(update, region(Arena::Parameters), region(Arena::Gradients), &state).ok_or_else(arity)
+        let last = self.node.inputs.len() - 1;
+        let clip = update.clip_norm.map(|limit| self.input(last).map(|norm| Clip { limit, norm })).transpose()?;
+        let (weights, gradients) = (region(Arena::Parameters), region(Arena::Gradients));
+        PreparedUpdate::new(update, weights, gradients, &state, clip).ok_or_else(arity)
+    }
+
+    /// The norm of all gradients, which lie next to each other.
+    pub(super) fn gradient_norm(&self) -> Result<Norm, DeviceError> {
+        let plan = self.preparation.plan;
+        let mut end = 0;
+        for &id in &self.node.inputs {
+            let slot = plan.slot(id);
+            if slot != (Slot { arena: Arena::Gradients, offset: end }) || plan.value(id).dtype != DType::F32 {
+                let (layer, op) = (&self.node.layer, self.node.op.name());
+                let reason = format!("layer {layer}: the cpu runs {op} over neighbours in the gradient arena alone");
+                return Err(DeviceError::Unsupported(reason));
+            }
+            end = (slot.offset + plan.shape(id).elements() * DType::F32.size()).next_multiple_of(Plan::ALIGNMENT);
+        }
+        Ok(Norm::new(self.preparation.range(Arena::Gradients, 0, 0, end / DType::F32.size())))
     }
 }

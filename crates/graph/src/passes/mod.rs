@@ -11,6 +11,6 @@ mod sync_batch_norm;
 pub use data_parallel::{BucketSizes, data_parallel};
 pub use freeze::{Freeze, classifier_of, freeze, pattern_matches};
 pub use fuse::fuse;
-pub use optimize::optimize;
+pub(crate) use optimize::optimize;
 pub use precision::{Precision, precision};
 pub use sync_batch_norm::sync_batch_norm;

@@ -1,57 +1,75 @@
-//! The optimiser's part of a training step: its state as values, and one update over all gradients.
+//! The optimiser's part of a training step: its state as values, the norm that gradients are clipped to, and one update over
+//! all of them.
 
 use std::collections::HashMap;
 
+use enmasse_tensor::DType;
+
 use crate::{
-    Graph, GraphError, Node, Op, Optimizer, ParameterGroups, Phase, Plan, Role, Update, UpdateRange, Value, ValueId,
+    CompileOptions, Graph, GraphError, Node, Op, Optimizer, Phase, Plan, Role, Update, UpdateRange, Value, ValueId,
 };
 
 /// Appends the update of all trainable parameters. `gradients` are `(parameter, gradient)` in the order of their arena.
-pub fn optimize(
+pub(crate) fn optimize(
     graph: &mut Graph,
     gradients: &[(ValueId, ValueId)],
-    optimizer: Optimizer,
-    groups: &ParameterGroups,
+    options: &CompileOptions,
 ) -> Result<(), GraphError> {
-    groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
+    let (optimizer, clip_norm) = (options.optimizer, options.clip_norm);
+    options.groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
+    let norm = clip_norm.map(|clip_norm| gradient_norm(graph, gradients, clip_norm)).transpose()?;
     let state = add_state(graph, optimizer);
     let state = state.iter().flat_map(|of_parameter| gradients.iter().map(|(parameter, _)| of_parameter[parameter]));
     let inputs = (gradients.iter().map(|&(_, gradient)| gradient))
         .chain(gradients.iter().map(|&(parameter, _)| parameter))
         .chain(state)
+        .chain(norm)
         .collect();
-    let ranges = ranges(graph, gradients, groups);
-    let op = Op::Update(Update { optimizer, ranges });
+    let op = Op::Update(Update { optimizer, ranges: ranges(graph, gradients, options), clip_norm });
     graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer: "step".into() });
     Ok(())
+}
+
+/// Appends the norm of all gradients to the reduce phase.
+fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)], clip_norm: f32) -> Result<ValueId, GraphError> {
+    if !(clip_norm.is_finite() && clip_norm > 0.0) {
+        return Err(GraphError::Option(format!("gradients are clipped to a norm above 0, got {clip_norm}")));
+    }
+    let norm = graph.add_activation("gradient_norm", [1].into());
+    let inputs = gradients.iter().map(|&(_, gradient)| gradient).collect();
+    let (op, outputs, layer) = (Op::GradientNorm, vec![norm], "step".into());
+    graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Reduce, layer });
+    Ok(norm)
 }
 
 /// The optimiser's state of each trainable parameter, by its name.
 fn add_state(graph: &mut Graph, optimizer: Optimizer) -> Vec<HashMap<ValueId, ValueId>> {
     let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
     let trainable: Vec<_> = trainable.map(|(id, value, _)| (id, value.name.clone(), value.shape.clone())).collect();
-    let mut add = |slot: usize, kind: &str| {
-        let add = |(parameter, name, shape): &(ValueId, String, enmasse_tensor::Shape)| {
+    let mut add = |(slot, kind): (usize, &&str)| {
+        let mut of_parameter = HashMap::new();
+        for (parameter, name, shape) in &trainable {
             let role = Role::Optimizer { parameter: *parameter, slot };
-            let name = format!("optimizer.{kind}.{name}");
-            (*parameter, graph.add_value(name, shape.clone(), enmasse_tensor::DType::F32, role))
-        };
-        trainable.iter().map(add).collect()
+            let value = graph.add_value(format!("optimizer.{kind}.{name}"), shape.clone(), DType::F32, role);
+            of_parameter.insert(*parameter, value);
+        }
+        of_parameter
     };
-    optimizer.state_names().iter().enumerate().map(|(slot, kind)| add(slot, kind)).collect()
+    optimizer.state_names().iter().enumerate().map(&mut add).collect()
 }
 
-/// The ranges of the arena, where neighbours of one group are one range.
-fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], groups: &ParameterGroups) -> Vec<UpdateRange> {
+/// The ranges of the arena. Neighbours of one group are one range, but for parameters that the optimiser adapts to.
+fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOptions) -> Vec<UpdateRange> {
     let mut ranges: Vec<UpdateRange> = Vec::new();
     let mut start = 0;
     for &(parameter, _) in gradients {
         let Value { name, shape, .. } = graph.value(parameter);
-        let (len, group) = (shape.elements(), groups.of(name, shape));
-        match ranges.last_mut().filter(|last| last.group == group) {
+        let (len, group) = (shape.elements(), options.groups.of(name, shape));
+        let adaptive = options.optimizer.adapts() && !options.groups.spares(shape);
+        match ranges.last_mut().filter(|last| last.group == group && !last.adaptive && !adaptive) {
             // Padding between them is zero, and stays so.
             Some(last) => last.len = start + len - last.start,
-            None => ranges.push(UpdateRange { start, len, group }),
+            None => ranges.push(UpdateRange { start, len, group, adaptive }),
         }
         start += len.next_multiple_of(Plan::ALIGNMENT / size_of::<f32>());
     }
@@ -125,5 +143,35 @@ mod tests {
     fn op_changes(plan: &Plan) -> impl Iterator<Item = &str> {
         let node = plan.instructions.iter().find(|node| matches!(node.op, Op::Update(_))).unwrap();
         node.op.changes(node.inputs.len()).map(|index| plan.value(node.inputs[index]).name.as_str())
+    }
+
+    #[test]
+    fn parameters_that_lars_adapts_to_are_ranges_of_their_own() {
+        let groups = ParameterGroups { no_decay_norm_bias: true, ..ParameterGroups::one(0.5) };
+        let lars = Optimizer::Lars { momentum: 0.5, trust_coefficient: 0.25, epsilon: 0.125 };
+        let ranges =
+            ["0..320 weight_decay 0.5 adaptive", "320..360 weight_decay 0", "368..584 weight_decay 0.5 adaptive"];
+        let rule = "lars momentum 0.5 trust_coefficient 0.25 epsilon 0.125";
+        assert_eq!(update(groups, lars).0, format!("update {{{rule}; {}}}", ranges.join("; ")));
+        let adaptive = update(ParameterGroups::one(0.5), lars).0.matches("adaptive").count();
+        assert_eq!(adaptive, 5, "every parameter of the net");
+    }
+
+    #[test]
+    fn the_norm_of_all_gradients_is_known_before_the_check() {
+        let options = |clip_norm| CompileOptions { shards: 2, clip_norm, ..CompileOptions::new("net", 2, 4, 10) };
+        let plan = compile(&net, &options(Some(0.5))).unwrap().train.unwrap();
+        let names: Vec<&str> = plan.instructions.iter().map(|node| node.op.name()).collect();
+        let end = ["all_reduce_wait", "gradient_norm", "check_finite", "update"];
+        let begin = names.iter().position(|name| *name == end[0]).unwrap();
+        assert_eq!(names[begin..begin + 4], end);
+        let norm = plan.gradient_norm.unwrap();
+        assert_eq!(plan.instructions[begin + 1].outputs, [norm]);
+        assert_eq!(plan.instructions[begin + 3].inputs.last(), Some(&norm));
+        assert!(plan.instructions[begin + 3].op.to_string().starts_with("update {sgd momentum 0.9 clip_norm 0.5; 0.."));
+        for wrong in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            let error = compile(&net, &options(Some(wrong))).unwrap_err().to_string();
+            assert_eq!(error, format!("gradients are clipped to a norm above 0, got {wrong}"));
+        }
     }
 }

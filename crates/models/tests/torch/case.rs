@@ -23,6 +23,8 @@ pub struct Case {
     pub learning_rate: f32,
     pub optimizer: Optimizer,
     pub weight_decay: f32,
+    /// What gradients are clipped to.
+    pub clip_norm: Option<f32>,
     /// Norm parameters and biases have no weight decay.
     pub no_decay_norm_bias: bool,
     /// Factors of the learning rate, by name pattern.
@@ -71,6 +73,7 @@ const USUAL: Case = Case {
     learning_rate: 0.05,
     optimizer: sgd(0.9, false),
     weight_decay: 5e-4,
+    clip_norm: None,
     no_decay_norm_bias: false,
     scales: &[],
     label_smoothing: 0.0,
@@ -202,18 +205,31 @@ pub static CASES: [Case; 15] = [
 ];
 
 /// What the optimiser does beside its rule. Forward and backward are those of other cases, in bf16 too.
-pub static UPDATE_CASES: [Case; 1] = [Case {
-    name: "update_groups",
-    seed: 29,
-    optimizer: sgd(0.9, true),
-    weight_decay: 0.1,
-    no_decay_norm_bias: true,
-    scales: &[("stem", 0.5), ("fc", 3.0)],
-    ..UPDATED
-}];
+pub static UPDATE_CASES: [Case; 3] = [
+    Case {
+        name: "update_groups",
+        seed: 29,
+        learning_rate: 0.01,
+        optimizer: sgd(0.9, true),
+        weight_decay: 0.1,
+        no_decay_norm_bias: true,
+        scales: &[("stem", 0.5), ("fc", 3.0)],
+        ..UPDATED
+    },
+    Case { name: "update_clipped", seed: 4, clip_norm: Some(0.5), ..UPDATED },
+    Case {
+        name: "update_lars",
+        seed: 0,
+        optimizer: Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 },
+        weight_decay: 0.01,
+        no_decay_norm_bias: true,
+        clip_norm: Some(2.0),
+        ..UPDATED
+    },
+];
 
 /// What these have in common.
-const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], learning_rate: 0.01, ..USUAL };
+const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], ..USUAL };
 
 impl Case {
     fn groups(&self) -> ParameterGroups {
@@ -238,6 +254,7 @@ impl Case {
             label_smoothing: self.label_smoothing,
             optimizer: self.optimizer,
             groups: self.groups(),
+            clip_norm: self.clip_norm,
             mean: self.normalization.0.into(),
             deviation: self.normalization.1.into(),
             precision: self.precision,
@@ -288,6 +305,9 @@ impl Case {
         let ticket = program.submit(Mode::Train, phases, &inputs).unwrap();
         results.insert(format!("step{step}/loss"), vec![program.metrics(ticket).unwrap().loss]);
         if step == 1 {
+            if self.clip_norm.is_some() {
+                results.insert("step1/gradient_norm".into(), program.store("gradient_norm").unwrap());
+            }
             results.insert("step1/logits".into(), program.store("logits").unwrap());
             let train = program.plans().train.as_ref().unwrap();
             let gradients = train.values.iter().filter(|value| matches!(value.role, Role::Gradient { .. }));

@@ -11,6 +11,10 @@ pub struct Rule {
     pub weight_decay: f64,
     /// Learning rate of this step for the group.
     pub learning_rate: f64,
+    /// Whether LARS adapts the rate to the norms of these elements.
+    pub adaptive: bool,
+    /// Factor of the gradients.
+    pub clip: f64,
     /// Number of the update, from 1.
     pub step: u64,
 }
@@ -18,28 +22,27 @@ pub struct Rule {
 impl Rule {
     /// Updates `w` in place, and `state`, which has one tensor per name of [`Optimizer::state_names`].
     pub fn update(&self, w: &mut [f64], gradient: &[f64], mut state: Vec<&mut [f64]>) {
-        let Rule { weight_decay, learning_rate, .. } = *self;
+        let Rule { weight_decay, learning_rate, clip, .. } = *self;
         match self.optimizer {
             Optimizer::Sgd { momentum, nesterov } => {
-                let momentum = f64::from(momentum);
-                for (i, w) in w.iter_mut().enumerate() {
-                    let g = gradient[i] + weight_decay * *w;
-                    let direction = match state.first_mut() {
-                        None => g,
-                        Some(buffer) => {
-                            buffer[i] = momentum * buffer[i] + g;
-                            if nesterov { g + momentum * buffer[i] } else { buffer[i] }
-                        }
-                    };
-                    *w -= learning_rate * direction;
-                }
+                self.descend(momentum.into(), nesterov, 1.0, w, gradient, state.first_mut());
+            }
+            Optimizer::Lars { momentum, trust_coefficient, epsilon } => {
+                let (w_norm, g_norm) = (norm(w), clip * norm(gradient));
+                let trust = match self.adaptive && w_norm > 0.0 && g_norm > 0.0 {
+                    true => {
+                        f64::from(trust_coefficient) * w_norm / (g_norm + weight_decay * w_norm + f64::from(epsilon))
+                    }
+                    false => 1.0,
+                };
+                self.descend(momentum.into(), false, trust, w, gradient, state.first_mut());
             }
             Optimizer::AdamW { betas, epsilon } => {
                 let [first, second] = &mut state[..] else { panic!("AdamW keeps two moments, got {}", state.len()) };
                 let (betas, epsilon) = (betas.map(f64::from), f64::from(epsilon));
                 let correction = betas.map(|beta| 1.0 - beta.powf(self.step as f64));
                 for (i, w) in w.iter_mut().enumerate() {
-                    let g = gradient[i];
+                    let g = clip * gradient[i];
                     *w *= 1.0 - learning_rate * weight_decay;
                     first[i] = betas[0] * first[i] + (1.0 - betas[0]) * g;
                     second[i] = betas[1] * second[i] + (1.0 - betas[1]) * g * g;
@@ -49,6 +52,40 @@ impl Rule {
             }
         }
     }
+
+    /// SGD whose gradients, with the decay, are multiplied by `trust`.
+    fn descend(
+        &self,
+        momentum: f64,
+        nesterov: bool,
+        trust: f64,
+        w: &mut [f64],
+        gradient: &[f64],
+        mut buffer: Option<&mut &mut [f64]>,
+    ) {
+        for (i, w) in w.iter_mut().enumerate() {
+            let g = trust * (self.clip * gradient[i] + self.weight_decay * *w);
+            let direction = match &mut buffer {
+                None => g,
+                Some(buffer) => {
+                    buffer[i] = momentum * buffer[i] + g;
+                    if nesterov { g + momentum * buffer[i] } else { buffer[i] }
+                }
+            };
+            *w -= self.learning_rate * direction;
+        }
+    }
+}
+
+/// The root of the sum of squares.
+pub fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// What gradients of this norm are multiplied by, as PyTorch's `clip_grad_norm_` does; not a number where the norm is none.
+pub fn clip_factor(limit: f32, norm: f64) -> f64 {
+    let factor = f64::from(limit) / (norm + 1e-6);
+    if factor > 1.0 { 1.0 } else { factor }
 }
 
 #[cfg(test)]
@@ -61,7 +98,7 @@ mod tests {
         let mut state = vec![vec![0.0]; optimizer.state_names().len()];
         let mut w = [1.0];
         for (step, gradient, expected) in [(1, 2.0, after_one), (2, 4.0, after_two)] {
-            let rule = Rule { optimizer, weight_decay, learning_rate: 0.5, step };
+            let rule = Rule { optimizer, weight_decay, learning_rate: 0.5, adaptive: true, clip: 1.0, step };
             rule.update(&mut w, &[gradient], state.iter_mut().map(Vec::as_mut_slice).collect());
             assert_close(&w, &[expected]);
         }
@@ -79,6 +116,51 @@ mod tests {
         check(sgd(0.0, false), 0.5, -0.25, -0.25 - 0.5 * 3.875);
         // Buffer 2.5 takes w to -0.25; then 0.5 * 2.5 + 3.875 = 5.125.
         check(sgd(0.5, false), 0.5, -0.25, -0.25 - 0.5 * 5.125);
+    }
+
+    #[test]
+    fn lars_by_hand() {
+        let lars = |momentum| Optimizer::Lars { momentum, trust_coefficient: 0.5, epsilon: 1.0 };
+        // Trust 0.5 * 1 / (2 + 1), then 0.5 * 5 / 6 / (4 + 1).
+        let (first, second) = (1.0 - 0.5 * 2.0 / 6.0, 4.0 * (0.5 * 5.0 / 6.0 / 5.0));
+        check(lars(0.0), 0.0, first, first - 0.5 * second);
+        check(lars(0.5), 0.0, first, first - 0.5 * (0.5 * 2.0 / 6.0 + second));
+        // Decay is in the divisor, and in what is multiplied.
+        let first = 1.0 - 0.5 * (0.5 / (2.0 + 0.5 + 1.0)) * 2.5;
+        check(lars(0.0), 0.5, first, first - 0.5 * (0.5 * first / (4.0 + 0.5 * first + 1.0)) * (4.0 + 0.5 * first));
+        // What is zero, or not adaptive, is SGD's.
+        for (adaptive, start) in [(true, 0.0), (false, 3.0)] {
+            let rule =
+                Rule { optimizer: lars(0.0), weight_decay: 0.0, learning_rate: 0.5, adaptive, clip: 1.0, step: 1 };
+            let mut w = [start];
+            rule.update(&mut w, &[2.0], Vec::new());
+            assert_close(&w, &[start - 1.0]);
+        }
+    }
+
+    #[test]
+    fn clipping_by_hand() {
+        let check = |limit: f32, norm: f64, expected: f64| {
+            let found = clip_factor(limit, norm);
+            assert!(found == expected || found.is_nan() && expected.is_nan(), "{limit} {norm}: {found}");
+        };
+        check(2.0, 0.0, 1.0);
+        check(2.0, 1.5, 1.0);
+        check(2.0, 8.0, 2.0 / (8.0 + 1e-6));
+        check(2.0, f64::INFINITY, 0.0);
+        check(2.0, f64::NAN, f64::NAN);
+        // Every rule sees half of the gradient.
+        for optimizer in
+            [Optimizer::Sgd { momentum: 0.0, nesterov: false }, Optimizer::AdamW { betas: [0.5; 2], epsilon: 1.0 }]
+        {
+            let update = |clip: f64, gradient: f64| {
+                let rule = Rule { optimizer, weight_decay: 0.5, learning_rate: 0.5, adaptive: false, clip, step: 1 };
+                let (mut w, mut state) = ([1.0], vec![vec![0.0]; optimizer.state_names().len()]);
+                rule.update(&mut w, &[gradient], state.iter_mut().map(Vec::as_mut_slice).collect());
+                w
+            };
+            assert_eq!(update(0.5, 4.0), update(1.0, 2.0), "{optimizer}");
+        }
     }
 
     #[test]

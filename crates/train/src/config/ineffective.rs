@@ -30,7 +30,7 @@ enum Effect {
 
 /// Every setting that does not always have an effect.
 const RULES: &[(&str, Effect)] = &[
-    ("momentum", Effect::Beside("optimizer", &["sgd"])),
+    ("momentum", Effect::Beside("optimizer", &["sgd", "lars"])),
     ("nesterov", Effect::Beside("optimizer", &["sgd"])),
     ("lrf", Effect::Beside("schedule", &["cosine"])),
     ("step_size", Effect::Beside("schedule", &["step"])),
@@ -180,7 +180,8 @@ mod tests {
         check("optimizer=adamw nesterov=false", None);
         check("gamma=0.5", None);
         let adamw = "has no effect with --optimizer adamw; leave it out, or use --optimizer sgd";
-        check("optimizer=adamw momentum=0.9", Some(&format!("--momentum 0.9: {adamw}")));
+        check("optimizer=lars momentum=0.9", None);
+        check("optimizer=adamw momentum=0.9", Some(&format!("--momentum 0.9: {adamw} or lars")));
         check("optimizer=adamw nesterov=true", Some(&format!("--nesterov: {adamw}")));
         let gamma = "--gamma 0.5: has no effect with --schedule constant; leave it out, or use --schedule step";
         check("schedule=constant gamma=0.5", Some(gamma));

@@ -29,13 +29,14 @@ fn refused_values_say_what_is_allowed() {
     check("lr", "fast", "--lr fast: must be a number, above 0");
     check("momentum", "1", "--momentum 1: must be a finite number, from 0 to below 1");
     check("weight_decay", "-0.1", "--weight-decay -0.1: must be a finite number, 0 or more");
+    check("clip_norm", "0", "--clip-norm 0: must be a finite number, above 0");
     check("lrf", "1.1", "--lrf 1.1: must be a finite number, from 0 to 1");
     check("label_smoothing", "1", "--label-smoothing 1: must be a finite number, from 0 to below 1");
     check("seed", "-3", "--seed -3: must be a whole number");
     check("precision", "fp16", "--precision fp16: must be f32 or bf16");
     // Lightning's word for weights in bf16 as well.
     check("precision", "bf16-true", "--precision bf16-true: must be f32 or bf16");
-    check("optimizer", "adam", "--optimizer adam: must be sgd or adamw");
+    check("optimizer", "adam", "--optimizer adam: must be sgd or adamw or lars");
     check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
     check("sync_bn", "no", "--sync-bn no: must be true or false");
     check("num_classes", "0", "--num-classes 0: must be 1 or more");
@@ -75,6 +76,7 @@ fn settings_that_contradict_each_other() {
     let refused = Some("no_decay_norm_bias true: needs a --weight-decay above 0");
     check(&[("no_decay_norm_bias", "true")], None);
     check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0")], refused);
+    check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0"), ("optimizer", "lars")], None);
     let refused = Some("tune true: --exact leaves nothing to choose; use one of them");
     check(&[("tune", "true")], None);
     check(&[("tune", "true"), ("exact", "true")], refused);

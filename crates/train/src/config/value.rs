@@ -347,6 +347,8 @@ choices! {
         Sgd = "sgd",
         /// Adam with decoupled weight decay, as PyTorch's `AdamW`.
         AdamW = "adamw",
+        /// Stochastic gradient descent with a rate for each parameter, by the norms of its weights and its gradient.
+        Lars = "lars",
     }
     /// The learning rate over the epochs.
     ScheduleKind {

@@ -1,0 +1,112 @@
+//! Norms of gradients and weights. Their sums are cut by the tensors alone, so bits depend neither on threads nor on the level.
+
+use crate::isa::{Isa, Simd, values_ahead};
+use crate::region::Region;
+use crate::scratch::{Context, Scratch};
+use crate::sweep::{self, Piece, Terms};
+
+/// Sums that are added up side by side: as many as the widest vector has lanes, at every level.
+const LANES: usize = 16;
+
+/// Scratch of a thread for [`squares`].
+pub(crate) const SQUARES: Scratch = Scratch { shared: 0, private: LANES };
+
+#[derive(Clone, Copy)]
+struct Squares {
+    x: Region<f32>,
+}
+
+impl Terms<1> for Squares {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
+        // SAFETY: the caller's promise.
+        let x = unsafe { S::load(self.x.at(index, S::LANES)) };
+        // SAFETY: as above.
+        [unsafe { S::mul(x, x) }]
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize, count: usize) {
+        self.x.prefetch(index, values_ahead::<f32>(), count);
+    }
+}
+
+/// The sum of the squares of a piece's elements, which begins at a multiple of 16. `lanes` is the calling thread's scratch.
+///
+/// # Safety
+/// The piece lies in `x`, which is valid; nobody else uses `lanes`.
+pub(crate) unsafe fn squares(isa: Isa, x: Region<f32>, piece: &Piece, lanes: Region<f32>) -> f64 {
+    debug_assert!(piece.start.is_multiple_of(LANES), "{piece:?}");
+    let rows = piece.start / LANES..(piece.start + piece.len) / LANES;
+    let rest = piece.start + piece.len - rows.end * LANES;
+    // SAFETY: the caller's promise.
+    let (sums, rest) = unsafe {
+        sweep::sum_block(isa, rows.clone(), LANES, &Squares { x }, lanes.part(0, LANES));
+        (lanes.slice(0, LANES), x.slice(rows.end * LANES, rest))
+    };
+    let whole: f64 = sums.iter().map(|&sum| f64::from(sum)).sum();
+    whole + rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
+}
+
+/// The norm of a region, cut into tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Norm {
+    x: Region<f32>,
+    pieces: Vec<Piece>,
+}
+
+impl Norm {
+    pub(crate) fn new(x: Region<f32>) -> Self {
+        Norm { x, pieces: Piece::cut(std::iter::once(0..x.len())) }
+    }
+
+    /// Partial sums of all pieces, in f64.
+    pub(crate) fn scratch(&self) -> Scratch {
+        SQUARES.max(Scratch { shared: 2 * self.pieces.len(), private: 0 })
+    }
+
+    /// Writes the norm to the one value of `norm`.
+    ///
+    /// # Safety
+    /// Regions are valid; the context has [`Norm::scratch`].
+    pub(crate) unsafe fn run(&self, context: &mut Context, norm: Region<f32>) {
+        let (isa, sums, private) = (context.isa, context.shared.cast::<f64>(), &context.private);
+        context.pool.run(self.pieces.len(), |task, thread| {
+            // SAFETY: the caller's promise; tasks have sums, and threads scratch, of their own.
+            unsafe { *sums.at(task, 1) = squares(isa, self.x, &self.pieces[task], private[thread]) };
+        });
+        // SAFETY: the sums are complete.
+        let total: f64 = unsafe { sums.slice(0, self.pieces.len()) }.iter().sum();
+        // SAFETY: the caller's promise.
+        unsafe { *norm.at(0, 1) = total.sqrt() as f32 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{Edge, Guarded};
+    use crate::test_support::{available, noise};
+
+    #[test]
+    fn norms_have_the_same_bits_at_any_level_and_number_of_threads() {
+        for n in [1, 15, 16, 1000, 16_384, 50_001] {
+            let x = Guarded::new(Edge::Last, &noise(7, n));
+            let expected = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+            let mut bits = Vec::new();
+            for isa in available() {
+                for threads in [1, 3] {
+                    let norm = Norm::new(Region::of(&x));
+                    let mut found = [f32::NAN];
+                    let context = &mut Context::new(threads, isa, norm.scratch()).unwrap();
+                    // SAFETY: live buffers.
+                    unsafe { norm.run(context, Region::of_mut(&mut found)) };
+                    let error = (f64::from(found[0]) - expected).abs() / expected;
+                    assert!(error < 1e-6, "{n} {isa}: {found:?} is not {expected}");
+                    bits.push(found[0].to_bits());
+                }
+            }
+            assert!(bits.iter().all(|found| *found == bits[0]), "{n}: {bits:?}");
+        }
+    }
+}
