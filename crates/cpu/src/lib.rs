@@ -23,6 +23,7 @@
 
 mod affinity;
 mod algorithm;
+mod average;
 mod batch_norm;
 mod collectives;
 mod conv;

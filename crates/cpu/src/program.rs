@@ -52,7 +52,7 @@ impl Profile {
 /// Whether an arena's contents outlive a step.
 fn is_state(arena: Arena) -> bool {
     match arena {
-        Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => true,
+        Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => true,
         Arena::Input | Arena::Gradients | Arena::Activations => false,
     }
 }

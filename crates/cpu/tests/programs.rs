@@ -45,7 +45,7 @@ fn at_once(program: &mut dyn Program, batch: &Batch, step: u64) {
 fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
     // Norms are sums too.
     let optimizer = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 };
-    let options = CompileOptions { optimizer, clip_norm: Some(0.5), ..options(1, false) };
+    let options = CompileOptions { optimizer, clip_norm: Some(0.5), average: Some(0.75), ..options(1, false) };
     let plans = compile(&model, &options).unwrap();
     for isa in common::levels() {
         let with = |threads, exact| {
@@ -143,7 +143,7 @@ fn on_ranks<T: Send>(plans: &Plans, job: impl Fn(Box<dyn Program>, usize) -> T +
 fn ranks_agree_with_each_other_and_with_the_reference() {
     let optimizer = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 };
     let groups = ParameterGroups { no_decay_norm_bias: true, ..ParameterGroups::one(0.01) };
-    let lars = CompileOptions { optimizer, groups, clip_norm: Some(0.5), ..options(3, true) };
+    let lars = CompileOptions { optimizer, groups, clip_norm: Some(0.5), average: Some(0.75), ..options(3, true) };
     for options in [options(2, false), options(3, false), options(3, true), lars] {
         let (shards, sync) = (options.shards, options.sync_batch_norm);
         let plans = compile(&model, &options).unwrap();

@@ -174,6 +174,7 @@ impl Backward<'_> {
             | Op::CheckFinite
             | Op::GradientNorm
             | Op::Update(_)
+            | Op::Average { .. }
             | Op::RunningUpdate { .. } => {
                 return Err(GraphError::NotDifferentiable { layer: node.layer.clone(), operation: node.op.name() });
             }

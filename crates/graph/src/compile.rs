@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::passes::memory::{place_activations, unshared_bytes};
-use crate::passes::{BucketSizes, Freeze, Precision, data_parallel, freeze, optimize, precision, sync_batch_norm};
+use crate::passes::{
+    BucketSizes, Freeze, Precision, add_averages, data_parallel, freeze, optimize, precision, read_averages,
+    sync_batch_norm,
+};
 use crate::plan::aligned_bytes;
 use crate::{
     Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, ParameterGroups, Phase,
@@ -37,6 +40,8 @@ pub struct CompileOptions {
     pub groups: ParameterGroups,
     /// Gradients whose norm, over all parameters, is above this are made as long, as PyTorch's `clip_grad_norm_` does.
     pub clip_norm: Option<f32>,
+    /// Keeps moving averages of weights and running statistics, of which each step leaves this share; evaluation is by them.
+    pub average: Option<f32>,
     /// Keys dropout.
     pub seed: u64,
     /// Normalisation of the pictures: mean of each channel that the model sees. One instead of three makes it see one channel.
@@ -67,6 +72,7 @@ impl CompileOptions {
             optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
             groups: ParameterGroups::default(),
             clip_norm: None,
+            average: None,
             seed: 0,
             mean: vec![0.485, 0.456, 0.406],
             deviation: vec![0.229, 0.224, 0.225],
@@ -117,7 +123,11 @@ impl Target<'_> {
     pub fn compile(&self, model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
         options.check()?;
         let (train, state) = train_plan(self.record(model, options, Mode::Train)?, options)?;
-        let evaluate = evaluation_plan(self.record(model, options, Mode::Evaluate)?, options, &state)?;
+        let mut forward = self.record(model, options, Mode::Evaluate)?;
+        if options.average.is_some() {
+            read_averages(&mut forward.graph);
+        }
+        let evaluate = evaluation_plan(forward, options, &state)?;
         Ok(self.plans(Some(train), evaluate, state))
     }
 
@@ -221,6 +231,9 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
     optimize(graph, &gradients, options)?;
     graph.nodes.extend::<Vec<Node>>(updates);
+    if let Some(decay) = options.average {
+        add_averages(graph, decay)?;
+    }
     // The norm of gradients belongs to the reduce phase, after the sums.
     graph.nodes.sort_by_key(|node| node.phase);
 
@@ -274,6 +287,7 @@ fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor> {
         let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
         state.push(StateTensor { name, shape, dtype, layout: parameter.layout, slot, init: parameter.init });
     }
+    let parameter_bytes = offset;
     let mut offset = 0;
     for (id, value) in graph.ids() {
         if let Role::Buffer { initial } = value.role {
@@ -294,6 +308,17 @@ fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor> {
             state.push(StateTensor { name, shape, dtype, layout, slot, init: Init::Constant(0.0) });
         }
     }
+    let averages = graph.ids().filter_map(|(_, value)| match value.role {
+        Role::Average { of } => {
+            let of = state.iter().find(|tensor| tensor.name == graph.value(of).name)?;
+            let before = if of.slot.arena == Arena::Buffers { parameter_bytes } else { 0 };
+            let slot = Slot { arena: Arena::Average, offset: before + of.slot.offset };
+            Some(StateTensor { name: value.name.clone(), slot, ..of.clone() })
+        }
+        _ => None,
+    });
+    let averages: Vec<StateTensor> = averages.collect();
+    state.extend(averages);
     state
 }
 
@@ -315,18 +340,20 @@ fn place(
     let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
     let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start)).collect();
     let mut input_bytes = 0;
-    let slots = (graph.ids())
+    let slots: Vec<Slot> = (graph.ids())
         .map(|(id, value)| {
+            // Evaluation may read averages instead.
+            let of_state =
+                |arena| state_slots.get(value.name.as_str()).map_or((arena, None), |s| (s.arena, Some(s.offset)));
             let (arena, offset) = match &value.role {
                 Role::Input => {
                     input_bytes += aligned_bytes(&value.shape, value.dtype);
                     (Arena::Input, Some(input_bytes - aligned_bytes(&value.shape, value.dtype)))
                 }
-                Role::Parameter(_) => (Arena::Parameters, state_slots.get(value.name.as_str()).map(|slot| slot.offset)),
-                Role::Optimizer { slot, .. } => {
-                    (Arena::Optimizer(*slot), state_slots.get(value.name.as_str()).map(|slot| slot.offset))
-                }
-                Role::Buffer { .. } => (Arena::Buffers, state_slots.get(value.name.as_str()).map(|slot| slot.offset)),
+                Role::Parameter(_) => of_state(Arena::Parameters),
+                Role::Buffer { .. } => of_state(Arena::Buffers),
+                Role::Optimizer { slot, .. } => of_state(Arena::Optimizer(*slot)),
+                Role::Average { .. } => of_state(Arena::Average),
                 Role::Gradient { .. } | Role::Carried => (Arena::Gradients, gradient_slots.get(&id).copied()),
                 Role::Activation => (Arena::Activations, activations[id.0]),
             };
@@ -344,7 +371,7 @@ fn place(
             None => arenas.push((tensor.slot.arena, end)),
         }
     }
-    arenas.retain(|&(arena, bytes)| bytes > 0 && (mode == Mode::Train || !matches!(arena, Arena::Optimizer(_))));
+    arenas.retain(|&(arena, bytes)| bytes > 0 && slots.iter().any(|slot| slot.arena == arena));
     arenas.sort_unstable();
     Ok(Plan {
         model: options.model.clone(),

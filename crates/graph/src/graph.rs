@@ -34,6 +34,11 @@ pub enum Role {
         /// Its place among the optimiser's state names.
         slot: usize,
     },
+    /// The moving average of a parameter or buffer.
+    Average {
+        /// What it is the average of.
+        of: ValueId,
+    },
     /// Summed over ranks with the last bucket of gradients: shares of running statistics, metrics.
     Carried,
 }
@@ -172,7 +177,7 @@ impl Graph {
         let mut stays: Vec<bool> = (self.values.iter())
             .map(|value| match value.role {
                 Role::Input | Role::Parameter(_) | Role::Buffer { .. } => true,
-                Role::Gradient { .. } | Role::Optimizer { .. } => true,
+                Role::Gradient { .. } | Role::Optimizer { .. } | Role::Average { .. } => true,
                 Role::Activation | Role::Carried => false,
             })
             .collect();
@@ -186,11 +191,12 @@ impl Graph {
             }
         }
         let operands = self.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut().chain(&mut node.outputs));
-        let parameters = self.values.iter_mut().filter_map(|value| match &mut value.role {
+        let owners = self.values.iter_mut().filter_map(|value| match &mut value.role {
             Role::Gradient { parameter } | Role::Optimizer { parameter, .. } => Some(parameter),
+            Role::Average { of } => Some(of),
             Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Activation | Role::Carried => None,
         });
-        operands.chain(parameters).chain(keep.iter_mut().map(|id| &mut **id)).for_each(|id| *id = numbers[id.0]);
+        operands.chain(owners).chain(keep.iter_mut().map(|id| &mut **id)).for_each(|id| *id = numbers[id.0]);
     }
 
     /// Which node writes each value.

@@ -35,7 +35,7 @@ pub use layer::{Conv, Linear, Pool};
 pub use layout::Layout;
 pub use op::Op;
 pub use optimizer::{Optimizer, Update, UpdateOperands, UpdateRange};
-pub use passes::{BucketSizes, Freeze, Precision, classifier_of, fuse, pattern_matches};
+pub use passes::{AVERAGE_PREFIX, BucketSizes, Freeze, Precision, classifier_of, fuse, pattern_matches};
 pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};
 pub use target::{FilterOrder, Fuse, Target};
 pub use work::Work;

@@ -170,6 +170,12 @@ pub enum Op {
     /// `(gradients.., parameters.., state.. of each name, [norm]) -> ()`: an optimiser's step over ranges of the arenas, in place;
     /// see [`Update::operands`].
     Update(Update),
+    /// `(values.., averages..) -> ()`: the first update copies; later ones move `average += (1 - decay) * (value - average)`, in place,
+    /// as PyTorch's `AveragedModel` does with `get_ema_multi_avg_fn(decay)` and `use_buffers=True`.
+    Average {
+        /// Share of the average that stays.
+        decay: f32,
+    },
     /// `(update [2,C], running_mean [C], running_var [C]) -> ()`: `running = (1 - momentum) * running + momentum * update`, in place.
     RunningUpdate {
         /// PyTorch's batch norm momentum.
@@ -269,6 +275,7 @@ impl Op {
             Op::GradientNorm => named("gradient_norm"),
             Op::Update(update) => named("update").changes(2 + update.optimizer.state_names().len()),
             Op::RunningUpdate { .. } => named("running_update").changes(3),
+            Op::Average { .. } => named("average").changes(2),
         }
     }
 
@@ -329,6 +336,7 @@ impl fmt::Display for Op {
             Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
             Op::Update(update) => write!(f, " {{{update}}}"),
             Op::RunningUpdate { momentum } => write!(f, " {{momentum {momentum}}}"),
+            Op::Average { decay } => write!(f, " {{decay {decay}}}"),
             // No attributes, or none but what the name says.
             Op::Linear
             | Op::LinearBackwardData

@@ -24,6 +24,8 @@ pub enum Arena {
     Gradients,
     /// State of the optimiser, one arena per state name, at the offsets of the parameters.
     Optimizer(usize),
+    /// Moving averages of all parameters, at their offsets, and then of all buffers.
+    Average,
     /// Everything that lives within a step; values share memory where their lives do not overlap.
     Activations,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for Arena {
             Arena::Buffers => f.write_str("buffers"),
             Arena::Gradients => f.write_str("gradients"),
             Arena::Optimizer(slot) => write!(f, "optimizer{slot}"),
+            Arena::Average => f.write_str("average"),
             Arena::Activations => f.write_str("activations"),
         }
     }
@@ -71,7 +74,8 @@ impl Bucket {
 /// A tensor that outlives the step, by its PyTorch name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
-    /// `layer1.0.conv1.weight`, `layer1.0.bn1.running_mean`, `optimizer.momentum_buffer.layer1.0.conv1.weight`.
+    /// `layer1.0.conv1.weight`, `layer1.0.bn1.running_mean`, `optimizer.momentum_buffer.layer1.0.conv1.weight`,
+    /// `ema.layer1.0.conv1.weight`.
     pub name: String,
     /// Stored shape.
     pub shape: Shape,
@@ -203,7 +207,9 @@ impl Plan {
     fn write_operand(&self, f: &mut fmt::Formatter<'_>, id: ValueId) -> fmt::Result {
         let value = self.value(id);
         match value.role {
-            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Input => f.write_str(&value.name),
+            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Average { .. } | Role::Input => {
+                f.write_str(&value.name)
+            }
             Role::Activation | Role::Gradient { .. } | Role::Carried => write!(f, "%{}", id.0),
         }
     }
@@ -292,7 +298,7 @@ pub struct Plans {
     pub train: Option<Plan>,
     /// The evaluation step.
     pub evaluate: Plan,
-    /// What outlives a step: parameters, buffers, optimiser state.
+    /// What outlives a step: parameters, buffers, optimiser state, averages.
     pub state: Vec<StateTensor>,
 }
 

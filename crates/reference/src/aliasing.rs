@@ -147,7 +147,11 @@ impl<'a> Memory<'a> {
                 }
             }
             let resident = match value.role {
-                Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } => true,
+                Role::Input
+                | Role::Parameter(_)
+                | Role::Buffer { .. }
+                | Role::Optimizer { .. }
+                | Role::Average { .. } => true,
                 Role::Gradient { .. } => !outputs[index],
                 Role::Activation | Role::Carried => false,
             };

@@ -140,6 +140,7 @@ pub(crate) fn run(
             | Op::AllReduceWait { .. }
             | Op::CheckFinite
             | Op::Update(_)
+            | Op::Average { .. }
             | Op::RunningUpdate { .. },
             _,
         ) => return Err(unsupported(node)),

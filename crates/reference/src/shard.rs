@@ -65,7 +65,7 @@ impl Shard {
     /// The value, if it has been written and no collective holds it.
     pub fn get(&self, plan: &Plan, id: ValueId) -> Option<&[f64]> {
         match plan.value(id).role {
-            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } => {
+            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Average { .. } => {
                 self.state.get(&plan.value(id).name).map(Vec::as_slice)
             }
             Role::Input | Role::Activation | Role::Gradient { .. } | Role::Carried => {

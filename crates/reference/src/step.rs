@@ -9,7 +9,7 @@ use enmasse_tensor::DType;
 use crate::dispatch;
 use crate::exchange::Exchange;
 use crate::kernels::update::{Rule, clip_factor};
-use crate::kernels::{batch_norm, tree};
+use crate::kernels::{batch_norm, tree, update};
 use crate::shard::Shard;
 
 /// A bucket whose sum has been started: the values that belong to the collective, and their sums.
@@ -116,6 +116,16 @@ impl Step {
                 let operands = update.operands(ids).ok_or_else(|| dispatch::unsupported(node))?;
                 for shard in shards {
                     update_parameters(plan, shard, update, &operands, inputs)?;
+                }
+            }
+            (&Op::Average { decay }, ids) => {
+                let (values, averages) = ids.split_at(ids.len() / 2);
+                for shard in shards {
+                    for (&value, &average) in values.iter().zip(averages) {
+                        let (value, old) = (shard.read(plan, value)?, shard.read(plan, average)?);
+                        let moved = update::average(decay, inputs.optimizer_step, value, old);
+                        shard.state.insert(plan.value(average).name.clone(), moved);
+                    }
                 }
             }
             (&Op::RunningUpdate { momentum }, &[share, running_mean, running_var]) => {

@@ -55,6 +55,7 @@ fn the_compilers_plans_are_safe() {
                         freeze,
                         optimizer: adamw,
                         clip_norm: Some(1.0),
+                        average: Some(0.5),
                         precision,
                         ..options(shards)
                     };

@@ -30,7 +30,7 @@ use thiserror::Error;
 pub use metadata::{CheckpointMeta, EpochSums};
 
 use crate::file::{FileError, write_whole};
-use crate::weights::is_optimizer;
+use crate::weights::Judged;
 
 /// The version this build writes, and the only one it reads so far.
 const FORMAT_VERSION: u64 = 1;
@@ -148,9 +148,7 @@ pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
 /// Reads the weights of a file such as PyTorch or torchvision's users write, or of a checkpoint, whose optimiser state is left
 /// out. Element types other than f32 become f32.
 pub fn load_weights(path: &Path) -> Result<Vec<NamedTensor>, CheckpointError> {
-    let mut tensors = enmasse_weights::read(path)?.tensors;
-    tensors.retain(|tensor| !is_optimizer(&tensor.name));
-    Ok(tensors)
+    Ok(Judged::of(enmasse_weights::read(path)?.tensors).weights)
 }
 
 /// BLAKE3 over the metadata in the order of keys, without the checksum itself, then over each tensor in file order: name,

@@ -8,7 +8,7 @@ use enmasse_graph::{Arena, Choices, CompileOptions, Mode, Phase, compile_evaluat
 use serde::Serialize;
 
 use crate::evaluation::softmax;
-use crate::weights::write_tensors;
+use crate::weights::{Judged, write_tensors};
 use crate::{
     Checkpoint, ModelFn, NamedTensor, Preparation, RunPaths, TrainConfig, TrainError, is_checkpoint, load_weights,
 };
@@ -28,6 +28,8 @@ pub struct Classifier {
     choices: Choices,
     normalization: Normalization,
     tensors: Vec<NamedTensor>,
+    /// Whether the weights are the averages that its run kept.
+    pub averaged: bool,
     /// The file, for errors.
     origin: String,
 }
@@ -60,6 +62,7 @@ impl Classifier {
         let origin = file.display().to_string();
         if is_checkpoint(&file)? {
             let Checkpoint { meta, tensors } = Checkpoint::load(&file)?;
+            let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
             if let Some(given) = model.filter(|given| *given != meta.model) {
                 let reason = format!("{origin} holds a {}, not a {given}: leave --model out", meta.model);
                 return Err(TrainError::Weights(reason));
@@ -77,6 +80,7 @@ impl Classifier {
                 transform: EvalTransform { size: meta.size, resize: meta.resize },
                 normalization: Normalization { mean: meta.mean, deviation: meta.std },
                 tensors,
+                averaged,
                 origin,
             });
         }
@@ -97,6 +101,7 @@ impl Classifier {
             choices: Choices::default(),
             normalization: preparation.normalization.clone(),
             tensors,
+            averaged: false,
             origin,
         })
     }

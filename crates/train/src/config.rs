@@ -210,6 +210,8 @@ settings! {
     clip_norm: Option<f64> = None, "NORM", above(0), Run;
     /// Nesterov's momentum in sgd.
     nesterov: bool = false, "", ANY, Run;
+    /// Keep a moving average of weights and running statistics, of which each step leaves this share, such as 0.999; evaluation is by it, and so are the weights of each epoch.
+    ema: Option<f64> = None, "SHARE", below(0, 1), Fixed;
     /// Learning rate over the epochs: "cosine" falls to lr x lrf, "cosine-annealing" to 0, "step" by gamma each step-size epochs.
     schedule: ScheduleKind = ScheduleKind::Cosine, "NAME", ANY, Run;
     /// Where schedule cosine ends, as a fraction of --lr.

@@ -53,6 +53,6 @@ pub use tensorboard::TensorBoard;
 pub use trainer::{ModelFn, Trainer};
 pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
-pub use weights::{is_optimizer, load_pretrained, read_tensors};
+pub use weights::{Judged, load_pretrained, read_tensors};
 
 pub use enmasse_weights::{Matching, NamedTensor, Skipped};

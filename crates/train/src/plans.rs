@@ -1,7 +1,9 @@
 //! What a configuration makes of a model: the plans of a run, and the first values of its parameters.
 
 use enmasse_device::{DeviceError, Program};
-use enmasse_graph::{Arena, CompileOptions, Freeze, Optimizer, ParameterGroups, Plans, Target};
+use enmasse_graph::{
+    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, Optimizer, ParameterGroups, Plans, StateTensor, Target,
+};
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
 
@@ -33,6 +35,7 @@ pub fn compile_plans(
         label_smoothing: config.label_smoothing as f32,
         optimizer,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
+        average: config.ema.map(|decay| decay as f32),
         groups: ParameterGroups {
             no_decay_norm_bias: config.no_decay_norm_bias,
             ..ParameterGroups::one(config.weight_decay as f32)
@@ -47,9 +50,12 @@ pub fn compile_plans(
     Ok(target.compile(&|x| model(x, classes), &options)?)
 }
 
-/// Sets every parameter of a new program to its first value, a function of (seed, name, element).
+/// Sets every parameter of a new program to its first value, a function of (seed, name, element), and every average to that
+/// of what it is the average of.
 pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceError> {
-    program.fill_state(&|tensor| tensor.slot.arena == Arena::Parameters, &|tensor, first, values| {
-        tensor.init.fill(seed, &tensor.name, tensor.layout, &tensor.shape, first, values);
+    let starts = |tensor: &StateTensor| matches!(tensor.slot.arena, Arena::Parameters | Arena::Average);
+    program.fill_state(&starts, &|tensor, first, values| {
+        let name = tensor.name.strip_prefix(AVERAGE_PREFIX).filter(|_| tensor.slot.arena == Arena::Average);
+        tensor.init.fill(seed, name.unwrap_or(&tensor.name), tensor.layout, &tensor.shape, first, values);
     })
 }

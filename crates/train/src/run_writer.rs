@@ -8,7 +8,7 @@ use enmasse_graph::Choices;
 
 use crate::charts::{Sheet, draw_classes};
 use crate::run_log::RunLog;
-use crate::weights::{is_optimizer, read_tensors};
+use crate::weights::{Judged, read_tensors};
 use crate::{
     Attempt, Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunPaths,
     TensorBoard, TrainConfig, TrainError, TrainingData, locate_run,
@@ -152,10 +152,9 @@ impl RunWriter {
         if let Some(sheet) = self.sheet.take() {
             sheet.finish()?;
         }
-        let (weights, optimizer): (Vec<_>, Vec<_>) =
-            read_tensors(program)?.into_iter().partition(|tensor| !is_optimizer(&tensor.name));
-        self.folder.write_epoch_weights(epoch, &weights, position.optimizer_step)?;
-        let checkpoint = self.checkpoint(weights.into_iter().chain(optimizer).collect(), position);
+        let judged = Judged::of(read_tensors(program)?);
+        self.folder.write_epoch_weights(epoch, &judged.weights, position.optimizer_step)?;
+        let checkpoint = self.checkpoint(judged.into_all(), position);
         if best {
             self.folder.write_checkpoint(&self.folder.paths().best_checkpoint(), &checkpoint)?;
         }

@@ -1,11 +1,11 @@
 //! Tensors between programs and files: by name and by shape, and whatever does not match is an error that names it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::OnceLock;
 
 use enmasse_device::{DeviceError, Program, Which};
-use enmasse_graph::StateTensor;
+use enmasse_graph::{AVERAGE_PREFIX, Arena, StateTensor};
 use enmasse_weights::{Matching, match_tensors};
 
 use crate::{CheckpointError, NamedTensor, TrainError};
@@ -13,6 +13,40 @@ use crate::{CheckpointError, NamedTensor, TrainError};
 /// Whether a tensor is of the optimiser's state and no weight.
 pub fn is_optimizer(name: &str) -> bool {
     name.starts_with("optimizer.")
+}
+
+/// All tensors of a run, divided into those that it is judged by and the others.
+pub struct Judged {
+    /// Parameters and running statistics: where the run kept averages of them, these, under the names of what they average.
+    pub weights: Vec<NamedTensor>,
+    /// Whether they are averages.
+    pub averaged: bool,
+    /// The optimiser's state, and the weights themselves where averages are judged.
+    rest: Vec<NamedTensor>,
+}
+
+impl Judged {
+    /// Divides the tensors of a run, or of any other file of weights. An average is one whose model has what it averages.
+    pub fn of(tensors: Vec<NamedTensor>) -> Self {
+        let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
+        let is_average = |name: &str| name.strip_prefix(AVERAGE_PREFIX).is_some_and(|of| names.contains(of));
+        let averaged = names.iter().any(|name| is_average(name));
+        let is_judged = |tensor: &NamedTensor| !is_optimizer(&tensor.name) && averaged == is_average(&tensor.name);
+        let (mut weights, rest): (Vec<_>, Vec<_>) = tensors.into_iter().partition(is_judged);
+        if averaged {
+            weights.iter_mut().for_each(|tensor| tensor.name.replace_range(..AVERAGE_PREFIX.len(), ""));
+        }
+        Judged { weights, averaged, rest }
+    }
+
+    /// All tensors again, each under its own name.
+    pub fn into_all(mut self) -> Vec<NamedTensor> {
+        if self.averaged {
+            self.weights.iter_mut().for_each(|tensor| tensor.name.insert_str(0, AVERAGE_PREFIX));
+        }
+        self.weights.append(&mut self.rest);
+        self.weights
+    }
 }
 
 /// What `read` makes of each chosen state tensor, in the order of [`enmasse_graph::Plans::state`].
@@ -74,8 +108,9 @@ pub fn write_tensors(program: &mut dyn Program, tensors: &[NamedTensor], origin:
 /// not stays as it is. A file of which nothing fits is an error.
 pub fn load_pretrained(program: &mut dyn Program, path: &Path) -> Result<Matching, TrainError> {
     let mut file = enmasse_weights::read(path).map_err(CheckpointError::from)?;
-    file.tensors.retain(|tensor| !is_optimizer(&tensor.name));
-    let state = program.plans().state.iter().filter(|own| !is_optimizer(&own.name));
+    file.tensors = Judged::of(file.tensors).weights;
+    let is_weight = |own: &&StateTensor| matches!(own.slot.arena, Arena::Parameters | Arena::Buffers);
+    let state = program.plans().state.iter().filter(is_weight);
     let model: Vec<_> = state.map(|own| (own.name.clone(), torch_shape(own))).collect();
     let matching = match_tensors(&model, &file);
     if matching.loaded.is_empty() {
@@ -94,10 +129,15 @@ pub fn load_pretrained(program: &mut dyn Program, path: &Path) -> Result<Matchin
     Ok(matching)
 }
 
-/// Sets the named state tensors to values in PyTorch's order, as many as each has.
+/// Sets the named state tensors to values in PyTorch's order, as many as each has. An average that is not named begins as what
+/// it is the average of.
 fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<(), DeviceError> {
-    program.fill_state(&|tensor| found.contains_key(tensor.name.as_str()), &|tensor, first, values| {
-        let given = found[tensor.name.as_str()];
+    let given = |tensor: &StateTensor| {
+        let of = || tensor.name.strip_prefix(AVERAGE_PREFIX).filter(|_| tensor.slot.arena == Arena::Average);
+        found.get(tensor.name.as_str()).or_else(|| found.get(of()?)).copied()
+    };
+    program.fill_state(&|tensor| given(tensor).is_some(), &|tensor, first, values| {
+        let Some(given) = given(tensor) else { return };
         tensor.layout.for_each_run(&tensor.shape, first..first + values.len(), |stored, torch, stride| {
             let run = &mut values[stored.start - first..stored.end - first];
             run.iter_mut().enumerate().for_each(|(j, value)| *value = given[torch + j * stride]);
@@ -107,4 +147,33 @@ fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<
 
 fn torch_shape(tensor: &StateTensor) -> Vec<usize> {
     tensor.layout.torch_shape(&tensor.shape).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_stand_for_what_they_average() {
+        let check = |names: &[&str], averaged: bool, weights: &[(&str, f32)]| {
+            let tensor = |(number, name): (usize, &&str)| NamedTensor {
+                name: name.to_string(),
+                shape: vec![1],
+                values: vec![number as f32],
+            };
+            let tensors: Vec<NamedTensor> = names.iter().enumerate().map(tensor).collect();
+            let judged = Judged::of(tensors.clone());
+            let found: Vec<(&str, f32)> = judged.weights.iter().map(|t| (t.name.as_str(), t.values[0])).collect();
+            assert_eq!((judged.averaged, &found[..]), (averaged, weights), "{names:?}");
+            let mut all = judged.into_all();
+            all.sort_by(|a, b| a.values[0].total_cmp(&b.values[0]));
+            assert_eq!(all, tensors);
+        };
+        check(&["fc.weight", "bn.running_mean"], false, &[("fc.weight", 0.0), ("bn.running_mean", 1.0)]);
+        check(&["fc.weight", "optimizer.exp_avg.fc.weight"], false, &[("fc.weight", 0.0)]);
+        let names = ["fc.weight", "fc.bias", "optimizer.exp_avg.fc.bias", "ema.fc.weight", "ema.fc.bias"];
+        check(&names, true, &[("fc.weight", 3.0), ("fc.bias", 4.0)]);
+        // A module that is called so.
+        check(&["ema.weight", "fc.weight"], false, &[("ema.weight", 0.0), ("fc.weight", 1.0)]);
+    }
 }

@@ -121,7 +121,8 @@ impl<'a> Preparation<'a> {
         let offset = match arena {
             Arena::Gradients => gradients * self.schedule.shards[hosted].slot,
             Arena::Activations if self.schedule.lockstep => activations * hosted,
-            Arena::Activations | Arena::Input | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => 0,
+            Arena::Activations | Arena::Input => 0,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 0,
         };
         (self.start)(arena).wrapping_add(offset)
     }
@@ -327,6 +328,10 @@ impl<'a> Preparation<'a> {
             Op::Update(update) => {
                 let update = o.update(update)?;
                 kernel!(update.scratch(), (c, step) => update.run(c, step.learning_rate, step.optimizer_step))
+            }
+            &Op::Average { decay } => {
+                let averages = o.averages(decay)?;
+                kernel!(none, (c, step) => averages.run(c, step.optimizer_step))
             }
         };
         Ok(instruction)

@@ -5,6 +5,7 @@ use enmasse_graph::{Arena, Plan, Slot, Update, ValueId};
 use enmasse_tensor::DType;
 
 use super::operand::Operand;
+use crate::average::Averages;
 use crate::norm::Norm;
 use crate::optimizer::{Clip, PreparedUpdate};
 
@@ -41,6 +42,13 @@ impl Operand<'_> {
         let clip = update.clip_norm.map(|limit| self.input(last).map(|norm| Clip { limit, norm })).transpose()?;
         let (weights, gradients) = (region(Arena::Parameters), region(Arena::Gradients));
         PreparedUpdate::new(update, weights, gradients, &state, clip).ok_or_else(arity)
+    }
+
+    /// Values with their averages.
+    pub(super) fn averages(&self, decay: f32) -> Result<Averages, DeviceError> {
+        let count = self.node.inputs.len() / 2;
+        let regions = (0..count).map(|index| Ok([self.input(index)?, self.input(count + index)?]));
+        Ok(Averages::new(regions.collect::<Result<_, DeviceError>>()?, decay))
     }
 
     /// The norm of all gradients, which lie next to each other.

@@ -5,7 +5,7 @@ use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_train::{Checkpoint, RunPaths, is_checkpoint, is_optimizer, load_weights, write_whole};
+use enmasse_train::{Checkpoint, Judged, RunPaths, is_checkpoint, load_weights, write_whole};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use enmasse_wording::{counted, grouped};
 use serde_json::json;
@@ -50,7 +50,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     weights.check_out(&out)?;
 
-    let Weights { tensors, steps, .. } = &weights;
+    let Weights { tensors, averaged, steps, .. } = &weights;
     write_whole(&out, |file| match format {
         "pth" => pth::write(file, tensors, *steps),
         _ => {
@@ -65,11 +65,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(matches.get_flag("json"));
     match output.is_json() {
         true => output.json(json!({
-            "event": "export", "file": out, "format": format, "tensors": tensors.len(), "elements": elements
+            "event": "export", "file": out, "format": format, "tensors": tensors.len(), "elements": elements,
+            "averaged": averaged
         })),
         false => {
             let what = counted(tensors.len(), "tensor");
-            output.text(format_args!("wrote {}: {what}, {} numbers", out.display(), grouped(elements as u64)));
+            let numbers = grouped(elements as u64);
+            let averaged = if *averaged { ", the averages that --ema kept" } else { "" };
+            output.text(format_args!("wrote {}: {what}, {numbers} numbers{averaged}", out.display()));
         }
     }
     output.finish()
@@ -80,6 +83,8 @@ struct Weights {
     /// The file they come from.
     file: PathBuf,
     tensors: Vec<NamedTensor>,
+    /// Whether they are the averages that a run kept.
+    averaged: bool,
     /// Updates that they have seen, for PyTorch's counters; 0 where the file does not say.
     steps: i64,
 }
@@ -91,7 +96,7 @@ impl Weights {
             true => RunPaths::new(source).require_best().map_err(Failure::error)?,
             false => source.to_owned(),
         };
-        let (mut tensors, steps) = match is_checkpoint(&file).map_err(Failure::error)? {
+        let (tensors, steps) = match is_checkpoint(&file).map_err(Failure::error)? {
             true => {
                 let Checkpoint { meta, tensors } = Checkpoint::load(&file).map_err(Failure::error)?;
                 (tensors, meta.optimizer_step as i64)
@@ -99,8 +104,8 @@ impl Weights {
             false => (load_weights(&file).map_err(Failure::error)?, 0),
         };
         // The optimiser's are of no use to others.
-        tensors.retain(|tensor| !is_optimizer(&tensor.name));
-        Ok(Weights { file, tensors, steps })
+        let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
+        Ok(Weights { file, tensors, averaged, steps })
     }
 
     /// Among a run's weights, or beside the file.

@@ -23,7 +23,15 @@ pub fn command() -> Command {
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings(&names))
-        .args(settings(&["optimizer", "momentum", "weight_decay", "no_decay_norm_bias", "clip_norm", "nesterov"]))
+        .args(settings(&[
+            "optimizer",
+            "momentum",
+            "weight_decay",
+            "no_decay_norm_bias",
+            "clip_norm",
+            "ema",
+            "nesterov",
+        ]))
         .args(settings(&["label_smoothing", "freeze", "freeze_layers", "unused_parameters"]))
         .args(settings(&["precision", "threads", "isa", "exact", "tune"]))
         .args(settings(&["shards", "accumulate"]))

@@ -1,5 +1,6 @@
 //! Small functions from graph to graph, each with its own tests.
 
+mod average;
 mod data_parallel;
 mod freeze;
 mod fuse;
@@ -8,6 +9,8 @@ mod optimize;
 mod precision;
 mod sync_batch_norm;
 
+pub use average::AVERAGE_PREFIX;
+pub(crate) use average::{add_averages, read_averages};
 pub use data_parallel::{BucketSizes, data_parallel};
 pub use freeze::{Freeze, classifier_of, freeze, pattern_matches};
 pub use fuse::fuse;

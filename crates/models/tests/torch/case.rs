@@ -2,8 +2,8 @@
 
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{
-    CompileOptions, Conv, Freeze, GroupRule, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Precision, Role,
-    Tensor, Window, compile,
+    Arena, CompileOptions, Conv, Freeze, GroupRule, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Precision,
+    Role, Tensor, Window, compile,
 };
 use enmasse_models::{AlexNet, Block, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
@@ -23,6 +23,8 @@ pub struct Case {
     pub learning_rate: f32,
     pub optimizer: Optimizer,
     pub weight_decay: f32,
+    /// Share of the average that a step leaves.
+    pub average: Option<f32>,
     /// What gradients are clipped to.
     pub clip_norm: Option<f32>,
     /// Norm parameters and biases have no weight decay.
@@ -73,6 +75,7 @@ const USUAL: Case = Case {
     learning_rate: 0.05,
     optimizer: sgd(0.9, false),
     weight_decay: 5e-4,
+    average: None,
     clip_norm: None,
     no_decay_norm_bias: false,
     scales: &[],
@@ -205,7 +208,7 @@ pub static CASES: [Case; 15] = [
 ];
 
 /// What the optimiser does beside its rule. Forward and backward are those of other cases, in bf16 too.
-pub static UPDATE_CASES: [Case; 3] = [
+pub static UPDATE_CASES: [Case; 4] = [
     Case {
         name: "update_groups",
         seed: 29,
@@ -226,6 +229,7 @@ pub static UPDATE_CASES: [Case; 3] = [
         clip_norm: Some(2.0),
         ..UPDATED
     },
+    Case { name: "update_averaged", seed: 4, average: Some(0.75), ..UPDATED },
 ];
 
 /// What these have in common.
@@ -255,6 +259,7 @@ impl Case {
             optimizer: self.optimizer,
             groups: self.groups(),
             clip_norm: self.clip_norm,
+            average: self.average,
             mean: self.normalization.0.into(),
             deviation: self.normalization.1.into(),
             precision: self.precision,
@@ -289,7 +294,9 @@ impl Case {
     fn program(&self, device: &dyn Device, shards: usize) -> Box<dyn Program> {
         let plans = self.plans(shards);
         let mut program = device.compile(plans.clone(), None).unwrap();
-        for tensor in plans.state.iter().filter(|tensor| !tensor.name.starts_with("optimizer.")) {
+        for tensor in
+            plans.state.iter().filter(|tensor| matches!(tensor.slot.arena, Arena::Parameters | Arena::Buffers))
+        {
             let layer = tensor.name.rsplit_once('.').map_or("", |(layer, _)| layer);
             let centres = plans.find(&format!("{layer}.running_mean")).map(|_| self.centres);
             let values = formula::initial(self.seed, &tensor.name, &tensor.layout.torch_shape(&tensor.shape), centres);

@@ -88,6 +88,12 @@ pub fn clip_factor(limit: f32, norm: f64) -> f64 {
     if factor > 1.0 { 1.0 } else { factor }
 }
 
+/// The moving average after the update numbered `step`, of which the first copies.
+pub fn average(decay: f32, step: u64, values: &[f64], average: &[f64]) -> Vec<f64> {
+    let share = if step == 1 { 1.0 } else { 1.0 - f64::from(decay) };
+    values.iter().zip(average).map(|(value, average)| average + share * (value - average)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::assert_close;
@@ -136,6 +142,13 @@ mod tests {
             rule.update(&mut w, &[2.0], Vec::new());
             assert_close(&w, &[start - 1.0]);
         }
+    }
+
+    #[test]
+    fn averages_by_hand() {
+        assert_eq!(average(0.75, 1, &[3.0, 1.0], &[0.0, 0.0]), [3.0, 1.0]);
+        assert_eq!(average(0.75, 2, &[7.0, 1.0], &[3.0, 1.0]), [4.0, 1.0]);
+        assert_eq!(average(0.0, 2, &[7.0], &[3.0]), [7.0]);
     }
 
     #[test]

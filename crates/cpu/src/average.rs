@@ -1,0 +1,113 @@
+//! Moving averages of weights and running statistics, with the same bits at every level.
+
+use crate::isa::Simd;
+use crate::region::Region;
+use crate::scratch::Context;
+use crate::sweep::{self, Pass, Piece};
+
+struct Copy {
+    values: Region<f32>,
+    averages: Region<f32>,
+}
+
+impl Pass for Copy {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { S::store(self.averages.at(index, S::LANES), S::load(self.values.at(index, S::LANES))) }
+    }
+}
+
+struct Move {
+    values: Region<f32>,
+    averages: Region<f32>,
+    share: f32,
+}
+
+impl Pass for Move {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let average = S::load(self.averages.at(index, n));
+            let step = S::mul(S::splat(self.share), S::sub(S::load(self.values.at(index, n)), average));
+            S::store(self.averages.at(index, n), S::add(average, step));
+        }
+    }
+}
+
+/// Values with their averages, region by region, cut into tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Averages {
+    /// Of values, and as long ones of their averages.
+    regions: Vec<[Region<f32>; 2]>,
+    /// What a step takes over of the difference.
+    share: f32,
+    pieces: Vec<Piece>,
+}
+
+impl Averages {
+    pub(crate) fn new(regions: Vec<[Region<f32>; 2]>, decay: f32) -> Self {
+        let pieces = Piece::cut(regions.iter().map(|[values, _]| 0..values.len()));
+        Averages { regions, share: (1.0 - f64::from(decay)) as f32, pieces }
+    }
+
+    /// Moves every average; the first step copies. `step` counts from 1.
+    ///
+    /// # Safety
+    /// Regions are valid, and averages no part of values.
+    pub(crate) unsafe fn run(&self, context: &mut Context, step: u64) {
+        let of = |piece: &Piece| self.regions[piece.range];
+        // SAFETY: the caller's promise.
+        unsafe {
+            if step == 1 {
+                return sweep::pieces(context, &self.pieces, |piece| {
+                    let [values, averages] = of(piece);
+                    Copy { values, averages }
+                });
+            }
+            sweep::pieces(context, &self.pieces, |piece| {
+                let [values, averages] = of(piece);
+                Move { values, averages, share: self.share }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{Edge, Guarded};
+    use crate::scratch::Scratch;
+    use crate::test_support::{assert_near, available, noise};
+
+    #[test]
+    fn three_steps_equal_the_formula() {
+        let sizes = [5, 20_001];
+        let mut bits = Vec::new();
+        for isa in available() {
+            // What is there before the first step is not read.
+            let mut averages = sizes.map(|n| Guarded::filled(Edge::Last, f32::NAN, n));
+            let mut expected = sizes.map(|n| vec![0.0; n]);
+            let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
+            for step in 1..=3 {
+                let values = sizes.map(|n| Guarded::new(Edge::Last, &noise(step, n)));
+                for (values, expected) in values.iter().zip(&mut expected) {
+                    for (value, average) in values.iter().zip(expected) {
+                        let share = if step == 1 { 1.0 } else { 0.25 };
+                        *average += share * (f64::from(*value) - *average);
+                    }
+                }
+                let regions = values.iter().zip(&mut averages).map(|(a, b)| [Region::of(a), Region::of_mut(b)]);
+                // SAFETY: live buffers of the same lengths.
+                unsafe { Averages::new(regions.collect(), 0.75).run(context, step) };
+            }
+            for (found, expected) in averages.iter().zip(&expected) {
+                assert_near(isa.name(), found, expected, 1e-6);
+            }
+            bits.push(averages.iter().flat_map(|found| found.iter().map(|v| v.to_bits())).collect::<Vec<_>>());
+        }
+        assert!(bits.windows(2).all(|pair| pair[0] == pair[1]), "other bits at some level");
+    }
+}

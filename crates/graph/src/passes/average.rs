@@ -1,0 +1,86 @@
+//! Moving averages of the weights: the training step keeps them, and evaluation takes them instead of the weights.
+
+use crate::{Graph, GraphError, Node, Op, Phase, Role, ValueId};
+
+/// What the name of an average begins with, before that of what it is the average of.
+pub const AVERAGE_PREFIX: &str = "ema.";
+
+/// Appends the averages of all parameters and buffers to a training step.
+pub(crate) fn add_averages(graph: &mut Graph, decay: f32) -> Result<(), GraphError> {
+    if !(0.0..1.0).contains(&decay) {
+        return Err(GraphError::Option(format!("averages keep a share from 0 to below 1, got {decay}")));
+    }
+    let averaged: Vec<ValueId> = averaged(graph).collect();
+    let mut inputs = averaged.clone();
+    for of in averaged {
+        let value = graph.value(of);
+        let (name, shape, dtype) = (format!("{AVERAGE_PREFIX}{}", value.name), value.shape.clone(), value.dtype);
+        inputs.push(graph.add_value(name, shape, dtype, Role::Average { of }));
+    }
+    let (op, layer) = (Op::Average { decay }, "step".into());
+    graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer });
+    Ok(())
+}
+
+/// Makes a graph of evaluation read the averages.
+pub(crate) fn read_averages(graph: &mut Graph) {
+    for id in averaged(graph).collect::<Vec<_>>() {
+        let name = &mut graph.values[id.0].name;
+        *name = format!("{AVERAGE_PREFIX}{name}");
+    }
+}
+
+/// Parameters and buffers.
+fn averaged(graph: &Graph) -> impl Iterator<Item = ValueId> {
+    graph.ids().filter(|(_, value)| matches!(value.role, Role::Parameter(_) | Role::Buffer { .. })).map(|(id, _)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Arena, CompileOptions, Conv, Op, Plans, Tensor, compile};
+
+    fn plans(average: Option<f32>) -> Plans {
+        let net = |x: Tensor| x.conv2d("conv", Conv::new(8, 3)).batch_norm("bn").flatten().linear("fc", 10);
+        compile(&net, &CompileOptions { average, ..CompileOptions::new("net", 2, 4, 10) }).unwrap()
+    }
+
+    #[test]
+    fn every_parameter_and_buffer_has_an_average_at_its_offset() {
+        let plans = plans(Some(0.5));
+        let parameters = plans.arena_bytes(Arena::Parameters);
+        let mut count = 0;
+        for tensor in &plans.state {
+            let Some(average) = plans.find(&format!("ema.{}", tensor.name)) else {
+                assert!(tensor.name.starts_with("optimizer.") || tensor.name.starts_with("ema."), "{}", tensor.name);
+                continue;
+            };
+            let before = if tensor.slot.arena == Arena::Buffers { parameters } else { 0 };
+            assert_eq!((average.slot.arena, average.slot.offset), (Arena::Average, before + tensor.slot.offset));
+            assert_eq!((&average.shape, average.layout), (&tensor.shape, tensor.layout));
+            count += 1;
+        }
+        assert_eq!(count, 8);
+        assert_eq!(plans.arena_bytes(Arena::Average), parameters + plans.arena_bytes(Arena::Buffers));
+        let last = plans.train.as_ref().unwrap().instructions.last().unwrap();
+        assert_eq!((&last.op, last.inputs.len()), (&Op::Average { decay: 0.5 }, 16));
+    }
+
+    #[test]
+    fn evaluation_reads_the_averages_alone() {
+        let arenas = |plans: &Plans| -> Vec<Arena> { plans.evaluate.arenas.iter().map(|(arena, _)| *arena).collect() };
+        assert_eq!(arenas(&plans(Some(0.5))), [Arena::Input, Arena::Average, Arena::Activations]);
+        let without = [Arena::Input, Arena::Parameters, Arena::Buffers, Arena::Activations];
+        assert_eq!(arenas(&plans(None)), without);
+        assert!(plans(Some(0.5)).evaluate.to_string().contains("ema.conv.weight, ema.conv.bias)"));
+    }
+
+    #[test]
+    fn a_decay_is_a_share() {
+        let net = |x: Tensor| x.flatten().linear("fc", 10);
+        for wrong in [-0.1, 1.0, f32::NAN] {
+            let options = CompileOptions { average: Some(wrong), ..CompileOptions::new("net", 2, 4, 10) };
+            let error = compile(&net, &options).unwrap_err().to_string();
+            assert_eq!(error, format!("averages keep a share from 0 to below 1, got {wrong}"));
+        }
+    }
+}
