@@ -76,15 +76,13 @@ pub(crate) fn tune(
 /// The operations to measure, each once.
 fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<Vec<Candidate>, DeviceError> {
     let (mut seen, mut candidates) = (HashSet::new(), Vec::new());
+    let schedule = Schedule::sample();
     for plan in plans.train.iter().chain([&plans.evaluate]) {
-        for node in &plan.instructions {
-            let signature = plan.signature(node);
-            if known.get(&signature).is_some() || !seen.insert(signature.clone()) {
-                continue;
-            }
-            let usual = prepare(&alone(plan, node, None), None, options)?.algorithm;
+        let whole = Preparation::sample(plan, &|_| std::ptr::null_mut(), options, &schedule)?.run()?;
+        for (node, prepared) in plan.instructions.iter().zip(whole.shards.iter().flatten()) {
+            let (signature, usual) = (plan.signature(node), prepared.algorithm);
             // An instruction names its algorithm where there could be another.
-            if usual.is_empty() {
+            if usual.is_empty() || known.get(&signature).is_some() || !seen.insert(signature.clone()) {
                 continue;
             }
             let ways = Algorithm::ALL.map(|algorithm| (algorithm, alone(plan, node, Some(algorithm)))).into_iter();

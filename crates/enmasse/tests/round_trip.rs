@@ -202,8 +202,8 @@ fn bench_and_plan_give_figures() {
         let plan = enmasse(&[&fixed, others].concat()).well().stdout;
         assert!(plan.lines().next().is_some_and(|line| line.ends_with(header)) && plan.contains(map), "{plan}");
     };
-    check(&[], "precision f32", "f32[2,24,24,6] @activations");
-    check(&["--precision", "bf16"], "precision bf16", "bf16[2,24,24,6] @activations");
+    check(&[], "precision f32, filters hwio", "f32[2,24,24,6] @activations");
+    check(&["--precision", "bf16"], "precision bf16, filters hwio", "bf16[2,24,24,6] @activations");
     check(&["--precision", "bf16-mixed", "--eval"], "precision bf16", "bf16[2,24,24,6] @activations");
 }
 
