@@ -204,7 +204,7 @@ fn bench_and_plan_give_figures() {
     };
     check(&[], "precision f32, filters hwio", "f32[2,24,24,6] @activations");
     check(&["--precision", "bf16"], "precision bf16, filters hwio", "bf16[2,24,24,6] @activations");
-    check(&["--precision", "bf16-mixed", "--eval"], "precision bf16", "bf16[2,24,24,6] @activations");
+    check(&["--precision", "bf16-mixed", "--eval"], "precision bf16, filters hwio", "bf16[2,24,24,6] @activations");
 }
 
 #[test]

@@ -95,14 +95,15 @@ fn all_ranks_stop_where_one_is_asked_to() {
         assert_eq!(figures(&all), figures(&records), "asked at {at:?}");
         assert_eq!(last(&out).tensors, last(&whole).tensors, "asked at {at:?}");
     };
-    // The step after the request carries it.
-    check((0, false, 6), 0, 12);
-    check((1, false, 24), 1, 30);
-    // Behind the last step there is validation, which is done again.
+    // The next step is in flight already. The one after it carries the request, and another is in flight when that is read.
+    check((0, false, 6), 0, 24);
+    check((1, false, 24), 1, 42);
+    // After the last step there is validation, which is done again.
+    check((1, false, 36), 1, 48);
     check((1, false, 42), 1, 48);
     check((1, false, 48), 1, 48);
     check((0, true, 6), 0, 48);
-    check((2, true, 12), 2, 48);
+    check((2, true, 6), 2, 48);
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn a_request_to_end_outweighs_one_to_requeue() {
                 Ok(_) => Err("it went on".to_owned()),
             }
         });
-        assert_eq!(ranks.unwrap(), [(expected, 0, 4); 2]);
+        assert_eq!(ranks.unwrap(), [(expected, 0, 8); 2]);
     };
     check([None, Some(Stop::Requeue)], Stop::Requeue);
     check([Some(Stop::Requeue), Some(Stop::End)], Stop::End);
