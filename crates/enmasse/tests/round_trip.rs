@@ -226,7 +226,7 @@ fn exported_weights_are_the_runs() {
         let file = exported[0]["file"].as_str().unwrap();
         assert_eq!(file, format!("{run}/weights/best.{format}"));
         assert_eq!(enmasse_weights::read(Path::new(file)).unwrap().tensors, expected);
-        assert_eq!(keys(&exported[0]), ["event", "file", "format", "tensors", "elements"]);
+        assert_eq!(keys(&exported[0]), ["event", "file", "format", "tensors", "elements", "averaged"]);
         assert_eq!(exported[0]["tensors"], expected.len());
         assert_eq!(evaluate(file), evaluate(&run));
         // Nothing but the weights, and nothing that only this program understands.
