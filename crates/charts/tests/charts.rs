@@ -3,7 +3,7 @@
 use enmasse_charts::{ChartError, LabelledPicture, class_distribution, picture_sheet};
 use proptest::prelude::*;
 
-/// A start tag with its attributes, and the text behind it up to the next tag.
+/// A start tag with its attributes, and the text after it up to the next tag.
 #[derive(Debug)]
 struct Element {
     name: String,
@@ -32,7 +32,7 @@ fn parse(svg: &str) -> Vec<Element> {
         assert!(!text.contains('>'), "unescaped: {text}");
         if let Some(name) = tag.strip_prefix('/') {
             assert_eq!(open.pop().as_deref(), Some(name), "an end that nothing began");
-            // The text behind a child belongs to its parent.
+            // The text after a child belongs to its parent.
             if let Some(parent) = elements.iter_mut().rev().find(|element| Some(&element.name) == open.last()) {
                 parent.text.push_str(&unescape(text));
             }
@@ -46,7 +46,7 @@ fn parse(svg: &str) -> Vec<Element> {
             attributes.push((key.trim().to_string(), unescape(value)));
             rest = after;
         }
-        assert_eq!(rest.trim(), "", "behind the attributes of {name}");
+        assert_eq!(rest.trim(), "", "after the attributes of {name}");
         if closed.is_none() {
             open.push(name.to_string());
         }
@@ -86,7 +86,7 @@ fn classes(counts: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
     counts.iter().map(|&(name, train, validation)| (name.to_string(), train, validation)).collect()
 }
 
-/// The bars behind the legend's two and the page: (x, y, width).
+/// The bars after the legend's two and the page: (x, y, width).
 fn bars(elements: &[Element]) -> Vec<(f64, f64, f64)> {
     let all = of(elements, "rect");
     let bars = all.into_iter().filter(|bar| bar.attributes.iter().any(|(name, _)| name == "x"));

@@ -81,7 +81,7 @@ fn measure(group: &Group, mode: &str, transport: &str) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Milliseconds of each call. All ranks make equally many: as many as rank 0 finds to fit the budget.
+/// Milliseconds of each call. All ranks make equally many: the number that rank 0 finds to fit the budget.
 fn time(group: &Group, mut call: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<Vec<f64>, Box<dyn Error>> {
     for _ in 0..3 {
         call()?;

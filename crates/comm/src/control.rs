@@ -100,7 +100,7 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(stream: TcpStream, heartbeat: Duration) -> io::Result<Self> {
-        // Control messages are small: whoever does not take one for so long hangs.
+        // Control messages are small: a peer that does not take one for so long hangs.
         configure(&stream, heartbeat)?;
         Ok(Line { stream, writing: Mutex::new(()), closing: Mutex::new(None) })
     }

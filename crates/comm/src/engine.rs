@@ -173,7 +173,7 @@ impl Shared {
         let mut queue = self.lock();
         queue.running = false;
         self.completed.store(operation.sequence, Ordering::Release);
-        // The thread may be waiting for its turn behind a caller that carried out its own operation.
+        // The thread may be waiting for its turn after a caller that carried out its own operation.
         self.work.notify_one();
         self.done.notify_all();
     }

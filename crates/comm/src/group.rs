@@ -168,7 +168,7 @@ impl Group {
         Cause::new(kind, message).of_rank(self.job_rank(rank)).on_host(host)
     }
 
-    /// The recorder of this rank's operations. Whoever says at it what the rank is at lets the others know why they wait.
+    /// The recorder of this rank's operations. The rank's activity, said here, lets the others know why they wait.
     pub fn flight_recorder(&self) -> &FlightRecorder {
         &self.core.ties.recorder
     }

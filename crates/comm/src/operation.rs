@@ -73,7 +73,7 @@ pub(crate) struct Operation {
     pub flight: u64,
 }
 
-// SAFETY: whoever queues an operation keeps its memory valid, and untouched by others, until it is done.
+// SAFETY: the caller that queues an operation keeps its memory valid, and untouched by others, until it is done.
 unsafe impl Send for Operation {}
 
 impl Operation {

@@ -37,7 +37,7 @@ impl Token {
         Token(bytes)
     }
 
-    /// The bytes, for whoever hands the token to a rank it starts.
+    /// The bytes, for a launcher that hands the token to a rank.
     pub fn as_bytes(&self) -> &[u8; TOKEN_BYTES] {
         &self.0
     }

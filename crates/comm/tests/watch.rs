@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{DEADLINE, TRANSPORTS, join_all, rendezvous, run_ranks};
 use enmasse_comm::{Cause, CauseKind, Group, GroupEvent, GroupOptions, TransportChoice};
 
-/// A library that knows no deadline: whoever waits in it waits until it is done, or aborted from another thread.
+/// A library that knows no deadline: a wait in it ends when it is done, or aborted from another thread.
 #[derive(Clone, Default)]
 struct Library {
     /// Whether it ended well, once it has.

@@ -20,7 +20,7 @@ impl Cores {
         self.0.count() as usize
     }
 
-    /// `count` of these cores behind the first `skipped`, in the order of their numbers, in which the cores of a
+    /// `count` of these cores after the first `skipped`, in the order of their numbers, in which the cores of a
     /// processor's memory lie together. `None` where there are not so many.
     pub fn part(&self, skipped: usize, count: usize) -> Option<Cores> {
         let mut part = CpuSet::new();
@@ -101,7 +101,7 @@ mod tests {
             let core = before.single(index).unwrap();
             let pinned = Pinned::to(Some(core)).unwrap();
             assert_eq!(Cores::available(), Some(core));
-            // Whoever is started meanwhile stays there, which is why pinning ends with the work.
+            // A thread that is started meanwhile stays there, which is why pinning ends with the work.
             assert_eq!(std::thread::spawn(Cores::available).join().unwrap(), Some(core));
             drop(pinned);
             assert_eq!(Cores::available(), Some(before));

@@ -34,7 +34,7 @@ pub(crate) unsafe fn bias_backward<E: Element>(context: &mut Context, size: Rows
 }
 
 /// The forward up to the residual. Gradients compute by it what the rectifier saw, and get the same bits: it is the same
-/// operations on the same operands, and a channel is in a vector, or in the tail behind the vectors, in every pass.
+/// operations on the same operands, and a channel is in a vector, or in the tail after the vectors, in every pass.
 #[derive(Clone, Copy)]
 struct Affine<E> {
     x: Region<E>,

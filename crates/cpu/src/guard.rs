@@ -11,7 +11,7 @@ use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
 /// Which edge of a buffer lies exactly at a page that nobody may touch. At the other one there may be room up to such a
-/// page: it is all ones, which read as f32 or bf16 is NaN, and whoever writes there is found out in the end.
+/// page: it is all ones, which read as f32 or bf16 is NaN, and a write there is found out in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edge {
     First,
@@ -117,7 +117,7 @@ impl<T> Drop for Guarded<T> {
     }
 }
 
-/// A context whose scratch is such buffers, all NaN, as what an instruction before may have left: whoever reads a value
+/// A context whose scratch is such buffers, all NaN, as an earlier instruction may have left them: a kernel that reads a value
 /// before writing it is found out too.
 pub(crate) struct GuardedContext {
     context: Context,

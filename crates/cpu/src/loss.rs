@@ -109,7 +109,7 @@ pub(crate) unsafe fn backward(
     });
 }
 
-/// Puts what a shard tells the others where the sum over shards expects it: each loss at its shard's place, hits behind the
+/// Puts what a shard tells the others where the sum over shards expects it: each loss at its shard's place, hits after the
 /// losses, and at the end whether the shard is to stop.
 ///
 /// # Safety

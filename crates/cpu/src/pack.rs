@@ -22,7 +22,7 @@ pub(crate) struct Map<E> {
 }
 
 impl<E> Map<E> {
-    /// Values from a pixel to another some way behind it, of those `step` apart.
+    /// Values from a pixel to another some way after it, of those `step` apart.
     #[inline(always)]
     fn ahead(&self, step: usize) -> usize {
         let values = step * self.channels;

@@ -185,7 +185,7 @@ fn operations_per_round(isa: Isa, product: Product) -> usize {
         }
     }
     let mut lanes = 0;
-    // SAFETY: whoever measures a level has asked whether it is there; nothing is touched but the number.
+    // SAFETY: the caller has asked whether the level is there; nothing is touched but the number.
     unsafe { dispatch(isa, Lanes(&mut lanes)) };
     let pairs = if product == Product::Bf16 { 2 } else { 1 };
     2 * pairs * lanes * accumulators(lanes)

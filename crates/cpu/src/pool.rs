@@ -31,7 +31,7 @@ const OPEN: u32 = 1 << 12;
 const MEMBERS: u32 = OPEN - 1;
 const SECTION: u32 = OPEN << 1;
 
-/// On cache lines of its own: whoever writes it disturbs nobody who waits for, or works on, something else. Processors
+/// On cache lines of its own: a write to it disturbs no thread that waits for, or works on, something else. Processors
 /// fetch lines in pairs.
 #[repr(align(128))]
 struct Apart<T>(T);

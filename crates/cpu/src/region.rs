@@ -22,7 +22,7 @@ impl<T> Clone for Region<T> {
 
 impl<T> Copy for Region<T> {}
 
-// SAFETY: a region is an address; whoever dereferences it answers for the access.
+// SAFETY: a region is an address; the code that dereferences it answers for the access.
 unsafe impl<T: Send> Send for Region<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Region<T> {}
@@ -63,7 +63,7 @@ impl<T> Region<T> {
         self.start.wrapping_add(index)
     }
 
-    /// Asks for `count` values that begin `ahead` behind `index`, which need not be in the region.
+    /// Asks for `count` values that begin `ahead` after `index`, which need not be in the region.
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: usize, ahead: usize, count: usize) {
         prefetch(self.start.wrapping_add(index + ahead), count * std::mem::size_of::<T>());

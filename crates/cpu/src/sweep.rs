@@ -132,7 +132,7 @@ pub(crate) trait Terms<const N: usize>: Copy + Sync {
     /// The memory read is valid. `#[inline(always)]`.
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; N];
 
-    /// Asks for what comes behind `count` elements from `index` on. `#[inline(always)]`.
+    /// Asks for what comes after `count` elements from `index` on. `#[inline(always)]`.
     fn prefetch(&self, index: usize, count: usize);
 }
 
@@ -186,7 +186,7 @@ impl<const N: usize, T: Terms<N>> Kernel for SumBlock<T, N> {
                 let mut channel = 0;
                 while channel + S::LANES <= channels {
                     if four {
-                        // Four rows lie one behind the other.
+                        // Four rows lie one after the other.
                         self.terms.prefetch(row * channels + 4 * channel, 4 * S::LANES);
                     }
                     self.add::<S>(row, four, channel);

@@ -77,7 +77,7 @@ impl TrainLoader {
         self.order.dropped()
     }
 
-    /// The batches of `epoch` behind its first `consumed` samples (0, or where a resumed run continues), counted over all
+    /// The batches of `epoch` after its first `consumed` samples (0, or where a resumed run continues), counted over all
     /// shards.
     pub fn epoch(&self, epoch: u64, consumed: usize) -> Batches {
         let order = self.order.rest_of_epoch(epoch, consumed);

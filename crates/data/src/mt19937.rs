@@ -69,7 +69,7 @@ fn mixed(words: &[u32; N], i: usize, multiplier: u32) -> u32 {
     words[i] ^ (words[i - 1] ^ (words[i - 1] >> 30)).wrapping_mul(multiplier)
 }
 
-/// The position behind `i`: 0 is never one, it holds the last word when the walk comes round.
+/// The position after `i`: 0 is never one, it holds the last word when the walk comes round.
 fn advance(words: &mut [u32; N], i: usize) -> usize {
     if i + 1 < N {
         return i + 1;

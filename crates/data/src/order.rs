@@ -165,7 +165,7 @@ impl TrainOrder {
     }
 }
 
-/// Puts the entries s, s + n, s + 2n, … of a global batch behind one another, for each shard s of n: its contiguous piece.
+/// Puts the entries s, s + n, s + 2n, … of a global batch one after another, for each shard s of n: its contiguous piece.
 ///
 /// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th global batch.
 fn gather_strides(batch: &mut [usize], shards: usize) {

@@ -9,7 +9,7 @@ use crate::{DataError, Dataset, Picture};
 /// Most bytes of a file that is read whole, and of what a compressed one holds.
 pub(crate) const MAX_BYTES: u64 = 512 << 20;
 
-/// Square pictures behind one another: each a record of planes (red, green, blue; or grey alone) of rows from the top.
+/// Square pictures one after another: each a record of planes (red, green, blue; or grey alone) of rows from the top.
 ///
 /// The records stay as they were read, labels and all; a picture's bytes are put in order when it is read.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Packed {
     records: Records,
     labels: Vec<u8>,
     classes: Vec<String>,
-    /// The files, each with the index behind its last picture.
+    /// The files, each with the index after its last picture.
     files: Vec<(PathBuf, usize)>,
 }
 

@@ -32,7 +32,7 @@ impl DecodePool {
         self.0.handles.len()
     }
 
-    /// Queues a job behind those queued before.
+    /// Queues a job after those queued before.
     pub(crate) fn submit(&self, job: Job) {
         if job.tasks > 0 {
             lock(&self.0.shared.queue).jobs.push_back((job, 0));

@@ -136,7 +136,7 @@ fn hosts_together_hold_what_one_host_holds() {
     }
 }
 
-/// Batches in the order of a sampler, also behind what a resumed run has done; a sample given out twice is augmented alike.
+/// Batches in the order of a sampler, also after what a resumed run has done; a sample given out twice is augmented alike.
 #[test]
 fn batches_follow_the_sampler() {
     let sampler = Sampler::Distributed { drop_last: false };

@@ -48,7 +48,7 @@ impl<'a> Place<'a> {
                 format!("{who} {was} {activity} for {seconds} s, before any operation")
             }
             State::Behind(activity) => {
-                format!("{who} {was} {activity} for {seconds} s, behind {operation} #{sequence}")
+                format!("{who} {was} {activity} for {seconds} s, after {operation} #{sequence}")
             }
         }
     }
@@ -118,7 +118,7 @@ mod tests {
         };
         check(&[], Some(2), None);
         let (waiting, late) = (record("computing a step", 31, "eesq"), record("reading a batch", 40, "ee"));
-        let told = "rank 1 was reading a batch for 40 s, behind sum 2 #8; ranks 0 2 were in sum 3 #9 for 30 s";
+        let told = "rank 1 was reading a batch for 40 s, after sum 2 #8; ranks 0 2 were in sum 3 #9 for 30 s";
         check(&[waiting.clone(), late.clone(), waiting.clone()], Some(3), Some(told));
         let told = "rank 1 was starting for 2 s, before any operation; rank 0 was in sum 3 #9 for 30 s; no record of ranks 2 3";
         check(&[waiting.clone(), record("starting", 2, "")], Some(4), Some(told));
@@ -126,12 +126,12 @@ mod tests {
         check(
             &[record("reading a batch", 40, "eq")],
             None,
-            Some("rank 0 was reading a batch for 40 s, behind sum 1 #7"),
+            Some("rank 0 was reading a batch for 40 s, after sum 1 #7"),
         );
         let many: Vec<_> = (1..=LISTED + 1).map(|count| record("at it", 1, &"e".repeat(count))).collect();
         let flights: Vec<_> = many.into_iter().enumerate().collect();
         let text = finding(&flights, None).unwrap().text;
-        assert!(text.ends_with("behind sum 8 #14; and others, further on"), "{text}");
+        assert!(text.ends_with("after sum 8 #14; and others, further on"), "{text}");
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn writer(lock: &Path) -> Option<u32> {
     holder(&read_to_string("/proc/locks").ok()?, major(file.dev()), minor(file.dev()), file.ino())
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 5249 fe:00:10322940 0 EOF`: process, device and file of whoever has, not awaits, the lock.
+/// `1: FLOCK  ADVISORY  WRITE 5249 fe:00:10322940 0 EOF`: process, device and file of the lock's holder, not of those that wait for it.
 fn holder(locks: &str, major: u32, minor: u32, file: u64) -> Option<u32> {
     let held = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();

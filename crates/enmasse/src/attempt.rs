@@ -1,4 +1,4 @@
-//! Which start of a job this process belongs to, by the variables of whoever started it.
+//! Which start of a job this process belongs to, by its launcher's variables.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ pub fn attempt() -> Attempt {
 }
 
 /// Slurm's jobs have numbers of their own; a launcher's job has the name that it was given. Numbers that are none count as not
-/// set: that is for whoever needs a place to say.
+/// set: the caller that needs a place says so.
 fn read(variable: impl Fn(&str) -> Option<OsString>) -> Attempt {
     let text = |name: &str| variable(name)?.into_string().ok().filter(|text| !text.trim().is_empty());
     let number = |name: &str| text(name).and_then(|text| text.trim().parse().ok()).unwrap_or(0);

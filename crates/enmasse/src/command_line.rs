@@ -20,7 +20,7 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
             Ok(None)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            // Whoever names no command wants to see which there are.
+            // A user who names no command wants to see them.
             eprint!("{}", error.render());
             Err(Failure::Told(2))
         }
@@ -28,7 +28,7 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
     }
 }
 
-/// Switches stand alone or have a value behind `=`; where `True` or `False` follows as a word of its own, as Python's scripts
+/// Switches stand alone or have a value after `=`; where `True` or `False` follows as a word of its own, as Python's scripts
 /// have it, it is joined. Any other word that follows is no value: `--sync-bn photos` names the data.
 fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();

@@ -21,7 +21,7 @@ use crate::failure::{Failure, TERMINATED};
 use crate::output::say;
 
 /// While this lives, requests to stop are heeded. Files appear whole or not at all however a process ends, so that none needs
-/// to be waited for. Afterwards such requests are for whoever asks for them next.
+/// to be waited for. Afterwards such requests are for the next to ask for them.
 pub struct Interrupts(Handle);
 
 impl Interrupts {

@@ -34,7 +34,7 @@ impl Launched {
         let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
         let own_ranks = layers.config().devices.as_ref().map(Devices::count);
         match (&interpretation.warning, &interpretation.place) {
-            // Whoever says how many ranks there are has thought of it.
+            // A user who gives a number of ranks has thought of it.
             (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),
             // A step of one task is a machine to run ranks on, as a batch script is.
             (_, Some(place)) if is_slurm(&interpretation) && place.world_size == 1 && own_ranks > Some(1) => Ok(None),
@@ -59,7 +59,7 @@ impl Launched {
         Launched { place, interpretation }
     }
 
-    /// Inside a launched job a rank is one device: whoever asks for more wants the launcher to ask for it. Under Slurm a number
+    /// Inside a launched job a rank is one device: a user who wants more asks the launcher. Under Slurm a number
     /// of devices is that of the tasks of each node.
     pub fn check_devices(&self, layers: &LayeredConfig) -> Result<(), Failure> {
         let LaunchedRank { rank, world_size, local_world_size, .. } = self.place;

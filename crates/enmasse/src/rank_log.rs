@@ -23,7 +23,7 @@ impl RankLog {
         RankLog { folder: run.join("logs"), name: format!("rank-{rank}.log"), file: None }
     }
 
-    /// Opens the file behind what an earlier part of the run has left there.
+    /// Opens the file after what an earlier part of the run has left there.
     pub fn open(&mut self) {
         let mut options = OpenOptions::new();
         let options = options.append(true).create(true);

@@ -18,7 +18,7 @@ pub struct Reporter {
     audience: Audience,
     /// Said before everything else: who the ranks are.
     introduction: Vec<String>,
-    /// Said behind the other facts.
+    /// Said after the other facts.
     arguments: Option<String>,
     log: Option<RankLog>,
     epochs: usize,
@@ -105,7 +105,7 @@ impl Reporter {
         }
     }
 
-    /// Keeps in the log why the run ends; people hear it from whoever ends the program.
+    /// Keeps in the log why the run ends; people hear it where the program ends.
     pub fn failed(&mut self, failure: &Failure) {
         self.bar.finish_and_clear();
         if let Some(log) = &mut self.log {

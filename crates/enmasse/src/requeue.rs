@@ -19,7 +19,7 @@ use crate::ranks::Rank;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Has the job of these ranks requeued by the first of them; returns on all when that is done. Where no scheduler runs them,
-/// the exit code is all there is: whoever started them may start them again.
+/// the exit code is all there is: their launcher may start them again.
 pub fn requeue(rank: &Rank) -> Result<(), Failure> {
     let mut problem = String::new();
     if rank.is_first()

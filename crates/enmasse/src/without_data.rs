@@ -22,7 +22,7 @@ pub fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failur
     Ok((config, classes))
 }
 
-/// The embedded data set, which is made once; whoever else wants it at the same time waits.
+/// The embedded data set, which is made once; others that want it at the same time wait.
 pub fn shapes() -> Result<PathBuf, Failure> {
     shapes::default_cache().and_then(|cache| shapes::ensure(&cache)).map_err(Failure::error)
 }

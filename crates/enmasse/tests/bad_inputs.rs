@@ -68,7 +68,7 @@ fn refused(ended: &Ended, code: i32, mentions: &[&str]) {
     failed(ended, code, mentions);
 }
 
-/// The run failed with this code; behind the facts is one line that mentions all of these.
+/// The run failed with this code; after the facts comes one line that mentions all of these.
 #[track_caller]
 fn failed(ended: &Ended, code: i32, mentions: &[&str]) {
     assert_eq!(ended.code, Some(code), "{ended:?}");

@@ -1,4 +1,4 @@
-//! A rank that lives and does not come: the others wait for so long and no longer, and everybody can see what it was at.
+//! A live rank stalls: the others wait until a deadline, and the error names what it was at.
 
 mod common;
 

@@ -92,7 +92,7 @@ fn ranks_that_could_never_meet_are_not_started() {
 
 #[test]
 fn signals_give_their_codes() {
-    // SIGHUP is left out: whoever runs the tests may have it ignored, as nohup does.
+    // SIGHUP is left out: the tests may run with it ignored, as under nohup.
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::QUIT, 131)] {
         let words = ["launch", "-n", "2", "sh", "-c", "echo ready; exec tail -f /dev/null"];
         let mut running = Running::start(program().args(words));

@@ -143,7 +143,7 @@ fn a_killed_launcher_takes_its_ranks_along() {
     let ranks = running.children();
     running.signal(Signal::KILL);
     running.finish();
-    // Orphans are reaped by whoever adopts them, in its own time; what counts is that they do not run.
+    // The process that adopts orphans reaps them in its own time; all that counts is that they do not run.
     let runs = |pid: i32| {
         let state = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
         state.and_then(|stat| stat.rsplit(") ").next().map(|rest| !rest.starts_with(['Z', 'X']))).unwrap_or(false)

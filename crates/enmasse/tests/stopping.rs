@@ -171,7 +171,7 @@ fn a_run_that_cannot_be_requeued_says_so() {
     let mut lacking = in_slurm(&bin);
     lacking.env("PATH", folder.path("empty"));
     check("lacking", &mut lacking, "cpu:1", To::Program, Err("there is no scontrol here"));
-    // Nobody's job: the code asks whoever started it.
+    // Nobody's job: the code asks the launcher.
     check("nobody", &mut program(), "cpu:1", To::Program, Ok(()));
 }
 

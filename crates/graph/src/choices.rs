@@ -33,7 +33,7 @@ pub struct ChoicesError {
     reason: String,
 }
 
-/// Behind the number in the first line: whoever reads the file sees what it is.
+/// After the number in the first line, so that a reader of the file sees what it is.
 const TITLE: &str = " chosen by measuring";
 
 impl Choices {
@@ -96,7 +96,7 @@ impl FromStr for Choices {
         match choices.len() {
             // A line that was cut short lacks its end.
             found if found == count && text.ends_with('\n') => Ok(choices),
-            found => refuse(1, format!("counts {count} operations, but there are {found} whole lines behind it")),
+            found => refuse(1, format!("counts {count} operations, but there are {found} whole lines after it")),
         }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
         check("{}\n", title);
         check("-1 chosen by measuring\n", title);
         let cut = |count: usize, found: usize| {
-            format!("line 1 counts {count} operations, but there are {found} whole lines behind it")
+            format!("line 1 counts {count} operations, but there are {found} whole lines after it")
         };
         check("2 chosen by measuring\ndirect a\n", &cut(2, 1));
         check("0 chosen by measuring\ndirect a\n", &cut(0, 1));
@@ -132,7 +132,7 @@ mod tests {
         let text = whole.to_string();
         assert_eq!(text.parse(), Ok(whole));
         for end in 0..text.len() {
-            assert!(text[..end].parse::<Choices>().is_err(), "cut behind {end} bytes");
+            assert!(text[..end].parse::<Choices>().is_err(), "cut after {end} bytes");
         }
     }
 

@@ -239,7 +239,7 @@ impl fmt::Display for Annotated<'_> {
 }
 
 impl Plan {
-    /// The plan's text with a word behind each instruction, such as the algorithm that a device chose for it.
+    /// The plan's text with a word after each instruction, such as the algorithm that a device chose for it.
     pub fn annotated<'a>(&'a self, words: &'a [String]) -> impl fmt::Display + 'a {
         Annotated { plan: self, words }
     }

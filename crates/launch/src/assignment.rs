@@ -2,7 +2,7 @@
 
 use crate::environment::LaunchedRank;
 
-/// Which ranks of a job run on this node, and where all meet. One run of these ranks is an *attempt*; whoever starts them
+/// Which ranks of a job run on this node, and where all meet. One run of these ranks is an *attempt*; the launcher that starts them
 /// again makes a new assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {

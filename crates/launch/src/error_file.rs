@@ -62,7 +62,7 @@ pub fn write_error_file(message: &str, lines: &[String], code: Option<u8>) {
     if let (Some(code), Some(fields)) = (code, message.as_object_mut()) {
         fields.insert("errorCode".to_owned(), code.into());
     }
-    // Whoever asked for it reports the failure all the same.
+    // The caller reports the failure all the same.
     let _ = fs::write(path, json!({ "message": message }).to_string());
 }
 

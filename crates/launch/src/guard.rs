@@ -27,7 +27,7 @@ const FAREWELL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The launcher's ends of the pipes to and from the guard.
 pub(crate) struct Guard {
     orders: PipeWriter,
-    /// As long as somebody could read, whoever registers is not ended by SIGPIPE, even if the guard is gone.
+    /// As long as somebody could read, the process is not ended by SIGPIPE, even if the guard is gone.
     _reader: PipeReader,
     life: PipeReader,
     shell: Option<Child>,

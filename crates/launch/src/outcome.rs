@@ -121,7 +121,7 @@ pub enum Outcome {
     Failed(Box<Failure>),
     /// The launcher was asked to stop, by this signal, and stopped every rank.
     Interrupted(i32),
-    /// Whoever started the ranks wanted them back, to start others.
+    /// The ranks' launcher wanted them back, to start others.
     Recalled,
 }
 

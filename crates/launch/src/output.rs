@@ -1,4 +1,4 @@
-//! Passing the ranks' output on, without ever waiting for whoever reads ours.
+//! Passing the ranks' output on, without ever waiting for the reader of ours.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

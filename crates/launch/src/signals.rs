@@ -36,7 +36,7 @@ impl Signals {
         Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))?, first_request: None })
     }
 
-    /// Tells whoever wants to hear of the first request to stop.
+    /// Tells of the first request to stop.
     pub(crate) fn tell_first_request(&mut self, signal: i32) {
         if let Some(tell) = self.first_request.take() {
             tell(signal);

@@ -4,7 +4,7 @@
 
 use enmasse_graph::{Conv, Linear, Pool, Tensor};
 
-/// Five stages of 3x3 convolutions with max pooling behind each, then three linear layers; for pictures from 32x32.
+/// Five stages of 3x3 convolutions with max pooling after each, then three linear layers; for pictures from 32x32.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, compile};
@@ -48,7 +48,7 @@ impl Vgg {
         Self::new([2, 2, 4, 4, 4])
     }
 
-    /// A batch norm behind every convolution.
+    /// A batch norm after every convolution.
     pub const fn batch_norm(self) -> Self {
         Vgg { batch_norm: true, ..self }
     }
@@ -63,7 +63,7 @@ impl Vgg {
         Vgg { hidden, ..self }
     }
 
-    /// Probability of the dropout behind the first two linear layers, instead of 0.5.
+    /// Probability of the dropout after the first two linear layers, instead of 0.5.
     pub const fn dropout(self, dropout: f32) -> Self {
         Vgg { dropout, ..self }
     }

@@ -1,4 +1,4 @@
-//! What is frozen costs nothing behind it, and stays as it is to the last bit.
+//! What is frozen costs nothing after it, and stays as it is to the last bit.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn backward_stops_where_nothing_is_trained_behind() {
         assert!(stages.iter().eq(expected), "{found:?}");
     };
     check(patterns(&[]), &["layer1", "layer2", "layer3", "layer4"]);
-    // The first convolution behind the frozen ones needs no gradient of its input, the others of layer3 do.
+    // The first convolution after the frozen ones needs no gradient of its input, the others of layer3 do.
     check(patterns(&["conv1", "bn1", "layer1", "layer2"]), &["layer3", "layer4"]);
     // What is trained in front of frozen layers has its gradient through them.
     check(patterns(&["layer1", "layer2"]), &["layer1", "layer2", "layer3", "layer4"]);

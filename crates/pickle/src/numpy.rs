@@ -9,7 +9,7 @@ use crate::{Call, Object, PickleError};
 pub struct ByteArray {
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// As many as the shape says.
+    /// One for each element of the shape.
     pub bytes: Rc<[u8]>,
 }
 

@@ -40,7 +40,7 @@ impl<'a> Scanner<'a> {
         usize::try_from(u64::from_le_bytes(wide)).map_err(|_| PickleError::CutShort)
     }
 
-    /// Bytes behind their length.
+    /// Bytes after their length.
     pub fn counted<const N: usize>(&mut self) -> Result<&'a [u8], PickleError> {
         let len = self.len::<N>()?;
         self.take(len)

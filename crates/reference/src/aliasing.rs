@@ -51,7 +51,7 @@ pub enum Problem {
     /// It is written by a second instruction.
     #[error("is written a second time")]
     Rewritten,
-    /// It ends behind its arena, or begins off the alignment.
+    /// It ends beyond its arena, or begins off the alignment.
     #[error("lies at bytes {start}..{end} of the {arena} arena, off its alignment or its end")]
     Misplaced {
         /// The arena.

@@ -70,7 +70,7 @@ fn conv(channels: usize, kernel: [usize; 2], stride: [usize; 2], padding: [usize
     Conv::new(channels, 1).window(Window { kernel, stride, padding, dilation })
 }
 
-/// A classifier behind `x`.
+/// A classifier after `x`.
 fn head(x: Tensor) -> Tensor {
     x.flatten().linear("fc", 4)
 }
@@ -139,7 +139,7 @@ fn batch_norm() {
     let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(5, 3).padding(1).no_bias());
     check(&|x| head(conv(x, "a").batch_norm("bn")));
     check(&|x| head(conv(x, "a").batch_norm("bn").relu()));
-    // Without parameters before it, and behind a layer that is not a convolution.
+    // Without parameters before it, and after a layer that is not a convolution.
     check(&|x| head(x.batch_norm("bn").relu()));
     check(&|x| x.flatten().linear("a", 6).relu().batch_norm("bn").linear("b", 4));
     // Residuals with and without ReLU, on either side of the sum, and through a projection.

@@ -95,7 +95,7 @@ fn job(line: &str) -> Option<SlurmJob> {
     })
 }
 
-/// The value behind ` KEY=`, up to the next key. Values may have blanks; keys begin with a capital letter.
+/// The value after ` KEY=`, up to the next key. Values may have blanks; keys begin with a capital letter.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let start = line.match_indices(key).find_map(|(at, _)| {
         let begins = at == 0 || line[..at].ends_with(' ');

@@ -96,7 +96,7 @@ pub struct Container {
 pub enum RunName {
     /// This folder.
     Fixed(String),
-    /// A folder of this name with the job's id behind it, so that no two jobs share one.
+    /// A folder of this name with the job's id after it, so that no two jobs share one.
     PerJob(String),
 }
 

@@ -219,10 +219,7 @@ fn lines_of_directives() {
     finds("#!/bin/bash\n#SBATCH --output=logs/%j.out -c 1\nmkdir -p other", &[]);
     let waits = "#!/bin/bash\n#SBATCH --signal=B:USR1@90 -c 1\nsrun python a.py &\nwait";
     finds(waits, &[]);
-    finds(
-        "#!/bin/bash\n#SBATCH -c 1\ncd x\n#SBATCH --nodes=2",
-        &[(4, "stands behind the first command", "move it up")],
-    );
+    finds("#!/bin/bash\n#SBATCH -c 1\ncd x\n#SBATCH --nodes=2", &[(4, "stands after the first command", "move it up")]);
     finds("#SBATCH -c 1\nhostname", &[(1, "does not name an interpreter", "#!/bin/bash")]);
     finds("#!/bin/bash\r\n#SBATCH -c 1\r\nhostname\r\n", &[(1, "carriage return", "sed -i")]);
     finds("", &[(1, "no --cpus-per-task", ""), (1, "does not name an interpreter", "")]);

@@ -26,7 +26,7 @@ impl Bf16 {
         self.0
     }
 
-    /// The nearest value, of two equally near ones that with the even fraction. From halfway behind the largest finite
+    /// The nearest value, of two equally near ones that with the even fraction. From halfway beyond the largest finite
     /// value on that is infinity. Denormals stay what they are; NaN stays NaN with its sign.
     #[inline(always)]
     pub const fn from_f32(value: f32) -> Self {

@@ -1,7 +1,7 @@
 //! Host memory that a device reads from: who makes it is a choice, how it is used is not.
 //!
 //! A device may want batches in memory of its own making, such as pages that its driver has locked. It hands out a
-//! [`HostMemory`]; whoever fills the buffers knows no device.
+//! [`HostMemory`]; the code that fills the buffers knows no device.
 
 use std::fmt;
 use std::io;

@@ -1,7 +1,7 @@
 //! The options of a training run: one definition each, from which flag, TOML key, environment variable, help and type follow.
 //!
 //! A setting named `sync_bn` is the flag `--sync-bn`, the TOML key `sync_bn` (or `sync-bn`), the variable `ENMASSE_SYNC_BN`,
-//! and the field [`TrainConfig::sync_bn`]. [`SETTINGS`] lists them for whoever builds a command line; [`LayeredConfig`]
+//! and the field [`TrainConfig::sync_bn`]. [`SETTINGS`] lists them for builders of command lines; [`LayeredConfig`]
 //! puts defaults, a saved run, a file, the environment and the command line in order.
 //!
 //! ```

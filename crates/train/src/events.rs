@@ -1,4 +1,4 @@
-//! What the trainer tells whoever watches: the terminal, the logs, a user's own callbacks.
+//! What the trainer tells those who watch: the terminal, the logs, a user's own callbacks.
 
 use std::path::PathBuf;
 

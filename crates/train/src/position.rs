@@ -53,7 +53,7 @@ impl Position {
         self.correct as f64 / self.samples.max(1) as f64
     }
 
-    /// Whether anything is behind it.
+    /// Whether anything is after it.
     pub fn is_resumed(&self) -> bool {
         *self != Position::default()
     }

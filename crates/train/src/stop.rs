@@ -1,6 +1,6 @@
 //! Asking a run to stop where nothing is lost: between two steps, on all ranks at the same one, with a checkpoint written.
 //!
-//! Whoever asks asks one rank, or several. Each step carries the request to all ranks in the sum that it makes anyway
+//! A request goes to one rank, or to several. Each step carries the request to all ranks in the sum that it makes anyway
 //! ([`enmasse_device::StepInputs::stop`]), so that they agree without a message of their own.
 
 use std::sync::Arc;

@@ -270,9 +270,9 @@ impl Session {
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
         let batches = self.train.epoch(self.position.epoch, first as usize);
-        // A run resumed with another global batch goes on behind the last sample it saw.
+        // A run resumed with another global batch goes on after the last sample it saw.
         let epoch = Epoch { began, first, total: first + self.rest_of_epoch() * global_batch };
-        // That of the last step, where an epoch is resumed behind it.
+        // That of the last step, where an epoch is resumed after it.
         let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         let mut in_flight: Option<Ticket> = None;

@@ -129,7 +129,7 @@ pub fn load_pretrained(program: &mut dyn Program, path: &Path) -> Result<Matchin
     Ok(matching)
 }
 
-/// Sets the named state tensors to values in PyTorch's order, as many as each has. An average that is not named begins as what
+/// Sets the named state tensors to values in PyTorch's order, one for each element. An average that is not named begins as what
 /// it is the average of.
 fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<(), DeviceError> {
     let given = |tensor: &StateTensor| {

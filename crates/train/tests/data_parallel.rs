@@ -156,7 +156,7 @@ fn threads_of_a_rank_change_no_bit() {
 }
 
 /// Without SyncBatchNorm, whose statistics would make ranks wait for each other, rank 1 begins only when rank 0 has finished its backward phase. No sum can be complete without rank 1, so all of rank 0's
-/// backward instructions behind the first bucket's start have run while that bucket was in flight.
+/// backward instructions after the first bucket's start have run while that bucket was in flight.
 #[test]
 fn backward_runs_while_buckets_are_in_flight() {
     let mut groups = Group::threads(2).unwrap().into_iter();

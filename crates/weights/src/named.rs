@@ -22,7 +22,7 @@ pub struct NamedTensor {
     pub name: String,
     /// Dimensions, outermost first; none for a scalar.
     pub shape: Vec<usize>,
-    /// As many as the shape says.
+    /// One for each element of the shape.
     pub values: Vec<f32>,
 }
 

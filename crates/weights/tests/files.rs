@@ -45,7 +45,7 @@ fn every_form_of_pytorch() {
     };
     check("zip.pth", Format::Zip, expected());
     check("legacy.pth", Format::Legacy, expected());
-    // In a dictionary in a dictionary, each name behind "module.", beside an optimiser's tensors.
+    // In a dictionary in a dictionary, each name after "module.", beside an optimiser's tensors.
     check("wrapped.pth", Format::Legacy, expected());
     let untyped = [tensor("u16", &[2], &[1.0, 65_535.0]), tensor("u64", &[1], &[1_099_511_627_776.0])];
     check("untyped.pth", Format::Zip, untyped.to_vec());

@@ -95,7 +95,7 @@ fn every_beginning_of_a_file_is_an_error() {
         let whole = check(&file).is_ok();
         for len in (0..file.len()).step_by(13) {
             let cut = check(&file[..len]);
-            // What is behind the last byte of the last tensor is not needed.
+            // What is after the last byte of the last tensor is not needed.
             assert!(cut.is_err() || (whole && len > file.len() / 2), "{len} of {} bytes", file.len());
         }
     }

@@ -17,7 +17,7 @@ use crate::token::Token;
 
 /// Most bytes of a message.
 const MESSAGE_LIMIT: usize = 1 << 16;
-/// How long a message may wait for room on its way: whoever reads nothing for so long hangs.
+/// How long a message may wait for room on its way: a reader that reads nothing for so long hangs.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why there is no channel.
@@ -62,7 +62,7 @@ impl Channel {
 
     fn over(stream: TcpStream) -> io::Result<Self> {
         configure(&stream, WRITE_LIMIT)?;
-        // A quiet channel is no dead one: whoever uses it sends signs of life.
+        // A quiet channel is no dead one: its users send signs of life.
         stream.set_read_timeout(None)?;
         Ok(Channel { stream, writing: std::sync::Mutex::new(()) })
     }

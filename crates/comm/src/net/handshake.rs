@@ -66,7 +66,7 @@ pub(crate) enum HandshakeError {
     Refused(String),
 }
 
-/// Reads and writes with one deadline for all of it: whoever sends a byte now and then gains nothing.
+/// Reads and writes with one deadline for all of it: a peer that sends a byte now and then gains nothing.
 struct Timed<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
@@ -243,7 +243,7 @@ mod tests {
         assert!(matches!(accepting.join().unwrap(), HandshakeError::Token));
     }
 
-    /// What the accepting side sends to whoever begins with `bytes` and then listens.
+    /// What the accepting side sends to a peer that begins with `bytes` and then listens.
     fn check_stranger(bytes: &[u8], expected: usize) {
         let (mut client, server) = connection();
         let accepting = thread::spawn(move || receive(&server, &Token::from_bytes([1; 32]), LIMIT).is_err());

@@ -1,7 +1,7 @@
 //! A minimal client of PyTorch's TCPStore, which torchrun's agent runs for its workers.
 //!
 //! Under torchrun MASTER_ADDR and MASTER_PORT are those of this store, so rank 0 opens a port of its own and publishes it
-//! there. A query is a byte and its arguments; texts and values travel behind their length of 64 bits, all numbers in the
+//! there. A query is a byte and its arguments; texts and values travel after their length of 64 bits, all numbers in the
 //! byte order of the machine, which the magic number of the beginning proves to be the same:
 //!
 //! ```text
@@ -65,7 +65,7 @@ impl AgentStore {
         Err(last)
     }
 
-    /// Where this process is reached by whoever reaches the store, unless that is this machine itself.
+    /// Where this process is reached from where the store is, unless that is this machine itself.
     pub fn local_ip(&self) -> io::Result<IpAddr> {
         Ok(self.stream.local_addr()?.ip())
     }

@@ -48,7 +48,7 @@ pub(super) fn to_rank_0(
                 Err(HandshakeError::Io(error)) => why = error.to_string(),
                 Err(HandshakeError::Token) => {
                     refusals += 1;
-                    why = format!("whoever listens at {target} holds another token");
+                    why = format!("the listener at {target} holds another token");
                     if refusals >= REFUSALS && is_certain && !may_change {
                         return Err(JoinError::TokenDiffers { rank, address });
                     }

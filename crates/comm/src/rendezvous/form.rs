@@ -181,7 +181,7 @@ impl Seat<'_> {
     fn connect_all(&self, board: &dyn Board) -> Result<Vec<(usize, TcpStream)>, JoinError> {
         let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
         let job_rank = self.job_ranks[rank];
-        // Whoever looks for another group of the job holds another token.
+        // A rank that looks for another group of the job holds another token.
         let token = match self.path.is_whole_job() {
             true => self.reach.token.clone(),
             false => self.reach.token.derive(format!("group {}", self.path).as_bytes()),

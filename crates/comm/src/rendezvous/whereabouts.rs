@@ -187,7 +187,7 @@ fn open_and_count(
     Ok((listener, Notice { attempt: attempt.max(begun), ip, port }))
 }
 
-/// The session of a process, by its `stat` file: the fourth field behind the name, which is in brackets. It is 0 where the leader
+/// The session of a process, by its `stat` file: the fourth field after the name, which is in brackets. It is 0 where the leader
 /// is outside the container, and rustix's `getsid` takes no such number.
 fn session_in(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(3)?.parse().ok()

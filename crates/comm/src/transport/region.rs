@@ -65,7 +65,7 @@ impl Words {
         std::array::from_fn(|i| places[i].load(Ordering::Relaxed))
     }
 
-    /// Lets a counter be seen, with everything written before, and wakes whoever sleeps on it.
+    /// Lets a counter be seen, with everything written before, and wakes those that sleep on it.
     pub(crate) fn publish(&self, counter: &AtomicU64, value: u64) {
         counter.store(value, Ordering::Release);
         self.notify();
@@ -143,7 +143,7 @@ impl Region {
         let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let file = memfd_create("enmasse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes.get() as u64)?;
-        // Nobody can shrink it any more, which would kill whoever touches the missing pages.
+        // Nobody can shrink it any more, which would kill a process that touches the missing pages.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self::map(&file, bytes, ranks)?, file))
     }
@@ -196,7 +196,7 @@ impl Region {
     pub(crate) fn slot(&self, rank: usize, round: u64) -> *mut u8 {
         assert!(rank < self.ranks);
         let slot = rank * SLOTS + (round % SLOTS as u64) as usize;
-        // SAFETY: the slots lie behind the words, `ranks * SLOTS` of them.
+        // SAFETY: the slots lie after the words, `ranks * SLOTS` of them.
         unsafe { self.base().add(Self::slots_offset(self.ranks) + slot * SLOT_BYTES) }
     }
 }

@@ -52,7 +52,7 @@ impl SharedTransport {
 
     /// Waits until every other rank's `counter` has reached `target`.
     fn wait_for_all(&self, turn: &Turn, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
-        // Starting behind the own rank spreads the ranks over the words they look at.
+        // Starting after the own rank spreads the ranks over the words they look at.
         let ranks = self.members.world_size();
         (1..ranks).try_for_each(|step| self.wait_for(turn, (self.members.rank + step) % ranks, counter, target))
     }

@@ -238,7 +238,7 @@ impl Peer {
     }
 }
 
-/// A peer's connection broke: whoever watches the ranks knows better why, and says so in a moment.
+/// A peer's connection broke: the ranks' supervisor knows better why, and says so in a moment.
 fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop {
     if turn.failure.fails_within(GRACE) {
         return Stop::Failed;
@@ -282,7 +282,7 @@ impl Transport for TcpTransport {
 
     fn close(&mut self) {
         for peer in &self.peers {
-            // Whoever does not hear it sees the connection's end.
+            // A peer that does not hear it sees the connection's end.
             let _ = (&peer.stream).write_all(&Header::LEAVING.to_bytes());
             let _ = peer.stream.shutdown(std::net::Shutdown::Write);
         }

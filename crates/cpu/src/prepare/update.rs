@@ -34,7 +34,7 @@ impl Operand<'_> {
         let ends = operands.parameters.iter().map(|id| offset(id) / DType::F32.size() + plan.shape(*id).elements());
         let end = ends.max().unwrap_or(0);
         if update.ranges.iter().any(|range| range.end() > end) {
-            return Err(refuse("a range ends behind its operands"));
+            return Err(refuse("a range ends beyond its operands"));
         }
         let region = |arena| self.preparation.range(arena, self.hosted, 0, end);
         let state: Vec<_> = (0..operands.state.len()).map(|slot| region(Arena::Optimizer(slot))).collect();

@@ -104,7 +104,7 @@ impl Bound {
     }
 
     /// Waits for sums that are under way, after which all memory is the program's own. Where the group has failed they end
-    /// at once, and whoever needs them hears of it from the group.
+    /// at once, and the group tells of it.
     pub(super) fn drain(&mut self) {
         self.machine.handles.iter_mut().for_each(|handle| drop(handle.take()));
     }
@@ -224,7 +224,7 @@ fn read<'a>(arenas: &'a [(Arena, AlignedBuffer)], plan: &Plan, id: ValueId, offs
     let slot = plan.slot(id);
     let start = arenas.iter().find(|(arena, _)| *arena == slot.arena).map_or(std::ptr::null_mut(), |(_, b)| b.as_ptr());
     let region = Region::<f32>::new(start.wrapping_add(slot.offset + offset).cast(), plan.shape(id).elements());
-    // SAFETY: the value lies in its arena, and nothing runs: whoever runs instructions has the program to itself.
+    // SAFETY: the value lies in its arena, and nothing runs: running instructions borrows the whole program.
     unsafe { region.slice(0, region.len()) }
 }
 

@@ -1,4 +1,4 @@
-//! Making a folder whole or not at all, once, whoever else tries.
+//! Making a folder whole or not at all, once, while others try too.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -37,7 +37,7 @@ pub(super) fn ensure(
     let temporary = Temporary(cache.join(format!(".{name}.{}.tmp", std::process::id())));
     build(&temporary.0)?;
     if folder.exists() {
-        // A damaged one makes room. Whoever reads it meanwhile would have failed anyway.
+        // A damaged one makes room. A reader meanwhile would have failed anyway.
         let aside = Temporary(cache.join(format!(".{name}.{}.old.tmp", std::process::id())));
         let _ = fs::rename(&folder, &aside.0);
     }

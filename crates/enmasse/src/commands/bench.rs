@@ -171,11 +171,11 @@ struct Times {
     start: f64,
     /// Of the first step, which touches most pages of memory for the first time.
     first: f64,
-    /// Of each step behind the warm-up.
+    /// Of each step after the warm-up.
     rest: Vec<f64>,
 }
 
-/// Times the start, the first step, and the steps behind the warm-up.
+/// Times the start, the first step, and the steps after the warm-up.
 fn time_steps(
     program: &mut dyn Program,
     config: &TrainConfig,

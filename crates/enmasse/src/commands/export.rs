@@ -54,7 +54,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     write_whole(&out, |file| match format {
         "pth" => pth::write(file, tensors, *steps),
         _ => {
-            // What other programs expect to find of whoever wrote it.
+            // Other programs expect the writer's name here.
             let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
             safetensors::write(file, &metadata, tensors, *steps)
         }

@@ -53,7 +53,7 @@ pub fn command() -> Command {
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    // First of all: whoever warns this process before its time limit must not end it.
+    // First of all: a warning before the time limit must not end this process.
     let signals = RunSignals::default();
     let interrupts = Interrupts::watch_run(&signals)?;
     let mut layers = settings::layers(matches)?;

@@ -159,7 +159,7 @@ impl Drop for Running {
     }
 }
 
-/// Kills a process that takes longer than the deadline, so that whoever waits for it goes on, and fails.
+/// Kills a process that takes longer than the deadline, so that the test that waits for it goes on, and fails.
 struct Guard {
     done: mpsc::Sender<()>,
     late: thread::JoinHandle<bool>,

@@ -18,7 +18,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
     // The layer's own sums, which only the backward of its input replaces by the sums of all.
     let mut summed: HashMap<ValueId, ValueId> = HashMap::new();
     let nodes = std::mem::take(&mut graph.nodes);
-    // A layer right behind the pictures needs no gradient of its input: its sums concern nobody else.
+    // A layer right after the pictures needs no gradient of its input: its sums concern nobody else.
     let wanted: HashSet<ValueId> = (nodes.iter())
         .filter(|node| matches!(node.op, Op::BatchNormBackward { .. }))
         .flat_map(|node| node.inputs.iter().copied())

@@ -138,7 +138,7 @@ impl Shared {
             peer
         };
         while let Ok((kind, payload)) = channel.receive() {
-            // Whoever sends what makes no sense is closed, and heard of no more.
+            // A connection that sends nonsense is closed.
             let Ok(message) = ToLeader::decode(kind, &payload) else { break };
             self.handle(LeaderEvent::Message { peer, address: address.clone(), message });
         }

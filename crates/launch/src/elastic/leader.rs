@@ -442,7 +442,7 @@ impl Leader {
         if running == 0 && done > 0 {
             return self.finish(Verdict::Done);
         }
-        // Whoever comes when some are done already comes too late.
+        // An agent that comes when some are done comes too late.
         let welcome = idle > 0 && running < self.rules.most && done == 0;
         let since = newcomers_since.unwrap_or(now);
         self.phase = Phase::Running { newcomers_since: welcome.then_some(since) };

@@ -1,4 +1,4 @@
-//! The environment variables through which a rank learns its place, whoever launched it.
+//! The environment variables through which a rank learns its place, by any launcher.
 //!
 //! Reading is pure: it takes a lookup, so that every combination can be tested without touching the process. Launchers start
 //! each other (torchrun under srun, mpirun in an allocation), and the inner one's ranks see the outer one's variables too; so
@@ -42,7 +42,7 @@ pub const MASTER_ADDR: &str = "MASTER_ADDR";
 pub const MASTER_PORT: &str = "MASTER_PORT";
 /// How often the launcher has started the ranks again.
 pub const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
-/// How often it would.
+/// Restart limit.
 pub const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// The name of the job.
 pub const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
@@ -66,7 +66,7 @@ pub struct LaunchedRank {
     pub master: Option<(String, u16)>,
     /// How often the launcher has started the ranks again.
     pub restart_count: usize,
-    /// How often it would.
+    /// Restart limit.
     pub max_restarts: usize,
     /// The name of the job; empty when the launcher gave none.
     pub run_id: String,

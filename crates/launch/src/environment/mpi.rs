@@ -95,7 +95,7 @@ pub(super) fn stand_in(name: &str) -> Option<OsString> {
     Some(format!("process {pid}").into())
 }
 
-/// The parent of a process: the second field behind its name, which is in brackets.
+/// The parent of a process: the second field after its name, which is in brackets.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

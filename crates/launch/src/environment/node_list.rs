@@ -93,7 +93,7 @@ fn parse(part: &str) -> Result<Pieces<'_>, &'static str> {
     match (pieces.is_empty(), rest) {
         (true, text) => pieces.push((text, vec![String::new()])),
         (false, "") => {}
-        (false, _) => return Err("has text behind its last bracket, which Slurm does not write"),
+        (false, _) => return Err("has text after its last bracket, which Slurm does not write"),
     }
     let longest: usize =
         pieces.iter().map(|(text, numbers)| text.len() + numbers.iter().map(String::len).max().unwrap_or(0)).sum();
@@ -188,7 +188,7 @@ mod tests {
             assert!(error.contains(expected) && !error.contains('\n'), "{list}: {error}");
         };
         for list in ["node[1-2]-ib", "node[0-1].cluster.local", "gpu-a[01-02]-b7"] {
-            check(list, "text behind its last bracket");
+            check(list, "text after its last bracket");
         }
         for list in
             ["node[2-1]", "node[a-c]", "node[1-2,]", "node[]", "x[0x1-0x2]", "node[1--2]", "node[-1]", "node[+1]"]

@@ -121,7 +121,7 @@ impl Drop for Launcher {
     }
 }
 
-/// Whether whoever runs the tests has SIGHUP ignored, which the processes here then inherit.
+/// Whether the tests run with SIGHUP ignored, which the processes here then inherit.
 pub fn hangups_are_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();

@@ -54,7 +54,7 @@ fn failures_name_the_culprit() {
     check("test $RANK = 1 && { echo boom >&2; exit 3; }", 1, Status::Code(3), &["boom"]);
     check("test $RANK = 2 && kill -KILL $$", 2, Status::Signal(9), &[]);
     check("test $RANK = 0 && kill -TERM $$", 0, Status::Signal(15), &[]);
-    // Whoever succeeded before is not to blame.
+    // A rank that succeeded before is not to blame.
     check("test $RANK = 0 && exit 0; test $RANK = 1 && exit 1", 1, Status::Code(1), &[]);
 }
 

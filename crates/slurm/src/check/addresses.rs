@@ -72,7 +72,7 @@ fn names_address(before: &str) -> bool {
     parts.any(|part| ADDRESS.contains(&part.to_ascii_lowercase().as_str()))
 }
 
-/// A port written out: behind a name that ends in `port`, or behind the host of an address.
+/// A port written out: after a name that ends in `port`, or after the host of an address.
 fn fixed_port(text: &str) -> Option<u16> {
     let lower = text.to_ascii_lowercase();
     let named = lower.match_indices("port").find_map(|(at, word)| {

@@ -10,7 +10,7 @@ use super::{Finding, MOST_SCRIPT_BYTES, find, quoted};
 pub(super) enum Kind {
     /// `#SBATCH` before the first command.
     Directive,
-    /// `#SBATCH` behind it, which Slurm no longer reads.
+    /// `#SBATCH` after it, which Slurm no longer reads.
     LateDirective,
     /// A line of the shell.
     Command,
@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
         for line in &self.lines {
             match line.kind {
                 Kind::LateDirective => {
-                    let problem = format!("{} stands behind the first command; Slurm ignores it", quoted(line.text));
+                    let problem = format!("{} stands after the first command; Slurm ignores it", quoted(line.text));
                     find(findings, line.number, problem, "move it up, below #!/bin/bash");
                 }
                 Kind::Comment => {

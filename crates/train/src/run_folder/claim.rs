@@ -126,9 +126,9 @@ fn refuse_if_superseded(root: &Path, attempt: &Attempt) -> Result<(), RunError> 
     }
 }
 
-/// Takes every later write from whoever made a claim.
+/// Takes every later write from the claim's maker.
 fn fence(root: &Path, claim: &Path) -> Result<(), RunError> {
-    // At once for whoever goes by its name; for a client of a network file system that knows the folder itself, once it is
+    // At once for a process that goes by its name; for a client of a network file system that knows the folder itself, once it is
     // empty and gone.
     let fenced = root.join(format!("{FENCED}{}", unique()));
     match std::fs::rename(claim, &fenced) {

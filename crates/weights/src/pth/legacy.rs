@@ -1,5 +1,5 @@
 //! The legacy form: pickles of a magic number, a version, what the machine was like, the object, and the keys of storages; then
-//! the storages, each behind the number of its elements.
+//! the storages, each after the number of its elements.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ pub(super) fn byte_order(system: &Object) -> ByteOrder {
     }
 }
 
-/// A storage behind the number of its elements: its place, and where the next thing stands.
+/// A storage after the number of its elements: its place, and where the next thing stands.
 pub(super) fn counted_storage(
     source: &Source,
     offset: u64,

@@ -23,7 +23,7 @@ impl<'a> Pickles<'a> {
         Pickles { source, position, end: end.min(source.len()) }
     }
 
-    /// The next pickle; the position moves behind it.
+    /// The next pickle; the position moves after it.
     pub fn next(&mut self) -> Result<Object, WeightsError> {
         let available = self.end.saturating_sub(self.position);
         let mut window = FIRST;

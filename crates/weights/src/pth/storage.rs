@@ -27,7 +27,7 @@ pub(super) struct Storages {
 }
 
 impl View {
-    /// Elements of the tensor, and those of the storage from its first to behind its last.
+    /// Elements of the tensor, and those of the storage from its first to beyond its last.
     fn extent(&self) -> Option<(usize, u64)> {
         let count = self.shape.iter().try_fold(1usize, |product, &len| product.checked_mul(len))?;
         if count == 0 {
@@ -104,7 +104,7 @@ impl Storages {
 mod tests {
     use super::*;
 
-    /// A storage of 0, 1, … 11 behind two bytes of something else.
+    /// A storage of 0, 1, … 11 after two bytes of something else.
     fn values(offset: u64, shape: &[usize], stride: &[u64]) -> Result<Vec<f32>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");

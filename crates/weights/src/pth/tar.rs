@@ -138,7 +138,7 @@ fn find_member(source: &Source, name: &str) -> Result<Option<(u64, u64)>, Weight
     Ok(None)
 }
 
-/// Octal digits between blanks and zero bytes, or, of large files, a binary number behind a byte of 0x80.
+/// Octal digits between blanks and zero bytes, or, of large files, a binary number after a byte of 0x80.
 fn octal(field: &[u8]) -> Option<u64> {
     if let [0x80, digits @ ..] = field {
         return digits.iter().try_fold(0u64, |value, &byte| value.checked_mul(256)?.checked_add(byte.into()));

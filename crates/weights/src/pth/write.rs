@@ -12,7 +12,7 @@ const FOLDER: &str = "enmasse";
 const ALIGNMENT: u64 = 64;
 
 /// Writes tensors as a `state_dict` of f32. Each `X.running_mean` gets its `X.num_batches_tracked`, of value `counters`, where
-/// PyTorch has it: behind the statistics. Beyond 4 GiB, or 65,535 tensors, the form would need another kind of directory, and
+/// PyTorch has it: after the statistics. Beyond 4 GiB, or 65,535 tensors, the form would need another kind of directory, and
 /// this is an error.
 pub fn write(out: &mut impl Write, tensors: &[NamedTensor], counters: i64) -> io::Result<()> {
     check_tensors(tensors).map_err(|reason| Error::new(ErrorKind::InvalidInput, reason))?;

@@ -16,7 +16,7 @@ use crate::source::Source;
 /// A large model has some thousand storages.
 const ENTRY_LIMIT: u64 = 1 << 17;
 const DIRECTORY_LIMIT: u64 = 32 << 20;
-/// The end record, and the longest comment that may stand behind it.
+/// The end record, and the longest comment that may stand after it.
 const END: u64 = 22;
 const COMMENT: u64 = 0xFFFF;
 
@@ -62,7 +62,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Where its bytes lie: behind its own header, whose length only that header knows.
+    /// Where its bytes lie: after its own header, whose length only that header knows.
     fn place(&self, source: &Source, name: &str) -> Result<(u64, u64), WeightsError> {
         if self.method != 0 || self.flags & 1 != 0 || self.packed != self.len {
             let reason = format!(

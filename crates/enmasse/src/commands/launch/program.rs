@@ -84,7 +84,7 @@ mod tests {
         check("-m package.train --lr 1", true, "py -u -m package.train --lr 1");
         check("--run-path script", true, "py -u script");
         check("script", true, "script");
-        // As torch.distributed.launch does: behind the program, before its arguments.
+        // As torch.distributed.launch does: after the program, before its arguments.
         check("train.py --lr 1", false, "py -u train.py --local-rank=1 --lr 1");
         check("-m package.train", false, "py -u -m package.train --local-rank=1");
         check("prog -x", false, "prog --local-rank=1 -x");
