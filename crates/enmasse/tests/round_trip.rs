@@ -74,7 +74,7 @@ fn train_eval_predict() {
         let evaluated =
             enmasse(&[&["eval", &run_text, "--devices", "cpu:1", "--batch", "4", "--json"], arguments].concat()).well();
         let [found] = &evaluated.json()[..] else { panic!("{evaluated:?}") };
-        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples"]);
+        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "averaged"]);
         assert_eq!((&found["event"], &found["accuracy"], &found["samples"]), (&"eval".into(), &best.into(), &9.into()));
         let of_best = [first, second].into_iter().find(|epoch| epoch["val_accuracy"] == best).unwrap();
         assert_eq!(found["loss"], of_best["val_loss"]);

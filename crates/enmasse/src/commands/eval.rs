@@ -155,10 +155,14 @@ impl Task {
         let found = evaluate(program.as_mut(), &loader, total, group, position, &mut &mut reporter)?;
         let (loss, accuracy, samples) = (found.loss, found.accuracy, found.samples);
         reporter.finish(|output| match output.is_json() {
-            true => output.json(json!({"event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples})),
+            true => output.json(json!({
+                "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples,
+                "averaged": weights.classifier.averaged
+            })),
             false => {
                 let pictures = counted(samples as usize, "picture");
-                output.text(format_args!("{pictures}: accuracy {}, loss {loss:.4}", percent(accuracy)));
+                let averaged = if weights.classifier.averaged { ", by the averages that --ema kept" } else { "" };
+                output.text(format_args!("{pictures}: accuracy {}, loss {loss:.4}{averaged}", percent(accuracy)));
             }
         })
     }

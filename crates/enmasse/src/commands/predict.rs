@@ -10,7 +10,7 @@ use crate::arguments;
 use crate::commands::weights;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::ranks::Rank;
 use crate::reporter::percent;
 use crate::settings;
@@ -49,6 +49,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
     let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
+    if weights.classifier.averaged {
+        say(format_args!("the weights are the averages that --ema kept"));
+    }
     let config = weights.compute_as_trained(settings::finish(layers)?)?;
     let images: Vec<&PathBuf> = matches.get_many("images").into_iter().flatten().collect();
     let top = matches.get_one("top").copied().unwrap_or(1);

@@ -54,9 +54,6 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
         lacking.filter(|_| warns).into_iter().for_each(|line| say(format_args!("warning: {line}")));
     }
-    if classifier.averaged && warns {
-        say(format_args!("the weights are the averages that --ema kept"));
-    }
     let model = find(&classifier.model)?;
     Ok(Weights { path, classifier, model, is_bare, as_trained })
 }
