@@ -97,7 +97,7 @@ fn options_of_a_run() {
     check("pictures", &[], "", Warned(&[]));
     // The optimiser's.
     let adamw = "has no effect with --optimizer adamw; leave it out, or use --optimizer sgd";
-    check("pictures", &[], "--optimizer adamw --momentum 0.9", Refused(&format!("--momentum 0.9: {adamw}")));
+    check("pictures", &[], "--optimizer adamw --momentum 0.9", Refused(&format!("--momentum 0.9: {adamw} or lars")));
     check("pictures", &[], "--optimizer adamw --nesterov", Refused(&format!("--nesterov: {adamw}")));
     check("pictures", &[], "--nesterov --momentum 0", Refused("--nesterov: needs a --momentum above 0"));
     let momentum = "ENMASSE_MOMENTUM=0.5 has no effect with --optimizer adamw";
