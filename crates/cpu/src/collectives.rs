@@ -61,7 +61,7 @@ impl StatisticsExchange {
         }
         let gathered: &[f32] = match &machine.group {
             Some(group) => {
-                // SAFETY: as above, behind the rest.
+                // SAFETY: as above, after the rest.
                 let gathered = unsafe { scratch.slice_mut(self.most * size, self.ranks * self.most * size) };
                 group.all_gather(packed, gathered)?;
                 gathered

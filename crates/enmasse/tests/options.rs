@@ -86,7 +86,7 @@ fn has_fate(ended: &Ended, fate: &Fate, case: &str) {
 fn options_of_a_run() {
     let mut place = Place::new();
     let mut check = |data: &str, variables: &[(&str, &str)], options: &str, fate: Fate| {
-        // What is said is said once, whoever the ranks are.
+        // Every kind of rank says it once.
         for ranks in ["--devices cpu:1", "--devices cpu:2", "--devices cpu:2 --ranks thread"] {
             let ended = place.train(data, variables, &format!("{ranks} {options}"));
             has_fate(&ended, &fate, &format!("{data} {variables:?} {ranks} {options}"));

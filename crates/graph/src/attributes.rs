@@ -1,4 +1,4 @@
-//! What operations are told beside their operands: windows, groups, statistics, rectifiers.
+//! Attributes of operations: windows, groups, statistics, rectifiers.
 
 use std::fmt;
 

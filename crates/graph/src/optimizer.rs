@@ -81,7 +81,7 @@ pub struct UpdateRange {
 }
 
 impl UpdateRange {
-    /// Behind the last element.
+    /// One beyond the last element.
     pub fn end(&self) -> usize {
         self.start + self.len
     }

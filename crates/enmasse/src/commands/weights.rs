@@ -25,7 +25,7 @@ pub struct Weights {
 /// What a run says itself, and bare weights do not: how the pictures that the model sees are made.
 pub const PREPARATION: &[&str] = &["size", "mean", "std"];
 
-/// How a run computed. Whoever uses its weights does so too where nobody says otherwise, and gets the same digits.
+/// How a run computed. Uses of its weights do so too unless told otherwise, and get the same digits.
 /// Pictures that it was trained on are pictures to it still.
 const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb"];
 
