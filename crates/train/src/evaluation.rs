@@ -78,6 +78,10 @@ pub(crate) fn evaluate_until(
         }
         at(group, "reading a batch to evaluate");
     }
+    // What came while the last batch was submitted counts as well.
+    if requests.asked().is_some() {
+        stopped = 1.0;
+    }
     if let Some((last, samples)) = in_flight {
         sums.add(program.metrics(last)?, samples, &pass, observer);
     }

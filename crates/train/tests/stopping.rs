@@ -104,6 +104,7 @@ fn all_ranks_stop_where_one_is_asked_to() {
     check((1, false, 48), 1, 48);
     check((0, true, 6), 0, 48);
     check((2, true, 6), 2, 48);
+    check((2, true, 12), 2, 48);
 }
 
 #[test]
