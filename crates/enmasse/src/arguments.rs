@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches};
-use enmasse_train::{Kind, SETTINGS, Setting, expand_home};
+use enmasse_files::expand_home;
+use enmasse_train::{Kind, SETTINGS, Setting};
 
 /// Spellings of other programs for our flags.
 const ALIASES: &[(&str, &[&str])] =
@@ -29,7 +30,7 @@ pub fn source() -> Arg {
 
 /// A path, where the shell has left `~` alone.
 pub fn path(text: &str) -> Result<PathBuf, String> {
-    expand_home(Path::new(text)).ok_or_else(|| "~ has no meaning here, as HOME is not set".to_owned())
+    expand_home(Path::new(text)).map_err(|error| error.to_string())
 }
 
 /// A flag that counts something.

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
 use enmasse_data::{Batch, Dataset};
+use enmasse_files::{FileError, Staging};
 
-use crate::file::{FileError, Staging};
 use crate::{RunError, TrainError, TrainingData};
 
 /// Pictures on a sheet.

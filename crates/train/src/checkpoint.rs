@@ -23,13 +23,13 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
+use enmasse_files::{FileError, write_whole};
 use enmasse_weights::safetensors::{TensorFile, write};
 use enmasse_weights::{ElementType, Format, NamedTensor, WeightsError, check_tensors, counter_names};
 use thiserror::Error;
 
 pub use metadata::{CheckpointMeta, EpochSums};
 
-use crate::file::{FileError, write_whole};
 use crate::weights::Judged;
 
 /// The version this build writes, and the only one it reads so far.

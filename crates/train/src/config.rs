@@ -30,7 +30,7 @@ pub use ineffective::Surroundings;
 pub use layers::LayeredConfig;
 pub use value::{
     Augmentation, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind, SplitRule,
-    UnusedParameters, expand_home,
+    UnusedParameters,
 };
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};

@@ -10,12 +10,10 @@ mod engine;
 mod error;
 mod evaluation;
 mod events;
-mod file;
 mod loaded;
 mod plans;
 mod position;
 mod preparation;
-mod process;
 mod run_folder;
 mod run_log;
 mod run_writer;
@@ -34,17 +32,15 @@ pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, LrScaling,
     OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
-    Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, expand_home,
+    Source, SplitRule, Surroundings, TrainConfig, UnusedParameters,
 };
 pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};
 pub use events::{Observer, Progress, Quiet, Started};
-pub use file::{FileError, write_whole};
 pub use plans::{compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;
-pub use process::peak_rss_bytes;
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};
 pub use run_log::{DoneRecord, EpochRecord, RunEvent, StoppedRecord};
 pub use schedule::Schedule;

@@ -23,6 +23,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use enmasse_files::{FileError, Staging, remove_temporaries};
 use enmasse_graph::Choices;
 use enmasse_weights::{NamedTensor, pth};
 use enmasse_wording::utc_time;
@@ -31,7 +32,6 @@ use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
-use crate::file::{FileError, Staging, remove_temporaries};
 use crate::{Attempt, Checkpoint, TrainConfig, TrainError};
 use claim::Claim;
 

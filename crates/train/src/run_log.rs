@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use enmasse_files::{FileError, Staging};
 use serde::Serialize;
 
 use crate::RunError;
-use crate::file::{FileError, Staging};
 
 /// What an epoch measured. As JSON its keys are a contract with scripts, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -167,7 +167,7 @@ mod tests {
     fn each_epoch_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let staging = Staging::new(folder.path().to_owned());
+        let staging = Staging::new(folder.path().to_owned(), "");
         let check = |before: Option<String>, first_epoch, expected: &[u64]| {
             match before {
                 Some(text) => std::fs::write(&path, text).unwrap(),
@@ -195,7 +195,7 @@ mod tests {
     fn errors_name_the_file() {
         let check = |path: &str, expected: &str| {
             assert_eq!(
-                RunLog::open(&Staging::new(std::env::temp_dir()), Path::new(path), 0).unwrap_err().to_string(),
+                RunLog::open(&Staging::new(std::env::temp_dir(), ""), Path::new(path), 0).unwrap_err().to_string(),
                 expected
             )
         };

@@ -8,7 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::file::FileError;
+use enmasse_files::FileError;
+
 use crate::{EpochRecord, RunError};
 
 /// An event file of a run.

@@ -10,13 +10,12 @@ use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Mode, Phase, Tensor};
-use enmasse_tensor::HostMemory;
+use enmasse_tensor::{HostMemory, peak_rss_bytes};
 use enmasse_weights::Matching;
 
 use crate::agreement::check_ranks;
 use crate::evaluation::{EpochPosition, Evaluation, at, evaluate, evaluate_until, predict};
 use crate::loaded::LoadedBatch;
-use crate::process::peak_rss_bytes;
 use crate::run_writer::RunWriter;
 use crate::weights::take_part;
 use crate::{

@@ -11,8 +11,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::DataKind;
 use enmasse_device::{Batch, Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase};
-use enmasse_tensor::RandomStream;
-use enmasse_train::{Preparation, TrainConfig, compile_plans, initialize, peak_rss_bytes, tune};
+use enmasse_tensor::{RandomStream, peak_rss_bytes};
+use enmasse_train::{Preparation, TrainConfig, compile_plans, initialize, tune};
 use enmasse_wording::mebibytes;
 use serde_json::json;
 

@@ -5,7 +5,8 @@ use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_train::{Checkpoint, Judged, RunPaths, is_checkpoint, load_weights, write_whole};
+use enmasse_files::write_whole;
+use enmasse_train::{Checkpoint, Judged, RunPaths, is_checkpoint, load_weights};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use enmasse_wording::{counted, grouped};
 use serde_json::json;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use enmasse_files::expand_home;
 use enmasse_graph::Precision;
 
 /// What kind of value a setting takes.
@@ -200,22 +201,11 @@ impl SettingValue for String {
     }
 }
 
-/// A path that begins with `~/`, or is `~`, below the user's home folder; any other as it is. Shells do this only for words
-/// that begin with `~`: not in `--data=~/photos`, in a file, or in a variable. `None` where there is no home folder.
-pub fn expand_home(path: &Path) -> Option<PathBuf> {
-    match path.strip_prefix("~") {
-        Ok(rest) if rest.as_os_str().is_empty() => std::env::home_dir(),
-        Ok(rest) => std::env::home_dir().map(|home| home.join(rest)),
-        Err(_) => Some(path.to_owned()),
-    }
-}
-
 impl SettingValue for PathBuf {
     const KIND: Kind = Kind::Path;
 
     fn parse(text: &str) -> Result<Self, String> {
-        expand_home(Path::new(&String::parse(text)?))
-            .ok_or_else(|| "~ has no meaning here, as HOME is not set".to_owned())
+        expand_home(Path::new(&String::parse(text)?)).map_err(|error| error.to_string())
     }
 
     fn text(&self) -> Option<String> {

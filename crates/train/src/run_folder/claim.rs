@@ -11,18 +11,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use enmasse_files::{FileError, Staging};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::RunError;
 use crate::Attempt;
-use crate::file::{FileError, Staging};
 
 /// How names of claims begin: `.attempt-JOB-REQUEUES-RESTARTS-PROCESS`.
 const PREFIX: &str = ".attempt-";
 
 /// Of what is being taken away from a claim.
 const FENCED: &str = ".fenced-";
+
+/// What a write says that finds its claim removed.
+const REMOVAL: &str = "a later start of the job has taken the run over, so this one may write to it no more";
 
 /// So often a writer may put something into a claim while it is being removed.
 const TRIES: usize = 100;
@@ -79,7 +82,7 @@ impl Claim {
                 remove(&entry)?;
             }
         }
-        Ok(Claim { staging: Staging::new(own), is_named: !attempt.job.is_empty(), _lock: lock })
+        Ok(Claim { staging: Staging::new(own, REMOVAL), is_named: !attempt.job.is_empty(), _lock: lock })
     }
 
     /// Where files take shape.

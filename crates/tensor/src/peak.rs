@@ -1,4 +1,4 @@
-//! What the kernel says of this process.
+//! How much memory of the host this process has held, as the kernel counts it.
 
 /// The most memory this process has held resident, in bytes; 0 where the kernel does not say.
 pub fn peak_rss_bytes() -> u64 {

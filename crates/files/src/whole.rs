@@ -1,46 +1,16 @@
-//! Files that appear whole or not at all: written aside, synced, then renamed into place.
+//! Writing a file aside, syncing it, then renaming it into place.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
-use thiserror::Error;
 
-/// A file or folder that could not be read or written.
-#[derive(Debug, Error)]
-#[error("cannot {action} {}: {}", path.display(), self.reason())]
-pub struct FileError {
-    /// `read`, `write`, `create`, …
-    pub action: &'static str,
-    /// What it was done to.
-    pub path: PathBuf,
-    /// The kernel's answer.
-    pub source: io::Error,
-}
-
-impl FileError {
-    /// For `map_err`.
-    pub(crate) fn of<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FileError + 'a {
-        move |source| FileError { action, path: path.to_owned(), source }
-    }
-
-    fn reason(&self) -> String {
-        match self.source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "the disk is full; free some space, or choose another folder with --out".to_owned()
-            }
-            ErrorKind::NotFound => "it does not exist".to_owned(),
-            ErrorKind::CrossesDevices => "a run folder must be on one file system".to_owned(),
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => format!("no permission ({})", self.source),
-            _ => self.source.to_string(),
-        }
-    }
-}
+use crate::FileError;
 
 /// How the names of temporary files begin and end; [`remove_temporaries`] goes by it.
 const TEMPORARY: (&str, &str) = (".enmasse-", ".tmp");
@@ -51,42 +21,6 @@ pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::
     write_by(parent(path), path, fill)
 }
 
-/// A folder in which the files of one writer take shape, on the file system that they are for. Once it is removed, that writer
-/// can write no more.
-#[derive(Clone, Debug)]
-pub(crate) struct Staging(PathBuf);
-
-impl Staging {
-    /// A folder that exists.
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Staging(folder)
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        &self.0
-    }
-
-    /// As [`write_whole`].
-    pub(crate) fn write_whole(
-        &self,
-        path: &Path,
-        fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
-    ) -> Result<(), FileError> {
-        write_by(&self.0, path, fill).map_err(|error| self.check(path).err().unwrap_or(error))
-    }
-
-    /// An error once the folder is removed, for what is written otherwise.
-    pub(crate) fn check(&self, path: &Path) -> Result<(), FileError> {
-        match std::fs::symlink_metadata(&self.0) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let reason = "a later start of the job has taken the run over, so this one may write to it no more";
-                Err(FileError::of("write", path)(io::Error::other(reason)))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -94,8 +28,8 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Writes a file that takes shape in `folder`.
-fn write_by(
+/// As [`write_whole`], for a file that takes shape in `folder`.
+pub(crate) fn write_by(
     folder: &Path,
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
@@ -163,7 +97,7 @@ impl Drop for Temporary {
 }
 
 /// Removes temporary files that killed processes left in a folder that nobody else writes to.
-pub(crate) fn remove_temporaries(folder: &Path) -> Result<(), FileError> {
+pub fn remove_temporaries(folder: &Path) -> Result<(), FileError> {
     for entry in std::fs::read_dir(folder).map_err(FileError::of("read", folder))? {
         let entry = entry.map_err(FileError::of("read", folder))?;
         let name = entry.file_name();
@@ -177,6 +111,8 @@ pub(crate) fn remove_temporaries(folder: &Path) -> Result<(), FileError> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -196,7 +132,7 @@ mod tests {
             writer.write_all(&[0; 3 << 20])?;
             Err(ErrorKind::StorageFull.into())
         });
-        let full = "the disk is full; free some space, or choose another folder with --out";
+        let full = "the disk is full; free some space, or choose another folder";
         assert_eq!(failed.unwrap_err().to_string(), format!("cannot write {}: {full}", path.display()));
         assert_eq!(
             (std::fs::read(&path).unwrap().as_slice(), names(folder.path())),

@@ -1,0 +1,58 @@
+//! What went wrong with a file or folder, in a line that says what to do where that is known.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// A file or folder that could not be read or written.
+#[derive(Debug, Error)]
+#[error("cannot {action} {}: {}", path.display(), self.reason())]
+pub struct FileError {
+    /// `read`, `write`, `create`, …
+    pub action: &'static str,
+    /// What it was done to.
+    pub path: PathBuf,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+impl FileError {
+    /// For `map_err`.
+    pub fn of<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FileError + 'a {
+        move |source| FileError { action, path: path.to_owned(), source }
+    }
+
+    fn reason(&self) -> String {
+        match self.source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "the disk is full; free some space, or choose another folder".to_owned()
+            }
+            ErrorKind::NotFound => "it does not exist".to_owned(),
+            ErrorKind::CrossesDevices => {
+                "it lies on another file system than the folder that files are prepared in".to_owned()
+            }
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => format!("no permission ({})", self.source),
+            _ => self.source.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons() {
+        let check = |kind: ErrorKind, expected: &str| {
+            let error = FileError::of("write", Path::new("a"))(kind.into());
+            assert_eq!(error.to_string(), format!("cannot write a: {expected}"));
+        };
+        check(ErrorKind::StorageFull, "the disk is full; free some space, or choose another folder");
+        check(ErrorKind::QuotaExceeded, "the disk is full; free some space, or choose another folder");
+        check(ErrorKind::NotFound, "it does not exist");
+        check(ErrorKind::CrossesDevices, "it lies on another file system than the folder that files are prepared in");
+        check(ErrorKind::ReadOnlyFilesystem, "no permission (read-only filesystem or storage medium)");
+        check(ErrorKind::IsADirectory, "is a directory");
+    }
+}

@@ -1,0 +1,72 @@
+//! A folder that carries the right to write.
+
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::FileError;
+use crate::whole::write_by;
+
+/// A folder in which the files of one writer take shape, on the file system that they are for. Once it is removed, that writer
+/// can write no more.
+#[derive(Clone, Debug)]
+pub struct Staging {
+    folder: PathBuf,
+    /// What its removal means.
+    removal: &'static str,
+}
+
+impl Staging {
+    /// A folder that exists. Once it is removed, errors give `removal` as the reason.
+    pub fn new(folder: PathBuf, removal: &'static str) -> Self {
+        Staging { folder, removal }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// As [`write_whole`](crate::write_whole).
+    pub fn write_whole(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    ) -> Result<(), FileError> {
+        write_by(&self.folder, path, fill).map_err(|error| self.check(path).err().unwrap_or(error))
+    }
+
+    /// An error once the folder is removed, for what is written to `path` otherwise.
+    pub fn check(&self, path: &Path) -> Result<(), FileError> {
+        match std::fs::symlink_metadata(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(FileError::of("write", path)(io::Error::other(self.removal)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_writer_whose_folder_is_removed_writes_no_more() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, path) = (place.path().join("own"), place.path().join("a"));
+        std::fs::create_dir(&folder).unwrap();
+        let staging = Staging::new(folder.clone(), "somebody else writes here by now");
+        let write = |bytes: &[u8]| staging.write_whole(&path, |file| file.write_all(bytes));
+        write(b"one").unwrap();
+        staging.check(&path).unwrap();
+        std::fs::remove_dir(&folder).unwrap();
+        let expected = format!("cannot write {}: somebody else writes here by now", path.display());
+        for refused in [write(b"two"), staging.check(&path)] {
+            assert_eq!(refused.unwrap_err().to_string(), expected);
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+    }
+}
