@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Guards on the text of the repository: file sizes, module headers, words and paths that must not be in it, fixture sizes, and
-whether ARCHITECTURE.md names the crates' dependencies as they are."""
+"""Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, and the crates'
+dependencies in ARCHITECTURE.md."""
 import pathlib
 import re
 import subprocess
@@ -12,7 +12,7 @@ LONGEST = 700  # lines of a Rust file; most stay under 500
 FIXTURES = 3 << 20  # bytes of all fixtures together
 FORBIDDEN = [
     (r"\btodo!\(|\bunimplemented!\(|#\[ignore", "unfinished or ignored code"),
-    (r"/work/|/tmp/target-|\bhelper session\b", "a path or word of somebody's machine"),
+    (r"/work/|/tmp/target-|\bhelper session\b", "a path or word of one machine"),
     (r"\bcrates\.io\b|\bpypi\.org\b|\bnpmjs\b", "a registry's host name"),
 ]
 IN_TESTS = [(r"thread::sleep", "a sleep in a test: wait on an event with a deadline")]
@@ -42,7 +42,7 @@ def problems():
             if lines > LONGEST:
                 yield f"{path}: {lines} lines; split it below {LONGEST}"
             if not text.startswith("//!"):
-                yield f"{path}: does not open with //! and what the module is for"
+                yield f"{path}: does not open with //! and the module's purpose"
         if path in EXEMPT or path == "Cargo.lock":
             continue
         is_test = "/tests" in path or "_tests" in path
@@ -55,7 +55,7 @@ def problems():
 
 
 def dependencies():
-    """The crates of the workspace, each with those that it is built from; dependencies of tests alone are left out."""
+    """The crates of the workspace, each with its own crates as dependencies; dev-dependencies are left out."""
     for manifest in sorted(ROOT.glob("crates/*/Cargo.toml")):
         names = tomllib.loads(manifest.read_text()).get("dependencies", {})
         own = {name.removeprefix("enmasse-") for name in names if name.startswith("enmasse-")}
@@ -63,7 +63,7 @@ def dependencies():
 
 
 def untruths():
-    """What ARCHITECTURE.md's table and its rows of crates say otherwise than the manifests."""
+    """Differences between the manifests and ARCHITECTURE.md's table and picture of crates."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     cells = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|[^|]*\|$", text, re.MULTILINE)
     table = {crate: set(re.findall(r"\w+", names)) for crate, names in cells}
@@ -73,7 +73,7 @@ def untruths():
     for crate in sorted(actual.keys() | table.keys()):
         expected, said = actual.get(crate, set()), table.get(crate)
         if said != expected:
-            yield f"ARCHITECTURE.md: {crate} depends on {', '.join(sorted(expected)) or 'no other crate'}, which the table does not say"
+            yield f"ARCHITECTURE.md: {crate} depends on {', '.join(sorted(expected)) or 'no other crate'}; the table says otherwise"
         for other in sorted(expected):
             if rows.get(crate, -1) >= rows.get(other, -1):
                 yield f"ARCHITECTURE.md: {crate} depends on {other}, which must stand in a lower row of the picture"
