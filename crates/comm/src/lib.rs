@@ -46,5 +46,5 @@ pub use options::GroupOptions;
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
 pub use shards::{Fold, HostedShard, ShardMap, ShardsError};
 pub use token::{TOKEN_BYTES, Token};
-pub use tree::{tree_fold, tree_sum};
+pub use tree::tree_fold;
 pub use watch::Watch;

@@ -31,11 +31,6 @@ pub fn tree_fold<T>(n: usize, leaf: &mut impl FnMut(usize) -> T, combine: &mut i
     (n > 0).then(|| fold(0..n, leaf, combine))
 }
 
-/// The sum of one value per rank, in the fixed tree; zero of none.
-pub fn tree_sum<T: Element>(values: &[T]) -> T {
-    tree_fold(values.len(), &mut |rank| values[rank], &mut T::sum).unwrap_or_default()
-}
-
 /// Combines `len` elements of each partial sum of `map`'s ranks in the fixed tree over shards, and hands over the result
 /// block by block.
 ///
@@ -106,7 +101,6 @@ mod tests {
             assert_eq!(split(n), expected, "{n}");
         }
         assert_eq!(tree_fold(0, &mut |_| 1, &mut |a, b| a + b), None);
-        assert_eq!((tree_sum(&[] as &[f32]), tree_sum(&[3i64]), tree_sum(&[1u8, 2, 3])), (0.0, 3, 6));
     }
 
     proptest! {

@@ -43,9 +43,9 @@ pub use assignment::Assignment;
 pub use binding::{Binding, Share};
 pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
-    DeviceOrdinalError, EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    LaunchedRank, Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE,
-    device_ordinal, expand_node_list, process_variable,
+    EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank,
+    Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE, expand_node_list,
+    process_variable,
 };
 pub use error::LaunchError;
 pub use error_file::write_error_file;

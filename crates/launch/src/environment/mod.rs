@@ -7,7 +7,6 @@
 use std::ffi::OsString;
 
 mod clusters;
-mod devices;
 mod error;
 mod mpi;
 mod node_list;
@@ -19,7 +18,6 @@ mod tests;
 mod torch;
 mod variables;
 
-pub use devices::{DeviceOrdinalError, device_ordinal};
 pub use error::EnvironmentError;
 pub use node_list::{NodeListError, expand_node_list};
 use variables::{Numbers, Variables};
