@@ -1,6 +1,6 @@
 //! Flags of `train` that scripts written for PyTorch take: they say again what a launcher says in the environment, or stand
-//! in for it. An address, a rank and a world size together are the whole answer, whatever the environment says. Less than that
-//! must agree with it: of two answers neither is picked silently.
+//! in for it. An address, a rank and a world size together are the whole answer, whatever the environment says, and leave nothing for
+//! a local rank to say. Less than that must agree with it: of two answers neither is picked silently.
 
 use std::ffi::OsString;
 
@@ -96,6 +96,10 @@ impl LauncherFlags {
             _ => None,
         };
         if address.is_some() && self.rank.is_some() && self.world_size.is_some() {
+            if let Some(rank) = self.local_rank {
+                let why = "has no effect with --dist-url, --rank and --world-size; leave it out";
+                return Err(Failure::Usage(format!("--local-rank {rank}: {why}")));
+            }
             let place = LaunchedRank::from_lookup(said).map_err(|error| Failure::Usage(error.to_string()))?;
             return Ok(place.map(|place| Launched::by_arguments(place, environment)));
         }
@@ -291,7 +295,7 @@ mod tests {
             [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_NODELIST", "n[2-1]")];
         for variables in [&[][..], &LAUNCHED, &slurm] {
             for url in ["--init-method", "--init_method", "--dist-url", "--dist_url"] {
-                let flags = format!("{url} tcp://node-1:23456 --rank 4 --world-size 6 --local_rank 0");
+                let flags = format!("{url} tcp://node-1:23456 --rank 4 --world-size 6 --local_rank -1");
                 let (place, devices) = place(&flags, variables).unwrap();
                 let LaunchedRank { rank, world_size, master, .. } = place.unwrap();
                 assert_eq!((rank, world_size, master), (4, 6, Some(("node-1".to_owned(), 23456))), "{flags}");
@@ -299,6 +303,9 @@ mod tests {
             }
             let error = place("--init-method tcp://h:1 --rank 2 --world-size 2", variables).unwrap_err();
             assert_eq!(error, "RANK is 2 but WORLD_SIZE is 2: RANK must be less than WORLD_SIZE");
+            let error = place("--dist-url tcp://h:1 --rank 1 --world-size 2 --local-rank 1", variables).unwrap_err();
+            let expected = "--local-rank 1: has no effect with --dist-url, --rank and --world-size; leave it out";
+            assert_eq!(error, expected);
         }
         // env:// has the address alone.
         let address = &LAUNCHED[4..];

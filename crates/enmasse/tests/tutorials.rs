@@ -127,7 +127,7 @@ fn an_address_a_rank_and_a_world_size_are_enough() {
     for spelling in ["--init-method", "--dist-url"] {
         let (run, port) = (folder.path().join(spelling), free_port());
         let start = |rank: usize| {
-            let flags = format!("{spelling} tcp://127.0.0.1:{port} --rank {rank} --world-size 2 --local_rank {rank}");
+            let flags = format!("{spelling} tcp://127.0.0.1:{port} --rank {rank} --world-size 2");
             let mut command = command(&data, &run, &flags);
             Running::start(command.env("RANK", "7").env("WORLD_SIZE", "8").env("SLURM_NTASKS", "16"))
         };

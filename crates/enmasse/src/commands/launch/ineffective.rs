@@ -1,6 +1,8 @@
 //! Flags of a launch that have no effect beside others, or never: one table of them. torchrun's scripts have them, so none of
 //! them ends a job.
 
+use enmasse_launch::Nodes;
+
 use super::flags::Given;
 use super::options::Topology;
 use crate::failure::Failure;
@@ -11,7 +13,10 @@ struct Surroundings {
     /// Whether nodes meet, or are several that were numbered by hand.
     meets: bool,
     is_numbered: bool,
-    has_endpoint: bool,
+    /// Whether it is one node that takes a free port of its own.
+    is_anywhere: bool,
+    /// Whether the endpoint is where ranks meet.
+    is_at_endpoint: bool,
     is_teed: bool,
 }
 
@@ -34,7 +39,8 @@ const RULES: &[Rule] = &[
     ),
     (&["node-rank"], |of| of.meets, "nodes are numbered where they meet"),
     (&["master-addr", "master-port"], |of| of.meets, "nodes that meet agree on it"),
-    (&["master-addr", "master-port"], |of| of.is_numbered && of.has_endpoint, "--rdzv-endpoint says it"),
+    (&["master-addr", "master-port"], |of| of.is_at_endpoint, "--rdzv-endpoint says it"),
+    (&["master-addr"], |of| of.is_anywhere, "one node takes a free port of its own, unless --master-port names one"),
     (&["rdzv-conf", "local-addr"], |of| of.is_numbered, "nodes that are numbered by hand do not meet"),
 ];
 
@@ -42,11 +48,14 @@ const RULES: &[Rule] = &[
 pub fn without_effect(given: &Given<'_>, topology: &Topology) -> Result<Vec<String>, Failure> {
     let is_given = |name: &str| given.text(name).map(|text| text.is_some_and(|(_, text)| !text.is_empty()));
     let is_standalone = given.is_on("standalone")?;
+    let is_static = !is_standalone && given.text("rdzv-backend")?.is_some_and(|(_, text)| text == "static");
     let surroundings = Surroundings {
         is_standalone,
         meets: matches!(topology, Topology::Meeting(_)),
         is_numbered: matches!(topology, Topology::Static(nodes) if nodes.count > 1),
-        has_endpoint: is_given("rdzv-endpoint")?,
+        is_anywhere: !is_standalone && matches!(topology, Topology::Static(Nodes { master: None, .. })),
+        is_at_endpoint: is_given("rdzv-endpoint")?
+            && matches!(topology, Topology::Static(nodes) if nodes.count > 1 || is_static),
         is_teed: is_given("tee")?,
     };
     let mut lines = Vec::new();
@@ -104,5 +113,12 @@ mod tests {
         check("--nnodes 2 --node-rank 1 --local-addr n", &[&format!("--local-addr n {numbered}")]);
         let endpoint = "--master-addr h has no effect: --rdzv-endpoint says it";
         check("--nnodes 2 --node-rank 1 --rdzv-endpoint n:1 --master-addr h", &[endpoint]);
+        check("--rdzv-backend static --rdzv-endpoint n:1 --master-addr h", &[endpoint]);
+        check("--master-addr h --master-port 7", &[]);
+        let anywhere =
+            "--master-addr h has no effect: one node takes a free port of its own, unless --master-port names one";
+        check("--master-addr h", &[anywhere]);
+        check("--nnodes 1 --rdzv-endpoint n:1 --master-addr h", &[anywhere]);
+        check("--standalone --master-addr h", &[&format!("--master-addr h {standalone}")]);
     }
 }
