@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all; paths as people write them.
+//! Files that appear whole or not at all; `~` in paths.
 //!
 //! What other processes read is written aside, synced and renamed into place, so that no reader meets half of it. Nothing here
 //! knows what a file is for.
