@@ -159,6 +159,33 @@ pub(crate) unsafe fn add<E: Element>(context: &mut Context, a: Region<E>, b: Reg
     unsafe { sweep::flat(context, c.len(), &Add { a, b, c }) }
 }
 
+struct Multiply<E> {
+    a: Region<E>,
+    b: Region<E>,
+    c: Region<E>,
+}
+
+impl<E: Element> Pass for Multiply<E> {
+    #[inline(always)]
+    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+        let n = S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let product = S::mul(E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n)));
+            E::store::<S>(self.c.at(index, n), product);
+        }
+    }
+}
+
+/// `c = a * b`.
+///
+/// # Safety
+/// Regions are valid and as long as each other; `c` is written, and may lie over either.
+pub(crate) unsafe fn multiply<E: Element>(context: &mut Context, a: Region<E>, b: Region<E>, c: Region<E>) {
+    // SAFETY: the caller's promise.
+    unsafe { sweep::flat(context, c.len(), &Multiply { a, b, c }) }
+}
+
 /// What a dropout layer's mask depends on beside the sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropout {

@@ -46,6 +46,8 @@ fn passes_over_their_operands() {
         let (x, y, z) = (Region::of_mut(&mut first), Region::of_mut(&mut second), Region::of_mut(&mut third));
         let (mut fourth, mut fifth) = (copy(), copy());
         let (u, v) = (Region::of_mut(&mut fourth), Region::of_mut(&mut fifth));
+        let mut sixth = copy();
+        let w = Region::of_mut(&mut sixth);
         // SAFETY: live buffers of one length.
         unsafe {
             rectify(context, Rectifier::Relu, x, x);
@@ -53,10 +55,12 @@ fn passes_over_their_operands() {
             rectify(context, Rectifier::Relu6, u, u);
             rectify_backward(context, Rectifier::Relu6, v, Region::of(&b), v);
             add(context, z, Region::of(&b), z);
+            multiply(context, w, Region::of(&b), w);
         }
         check(&first, &|a, _| a.max(0.0));
         check(&second, &|a, b| if b > 0.0 { a } else { 0.0 });
         check(&third, &|a, b| a + b);
+        check(&sixth, &|a, b| a * b);
         check(&fourth, &|a, _| a.clamp(0.0, 6.0));
         check(&fifth, &|a, b| if b > 0.0 && b < 6.0 { a } else { 0.0 });
     }

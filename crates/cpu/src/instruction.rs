@@ -17,6 +17,7 @@ pub(crate) struct StepValues {
     pub learning_rate: f32,
     pub optimizer_step: u64,
     pub stop: bool,
+    pub save: bool,
 }
 
 impl StepValues {
@@ -30,6 +31,7 @@ impl StepValues {
             learning_rate: 0.0,
             optimizer_step: 1,
             stop: false,
+            save: false,
         }
     }
 }

@@ -9,8 +9,7 @@
 //! let plans = compile(&model, &CompileOptions::new("softmax", 2, 4, 10))?;
 //! let mut program = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() })?.compile(plans, None)?;
 //! let batch = HostBatch { images: vec![7; 2 * 4 * 4 * 3], labels: vec![3, -1], sample_indices: vec![0, 1] };
-//! let inputs =
-//!     StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.1, optimizer_step: 1, stop: false };
+//! let inputs = StepInputs { learning_rate: 0.1, ..StepInputs::evaluation(batch.into()) };
 //! let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
 //! // Parameters are zero, so the one sample's loss is ln(10), and the mean is over both places of the batch.
 //! assert!((program.metrics(ticket)?.loss - 10f64.ln() / 2.0).abs() < 1e-6);
@@ -48,6 +47,7 @@ mod prepare;
 mod program;
 mod rectify;
 mod region;
+mod samples;
 mod scratch;
 mod statistics;
 mod sweep;

@@ -109,19 +109,27 @@ pub(crate) unsafe fn backward(
     });
 }
 
-/// Puts what a shard tells the others where the sum over shards expects it: each loss at its shard's place, hits after the
-/// losses, and at the end whether the shard is to stop.
+/// Puts what a shard tells the others where the sum over shards expects it: its loss at its own place among those of all, then
+/// its other numbers, and at the end 1 for each request that it has.
 ///
 /// # Safety
-/// Regions are valid; `metrics` has two places more than there are shards, and is written.
-pub(crate) unsafe fn share(shard: usize, loss: Region<f32>, correct: Region<f32>, stop: bool, metrics: Region<f32>) {
+/// Regions are valid, of one value each but for `metrics`, which is written and ends in a place for each number and request.
+pub(crate) unsafe fn share(
+    shard: usize,
+    loss: Region<f32>,
+    numbers: &[Region<f32>],
+    requests: [bool; 2],
+    metrics: Region<f32>,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         let shared = metrics.slice_mut(0, metrics.len());
         shared.fill(0.0);
         shared[shard] = *loss.at(0, 1);
-        shared[metrics.len() - 2] = *correct.at(0, 1);
-        shared[metrics.len() - 1] = f32::from(u8::from(stop));
+        let rest = numbers.iter().map(|number| *number.at(0, 1));
+        let rest = rest.chain(requests.map(|request| f32::from(u8::from(request))));
+        let shards = shared.len() - numbers.len() - requests.len();
+        shared[shards..].iter_mut().zip(rest).for_each(|(place, number)| *place = number);
     }
 }
 
@@ -173,6 +181,19 @@ mod tests {
                 assert_near("gradient", &p, &gradient, 1e-6);
             }
         }
+    }
+
+    #[test]
+    fn what_shards_share_has_places() {
+        let check = |shard, loss: f32, numbers: &[f32], requests, expected: &[f32]| {
+            let mut metrics = vec![9.0; expected.len()];
+            let numbers: Vec<_> = numbers.iter().map(|number| Region::of(std::slice::from_ref(number))).collect();
+            // SAFETY: live buffers of the right sizes.
+            unsafe { share(shard, Region::of(&[loss]), &numbers, requests, Region::of_mut(&mut metrics)) };
+            assert_eq!(metrics, expected);
+        };
+        check(1, 0.5, &[3.0], [false, true], &[0.0, 0.5, 0.0, 3.0, 0.0, 1.0]);
+        check(0, 0.5, &[3.0, 7.0], [true, false], &[0.5, 3.0, 7.0, 1.0, 0.0]);
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl Program for CpuProgram {
             if let (false, Some((values, _))) = (self.ledger.is_void(), &mut self.latest) {
                 values.learning_rate = inputs.learning_rate;
                 values.optimizer_step = inputs.optimizer_step;
-                values.stop = inputs.stop;
+                (values.stop, values.save) = (inputs.stop, inputs.save);
                 let values = *values;
                 self.run(mode, now, &values)?;
             }

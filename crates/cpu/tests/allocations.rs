@@ -10,7 +10,7 @@ use common::Batch;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, StepInputs};
-use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Tensor, compile};
+use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
 
 /// Counts what all threads of the process allocate.
 struct Counting;
@@ -80,7 +80,8 @@ fn allocations_of_ranks() -> u64 {
 #[test]
 fn steps_allocate_nothing_and_memory_is_as_stated() {
     let model = enmasse_models::find("resnet18").unwrap();
-    let options = CompileOptions::new("resnet18", 8, 96, 10);
+    let metrics = vec![Metric::Top(5), Metric::GradientNorm];
+    let options = CompileOptions { metrics, ..CompileOptions::new("resnet18", 8, 96, 10) };
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let train = plans.train.as_ref().unwrap();
     let (shared, unshared) = (train.arena_bytes(Arena::Activations), train.unshared_activations);

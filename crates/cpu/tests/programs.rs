@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Batch, assert_agree, cpu_program, fill, gradients, program_with, state};
+use common::{Batch, assert_agree, cpu_program, fill, gradients, on_some_ranks, program_with, state};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -247,24 +247,6 @@ fn history(program: &mut dyn Program, hosted: Range<usize>, steps: RangeInclusiv
     }
     let bits = |name: &String| program.store(name).unwrap().iter().map(|v| v.to_bits()).collect();
     [vec![losses], state(&plans).iter().map(bits).collect()].concat()
-}
-
-/// What `ranks` thread ranks make of it, each given its program and the shards that it hosts.
-fn on_some_ranks<T: Send>(
-    plans: &Plans,
-    ranks: usize,
-    job: impl Fn(Box<dyn Program>, Range<usize>) -> T + Sync,
-) -> Vec<T> {
-    let map = ShardMap::new(plans.evaluate.shards, ranks).unwrap();
-    std::thread::scope(|scope| {
-        let groups = Group::threads(ranks).unwrap().into_iter();
-        let rank = |group: Group| {
-            let (job, hosted) = (&job, map.hosted(group.rank()));
-            scope.spawn(move || job(cpu_program(plans, 2, Isa::detect(), Some(group)), hosted))
-        };
-        let ranks: Vec<_> = groups.map(rank).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
 }
 
 #[test]

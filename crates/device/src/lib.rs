@@ -18,7 +18,7 @@ pub use batch::{Batch, HostBatch, check_batch};
 pub use error::DeviceError;
 pub use hosting::Hosting;
 pub use ledger::{Ledger, Ticket};
-pub use metrics::{StepMetrics, first_non_finite, training_metrics};
+pub use metrics::{StepMetrics, first_non_finite, step_metrics};
 pub use program::{Device, Fill, Memory, Program, Read, StepInputs, Which};
 pub use request::DeviceRequest;
 pub use tensors::{Tensor, check_same_state, find_tensor, from_torch, to_torch};

@@ -1,6 +1,7 @@
 //! What a step measures, and how it is read off the values of a plan.
 
 use enmasse_comm::tree_fold;
+use enmasse_graph::{MOST_METRICS, Per, Plan, ValueId};
 
 /// What a step measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -9,15 +10,38 @@ pub struct StepMetrics {
     pub loss: f64,
     /// Training: hits in the global batch. Evaluation: hits among this program's samples.
     pub correct: u64,
+    /// The metrics of [`Plan::measured`], in that order; zeros follow. Those of samples are sums, in training over the global
+    /// batch, in evaluation over this program's samples.
+    pub measured: [f64; MOST_METRICS],
     /// Training: whether any rank was asked to stop ([`crate::StepInputs::stop`]). It travels with the last bucket, and costs
     /// nothing.
     pub stop: bool,
+    /// Training: whether any rank was asked to save a checkpoint ([`crate::StepInputs::save`]), in the same way.
+    pub save: bool,
 }
 
-/// Reads [`enmasse_graph::Plan::metrics`] of a plan with so many `shards`: each shard's loss, the hits, the shards asked to stop.
-pub fn training_metrics(shards: usize, metrics: &dyn Fn(usize) -> f64) -> StepMetrics {
-    let loss = tree_fold(shards, &mut |shard| metrics(shard), &mut |a, b| a + b).unwrap_or(0.0);
-    StepMetrics { loss, correct: metrics(shards) as u64, stop: metrics(shards + 1) > 0.0 }
+/// What a step measured. `read` gives an element of a value: in training, after the reduce phase, as any shard has it, in evaluation
+/// summed over the shards that the program hosts.
+pub fn step_metrics(plan: &Plan, read: &dyn Fn(ValueId, usize) -> f64) -> StepMetrics {
+    let mut measured = [0.0; MOST_METRICS];
+    let Some(metrics) = plan.metrics else {
+        let values = plan.measured.iter().map(|metric| read(metric.value, 0));
+        measured.iter_mut().zip(values).for_each(|(place, value)| *place = value);
+        let (loss, correct) = (read(plan.loss, 0), read(plan.correct, 0) as u64);
+        return StepMetrics { loss, correct, measured, ..StepMetrics::default() };
+    };
+    // The elements are in the order of `Op::ShareMetrics`.
+    let loss = tree_fold(plan.shards, &mut |shard| read(metrics, shard), &mut |a, b| a + b).unwrap_or(0.0);
+    let mut rest = (plan.shards..).map(|at| read(metrics, at));
+    let mut next = || rest.next().unwrap_or(0.0);
+    let correct = next() as u64;
+    for (place, metric) in measured.iter_mut().zip(&plan.measured) {
+        *place = match metric.per {
+            Per::Sample => next(),
+            Per::Step => read(metric.value, 0),
+        };
+    }
+    StepMetrics { loss, correct, measured, stop: next() > 0.0, save: next() > 0.0 }
 }
 
 /// The first shard whose loss is infinite or not a number, with that loss.
@@ -32,15 +56,43 @@ pub fn first_non_finite(mut losses: impl Iterator<Item = f64>) -> Option<(usize,
 
 #[cfg(test)]
 mod tests {
+    use enmasse_graph::{CompileOptions, Metric, PerSample, Plans, Tensor, compile};
+
     use super::*;
 
+    /// Plans of three shards with a metric of samples, one of the step, and another of samples.
+    fn plans() -> Plans {
+        let sum = |logits: Tensor, _| logits.sum_classes();
+        let own = |name: &str| Metric::Own { name: name.into(), function: PerSample::new(sum) };
+        let metrics = vec![own("a"), Metric::GradientNorm, own("b")];
+        let options = CompileOptions { shards: 3, metrics, ..CompileOptions::new("net", 2, 4, 10) };
+        compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap()
+    }
+
     #[test]
-    fn metrics_of_three_shards() {
-        let check = |values: [f64; 5], expected: StepMetrics| {
-            assert_eq!(training_metrics(3, &|at| values[at]), expected);
+    fn training_of_three_shards() {
+        let plan = plans().train.unwrap();
+        let norm = plan.gradient_norm().unwrap();
+        let check = |values: [f64; 8], expected: StepMetrics| {
+            let read = |id, at: usize| if id == norm { 0.125 } else { values[at] };
+            assert_eq!(step_metrics(&plan, &read), expected);
         };
-        check([0.5, 0.25, 1.0, 7.0, 0.0], StepMetrics { loss: 1.75, correct: 7, stop: false });
-        check([0.0, 0.0, 0.0, 0.0, 2.0], StepMetrics { loss: 0.0, correct: 0, stop: true });
+        let measured = |a, b| [a, 0.125, b, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let expected = StepMetrics { loss: 1.75, correct: 7, measured: measured(5.0, 6.0), ..StepMetrics::default() };
+        check([0.5, 0.25, 1.0, 7.0, 5.0, 6.0, 0.0, 0.0], expected);
+        let expected = StepMetrics { measured: measured(0.0, 0.0), stop: true, ..StepMetrics::default() };
+        check([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0], expected);
+        check([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], StepMetrics { stop: false, save: true, ..expected });
+    }
+
+    #[test]
+    fn evaluation_has_the_metrics_of_samples() {
+        let plan = plans().evaluate;
+        let places = [plan.loss, plan.correct, plan.measured[0].value, plan.measured[1].value];
+        let read = |id, _: usize| [1.5, 3.0, 5.0, 6.0][places.iter().position(|place| *place == id).unwrap()];
+        let measured = [5.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let expected = StepMetrics { loss: 1.5, correct: 3, measured, ..StepMetrics::default() };
+        assert_eq!(step_metrics(&plan, &read), expected);
     }
 
     #[test]

@@ -22,12 +22,14 @@ pub struct StepInputs {
     pub optimizer_step: u64,
     /// Whether somebody asked this rank to stop: [`StepMetrics::stop`] tells all of them, at the same step.
     pub stop: bool,
+    /// Whether somebody asked this rank for a checkpoint: [`StepMetrics::save`] tells all of them, at the same step.
+    pub save: bool,
 }
 
 impl StepInputs {
     /// The inputs of an evaluation.
     pub fn evaluation(batch: Arc<dyn Batch>) -> Self {
-        StepInputs { batch, epoch: 0, learning_rate: 0.0, optimizer_step: 1, stop: false }
+        StepInputs { batch, epoch: 0, learning_rate: 0.0, optimizer_step: 1, stop: false, save: false }
     }
 }
 
@@ -117,7 +119,7 @@ pub type Read<'a> = dyn Fn(usize, &StateTensor, &[f32]) + Sync + 'a;
 /// A plan bound to memory.
 ///
 /// Tensor names are those of [`enmasse_graph::StateTensor`], and beside them `gradient.NAME` for the gradient of a trainable
-/// parameter, `gradient_norm` where gradients are clipped, and `logits`, `loss`, `correct` of the step last submitted: logits of the hosted shards one after another, the
+/// parameter, `gradient_norm` where they are clipped or it is a metric, and `logits`, `loss`, `correct` of the step last submitted: logits of the hosted shards one after another, the
 /// others summed over them. Elements come in PyTorch's order, but for [`Program::fill_state`] and [`Program::read_state`], which
 /// go through a whole model where it lies. Everything that reads or sets a tensor waits for what is under way.
 pub trait Program: Send {

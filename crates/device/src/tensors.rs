@@ -44,7 +44,7 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
     }
     if name == "gradient_norm" {
         let plan = plans.train.as_ref()?;
-        return Some(Tensor::Gradient { plan, value: plan.gradient_norm?, layout: Layout::Plain });
+        return Some(Tensor::Gradient { plan, value: plan.gradient_norm()?, layout: Layout::Plain });
     }
     let plan = latest?;
     let value = match name {

@@ -147,12 +147,20 @@ impl Backward<'_> {
                 self.add_gradient(x, dy);
                 self.add_gradient(node.inputs[1], dy);
             }
+            Op::Multiply => {
+                self.emit_gradient(x, Op::Multiply, vec![dy, node.inputs[1]]);
+                self.emit_gradient(node.inputs[1], Op::Multiply, vec![dy, x]);
+            }
+            Op::SumClasses => self.emit_gradient(x, Op::SumClassesBackward, vec![dy]),
             // No gradient reaches pictures, the loss's own results, or statistics, whose part is in batch norm's rule; the
             // others are no operations of a forward pass.
             Op::Normalize { .. }
             | Op::BatchNormStatistics
             | Op::RunningShare { .. }
             | Op::CrossEntropy { .. }
+            | Op::Targets
+            | Op::Hits { .. }
+            | Op::SampleSum { .. }
             | Op::ShareMetrics { .. }
             | Op::Conv2dBackwardData(_)
             | Op::Conv2dBackwardWeights(_)
@@ -167,6 +175,7 @@ impl Backward<'_> {
             | Op::AdaptiveAvgPoolBackward(_)
             | Op::FlattenBackward
             | Op::CrossEntropyBackward { .. }
+            | Op::SumClassesBackward
             | Op::SyncStatistics { .. }
             | Op::SyncSum
             | Op::AllReduceStart { .. }

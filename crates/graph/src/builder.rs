@@ -17,6 +17,8 @@
 //! builder.finish(&logits, 10).unwrap();
 //! ```
 
+mod functions;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -25,7 +27,7 @@ use enmasse_tensor::{DType, Shape};
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
     AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, NormStatistics, Op, Parameter,
-    Phase, Rectifier, Role, ValueId, Window,
+    PerSample, Phase, Rectifier, Role, ValueId, Window,
 };
 
 #[derive(Debug)]
@@ -34,6 +36,8 @@ struct State {
     mode: Mode,
     seed: u64,
     filters: FilterOrder,
+    /// The phase that operations belong to.
+    phase: Phase,
     /// The layer that operations without a name of their own are reported under.
     layer: String,
     error: Option<GraphError>,
@@ -81,7 +85,8 @@ impl Builder {
         graph.add_value("labels", [batch].into(), DType::I32, Role::Input);
         graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
         let filters = FilterOrder::default();
-        let state = State { graph, mode, seed, filters, layer: "input".into(), error: None };
+        let (phase, layer) = (Phase::Forward, "input".into());
+        let state = State { graph, mode, seed, filters, phase, layer, error: None };
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
     }
 
@@ -135,6 +140,48 @@ impl Builder {
             sample_indices: SAMPLE_INDICES,
             logits: logits.id,
         })
+    }
+}
+
+impl Forward {
+    /// Goes on recording, in the loss phase: a function of logits and targets, which `what` stands for in errors. Returns
+    /// its value, `f32 [N]`.
+    pub fn record(&mut self, what: &str, layer: &str, function: &PerSample) -> Result<ValueId, GraphError> {
+        let (logits, targets) = (self.logits, crate::metric::targets(self));
+        let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
+        // In training dropout would not be left out, and so is refused.
+        let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
+        let state = State { graph, mode, seed: 0, filters, phase: Phase::Loss, layer: layer.into(), error: None };
+        let state = Rc::new(RefCell::new(state));
+        let [x, y] = [logits, targets].map(|id| Tensor { state: state.clone(), id });
+        let result = function.call(x, y).id;
+        let mut state = state.borrow_mut();
+        self.graph = std::mem::take(&mut state.graph);
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        let mut depends = vec![logits];
+        for node in &self.graph.nodes[nodes..] {
+            let given = |id: ValueId| id == logits || id == targets;
+            let made = |id: ValueId| id.0 >= values && self.graph.value(id).role == Role::Activation;
+            if let Some(&other) = node.inputs.iter().find(|&&id| !given(id) && !made(id)) {
+                let (operation, name) = (node.op.name(), &self.graph.value(other).name);
+                let reason = format!("{operation} takes {name}; a function of logits and targets takes nothing else");
+                return Err(GraphError::Attribute { layer: node.layer.clone(), reason });
+            }
+            if node.inputs.iter().any(|id| depends.contains(id)) {
+                depends.extend(&node.outputs);
+            }
+        }
+        let (found, samples) = (self.graph.shape(result), self.graph.shape(self.labels));
+        if found != samples {
+            let reason = format!("{what} gives {found}, not a number for each of {} samples", samples.elements());
+            return Err(GraphError::Option(reason));
+        }
+        if !depends.contains(&result) {
+            return Err(GraphError::Option(format!("{what} gives the same whatever the logits are")));
+        }
+        Ok(result)
     }
 }
 
@@ -344,6 +391,18 @@ impl Tensor {
         dims
     }
 
+    /// The shape of both.
+    fn same_shape(&self, operation: &'static str, other: &Tensor) -> Option<Shape> {
+        let (shape, theirs) = (self.shape(), other.shape());
+        if shape == theirs {
+            return Some(shape);
+        }
+        let layer = self.state.borrow().layer.clone();
+        let reason = format!("the other operand is {theirs}");
+        self.set_error(GraphError::Shape { layer, operation, shape, reason });
+        None
+    }
+
     fn window_dims(
         &self,
         operation: &'static str,
@@ -400,8 +459,8 @@ impl Tensor {
         let layer = state.layer.clone();
         let id = state.graph.add_activation(format!("{layer}.{}", op.name()), shape);
         state.graph.values[id.0].map = map;
-        let inputs = [&[self.id], operands].concat();
-        state.graph.nodes.push(Node { op, inputs, outputs: vec![id], phase: Phase::Forward, layer });
+        let (inputs, phase) = ([&[self.id], operands].concat(), state.phase);
+        state.graph.nodes.push(Node { op, inputs, outputs: vec![id], phase, layer });
         Tensor { state: self.state.clone(), id }
     }
 
@@ -427,13 +486,10 @@ impl Tensor {
 impl std::ops::Add for Tensor {
     type Output = Tensor;
     fn add(self, other: Tensor) -> Tensor {
-        let (shape, theirs) = (self.shape(), other.shape());
-        if shape != theirs {
-            let layer = self.state.borrow().layer.clone();
-            let reason = format!("the other operand is {theirs}");
-            return self.fail(GraphError::Shape { layer, operation: "add", shape, reason });
+        match self.same_shape("add", &other) {
+            Some(shape) => self.record(Op::Add, &[other.id], shape),
+            None => self,
         }
-        self.record(Op::Add, &[other.id], shape)
     }
 }
 

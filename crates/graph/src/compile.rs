@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::autodiff::backward;
 use crate::builder::Forward;
+use crate::metric::{self, add_metrics};
 use crate::passes::memory::{place_activations, unshared_bytes};
 use crate::passes::{
     BucketSizes, Freeze, Precision, add_averages, data_parallel, freeze, optimize, precision, read_averages,
@@ -11,8 +12,8 @@ use crate::passes::{
 };
 use crate::plan::aligned_bytes;
 use crate::{
-    Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, Op, Optimizer, ParameterGroups, Phase,
-    Plan, Plans, Role, Slot, StateTensor, Target, Tensor, ValueId,
+    Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Measured, Metric, Mode, Node, Op, Optimizer,
+    ParameterGroups, Per, Phase, Plan, Plans, Role, Slot, StateTensor, Target, Tensor, ValueId,
 };
 
 /// What a plan is compiled for.
@@ -34,6 +35,8 @@ pub struct CompileOptions {
     pub freeze: Freeze,
     /// Label smoothing of the training loss.
     pub label_smoothing: f32,
+    /// What is measured beside loss and accuracy, at most [`crate::MOST_METRICS`].
+    pub metrics: Vec<Metric>,
     /// The optimiser.
     pub optimizer: Optimizer,
     /// What it does with each parameter.
@@ -57,8 +60,8 @@ pub struct CompileOptions {
 }
 
 impl CompileOptions {
-    /// One shard, ImageNet's normalisation, PyTorch's usual SGD (momentum 0.9, no weight decay), no smoothing, nothing frozen,
-    /// everything in f32.
+    /// One shard, ImageNet's normalisation, PyTorch's usual SGD (momentum 0.9, no weight decay), no smoothing, no metrics, nothing
+    /// frozen, everything in f32.
     pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
         CompileOptions {
             model: model.into(),
@@ -69,6 +72,7 @@ impl CompileOptions {
             sync_batch_norm: false,
             freeze: Freeze::default(),
             label_smoothing: 0.0,
+            metrics: Vec::new(),
             optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
             groups: ParameterGroups::default(),
             clip_norm: None,
@@ -97,7 +101,7 @@ impl CompileOptions {
         if self.classes < 2 {
             return Err(GraphError::Option(format!("a classifier needs at least 2 classes, got {}", self.classes)));
         }
-        Ok(())
+        metric::check(&self.metrics, self.classes)
     }
 }
 
@@ -210,10 +214,14 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let (updates, forwards) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
     forward.graph.nodes = forwards;
     let (loss_node, loss, correct) = add_loss(&mut forward, scale, options.label_smoothing);
+    // After the loss, so that autodiff does not walk over them.
+    let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
     let dtype = graph.value(loss).dtype;
-    let metrics = graph.add_value("metrics", [options.shards + 2].into(), dtype, Role::Carried);
+    // Beside losses, hits and metrics the requests to stop and to save.
+    let shape = [options.shards + 1 + measured.len() + 2].into();
+    let metrics = graph.add_value("metrics", shape, dtype, Role::Carried);
     let node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| Node {
         op,
         inputs: inputs.into(),
@@ -221,7 +229,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
         phase,
         layer: "step".into(),
     };
-    graph.nodes.push(node(Op::ShareMetrics { shards: options.shards }, &[loss, correct], &[metrics], Phase::Loss));
+    let own: Vec<ValueId> = [loss, correct].into_iter().chain(measured.iter().map(|metric| metric.value)).collect();
+    graph.nodes.push(node(Op::ShareMetrics { shards: options.shards }, &own, &[metrics], Phase::Loss));
     graph.nodes.sort_by_key(|node| node.phase);
     if options.sync_batch_norm {
         sync_batch_norm(graph, options.shards);
@@ -229,7 +238,11 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let arena = gradient_arena(graph, &gradients);
     let buckets = data_parallel(graph, &arena, options.shards, options.buckets);
     graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
-    optimize(graph, &gradients, options)?;
+    let norm = optimize(graph, &gradients, options)?;
+    let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
+    if let (Some(position), Some(value)) = (position, norm) {
+        measured.insert(position, Measured { name: Metric::GradientNorm.name(), value, per: Per::Step });
+    }
     graph.nodes.extend::<Vec<Node>>(updates);
     if let Some(decay) = options.average {
         add_averages(graph, decay)?;
@@ -241,7 +254,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let state = state_tensors(graph, &order);
     let elements = |&(_, gradient): &(ValueId, ValueId)| bytes(graph, gradient) / graph.value(gradient).dtype.size();
     let trainable = gradients.iter().map(elements).sum();
-    let mut plan = place(forward, options, Mode::Train, [loss, correct], &state, &arena)?;
+    let mut plan = place(forward, options, Mode::Train, [loss, correct], measured, &state, &arena)?;
     plan.metrics = Some(metrics);
     plan.buckets = buckets;
     plan.trainable = trainable;
@@ -250,7 +263,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
 
 fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Result<Plan, GraphError> {
     let (_, loss, correct) = add_loss(&mut forward, 1.0, 0.0);
-    place(forward, options, Mode::Evaluate, [loss, correct], state, &[])
+    let measured = add_metrics(&mut forward, &options.metrics)?;
+    place(forward, options, Mode::Evaluate, [loss, correct], measured, state, &[])
 }
 
 /// Bytes of a value in an arena, padding included.
@@ -329,13 +343,15 @@ fn place(
     options: &CompileOptions,
     mode: Mode,
     [loss, correct]: [ValueId; 2],
+    measured: Vec<Measured>,
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Result<Plan, GraphError> {
     let Forward { mut graph, images, labels, sample_indices, logits } = forward;
     precision(&mut graph, options.precision);
-    let gradient_norm = graph.nodes.iter().find(|node| node.op == Op::GradientNorm).map(|node| node.outputs[0]);
-    let keep: Vec<ValueId> = [logits, loss, correct].into_iter().chain(gradient_norm).collect();
+    let norm = graph.nodes.iter().filter(|node| node.op == Op::GradientNorm).map(|node| node.outputs[0]);
+    let values = measured.iter().map(|metric| metric.value);
+    let keep: Vec<ValueId> = [logits, loss, correct].into_iter().chain(values).chain(norm).collect();
     let (activations, activation_bytes) = place_activations(&graph, &keep);
     let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
     let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start)).collect();
@@ -396,7 +412,7 @@ fn place(
         metrics: None,
         loss,
         correct,
-        gradient_norm,
+        measured,
     })
 }
 

@@ -6,8 +6,8 @@
 //!
 //! Element types: operands are f32 where nothing else is said. In a plan of [`crate::Precision::Bf16`] every map, an activation
 //! or gradient `[N,H,W,C]`, is bf16, and no other operand is: weights, biases, statistics, sums per channel and gradients of
-//! parameters stay f32, and so do matrices `[N,K]`, on which batch norm, rectifiers, dropout, addition and
-//! [`Op::BiasBackward`] work too. So maps meet f32 in one operation: convolutions take `bf16 x, f32 w, f32 bias -> bf16 y`,
+//! parameters stay f32, and so do matrices `[N,K]`, on which batch norm, rectifiers, dropout, addition,
+//! multiplication and [`Op::BiasBackward`] work too. So maps meet f32 in one operation: convolutions take `bf16 x, f32 w, f32 bias -> bf16 y`,
 //! their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`; [`Op::Normalize`] writes bf16,
 //! [`Op::Flatten`] reads it and [`Op::FlattenBackward`] writes it. All maps of one operation have one type. An operation computes
 //! in f32 whatever it reads, and rounds once, when it stores; weights may be rounded to bf16 where they are multiplied.
@@ -116,6 +116,8 @@ pub enum Op {
     },
     /// `(a, b) -> (c)`; `c` may lie over `a`.
     Add,
+    /// `(a, b) -> (c)`: element by element; `c` may lie over `a`.
+    Multiply,
     /// `(x [N,H,W,C]) -> (y [N, C*H*W])` in the order of PyTorch's NCHW flatten.
     Flatten,
     /// `(dy [N, C*H*W]) -> (dx [N,H,W,C])`.
@@ -138,8 +140,28 @@ pub enum Op {
         /// As in the forward.
         smoothing: f32,
     },
-    /// `(loss [1], correct [1]) -> (metrics [shards + 2])`: zeros, but the shard's loss at its own place, behind the losses its
-    /// hits, and 1 at the end where the step was told to stop. The sum over shards holds every shard's loss.
+    /// `(x [N,K]) -> (y [N])`: the sum over classes.
+    SumClasses,
+    /// `(dy [N]) -> (dx [N,K])`: dy at every class.
+    SumClassesBackward,
+    /// `(labels i32 [N]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; zeros only where there is no sample.
+    Targets,
+    /// `(logits [N,K], labels i32 [N]) -> (hits [N])`: 1 where the label's logit is one of the `among` largest of its sample, else 0,
+    /// and 0 where there is no sample. Of equal logits the first is the largest, as in [`Op::CrossEntropy`], whose hits are
+    /// those among 1. A label's logit that is NaN is no hit; others that are NaN do not count.
+    Hits {
+        /// How many of the largest logits count.
+        among: usize,
+    },
+    /// `(values [N], labels i32 [N]) -> (sum [1])`: the sum over samples, times `scale`. What is there without a sample is left out,
+    /// be it NaN.
+    SampleSum {
+        /// Factor of the sum.
+        scale: f32,
+    },
+    /// `(loss [1], correct [1], metrics [1]..) -> (metrics [shards + 1 + n + 2])` for n metrics of samples: zeros, but the shard's
+    /// loss at its own place, after the losses its hits and its metrics, then 1 where the step was told to stop, and 1 where it
+    /// was told to save a checkpoint. The sum over shards holds every shard's loss.
     ShareMetrics {
         /// Number of shards.
         shards: usize,
@@ -163,7 +185,7 @@ pub enum Op {
         /// Index in [`crate::Plan::buckets`].
         bucket: usize,
     },
-    /// `(metrics [shards + 2]) -> ()`: fails the step, naming the shard, where a loss is not finite. No later instruction runs.
+    /// `(metrics [shards..]) -> ()`: fails the step, naming the shard, where a loss is not finite. No later instruction runs.
     CheckFinite,
     /// `(gradients..) -> (norm [1])`: the root of the sum of all squares.
     GradientNorm,
@@ -262,10 +284,16 @@ impl Op {
             Op::AdaptiveAvgPoolBackward(_) => named("adaptive_avg_pool_backward"),
             Op::Dropout { .. } => named("dropout").in_place(0, 0),
             Op::Add => named("add").in_place(0, 0),
+            Op::Multiply => named("multiply").in_place(0, 0),
             Op::Flatten => named("flatten"),
             Op::FlattenBackward => named("flatten_backward"),
             Op::CrossEntropy { .. } => named("cross_entropy"),
             Op::CrossEntropyBackward { .. } => named("cross_entropy_backward").in_place(0, 0),
+            Op::SumClasses => named("sum_classes"),
+            Op::SumClassesBackward => named("sum_classes_backward"),
+            Op::Targets => named("targets"),
+            Op::Hits { .. } => named("hits"),
+            Op::SampleSum { .. } => named("sample_sum"),
             Op::ShareMetrics { .. } => named("share_metrics"),
             Op::SyncStatistics { .. } => named("sync_statistics"),
             Op::SyncSum => named("sync_sum"),
@@ -331,6 +359,8 @@ impl fmt::Display for Op {
             Op::CrossEntropy { scale, smoothing } | Op::CrossEntropyBackward { scale, smoothing } => {
                 write!(f, " {{scale {scale} smoothing {smoothing}}}")
             }
+            Op::Hits { among } => write!(f, " {{among {among}}}"),
+            Op::SampleSum { scale } => write!(f, " {{scale {scale}}}"),
             Op::ShareMetrics { shards } => write!(f, " {{shards {shards}}}"),
             Op::SyncStatistics { count } => write!(f, " {{count {count}}}"),
             Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
@@ -347,8 +377,12 @@ impl fmt::Display for Op {
             | Op::Rectify(_)
             | Op::RectifyBackward(_)
             | Op::Add
+            | Op::Multiply
             | Op::Flatten
             | Op::FlattenBackward
+            | Op::SumClasses
+            | Op::SumClassesBackward
+            | Op::Targets
             | Op::SyncSum
             | Op::CheckFinite => Ok(()),
         }

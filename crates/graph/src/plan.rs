@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Choices, FilterOrder, Init, Layout, Node, Phase, Precision, Role, Value, ValueId};
+use crate::{Choices, FilterOrder, Init, Layout, Measured, Node, Op, Per, Phase, Precision, Role, Value, ValueId};
 
 /// A region of memory that a device allocates once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -140,15 +140,15 @@ pub struct Plan {
     pub sample_indices: ValueId,
     /// `f32 [batch, classes]`; valid after the step in evaluation.
     pub logits: ValueId,
-    /// Training: `f32 [shards + 2]`, each shard's loss, the hits and the number of shards asked to stop, summed over shards
-    /// after the reduce phase. Evaluation: see `loss` and `correct`.
+    /// Training: what [`crate::Op::ShareMetrics`] makes of each shard's numbers, summed over shards after the reduce phase.
+    /// Evaluation: see `loss`, `correct` and `measured`.
     pub metrics: Option<ValueId>,
     /// This shard's loss, `f32 [1]`.
     pub loss: ValueId,
     /// This shard's hits, `f32 [1]`.
     pub correct: ValueId,
-    /// The norm of all gradients before they are clipped, `f32 [1]`; valid after the reduce phase. None where they are not.
-    pub gradient_norm: Option<ValueId>,
+    /// What else is measured, in the order asked for; evaluation has metrics of samples alone.
+    pub measured: Vec<Measured>,
 }
 
 impl Plan {
@@ -173,6 +173,18 @@ impl Plan {
     /// Bytes of an arena; 0 where the plan has none.
     pub fn arena_bytes(&self, arena: Arena) -> usize {
         self.arenas.iter().find(|(a, _)| *a == arena).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// The numbers that each shard has of its own samples, `f32 [1]` each: its loss, its hits, its metrics.
+    pub fn of_samples(&self) -> impl Iterator<Item = ValueId> {
+        let metrics = self.measured.iter().filter(|metric| metric.per == Per::Sample);
+        [self.loss, self.correct].into_iter().chain(metrics.map(|metric| metric.value))
+    }
+
+    /// The norm of all gradients before they are clipped, `f32 [1]`; valid after the reduce phase. None where nobody asks for it.
+    pub fn gradient_norm(&self) -> Option<ValueId> {
+        let node = self.instructions.iter().find(|node| node.op == Op::GradientNorm)?;
+        node.outputs.first().copied()
     }
 
     /// The instructions of one phase.
@@ -260,6 +272,9 @@ impl Plan {
         }
         for (index, bucket) in self.buckets.iter().enumerate() {
             writeln!(f, "bucket {index} gradients[{}..{}]", bucket.start, bucket.start + bucket.len)?;
+        }
+        for Measured { name, value, .. } in &self.measured {
+            writeln!(f, "metric {name} %{}", value.0)?;
         }
         let mut phase = None;
         for (index, node) in self.instructions.iter().enumerate() {

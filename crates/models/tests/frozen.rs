@@ -105,8 +105,14 @@ fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
         let pixels = plans.evaluate.shape(plans.evaluate.images).elements();
         let images: Vec<u8> = (0..pixels).map(|_| stream.next_u32() as u8).collect();
         let batch = HostBatch { images, labels: vec![1, 3], sample_indices: vec![2 * step, 2 * step + 1] };
-        let inputs =
-            StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.01, optimizer_step: step, stop: false };
+        let inputs = StepInputs {
+            batch: batch.into(),
+            epoch: 0,
+            learning_rate: 0.01,
+            optimizer_step: step,
+            stop: false,
+            save: false,
+        };
         let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
         assert!(program.metrics(ticket).unwrap().loss.is_finite());
         history.push(bits(&mut *program));

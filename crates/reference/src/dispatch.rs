@@ -7,21 +7,22 @@ use enmasse_graph::{Node, NormStatistics, Op, Plan, Rectifier, ValueId};
 
 use crate::kernels::batch_norm::{self, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
-use crate::kernels::{activation, dropout, image, linear, loss, pool, update};
+use crate::kernels::{activation, dropout, image, linear, loss, pool, samples, update};
 
-/// Carries out `node` on its operands and returns its outputs, in order.
+/// Carries out `node` on its operands and returns its outputs, in order. `requests` are those to stop and to save.
 pub(crate) fn run(
     plan: &Plan,
     node: &Node,
     operands: &[&[f64]],
     shard: usize,
     epoch: u64,
-    stop: bool,
+    requests: [bool; 2],
 ) -> Result<Vec<Vec<f64>>, DeviceError> {
     let input = |i: usize| dims(plan, node, &node.inputs, i);
     let output = |i: usize| dims(plan, node, &node.outputs, i);
     // Channels or features: the last dimension of an operand.
     let last = |i: usize| node.inputs.get(i).map_or(1, |&id| plan.shape(id).last());
+    let classes = node.outputs.first().map_or(1, |&id| plan.shape(id).last());
     let outputs = match (&node.op, operands) {
         (Op::Normalize { mean, deviation }, [x]) => vec![image::normalize(x, mean, deviation)],
         (Op::Conv2d(conv), [x, w, bias @ ..]) => {
@@ -87,6 +88,7 @@ pub(crate) fn run(
             vec![dropout::dropout(x, indices, *probability, *seed, layer, epoch)]
         }
         (Op::Add, [a, b]) => vec![activation::add(a, b)],
+        (Op::Multiply, [a, b]) => vec![activation::multiply(a, b)],
         (Op::Flatten, [x]) => vec![activation::flatten(x, input(0)?)],
         (Op::FlattenBackward, [dy]) => vec![activation::flatten_backward(dy, output(0)?)],
         (&Op::CrossEntropy { scale, smoothing }, [logits, labels]) => {
@@ -96,9 +98,14 @@ pub(crate) fn run(
         (&Op::CrossEntropyBackward { scale, smoothing }, [probabilities, labels]) => {
             vec![loss::cross_entropy_backward(probabilities, labels, last(0), scale, smoothing)]
         }
+        (Op::SumClasses, [x]) => vec![samples::sum_classes(x, last(0))],
+        (Op::SumClassesBackward, [dy]) => vec![samples::sum_classes_backward(dy, classes)],
+        (Op::Targets, [labels]) => vec![samples::targets(labels, classes)],
+        (&Op::Hits { among }, [logits, labels]) => vec![samples::hits(logits, labels, last(0), among)],
+        (&Op::SampleSum { scale }, [values, labels]) => vec![vec![samples::sample_sum(values, labels, scale)]],
         (Op::GradientNorm, gradients) => vec![vec![update::norm(&gradients.concat())]],
-        (&Op::ShareMetrics { shards }, [[loss], [correct]]) => {
-            vec![loss::share_metrics(*loss, *correct, stop, shard, shards)]
+        (&Op::ShareMetrics { shards }, [[loss], rest @ ..]) => {
+            vec![loss::share_metrics(*loss, &rest.concat(), requests, shard, shards)]
         }
         // Another number of operands than these take.
         (
@@ -125,10 +132,16 @@ pub(crate) fn run(
             | Op::AdaptiveAvgPoolBackward(_)
             | Op::Dropout { .. }
             | Op::Add
+            | Op::Multiply
             | Op::Flatten
             | Op::FlattenBackward
             | Op::CrossEntropy { .. }
             | Op::CrossEntropyBackward { .. }
+            | Op::SumClasses
+            | Op::SumClassesBackward
+            | Op::Targets
+            | Op::Hits { .. }
+            | Op::SampleSum { .. }
             | Op::ShareMetrics { .. },
             _,
         ) => return Err(unsupported(node)),

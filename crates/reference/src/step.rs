@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use enmasse_device::{DeviceError, StepInputs, StepMetrics, check_batch, first_non_finite, training_metrics};
+use enmasse_device::{DeviceError, StepInputs, StepMetrics, check_batch, first_non_finite, step_metrics};
 use enmasse_graph::{Mode, Node, Op, Phase, Plan, Update, UpdateOperands, ValueId};
 use enmasse_tensor::DType;
 
@@ -146,7 +146,7 @@ impl Step {
                         .map(|(&id, rounded)| rounded.as_deref().map_or_else(|| shard.read(plan, id), Ok))
                         .collect::<Result<Vec<_>, _>>()?;
                     let number = exchange.hosting.shards().start + s;
-                    let outputs = dispatch::run(plan, node, &operands, number, self.epoch, inputs.stop)?;
+                    let outputs = dispatch::run(plan, node, &operands, number, self.epoch, [inputs.stop, inputs.save])?;
                     node.outputs.iter().zip(outputs).for_each(|(&id, value)| shard.write(plan, id, value));
                 }
             }
@@ -204,15 +204,16 @@ fn update_parameters(
     Ok(())
 }
 
-/// Loss and hits: in training of the global batch, from the metrics that all shards share; in evaluation of the hosted shards.
+/// What the step measured: in training what all shards share, in evaluation the sums over the hosted shards.
 fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
-    if let Some(metrics) = plan.metrics {
-        let metrics = shards[0].read(plan, metrics)?;
-        return Ok(training_metrics(plan.shards, &|at| metrics[at]));
+    let mut values = HashMap::new();
+    for id in plan.metrics.into_iter().chain([plan.loss, plan.correct]).chain(plan.measured.iter().map(|m| m.value)) {
+        let of_shards = match plan.mode {
+            Mode::Train => &shards[..1],
+            Mode::Evaluate => shards,
+        };
+        let pieces = of_shards.iter().map(|shard| shard.read(plan, id).map(<[f64]>::to_vec));
+        values.insert(id, tree::sum(&pieces.collect::<Result<Vec<_>, _>>()?));
     }
-    let sum = |id: ValueId| {
-        let values = shards.iter().map(|shard| shard.read(plan, id).map(<[f64]>::to_vec));
-        values.collect::<Result<Vec<_>, _>>().map(|values| tree::sum(&values)[0])
-    };
-    Ok(StepMetrics { loss: sum(plan.loss)?, correct: sum(plan.correct)? as u64, stop: false })
+    Ok(step_metrics(plan, &|id, at| values[&id][at]))
 }

@@ -193,6 +193,18 @@ fn values_with_many_uses() {
     });
 }
 
+#[test]
+fn products() {
+    check(&|x| {
+        let x = stem(x, 4);
+        head(x.clone() * x.clone().relu() + x)
+    });
+    check(&|x| {
+        let x = stem(x, 4);
+        head(x.clone() * x)
+    });
+}
+
 fn residual_net(x: Tensor) -> Tensor {
     let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(5, 3).padding(1).no_bias());
     let x = conv(x, "a").batch_norm("bn_a").relu();

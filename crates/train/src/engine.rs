@@ -131,6 +131,7 @@ impl Engine {
             learning_rate: learning_rate as f32,
             optimizer_step: self.optimizer_step + 1,
             stop: false,
+            save: false,
         };
         let ticket = self.program.submit(self.mode, phases, &inputs)?;
         let ends = last == Phase::Update || (self.mode == Mode::Evaluate && last == Phase::Loss);

@@ -295,6 +295,7 @@ impl Session {
                 learning_rate: learning_rate as f32,
                 optimizer_step: submitted + 1,
                 stop: trainer.requests.asked().is_some(),
+                save: false,
             };
             let ticket = self.program.submit(Mode::Train, &Phase::ALL, &inputs)?;
             if let Some(writer) = &mut self.writer {

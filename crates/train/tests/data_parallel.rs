@@ -57,7 +57,14 @@ impl Samples {
             labels: self.labels[range.clone()].to_vec(),
             sample_indices: self.indices[range].to_vec(),
         };
-        StepInputs { batch: batch.into(), epoch: 2, learning_rate: 0.05, optimizer_step: step + 1, stop: false }
+        StepInputs {
+            batch: batch.into(),
+            epoch: 2,
+            learning_rate: 0.05,
+            optimizer_step: step + 1,
+            stop: false,
+            save: false,
+        }
     }
 }
 

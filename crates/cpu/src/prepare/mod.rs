@@ -26,6 +26,7 @@ use crate::isa::Isa;
 use crate::loss;
 use crate::pooling::{Average, Maximum};
 use crate::region::Region;
+use crate::samples;
 use crate::scratch::Scratch;
 use crate::statistics::{self, Moments};
 use operand::Operand;
@@ -244,6 +245,10 @@ impl<'a> Preparation<'a> {
                 let (a, b, sum) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
                 kernel!(none, c => elementwise::add(c, a, b, sum))
             }
+            Op::Multiply => {
+                let (a, b, product) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+                kernel!(none, c => elementwise::multiply(c, a, b, product))
+            }
             Op::Flatten => {
                 let [height, width, channels] = o.input_size(0)?;
                 let sizes = [self.plan.batch, height * width, channels];
@@ -269,10 +274,33 @@ impl<'a> Preparation<'a> {
                 let (labels, dlogits) = (o.batch_input(1, |step| step.labels)?, o.output(0)?);
                 kernel!(none, (c, step) => loss::backward(c, &entropy, probabilities, labels.of(step), dlogits))
             }
+            Op::SumClasses => {
+                let (x, y) = (o.input(0)?, o.output(0)?);
+                kernel!(none, c => samples::sum_classes(c, x, y))
+            }
+            Op::SumClassesBackward => {
+                let (dy, dx) = (o.input(0)?, o.output(0)?);
+                kernel!(none, c => samples::sum_classes_backward(c, dy, dx))
+            }
+            Op::Targets => {
+                let (labels, targets) = (o.batch_input(0, |step| step.labels)?, o.output(0)?);
+                kernel!(none, (c, step) => samples::targets(c, labels.of(step), targets))
+            }
+            &Op::Hits { among } => {
+                let (logits, labels) = (o.input(0)?, o.batch_input(1, |step| step.labels)?);
+                let hits = o.output(0)?;
+                kernel!(none, (c, step) => samples::hits(c, among, logits, labels.of(step), hits))
+            }
+            &Op::SampleSum { scale } => {
+                let (values, labels) = (o.input(0)?, o.batch_input(1, |step| step.labels)?);
+                let sum = o.output(0)?;
+                kernel!(none, (_c, step) => samples::sample_sum(scale, values, labels.of(step), sum))
+            }
             Op::ShareMetrics { .. } => {
-                let (loss, correct, metrics) = (o.input(0)?, o.input(1)?, o.output(0)?);
+                let numbers = (1..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;
+                let (loss, metrics) = (o.input(0)?, o.output(0)?);
                 let shard = self.schedule.shards[o.hosted].shard;
-                kernel!(none, (_c, step) => loss::share(shard, loss, correct, step.stop, metrics))
+                kernel!(none, (_c, step) => loss::share(shard, loss, &numbers, [step.stop, step.save], metrics))
             }
             &Op::SyncStatistics { count } => {
                 let [mean, variance] = [o.input_of_all(0)?, o.input_of_all(1)?];

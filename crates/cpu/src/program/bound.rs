@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use enmasse_comm::{Group, tree_fold};
-use enmasse_device::{DeviceError, Hosting, StepMetrics, training_metrics};
+use enmasse_device::{DeviceError, Hosting, StepMetrics, step_metrics};
 use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
@@ -32,11 +32,10 @@ pub(super) struct Bound {
     scratch: Scratch,
 }
 
-/// A shard's logits, loss and hits of the step last run.
+/// A shard's logits, and its numbers in the order of [`Plan::of_samples`], of the step last run.
 struct ShardResults {
     logits: Vec<f32>,
-    loss: f32,
-    correct: f32,
+    numbers: Vec<f32>,
 }
 
 impl Bound {
@@ -73,8 +72,10 @@ impl Bound {
         let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
         let overwritten = schedule.activations() < schedule.shards.len();
         let logits = plans.evaluate.shape(plans.evaluate.logits).elements();
+        // Training has the same numbers of samples.
+        let numbers = plans.evaluate.of_samples().count();
         let saved = schedule.shards.iter().filter(|_| overwritten);
-        let saved = saved.map(|_| ShardResults { logits: vec![0.0; logits], loss: 0.0, correct: 0.0 }).collect();
+        let saved = saved.map(|_| ShardResults { logits: vec![0.0; logits], numbers: vec![0.0; numbers] }).collect();
         Ok(Bound { train, evaluate, schedule, machine, arenas, strides, saved, scratch })
     }
 
@@ -171,23 +172,17 @@ impl Bound {
             let read = |id: ValueId| read(arenas, plan, id, 0);
             let saved = &mut self.saved[shard];
             saved.logits.copy_from_slice(read(plan.logits));
-            (saved.loss, saved.correct) = (read(plan.loss)[0], read(plan.correct)[0]);
+            saved.numbers.iter_mut().zip(plan.of_samples()).for_each(|(number, id)| *number = read(id)[0]);
         }
         Ok(())
     }
 
     /// What a step measured: of training once its sums are complete, of evaluation once the loss is known.
     pub(super) fn measure(&self, plan: &Plan) -> StepMetrics {
-        match plan.metrics {
-            Some(metrics) => {
-                let values = self.read(plan, metrics, 0);
-                training_metrics(plan.shards, &|at| values[at].into())
-            }
-            None => {
-                let sum = |id| self.sum(plan, id);
-                StepMetrics { loss: sum(plan.loss), correct: sum(plan.correct) as u64, stop: false }
-            }
-        }
+        step_metrics(plan, &|id, at| match plan.mode {
+            Mode::Train => self.read(plan, id, 0)[at].into(),
+            Mode::Evaluate => self.sum(plan, id),
+        })
     }
 
     /// A value of a plan that lies in an arena of the step, of the first hosted shard from byte `offset` on.
@@ -213,8 +208,10 @@ impl Bound {
     fn result(&self, plan: &Plan, id: ValueId, shard: usize) -> &[f32] {
         match self.saved.get(shard) {
             Some(saved) if id == plan.logits => &saved.logits,
-            Some(saved) if id == plan.loss => std::slice::from_ref(&saved.loss),
-            Some(saved) => std::slice::from_ref(&saved.correct),
+            Some(saved) => {
+                let number = plan.of_samples().position(|other| other == id).unwrap_or(0);
+                &saved.numbers[number..=number]
+            }
             None => self.read(plan, id, if self.schedule.lockstep { shard * self.strides[1] } else { 0 }),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use enmasse_comm::Group;
+use enmasse_comm::{Group, ShardMap};
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Arena, Plans};
@@ -71,7 +71,14 @@ impl Batch {
     pub fn inputs(&self, step: u64) -> StepInputs {
         let Batch { images, labels, sample_indices } = self.clone();
         let batch = HostBatch { images, labels, sample_indices };
-        StepInputs { batch: batch.into(), epoch: 3, learning_rate: 0.002, optimizer_step: step, stop: false }
+        StepInputs {
+            batch: batch.into(),
+            epoch: 3,
+            learning_rate: 0.002,
+            optimizer_step: step,
+            stop: false,
+            save: false,
+        }
     }
 
     /// The samples of one shard.
@@ -121,4 +128,22 @@ pub fn gradients(plans: &Plans) -> Vec<String> {
 /// Names of all state.
 pub fn state(plans: &Plans) -> Vec<String> {
     plans.state.iter().map(|tensor| tensor.name.clone()).collect()
+}
+
+/// What `ranks` thread ranks make of it, each given its program and the shards that it hosts.
+pub fn on_some_ranks<T: Send>(
+    plans: &Plans,
+    ranks: usize,
+    job: impl Fn(Box<dyn Program>, Range<usize>) -> T + Sync,
+) -> Vec<T> {
+    let map = ShardMap::new(plans.evaluate.shards, ranks).unwrap();
+    std::thread::scope(|scope| {
+        let groups = Group::threads(ranks).unwrap().into_iter();
+        let rank = |group: Group| {
+            let (job, hosted) = (&job, map.hosted(group.rank()));
+            scope.spawn(move || job(cpu_program(plans, 2, Isa::detect(), Some(group)), hosted))
+        };
+        let ranks: Vec<_> = groups.map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
 }

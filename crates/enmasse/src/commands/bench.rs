@@ -205,6 +205,7 @@ fn time_steps(
             learning_rate: 1e-3,
             optimizer_step: step as u64 + 1,
             stop: false,
+            save: false,
         };
         if step == WARM_UP && profiled {
             program.start_profile();

@@ -1,45 +1,49 @@
-//! The optimiser's part of a training step: its state as values, the norm that gradients are clipped to, and one update over
-//! all of them.
+//! The optimiser's part of a training step: its state as values, the norm of all gradients, and one update over all of them.
 
 use std::collections::HashMap;
 
 use enmasse_tensor::DType;
 
 use crate::{
-    CompileOptions, Graph, GraphError, Node, Op, Optimizer, Phase, Plan, Role, Update, UpdateRange, Value, ValueId,
+    CompileOptions, Graph, GraphError, Metric, Node, Op, Optimizer, Phase, Plan, Role, Update, UpdateRange, Value,
+    ValueId,
 };
 
-/// Appends the update of all trainable parameters. `gradients` are `(parameter, gradient)` in the order of their arena.
+/// Appends the update of all trainable parameters. `gradients` are `(parameter, gradient)` in the order of their arena. Returns
+/// the norm of all gradients, where they are clipped or it is a metric.
 pub(crate) fn optimize(
     graph: &mut Graph,
     gradients: &[(ValueId, ValueId)],
     options: &CompileOptions,
-) -> Result<(), GraphError> {
+) -> Result<Option<ValueId>, GraphError> {
     let (optimizer, clip_norm) = (options.optimizer, options.clip_norm);
+    if let Some(clip_norm) = clip_norm
+        && !(clip_norm.is_finite() && clip_norm > 0.0)
+    {
+        return Err(GraphError::Option(format!("gradients are clipped to a norm above 0, got {clip_norm}")));
+    }
     options.groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
-    let norm = clip_norm.map(|clip_norm| gradient_norm(graph, gradients, clip_norm)).transpose()?;
+    let is_measured = options.metrics.iter().any(|metric| matches!(metric, Metric::GradientNorm));
+    let norm = (is_measured || clip_norm.is_some()).then(|| gradient_norm(graph, gradients));
     let state = add_state(graph, optimizer);
     let state = state.iter().flat_map(|of_parameter| gradients.iter().map(|(parameter, _)| of_parameter[parameter]));
     let inputs = (gradients.iter().map(|&(_, gradient)| gradient))
         .chain(gradients.iter().map(|&(parameter, _)| parameter))
         .chain(state)
-        .chain(norm)
+        .chain(norm.filter(|_| clip_norm.is_some()))
         .collect();
     let op = Op::Update(Update { optimizer, ranges: ranges(graph, gradients, options), clip_norm });
     graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer: "step".into() });
-    Ok(())
+    Ok(norm)
 }
 
 /// Appends the norm of all gradients to the reduce phase.
-fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)], clip_norm: f32) -> Result<ValueId, GraphError> {
-    if !(clip_norm.is_finite() && clip_norm > 0.0) {
-        return Err(GraphError::Option(format!("gradients are clipped to a norm above 0, got {clip_norm}")));
-    }
+fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)]) -> ValueId {
     let norm = graph.add_activation("gradient_norm", [1].into());
     let inputs = gradients.iter().map(|&(_, gradient)| gradient).collect();
     let (op, outputs, layer) = (Op::GradientNorm, vec![norm], "step".into());
     graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Reduce, layer });
-    Ok(norm)
+    norm
 }
 
 /// The optimiser's state of each trainable parameter, by its name.
@@ -165,7 +169,7 @@ mod tests {
         let end = ["all_reduce_wait", "gradient_norm", "check_finite", "update"];
         let begin = names.iter().position(|name| *name == end[0]).unwrap();
         assert_eq!(names[begin..begin + 4], end);
-        let norm = plan.gradient_norm.unwrap();
+        let norm = plan.gradient_norm().unwrap();
         assert_eq!(plan.instructions[begin + 1].outputs, [norm]);
         assert_eq!(plan.instructions[begin + 3].inputs.last(), Some(&norm));
         assert!(plan.instructions[begin + 3].op.to_string().starts_with("update {sgd momentum 0.9 clip_norm 0.5; 0.."));

@@ -346,7 +346,7 @@ impl Case {
         // No case has dropout, which alone would read the indices.
         let batch = HostBatch { images, labels, sample_indices: vec![0; self.batch] };
         let learning_rate = self.learning_rate;
-        StepInputs { batch: batch.into(), epoch: 0, learning_rate, optimizer_step: step, stop: false }
+        StepInputs { batch: batch.into(), epoch: 0, learning_rate, optimizer_step: step, stop: false, save: false }
     }
 }
 

@@ -32,6 +32,11 @@ pub fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
+/// `a * b`, element by element.
+pub fn multiply(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
 /// `[N,H,W,C]` to `[N, C*H*W]`, the order in which PyTorch flattens NCHW.
 pub fn flatten(x: &[f64], shape: [usize; 4]) -> Vec<f64> {
     let mut y = vec![0.0; x.len()];
@@ -74,6 +79,7 @@ mod tests {
         assert_eq!(rectify_backward(&dy, &y, Rectifier::Relu), [0.0, 2.0, 0.0, 4.0]);
         assert_eq!(rectify_backward(&dy, &y, Rectifier::Relu6), [0.0, 2.0, 0.0, 0.0]);
         assert_eq!(add(&[1.0, 2.0], &[10.0, 20.0]), [11.0, 22.0]);
+        assert_eq!(multiply(&[3.0, 2.0], &[10.0, -0.5]), [30.0, -1.0]);
     }
 
     #[test]

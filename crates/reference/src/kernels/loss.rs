@@ -56,12 +56,13 @@ pub fn cross_entropy_backward(
     probabilities.chunks(classes).zip(labels).flat_map(row).collect()
 }
 
-/// `[shards + 2]`: zeros but for this shard's loss at its own place, its hits, and 1 at the end where it is to stop.
-pub fn share_metrics(loss: f64, correct: f64, stop: bool, shard: usize, shards: usize) -> Vec<f64> {
-    let mut metrics = vec![0.0; shards + 2];
+/// `[shards + n + 2]` for the n numbers `counts`: zeros but for this shard's loss at its own place; then its counts, and 1 for each
+/// request that it has.
+pub fn share_metrics(loss: f64, counts: &[f64], requests: [bool; 2], shard: usize, shards: usize) -> Vec<f64> {
+    let mut metrics = vec![0.0; shards];
     metrics[shard] = loss;
-    metrics[shards] = correct;
-    metrics[shards + 1] = f64::from(u8::from(stop));
+    metrics.extend(counts);
+    metrics.extend(requests.map(|request| f64::from(u8::from(request))));
     metrics
 }
 
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn metrics_have_a_place_per_shard() {
-        assert_eq!(share_metrics(0.5, 3.0, false, 1, 3), [0.0, 0.5, 0.0, 3.0, 0.0]);
-        assert_eq!(share_metrics(0.5, 3.0, true, 0, 1), [0.5, 3.0, 1.0]);
+        assert_eq!(share_metrics(0.5, &[3.0], [false, true], 1, 3), [0.0, 0.5, 0.0, 3.0, 0.0, 1.0]);
+        assert_eq!(share_metrics(0.5, &[3.0, 7.0], [true, false], 0, 1), [0.5, 3.0, 7.0, 1.0, 0.0]);
     }
 }

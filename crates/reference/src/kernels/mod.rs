@@ -12,6 +12,7 @@ pub mod image;
 pub mod linear;
 pub mod loss;
 pub mod pool;
+pub mod samples;
 pub mod tree;
 pub mod update;
 pub mod window;

@@ -75,7 +75,7 @@ impl Batch {
     pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs {
         let Batch { images, labels, sample_indices } = self.clone();
         let batch = HostBatch { images, labels, sample_indices };
-        StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false }
+        StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false, save: false }
     }
 
     /// The samples of one shard of `shards`.

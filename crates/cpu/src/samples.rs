@@ -1,0 +1,94 @@
+//! Functions of logits and labels, sample by sample. Samples are independent tasks, and what is summed is summed in f64, in order.
+
+use crate::region::Region;
+use crate::scratch::Context;
+
+/// 1 at each sample's label, 0 elsewhere.
+///
+/// # Safety
+/// Regions are valid: a row of `targets`, which is written, for each label.
+pub(crate) unsafe fn targets(context: &mut Context, labels: Region<i32>, targets: Region<f32>) {
+    let classes = targets.len() / labels.len().max(1);
+    context.pool.run(labels.len(), |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample.
+        let (label, row) = unsafe { (*labels.at(sample, 1), targets.slice_mut(sample * classes, classes)) };
+        for (class, target) in row.iter_mut().enumerate() {
+            *target = f32::from(u8::from(class as i32 == label));
+        }
+    });
+}
+
+/// 1 for each sample whose label is among so many of the largest logits, else 0.
+///
+/// # Safety
+/// Regions are valid: a row of logits for each label, all of which are below the classes, and as many hits, which are written.
+pub(crate) unsafe fn hits(
+    context: &mut Context,
+    among: usize,
+    logits: Region<f32>,
+    labels: Region<i32>,
+    hits: Region<f32>,
+) {
+    let classes = logits.len() / labels.len().max(1);
+    context.pool.run(labels.len(), |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample.
+        unsafe {
+            let (row, label) = (logits.slice(sample * classes, classes), *labels.at(sample, 1));
+            let hit = usize::try_from(label).is_ok_and(|label| is_hit(row, label, among));
+            *hits.at(sample, 1) = f32::from(u8::from(hit));
+        }
+    });
+}
+
+/// Whether fewer than `among` logits come before the label's: larger ones, and equal ones of lower classes.
+fn is_hit(row: &[f32], label: usize, among: usize) -> bool {
+    let own = row[label];
+    let is_before = |(class, &other): (usize, &f32)| other > own || (other == own && class < label);
+    let before = row.iter().enumerate().filter(|&logit| is_before(logit)).count();
+    !own.is_nan() && before < among
+}
+
+/// The sum over samples, times `scale`.
+///
+/// # Safety
+/// Regions are valid: as many values as labels, and one sum, which is written.
+pub(crate) unsafe fn sample_sum(scale: f32, values: Region<f32>, labels: Region<i32>, sum: Region<f32>) {
+    // SAFETY: the caller's promise.
+    let (values, labels) = unsafe { (values.slice(0, values.len()), labels.slice(0, labels.len())) };
+    // What lies where there is no sample may be anything.
+    let samples = values.iter().zip(labels).filter(|(_, label)| **label >= 0);
+    let total = samples.fold(0.0, |total, (&value, _)| total + f64::from(value));
+    // SAFETY: as above.
+    unsafe { *sum.at(0, 1) = (total * f64::from(scale)) as f32 };
+}
+
+/// The sum over the classes of each sample.
+///
+/// # Safety
+/// Regions are valid: a row of `x` for each of the sums `y`, which are written.
+pub(crate) unsafe fn sum_classes(context: &mut Context, x: Region<f32>, y: Region<f32>) {
+    let classes = x.len() / y.len().max(1);
+    context.pool.run(y.len(), |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample.
+        unsafe {
+            let row = x.slice(sample * classes, classes);
+            *y.at(sample, 1) = row.iter().map(|&x| f64::from(x)).sum::<f64>() as f32;
+        }
+    });
+}
+
+/// The gradient of a sum at every class of it.
+///
+/// # Safety
+/// Regions are valid: a row of `dx`, which is written, for each of `dy`.
+pub(crate) unsafe fn sum_classes_backward(context: &mut Context, dy: Region<f32>, dx: Region<f32>) {
+    let classes = dx.len() / dy.len().max(1);
+    context.pool.run(dy.len(), |sample, _| {
+        // SAFETY: the caller's promise; each task has its own sample.
+        unsafe { dx.slice_mut(sample * classes, classes).fill(*dy.at(sample, 1)) };
+    });
+}
+
+#[cfg(test)]
+#[path = "samples_tests.rs"]
+mod tests;

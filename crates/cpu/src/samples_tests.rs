@@ -1,0 +1,80 @@
+//! Functions of logits and labels against the reference's, over odd sizes.
+
+use enmasse_reference::kernels::samples as reference;
+
+use super::*;
+use crate::guard::{Edge, Guarded, GuardedContext};
+use crate::isa::Isa;
+use crate::scratch::Scratch;
+use crate::test_support::{assert_near, noise};
+
+/// Labels of all classes and of none, and logits with ties.
+fn batch(samples: usize, classes: usize) -> (Vec<f32>, Vec<i32>) {
+    let logits = noise(3, samples * classes).iter().map(|x| (4.0 * x).round() / 2.0).collect();
+    (logits, (0..samples).map(|sample| (sample * 5 % (classes + 1)) as i32 - 1).collect())
+}
+
+fn wide<T: Copy + Into<f64>>(values: &[T]) -> Vec<f64> {
+    values.iter().map(|&value| value.into()).collect()
+}
+
+/// What `kernel` writes to `len` values, with one thread and with three, at either edge of readable memory.
+fn check(what: &str, len: usize, expected: &[f64], kernel: impl Fn(&mut Context, Edge, Region<f32>)) {
+    for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
+        let context = &mut GuardedContext::new(edge, threads, Isa::Portable, Scratch::default());
+        let mut found = Guarded::filled(edge, f32::NAN, len);
+        kernel(context, edge, Region::of_mut(&mut found));
+        assert_near(what, &found, expected, 1e-6);
+    }
+}
+
+#[test]
+fn equal_the_reference() {
+    for (samples, classes) in [(1, 1), (1, 2), (5, 10), (7, 33), (64, 3)] {
+        let (logits, labels) = batch(samples, classes);
+        let (x, y) = (wide(&logits), wide(&labels));
+        let place = |edge, values: &[f32]| Guarded::new(edge, values);
+        check("targets", samples * classes, &reference::targets(&y, classes), |c, edge, found| {
+            let labels = Guarded::new(edge, &labels);
+            // SAFETY: live buffers of the right sizes, here and below.
+            unsafe { targets(c, Region::of(&labels), found) };
+        });
+        for among in 1..=classes.min(6) {
+            check("hits", samples, &reference::hits(&x, &y, classes, among), |c, edge, found| {
+                let (logits, labels) = (place(edge, &logits), Guarded::new(edge, &labels));
+                // SAFETY: as above.
+                unsafe { hits(c, among, Region::of(&logits), Region::of(&labels), found) };
+            });
+        }
+        check("sum_classes", samples, &reference::sum_classes(&x, classes), |c, edge, found| {
+            let logits = place(edge, &logits);
+            // SAFETY: as above.
+            unsafe { sum_classes(c, Region::of(&logits), found) };
+        });
+        let dy = &logits[..samples];
+        let expected = reference::sum_classes_backward(&wide(dy), classes);
+        check("sum_classes_backward", samples * classes, &expected, |c, edge, found| {
+            let dy = place(edge, dy);
+            // SAFETY: as above.
+            unsafe { sum_classes_backward(c, Region::of(&dy), found) };
+        });
+        // Whatever lies where there is no sample.
+        let values: Vec<f32> = dy.iter().zip(&labels).map(|(x, l)| if *l < 0 { f32::NAN } else { *x }).collect();
+        let expected = reference::sample_sum(&wide(&values), &y, 0.25);
+        check("sample_sum", 1, &[expected], |_, edge, found| {
+            let (values, labels) = (place(edge, &values), Guarded::new(edge, &labels));
+            // SAFETY: as above.
+            unsafe { sample_sum(0.25, Region::of(&values), Region::of(&labels), found) };
+        });
+    }
+}
+
+#[test]
+fn hits_that_are_not_finite_are_those_of_the_reference() {
+    const SPECIAL: [f32; 5] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
+    let row = |code: usize| [code % 5, code / 5 % 5, code / 25].map(|at| SPECIAL[at]);
+    for (row, label, among) in (0..125).flat_map(|code| (0..9).map(move |at| (row(code), at % 3, 1 + at / 3))) {
+        let expected = reference::hits(&wide(&row), &[label as f64], 3, among)[0];
+        assert_eq!(f64::from(u8::from(is_hit(&row, label, among))), expected, "{row:?} {label} {among}");
+    }
+}

@@ -1,0 +1,278 @@
+//! What a step measures beside loss and accuracy: values that its plan computes, each with a name.
+//!
+//! Some are built in. Others are functions on the builder, as a model is.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::builder::Forward;
+use crate::{GraphError, Node, Op, Phase, Tensor, ValueId};
+
+/// The most metrics of a plan. What a step measured has a fixed size, so that reading it allocates nothing.
+pub const MOST_METRICS: usize = 8;
+
+/// A function on the builder that gives a number for each sample.
+///
+/// It takes the logits `[N,K]` and the targets `[N,K]`, 1 at the label and 0 elsewhere, and gives `[N]`, all of them f32. Where
+/// there is no sample, because the last batch was filled up, the targets are 0 everywhere and the result is left out.
+///
+/// ```
+/// use enmasse_graph::{CompileOptions, Metric, PerSample, Tensor, compile};
+/// let function = PerSample::new(|logits: Tensor, targets: Tensor| (logits * targets).sum_classes());
+/// let metrics = vec![Metric::Top(5), Metric::Own { name: "label_logit".into(), function }];
+/// let options = CompileOptions { metrics, ..CompileOptions::new("softmax", 8, 16, 10) };
+/// let plans = compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap();
+/// let names: Vec<String> = plans.evaluate.measured.into_iter().map(|measured| measured.name).collect();
+/// assert_eq!(names, ["top5", "label_logit"]);
+/// ```
+#[derive(Clone)]
+pub struct PerSample(Arc<dyn Fn(Tensor, Tensor) -> Tensor + Send + Sync>);
+
+impl PerSample {
+    /// The function from `(logits, targets)`.
+    pub fn new(function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Self {
+        PerSample(Arc::new(function))
+    }
+
+    pub(crate) fn call(&self, logits: Tensor, targets: Tensor) -> Tensor {
+        (self.0)(logits, targets)
+    }
+}
+
+impl fmt::Debug for PerSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PerSample(..)")
+    }
+}
+
+/// A number that is measured beside loss and accuracy.
+#[derive(Clone, Debug)]
+pub enum Metric {
+    /// The share of samples whose label is among the K largest logits, by the name `topK`. K is above 1 and at most the number
+    /// of classes. Of equal logits the one of the lower class counts as larger.
+    Top(usize),
+    /// The norm of all gradients before they are clipped, by the name `gradient_norm`. Training alone has it.
+    GradientNorm,
+    /// The mean of a function over samples.
+    Own {
+        /// Its name: lower-case letters, digits and `_`.
+        name: String,
+        /// What is measured of each sample.
+        function: PerSample,
+    },
+}
+
+impl Metric {
+    /// The name in records, charts and messages.
+    pub fn name(&self) -> String {
+        match self {
+            Metric::Top(among) => format!("top{among}"),
+            Metric::GradientNorm => "gradient_norm".into(),
+            Metric::Own { name, .. } => name.clone(),
+        }
+    }
+}
+
+/// What a metric is a number of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Per {
+    /// Of samples: each shard has the sum over its own. Who reads it divides by their number.
+    Sample,
+    /// Of the whole step, the same on all ranks once the reduce phase is over.
+    Step,
+}
+
+/// A metric's value in a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// See [`Metric::name`].
+    pub name: String,
+    /// Where it lies, `f32 [1]`.
+    pub value: ValueId,
+    /// What it is a number of.
+    pub per: Per,
+}
+
+/// Refuses metrics that cannot be measured or told apart.
+pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError> {
+    /// What every step measures.
+    const TAKEN: [&str; 4] = ["loss", "accuracy", "top1", "correct"];
+    let refuse = |reason: String| Err(GraphError::Option(reason));
+    if metrics.len() > MOST_METRICS {
+        return refuse(format!("a step has at most {MOST_METRICS} metrics, got {}", metrics.len()));
+    }
+    for (index, metric) in metrics.iter().enumerate() {
+        let name = metric.name();
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if name.is_empty() || !name.chars().all(plain) {
+            return refuse(format!("metric {name:?}: a name has lower-case letters, digits and _ alone"));
+        }
+        if TAKEN.contains(&name.as_str()) {
+            return refuse(format!("metric {name}: every step measures loss and accuracy; choose another name"));
+        }
+        if metrics[..index].iter().any(|other| other.name() == name) {
+            return refuse(format!("metric {name}: another metric has the same name"));
+        }
+        if let Metric::Top(among) = metric
+            && !(1..=classes).contains(among)
+        {
+            return refuse(format!("metric {name}: the number must be from 2 to the {classes} classes"));
+        }
+    }
+    Ok(())
+}
+
+/// Appends the metrics of samples to the loss phase.
+pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<Vec<Measured>, GraphError> {
+    let mut measured = Vec::new();
+    for metric in metrics {
+        let name = metric.name();
+        let values = match metric {
+            Metric::Top(among) => hits(forward, &name, *among),
+            Metric::GradientNorm => continue,
+            Metric::Own { function, .. } => forward.record(&format!("metric {name}"), &name, function)?,
+        };
+        measured.push(Measured { value: sample_sum(forward, &name, values, 1.0), name, per: Per::Sample });
+    }
+    Ok(measured)
+}
+
+/// Which samples have their label among the largest logits, `[N]`.
+fn hits(forward: &mut Forward, layer: &str, among: usize) -> ValueId {
+    let samples = forward.graph.shape(forward.labels).clone();
+    let hits = forward.graph.add_activation(format!("{layer}.hits"), samples);
+    append(forward, Op::Hits { among }, vec![forward.logits, forward.labels], hits, layer);
+    hits
+}
+
+/// The sum over samples, times `scale`, `[1]`.
+fn sample_sum(forward: &mut Forward, layer: &str, values: ValueId, scale: f32) -> ValueId {
+    let sum = forward.graph.add_activation(layer, [1].into());
+    append(forward, Op::SampleSum { scale }, vec![values, forward.labels], sum, layer);
+    sum
+}
+
+/// The labels as targets, `[N,K]`; all functions take the same.
+pub(crate) fn targets(forward: &mut Forward) -> ValueId {
+    if let Some(node) = forward.graph.nodes.iter().find(|node| node.op == Op::Targets) {
+        return node.outputs[0];
+    }
+    let targets = forward.graph.add_like("targets", forward.logits);
+    append(forward, Op::Targets, vec![forward.labels], targets, "loss");
+    targets
+}
+
+fn append(forward: &mut Forward, op: Op, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
+    let (outputs, layer) = (vec![output], layer.into());
+    forward.graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Loss, layer });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CompileOptions, Plan, compile};
+
+    fn own(name: &str, function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Metric {
+        Metric::Own { name: name.into(), function: PerSample::new(function) }
+    }
+
+    fn label_logit(logits: Tensor, targets: Tensor) -> Tensor {
+        (logits * targets).sum_classes()
+    }
+
+    fn net(x: Tensor) -> Tensor {
+        x.flatten().linear("fc", 10)
+    }
+
+    fn options(metrics: Vec<Metric>) -> CompileOptions {
+        CompileOptions { metrics, shards: 2, ..CompileOptions::new("net", 4, 8, 10) }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let check = |metrics: Vec<Metric>, expected: &str| {
+            let error = compile(&net, &options(metrics)).unwrap_err().to_string();
+            assert_eq!(error, expected);
+        };
+        check(vec![Metric::GradientNorm; 9], "a step has at most 8 metrics, got 9");
+        check(vec![own("", label_logit)], "metric \"\": a name has lower-case letters, digits and _ alone");
+        check(vec![own("Top\n", label_logit)], "metric \"Top\\n\": a name has lower-case letters, digits and _ alone");
+        for name in ["loss", "accuracy", "top1", "correct"] {
+            let expected = format!("metric {name}: every step measures loss and accuracy; choose another name");
+            check(vec![own(name, label_logit)], &expected);
+        }
+        check(vec![Metric::Top(1)], "metric top1: every step measures loss and accuracy; choose another name");
+        check(vec![Metric::Top(0)], "metric top0: the number must be from 2 to the 10 classes");
+        check(vec![Metric::Top(11)], "metric top11: the number must be from 2 to the 10 classes");
+        check(vec![Metric::Top(5), own("top5", label_logit)], "metric top5: another metric has the same name");
+        check(
+            vec![own("all", |logits, targets| logits * targets)],
+            "metric all gives [4,10], not a number for each of 4 samples",
+        );
+        check(
+            vec![own("count", |_, targets| targets.sum_classes())],
+            "metric count gives the same whatever the logits are",
+        );
+        check(
+            vec![own("far", |logits, targets| logits.linear("head", 10).sum_classes() + targets.sum_classes())],
+            "layer head: linear takes head.weight; a function of logits and targets takes nothing else",
+        );
+        check(
+            vec![own("noise", |logits, _| logits.dropout("d", 0.5).sum_classes())],
+            "layer d: dropout takes sample_indices; a function of logits and targets takes nothing else",
+        );
+        check(
+            vec![own("sizes", |logits, targets| logits.sum_classes() * targets)],
+            "layer sizes: multiply cannot take an input of shape [4]: the other operand is [4,10]",
+        );
+    }
+
+    /// Names and what they are numbers of, with the operations that compute them.
+    fn check(plan: &Plan, expected: &[(&str, Per, &str)]) {
+        let found: Vec<_> = (plan.measured.iter())
+            .map(|measured| {
+                let of = |node: &&Node| node.outputs == [measured.value];
+                let node = plan.instructions.iter().find(of).unwrap();
+                (measured.name.as_str(), measured.per, node.op.name())
+            })
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn plans_measure_in_the_order_asked_for() {
+        let metrics = vec![own("a", label_logit), Metric::GradientNorm, Metric::Top(5), own("b", label_logit)];
+        let plans = compile(&net, &options(metrics)).unwrap();
+        let (train, sample) = (plans.train.unwrap(), |name| (name, Per::Sample, "sample_sum"));
+        check(&train, &[sample("a"), ("gradient_norm", Per::Step, "gradient_norm"), sample("top5"), sample("b")]);
+        check(&plans.evaluate, &[sample("a"), sample("top5"), sample("b")]);
+        // Two shards, hits, three metrics of samples, and two requests.
+        assert_eq!(**train.shape(train.metrics.unwrap()), [2 + 1 + 3 + 2]);
+        for plan in [&train, &plans.evaluate] {
+            assert_eq!(plan.instructions.iter().filter(|node| node.op == Op::Targets).count(), 1);
+            assert!(plan.to_string().contains("\nmetric top5 %"), "{plan}");
+        }
+        let backward = train.phase(Phase::Backward).iter().map(|node| node.op.name());
+        assert!(backward.eq([
+            "cross_entropy_backward",
+            "linear_backward_weights",
+            "bias_backward",
+            "all_reduce_start"
+        ]));
+    }
+
+    #[test]
+    fn a_norm_that_is_measured_clips_nothing() {
+        let clips = |metrics, clip_norm| {
+            let options = CompileOptions { clip_norm, ..options(metrics) };
+            let plan = compile(&net, &options).unwrap().train.unwrap();
+            let update = plan.instructions.iter().find(|node| matches!(node.op, Op::Update(_))).unwrap();
+            let norm = plan.gradient_norm().map(|norm| update.inputs.contains(&norm));
+            (norm, plan.measured.len())
+        };
+        assert_eq!(clips(vec![], None), (None, 0));
+        assert_eq!(clips(vec![Metric::GradientNorm], None), (Some(false), 1));
+        assert_eq!(clips(vec![], Some(1.0)), (Some(true), 0));
+        assert_eq!(clips(vec![Metric::GradientNorm], Some(1.0)), (Some(true), 1));
+    }
+}
