@@ -35,9 +35,10 @@ fn convolution(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor 
 /// Prints a line per epoch.
 struct Lines;
 
-impl Observer for Lines {
-    fn epoch(&mut self, record: &EpochRecord) {
+impl Callback for Lines {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
+        Ok(())
     }
 }
 
@@ -62,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let is_first = group.rank() == 0;
     let mut trainer = Trainer::new(config, device.as_ref()).group(group).loader_threads(threads);
     if is_first {
-        trainer = trainer.observer(Lines);
+        trainer = trainer.callback(Lines);
     }
     let done = trainer.fit(&model, &data)?;
     if is_first {

@@ -33,9 +33,10 @@ fn data_module() -> Result<TrainingData, Box<dyn Error>> {
 /// Prints a line per epoch.
 struct Lines;
 
-impl Observer for Lines {
-    fn epoch(&mut self, record: &EpochRecord) {
+impl Callback for Lines {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
+        Ok(())
     }
 }
 
@@ -59,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let is_main = group.is_main();
         let mut trainer = Trainer::new(config.clone(), device.as_ref()).group(group);
         if is_main {
-            trainer = trainer.observer(Lines);
+            trainer = trainer.callback(Lines);
         }
         trainer.fit(&module, &data)?;
         let test = trainer.test(&data)?;

@@ -40,7 +40,7 @@ pub mod prelude {
     pub use enmasse_graph::{Conv, Pool, Tensor};
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{
-        DoneRecord, Engine, EpochRecord, Observer, OptimizerKind, RankKind, TrainConfig, TrainError, Trainer,
-        TrainingData,
+        Callback, CallbackResult, Control, DoneRecord, Engine, EpochRecord, OptimizerKind, RankKind, TrainConfig,
+        TrainError, Trainer, TrainingData,
     };
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use enmasse_train::{
-    DoneRecord, EpochRecord, Observer, Progress, RunEvent, SETTINGS, Started, StoppedRecord, TrainConfig,
+    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, SETTINGS, SaveReason, Saved,
+    Started, StoppedRecord, TrainConfig,
 };
 use enmasse_wording::{counted, grouped, mebibytes, one_line};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -153,16 +154,17 @@ enum Line {
     Figure,
 }
 
-impl Observer for &mut Reporter {
-    fn started(&mut self, started: &Started) {
+impl Callback for Reporter {
+    fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
         self.log.iter_mut().for_each(RankLog::open);
         let lines = self.introduction.drain(..).chain(facts(started)).chain(self.arguments.take()).collect::<Vec<_>>();
         lines.into_iter().for_each(|line| self.line(Line::Fact, line));
+        Ok(())
     }
 
-    fn progress(&mut self, progress: &Progress) {
+    fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
         if self.bar.is_hidden() {
-            return;
+            return Ok(());
         }
         let shown = (progress.epoch, progress.validating);
         if self.shown != Some(shown) {
@@ -177,11 +179,22 @@ impl Observer for &mut Reporter {
         }
         self.bar.set_message(format!("{:.0} images/s, loss {:.4}", progress.images_per_second, progress.loss));
         self.bar.set_position(progress.samples);
+        Ok(())
     }
 
+    /// An epoch is told of when its checkpoint is written: a run killed after its line goes on after it.
+    fn on_checkpoint(&mut self, saved: &Saved, _: &mut Control) -> CallbackResult {
+        if let SaveReason::EpochEnd(record) = saved.reason {
+            self.epoch(record);
+        }
+        Ok(())
+    }
+}
+
+impl Reporter {
     fn epoch(&mut self, record: &EpochRecord) {
         let epochs = self.epochs;
-        let line = format!(
+        let mut line = format!(
             "epoch {:>width$}/{epochs}: train loss {:.4}, val loss {:.4}, val accuracy {}, lr {:.6}, {:.0} images/s, {:.1} s",
             record.epoch + 1,
             record.train_loss,
@@ -192,6 +205,7 @@ impl Observer for &mut Reporter {
             record.seconds,
             width = epochs.to_string().len(),
         );
+        line.extend(record.metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")));
         self.line(Line::Figure, line);
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Epoch(record).to_line());

@@ -8,7 +8,7 @@ use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
 use enmasse_data::{Batch, Dataset};
 use enmasse_files::{FileError, Staging};
 
-use crate::{RunError, TrainError, TrainingData};
+use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, SaveReason, Saved, TrainError, TrainingData};
 
 /// Pictures on a sheet.
 const SHEET: usize = 16;
@@ -39,18 +39,20 @@ pub struct Sheet {
     size: usize,
     classes: Vec<String>,
     pictures: Vec<(Vec<u8>, i32)>,
+    /// It takes no more pictures: it is being drawn, or has been.
+    is_full: bool,
     thread: Option<JoinHandle<Result<(), TrainError>>>,
 }
 
 impl Sheet {
     /// An empty sheet, to become the SVG file `path`.
     pub fn new(staging: Staging, path: PathBuf, size: usize, classes: &[String]) -> Self {
-        Sheet { staging, path, size, classes: classes.to_owned(), pictures: Vec::new(), thread: None }
+        Sheet { staging, path, size, classes: classes.to_owned(), pictures: Vec::new(), is_full: false, thread: None }
     }
 
     /// Takes from a batch what it still has room for. Draws it when it is full.
-    pub fn add(&mut self, batch: &Batch) -> Result<(), TrainError> {
-        if self.thread.is_some() {
+    fn add(&mut self, batch: &Batch) -> Result<(), TrainError> {
+        if self.is_full {
             return Ok(());
         }
         let samples = batch.images.chunks_exact(self.size * self.size * 3).zip(&batch.labels).take(batch.valid);
@@ -60,8 +62,8 @@ impl Sheet {
     }
 
     /// Draws what it has unless that is done, and waits for the file.
-    pub fn finish(mut self) -> Result<(), TrainError> {
-        if self.thread.is_none() {
+    fn finish(&mut self) -> Result<(), TrainError> {
+        if !self.is_full {
             self.start()?;
         }
         let drawn = self.thread.take().map(JoinHandle::join);
@@ -69,6 +71,7 @@ impl Sheet {
     }
 
     fn start(&mut self) -> Result<(), TrainError> {
+        self.is_full = true;
         let staging = self.staging.clone();
         let (path, size, classes) = (self.path.clone(), self.size, std::mem::take(&mut self.classes));
         let pictures = std::mem::take(&mut self.pictures);
@@ -80,6 +83,24 @@ impl Sheet {
         let thread = std::thread::Builder::new().name("charts".to_owned()).spawn(draw);
         self.thread = Some(thread.map_err(FileError::of("draw", &self.path)).map_err(RunError::from)?);
         Ok(())
+    }
+}
+
+impl Callback for Sheet {
+    fn on_batch(&mut self, batch: &Batch, _: &mut Control) -> CallbackResult {
+        Ok(self.add(batch)?)
+    }
+
+    /// The first epoch of a new run is drawn before its checkpoint, after which a resumed run draws nothing.
+    fn on_epoch_end(&mut self, _: &EpochRecord, _: &mut Control) -> CallbackResult {
+        Ok(self.finish()?)
+    }
+
+    fn on_checkpoint(&mut self, saved: &Saved, _: &mut Control) -> CallbackResult {
+        match saved.reason {
+            SaveReason::Stop => Ok(self.finish()?),
+            SaveReason::Step | SaveReason::EpochEnd(_) => Ok(()),
+        }
     }
 }
 

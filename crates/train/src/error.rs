@@ -69,6 +69,14 @@ pub enum TrainError {
         /// Pictures of it that are done, over all ranks.
         samples: u64,
     },
+    /// A callback failed.
+    #[error("a callback failed in {hook}: {reason}")]
+    Callback {
+        /// The method of [`crate::Callback`].
+        hook: &'static str,
+        /// Its error.
+        reason: String,
+    },
     /// Weights that do not belong to the model.
     #[error("{0}")]
     Weights(String),

@@ -9,8 +9,9 @@ use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Mode, Phase};
 use serde::Serialize;
 
+use crate::callback::{Callbacks, Request};
 use crate::loaded::LoadedBatch;
-use crate::{Observer, Progress, StopRequests, TrainError};
+use crate::{Callback, Progress, TrainError};
 
 /// What an evaluation found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -30,6 +31,8 @@ pub struct EpochPosition {
     pub epoch: u64,
     /// Number of epochs.
     pub epochs: u64,
+    /// Optimiser steps done.
+    pub optimizer_step: u64,
 }
 
 /// Runs one pass of `loader`, this rank's part, and adds the results of all ranks. Sums are in f64.
@@ -39,22 +42,23 @@ pub fn evaluate(
     total: u64,
     group: Option<&Group>,
     position: EpochPosition,
-    observer: &mut dyn Observer,
+    callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
-    // Nobody else knows these requests.
-    evaluate_until(&StopRequests::default(), program, loader, total, group, position, observer).map(|(found, _)| found)
+    // Nothing asks a list of its own to stop, but callbacks, which end no validation.
+    evaluate_until(program, loader, total, group, position, &mut Callbacks::one(callback)).map(|(found, _)| found)
 }
 
-/// The same, cut short where a rank is asked to stop: then all ranks are told so, and what was found is void.
+/// The same, cut short where a rank is asked to stop: then all ranks are told so, and what was found is void. A callback that
+/// wants training to finish does not cut it short.
 pub(crate) fn evaluate_until(
-    requests: &StopRequests,
     program: &mut dyn Program,
     loader: &EvalLoader,
     total: u64,
     group: Option<&Group>,
     position: EpochPosition,
-    observer: &mut dyn Observer,
+    callbacks: &mut Callbacks,
 ) -> Result<(Evaluation, bool), TrainError> {
+    let is_stopped = |callbacks: &Callbacks| matches!(callbacks.request(), Some(Request::Stop(_)));
     let pass = Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position };
     let mut sums = Sums::default();
     let mut stopped = 0.0;
@@ -64,14 +68,14 @@ pub(crate) fn evaluate_until(
     for batch in loader.pass() {
         let batch = batch?;
         at(group, "evaluating a batch");
-        if requests.asked().is_some() {
+        if is_stopped(callbacks) {
             stopped = 1.0;
             break;
         }
         let valid = batch.valid as u64;
         let ticket = submit(program, batch, position.epoch)?;
         if let Some((earlier, samples)) = in_flight.replace((ticket, valid)) {
-            sums.add(program.metrics(earlier)?, samples, &pass, observer);
+            sums.add(program.metrics(earlier)?, samples, &pass, callbacks)?;
         }
         if let Some(group) = group {
             group.check()?;
@@ -79,11 +83,11 @@ pub(crate) fn evaluate_until(
         at(group, "reading a batch to evaluate");
     }
     // What came while the last batch was submitted counts as well.
-    if requests.asked().is_some() {
+    if is_stopped(callbacks) {
         stopped = 1.0;
     }
     if let Some((last, samples)) = in_flight {
-        sums.add(program.metrics(last)?, samples, &pass, observer);
+        sums.add(program.metrics(last)?, samples, &pass, callbacks)?;
     }
     let mut sums = [sums.loss, sums.correct, sums.samples as f64, stopped];
     if let Some(group) = group {
@@ -111,21 +115,29 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, metrics: StepMetrics, samples: u64, pass: &Pass, observer: &mut dyn Observer) {
+    fn add(
+        &mut self,
+        metrics: StepMetrics,
+        samples: u64,
+        pass: &Pass,
+        callbacks: &mut Callbacks,
+    ) -> Result<(), TrainError> {
         self.loss += metrics.loss;
         self.correct += metrics.correct as f64;
         self.samples += samples;
         // Other ranks are about as far; only the bar needs to know.
         let done = (self.samples * pass.ranks).min(pass.total);
-        observer.progress(&Progress {
+        callbacks.on_step(&Progress {
             epoch: pass.position.epoch,
             epochs: pass.position.epochs,
             validating: true,
+            optimizer_step: pass.position.optimizer_step,
+            step_loss: metrics.loss / samples.max(1) as f64,
             samples: done,
             total: pass.total,
             loss: self.loss / self.samples.max(1) as f64,
             images_per_second: done as f64 / pass.began.elapsed().as_secs_f64(),
-        });
+        })
     }
 }
 

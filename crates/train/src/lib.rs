@@ -2,6 +2,7 @@
 
 mod agreement;
 mod attempt;
+mod callback;
 mod charts;
 mod checkpoint;
 mod classifier;
@@ -9,7 +10,6 @@ mod config;
 mod engine;
 mod error;
 mod evaluation;
-mod events;
 mod loaded;
 mod plans;
 mod position;
@@ -27,6 +27,7 @@ mod weights;
 
 pub use agreement::compare_levels;
 pub use attempt::Attempt;
+pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started};
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
@@ -37,7 +38,6 @@ pub use config::{
 pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};
-pub use events::{Observer, Progress, Quiet, Started};
 pub use plans::{compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;

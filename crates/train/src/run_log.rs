@@ -1,5 +1,6 @@
 //! The events of a run, and `metrics.jsonl`: one object per epoch, each epoch once, through kill and resume.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,10 +8,10 @@ use std::path::{Path, PathBuf};
 use enmasse_files::{FileError, Staging};
 use serde::Serialize;
 
-use crate::RunError;
+use crate::{Callback, CallbackResult, Control, RunError, TrainError};
 
 /// What an epoch measured. As JSON its keys are a contract with scripts, in this order.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EpochRecord {
     /// The epoch, from 0.
     pub epoch: u64,
@@ -31,7 +32,24 @@ pub struct EpochRecord {
     pub seconds: f64,
     /// Number of ranks.
     pub world_size: usize,
+    /// Further values by their names: what the plans measure, and what callbacks logged.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, f64>,
 }
+
+/// The names that an epoch's record has in any case, and its event's.
+pub(crate) const EPOCH_RECORD_NAMES: [&str; 10] = [
+    "event",
+    "epoch",
+    "train_loss",
+    "train_accuracy",
+    "val_loss",
+    "val_accuracy",
+    "learning_rate",
+    "images_per_second",
+    "seconds",
+    "world_size",
+];
 
 /// The end of a run. As JSON its keys are a contract with scripts, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -120,6 +138,12 @@ impl RunLog {
     }
 }
 
+impl Callback for RunLog {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+        Ok(self.append(record).map_err(TrainError::from)?)
+    }
+}
+
 /// The complete records of epochs below `first_epoch`, in order; of an epoch recorded twice, the later.
 fn records_before(text: &str, first_epoch: u64) -> String {
     let mut kept: Vec<(u64, &str)> = Vec::new();
@@ -148,6 +172,7 @@ mod tests {
             images_per_second: 100.5,
             seconds: 2.0,
             world_size: 2,
+            metrics: BTreeMap::new(),
         }
     }
 
@@ -161,6 +186,21 @@ mod tests {
             r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"val_loss":null,"val_accuracy":0.5,"#;
         let rest = r#""learning_rate":0.001,"images_per_second":100.5,"seconds":2.0,"world_size":2}"#;
         assert_eq!(RunEvent::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
+        let logged = EpochRecord { metrics: [("val_top5".to_owned(), 0.75)].into(), ..record(3) };
+        let rest = rest.replace('}', r#","val_top5":0.75}"#);
+        assert_eq!(RunEvent::Epoch(&logged).to_line(), format!("{epoch}{rest}"));
+    }
+
+    #[test]
+    fn nothing_can_be_logged_over_a_record() {
+        let line: serde_json::Value = serde_json::from_str(&RunEvent::Epoch(&record(0)).to_line()).unwrap();
+        let mut control = Control::default();
+        for name in line.as_object().unwrap().keys() {
+            assert!(control.log(name, 1.0).is_err(), "{name}");
+        }
+        control.log("temperature", 1.0).unwrap();
+        control.log("temperature", 2.0).unwrap();
+        assert_eq!(control.logged().collect::<Vec<_>>(), [("temperature".to_owned(), 1.5)]);
     }
 
     #[test]

@@ -1,8 +1,5 @@
 //! What rank 0 writes: the run folder's records, checkpoints and logs. No other rank touches a file.
 
-use std::path::Path;
-
-use enmasse_data::Batch;
 use enmasse_device::Program;
 use enmasse_graph::Choices;
 
@@ -10,7 +7,7 @@ use crate::charts::{Sheet, draw_classes};
 use crate::run_log::RunLog;
 use crate::weights::{Judged, read_tensors};
 use crate::{
-    Attempt, Checkpoint, CheckpointMeta, EpochRecord, NamedTensor, Position, Preparation, RunFolder, RunPaths,
+    Attempt, Callback, Checkpoint, CheckpointMeta, NamedTensor, Position, Preparation, RunFolder, RunPaths,
     TensorBoard, TrainConfig, TrainError, TrainingData, locate_run,
 };
 
@@ -19,12 +16,8 @@ pub struct RunWriter {
     folder: RunFolder,
     /// The checkpoint's texts; only the position changes during a run.
     meta: CheckpointMeta,
-    /// Epoch records go to both; none before the run begins.
-    logs: Option<(RunLog, TensorBoard)>,
     /// By which algorithms a tuned run computes.
     choices: Choices,
-    /// Until the end of the first epoch of a new run.
-    sheet: Option<Sheet>,
 }
 
 impl RunWriter {
@@ -70,7 +63,7 @@ impl RunWriter {
             Some(checkpoint) if config.tune => known_choices(folder.paths(), &checkpoint.meta)?,
             _ => Choices::default(),
         };
-        Ok((RunWriter { folder, meta, logs: None, choices, sheet: None }, saved))
+        Ok((RunWriter { folder, meta, choices }, saved))
     }
 
     /// The choices of the run that is resumed, or those made since.
@@ -83,8 +76,15 @@ impl RunWriter {
         self.choices = choices;
     }
 
-    /// Keeps what the run is, and opens the logs for the epochs from `position` on: later records of an interrupted run go.
-    pub fn begin(&mut self, config: &TrainConfig, data: &TrainingData, position: &Position) -> Result<(), TrainError> {
+    /// Writes what the run is, and returns the callbacks that keep its other files: the logs of the epochs from `position` on
+    /// (later records of an interrupted run are dropped) and, for a new run, charts of its data with pictures of `size` pixels.
+    pub fn begin(
+        &mut self,
+        config: &TrainConfig,
+        data: &TrainingData,
+        position: &Position,
+        size: usize,
+    ) -> Result<Vec<Box<dyn Callback>>, TrainError> {
         self.folder.write_config(config)?;
         self.folder.write_class_indices(&data.classes)?;
         if let Some(split) = &data.split {
@@ -93,45 +93,21 @@ impl RunWriter {
         if config.tune {
             self.folder.write_algorithms(&self.choices)?;
         }
-        let log = RunLog::open(self.folder.staging(), &self.folder.paths().metrics(), position.epoch)?;
-        let board = TensorBoard::create(self.folder(), position.epoch)?;
-        self.logs = Some((log, board));
-        Ok(())
-    }
-
-    /// Begins to draw what the run learns from: pictures of `size` pixels come with its first batches.
-    pub fn begin_charts(&mut self, data: &TrainingData, size: usize) -> Result<(), TrainError> {
-        self.folder.write_class_distribution(&draw_classes(data))?;
-        self.sheet =
-            Some(Sheet::new(self.folder.staging().clone(), self.folder.paths().augmented(), size, &data.classes));
-        Ok(())
-    }
-
-    /// Shows a batch that a step has been given.
-    pub fn see(&mut self, batch: &Batch) -> Result<(), TrainError> {
-        self.sheet.as_mut().map_or(Ok(()), |sheet| sheet.add(batch))
-    }
-
-    /// The run folder.
-    pub fn folder(&self) -> &Path {
-        self.folder.paths().root()
-    }
-
-    /// Keeps an epoch's record.
-    pub fn record(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
-        if let Some((log, board)) = &mut self.logs {
-            log.append(record)?;
-            board.append(record)?;
+        let (staging, paths) = (self.folder.staging(), self.folder.paths());
+        let mut files: Vec<Box<dyn Callback>> = vec![
+            Box::new(RunLog::open(staging, &paths.metrics(), position.epoch)?),
+            Box::new(TensorBoard::create(paths.root(), position.epoch)?),
+        ];
+        if !position.is_resumed() {
+            self.folder.write_class_distribution(&draw_classes(data))?;
+            files.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, &data.classes)));
         }
-        Ok(())
+        Ok(files)
     }
 
-    /// Writes what a run leaves that stops in the middle of an epoch.
-    pub fn stop(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
-        if let Some(sheet) = self.sheet.take() {
-            sheet.finish()?;
-        }
-        self.save(program, position)
+    /// The paths of the run folder.
+    pub fn paths(&self) -> &RunPaths {
+        self.folder.paths()
     }
 
     /// Writes the checkpoint to resume from, in the middle of an epoch.
@@ -149,9 +125,6 @@ impl RunWriter {
         epoch: u64,
         best: bool,
     ) -> Result<(), TrainError> {
-        if let Some(sheet) = self.sheet.take() {
-            sheet.finish()?;
-        }
         let judged = Judged::of(read_tensors(program)?);
         self.folder.write_epoch_weights(epoch, &judged.weights, position.optimizer_step)?;
         let checkpoint = self.checkpoint(judged.into_all(), position);

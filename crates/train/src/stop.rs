@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use enmasse_comm::Group;
 
 use crate::TrainError;
+use crate::callback::Request;
 
 /// What is to become of a run that stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,13 +60,14 @@ impl StopRequests {
     pub(crate) fn heed(&self, heeded: bool) {
         self.0.heeded.store(heeded, Ordering::SeqCst);
     }
+}
 
-    /// What all ranks together were asked for; at least one of them was. Returns when every rank has come here.
-    pub(crate) fn agree(&self, group: Option<&Group>) -> Result<Stop, TrainError> {
-        let mut end = [i64::from(self.asked() == Some(Stop::End))];
-        if let Some(group) = group {
-            group.all_reduce(&mut end)?;
-        }
-        Ok(if end[0] > 0 { Stop::End } else { Stop::Requeue })
+/// The greatest request of all ranks. Returns when every rank has called it.
+pub(crate) fn agree(own: Option<Request>, group: Option<&Group>) -> Result<Option<Request>, TrainError> {
+    const ALL: [Request; 3] = [Request::Finish, Request::Stop(Stop::Requeue), Request::Stop(Stop::End)];
+    let mut asked = ALL.map(|request| i64::from(own == Some(request)));
+    if let Some(group) = group {
+        group.all_reduce(&mut asked)?;
     }
+    Ok(ALL.into_iter().zip(asked).filter(|(_, ranks)| *ranks > 0).map(|(request, _)| request).max())
 }

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_files::FileError;
 
-use crate::{EpochRecord, RunError};
+use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, TrainError};
 
 /// An event file of a run.
 #[derive(Debug)]
@@ -48,6 +48,9 @@ impl TensorBoard {
             ("val/loss", record.val_loss),
             ("val/accuracy", record.val_accuracy),
         ];
+        let scalars = scalars.into_iter().map(|(tag, value)| (tag.to_owned(), value));
+        let further = record.metrics.iter().map(|(name, value)| (tag(name), *value));
+        let scalars: Vec<(String, f64)> = scalars.chain(further).collect();
         self.write(&[scalars_event(wall_time, record.epoch, &scalars)])
     }
 
@@ -56,6 +59,18 @@ impl TensorBoard {
         let records: Vec<u8> = events.iter().flat_map(|event| frame(event)).collect();
         Ok(self.file.write_all(&records).map_err(FileError::of("write", &self.path))?)
     }
+}
+
+impl Callback for TensorBoard {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+        Ok(self.append(record).map_err(TrainError::from)?)
+    }
+}
+
+/// `train_top5` becomes `train/top5`: TensorBoard groups charts by what comes before the slash.
+fn tag(name: &str) -> String {
+    let part = ["train", "val"].into_iter().find_map(|part| Some((part, name.strip_prefix(part)?.strip_prefix('_')?)));
+    part.map_or_else(|| name.to_owned(), |(part, rest)| format!("{part}/{rest}"))
 }
 
 fn frame(data: &[u8]) -> Vec<u8> {
@@ -79,7 +94,7 @@ fn session_start_event(wall_time: f64, step: u64) -> Vec<u8> {
     event
 }
 
-fn scalars_event(wall_time: f64, step: u64, scalars: &[(&str, f64)]) -> Vec<u8> {
+fn scalars_event(wall_time: f64, step: u64, scalars: &[(String, f64)]) -> Vec<u8> {
     let mut summary = Vec::new();
     for (tag, value) in scalars {
         let mut entry = Vec::new();
@@ -208,6 +223,7 @@ mod tests {
             images_per_second: 1.0,
             seconds: 1.0,
             world_size: 1,
+            metrics: [("val_top5".to_owned(), 0.875), ("temperature".to_owned(), 36.5)].into(),
         };
         board.append(&record).unwrap();
         let name = board.path.file_name().unwrap().to_str().unwrap();
@@ -235,6 +251,8 @@ mod tests {
             ("train/accuracy", 0.25),
             ("val/loss", 0.75),
             ("val/accuracy", 0.125),
+            ("temperature", 36.5),
+            ("val/top5", 0.875),
         ];
         assert_eq!(values, expected);
     }

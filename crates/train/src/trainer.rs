@@ -3,6 +3,7 @@
 
 mod prepare;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,12 +15,14 @@ use enmasse_tensor::{HostMemory, peak_rss_bytes};
 use enmasse_weights::Matching;
 
 use crate::agreement::check_ranks;
-use crate::evaluation::{EpochPosition, Evaluation, at, evaluate, evaluate_until, predict};
+use crate::callback::{Callbacks, Request};
+use crate::evaluation::{EpochPosition, Evaluation, at, evaluate_until, predict};
 use crate::loaded::LoadedBatch;
 use crate::run_writer::RunWriter;
+use crate::stop::agree;
 use crate::weights::take_part;
 use crate::{
-    Attempt, DoneRecord, EpochRecord, Observer, Position, Preparation, Progress, Quiet, RankKind, Schedule,
+    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, SaveReason, Saved, Schedule,
     StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
@@ -43,15 +46,14 @@ pub struct Trainer<'a> {
     device: &'a dyn Device,
     group: Option<Group>,
     loader_threads: usize,
-    observer: Box<dyn Observer + 'a>,
-    requests: StopRequests,
+    callbacks: Callbacks<'a>,
     attempt: Attempt,
     /// What the last fit left.
     trained: Option<Trained>,
 }
 
 impl<'a> Trainer<'a> {
-    /// A trainer without a group, which nobody watches.
+    /// A trainer without a group or callbacks.
     pub fn new(config: TrainConfig, device: &'a dyn Device) -> Self {
         let loader_threads = config.loader_threads.unwrap_or(1);
         Trainer {
@@ -59,8 +61,7 @@ impl<'a> Trainer<'a> {
             device,
             group: None,
             loader_threads,
-            observer: Box::new(Quiet),
-            requests: StopRequests::default(),
+            callbacks: Callbacks::default(),
             attempt: Attempt::default(),
             trained: None,
         }
@@ -71,9 +72,10 @@ impl<'a> Trainer<'a> {
         Trainer { group: Some(group).filter(|group| group.world_size() > 1), ..self }
     }
 
-    /// Who watches.
-    pub fn observer(self, observer: impl Observer + 'a) -> Self {
-        Trainer { observer: Box::new(observer), ..self }
+    /// Adds a callback.
+    pub fn callback(mut self, callback: impl Callback + 'a) -> Self {
+        self.callbacks.push(callback);
+        self
     }
 
     /// Threads that decode pictures for this rank.
@@ -81,9 +83,10 @@ impl<'a> Trainer<'a> {
         Trainer { loader_threads: threads.max(1), ..self }
     }
 
-    /// Through what it can be asked to stop.
-    pub fn stop_on(self, requests: StopRequests) -> Self {
-        Trainer { requests, ..self }
+    /// Sets the source of requests to stop from outside, such as signals.
+    pub fn stop_on(mut self, requests: StopRequests) -> Self {
+        self.callbacks.set_requests(requests);
+        self
     }
 
     /// Which start of its job it belongs to: the first of a job without a name, unless set.
@@ -96,7 +99,11 @@ impl<'a> Trainer<'a> {
     pub fn fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let result = self.as_one(|trainer| trainer.try_fit(model, data));
         // A run that stops, for whatever reason, need not be told to.
-        self.requests.heed(result.is_err());
+        self.callbacks.requests().heed(result.is_err());
+        if let Err(error) = &result {
+            self.callbacks.on_exception(error);
+        }
+        self.callbacks.end_fit();
         result
     }
 
@@ -123,7 +130,8 @@ impl<'a> Trainer<'a> {
     fn judge(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Evaluation, TrainError> {
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
         let (loader, total) = (trained.evaluation.loader(pictures)?, pictures.len() as u64);
-        evaluate(trained.program.as_mut(), &loader, total, group, EpochPosition::default(), self.observer.as_mut())
+        let (program, position) = (trained.program.as_mut(), EpochPosition::default());
+        evaluate_until(program, &loader, total, group, position, &mut self.callbacks).map(|(found, _)| found)
     }
 
     /// Does what all ranks do together: an error on this one ends the others, with the same cause.
@@ -139,40 +147,19 @@ impl<'a> Trainer<'a> {
 
     fn try_fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let began = Instant::now();
-        let mut session = Session::prepare(self, model, data)?;
-        self.requests.heed(true);
-        session.announce(self, data);
-        while session.position.epoch < self.config.epochs as u64 && !session.is_out_of_steps(&self.config) {
-            let epoch = session.train_epoch(self)?;
-            if session.stopping {
-                return Err(session.stop(self)?);
+        let (mut session, files) = Session::prepare(self, model, data)?;
+        self.callbacks.requests().heed(true);
+        self.callbacks.keep_files(files);
+        session.announce(self, data)?;
+        while session.is_unfinished(&self.config) {
+            match session.run_epoch(self)? {
+                None => {}
+                Some(Request::Finish) => break,
+                Some(Request::Stop(stop)) => {
+                    let Position { epoch, samples, .. } = session.position;
+                    return Err(TrainError::Stopped { stop, epoch, samples });
+                }
             }
-            let (validation, stopped) = evaluate_until(
-                &self.requests,
-                session.program.as_mut(),
-                &session.validation,
-                data.validation.len() as u64,
-                self.group.as_ref(),
-                EpochPosition { epoch: session.position.epoch, epochs: self.config.epochs as u64 },
-                self.observer.as_mut(),
-            )?;
-            if stopped {
-                return Err(session.stop(self)?);
-            }
-            let record = EpochRecord {
-                epoch: session.position.epoch,
-                train_loss: session.position.mean_loss(),
-                train_accuracy: session.position.accuracy(),
-                val_loss: validation.loss,
-                val_accuracy: validation.accuracy,
-                learning_rate: epoch.learning_rate,
-                images_per_second: epoch.images_per_second,
-                seconds: epoch.seconds,
-                world_size: session.map.ranks(),
-            };
-            at(self.group.as_ref(), "writing a checkpoint");
-            session.finish_epoch(&record)?;
-            self.observer.epoch(&record);
         }
         let done = DoneRecord {
             best_val_accuracy: session.position.best_val_accuracy.unwrap_or(0.0),
@@ -236,6 +223,7 @@ struct Session {
     program: Box<dyn Program>,
     train: TrainLoader,
     validation: EvalLoader,
+    validation_samples: u64,
     evaluation: EvaluationInput,
     sharding: Sharding,
     map: ShardMap,
@@ -254,17 +242,61 @@ struct Session {
 
 impl Session {
     fn run_folder(&self) -> Option<std::path::PathBuf> {
-        self.writer.as_ref().map(|writer| writer.folder().to_owned())
+        self.writer.as_ref().map(|writer| writer.paths().root().to_owned())
     }
 
-    fn is_out_of_steps(&self, config: &TrainConfig) -> bool {
-        config.max_steps.is_some_and(|most| self.position.optimizer_step >= most)
+    /// Whether epochs and steps are left to train.
+    fn is_unfinished(&self, config: &TrainConfig) -> bool {
+        let has_steps = config.max_steps.is_none_or(|most| self.position.optimizer_step < most);
+        self.position.epoch < config.epochs as u64 && has_steps
+    }
+
+    /// Trains and validates to the end of the epoch, and keeps what it left. Returns the request of some rank to end training,
+    /// where all ranks have saved a checkpoint to go on from.
+    fn run_epoch(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
+        let times = self.train_epoch(trainer)?;
+        if self.stopping {
+            return self.stop(trainer);
+        }
+        let Trainer { config, group, callbacks, .. } = trainer;
+        let Position { epoch, optimizer_step, .. } = self.position;
+        let position = EpochPosition { epoch, epochs: config.epochs as u64, optimizer_step };
+        let (validation, stopped) = evaluate_until(
+            self.program.as_mut(),
+            &self.validation,
+            self.validation_samples,
+            group.as_ref(),
+            position,
+            callbacks,
+        )?;
+        if stopped {
+            return self.stop(trainer);
+        }
+        callbacks.on_validation_end(&validation)?;
+        let mut record = EpochRecord {
+            epoch,
+            train_loss: self.position.mean_loss(),
+            train_accuracy: self.position.accuracy(),
+            val_loss: validation.loss,
+            val_accuracy: validation.accuracy,
+            learning_rate: times.learning_rate,
+            images_per_second: times.images_per_second,
+            seconds: times.seconds,
+            world_size: self.map.ranks(),
+            metrics: BTreeMap::new(),
+        };
+        callbacks.on_epoch_end(&mut record)?;
+        at(group.as_ref(), "writing a checkpoint");
+        self.finish_epoch(&record, callbacks)?;
+        // A request that comes with the end of the run has nothing left to end.
+        Ok(agree(callbacks.request(), group.as_ref())?.filter(|_| self.is_unfinished(config)))
     }
 
     /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so that a
     /// device that works by itself never waits for this thread.
     fn train_epoch(&mut self, trainer: &mut Trainer) -> Result<EpochTimes, TrainError> {
-        let (config, group) = (&trainer.config, trainer.group.as_ref());
+        let Trainer { config, group, callbacks, .. } = trainer;
+        let group = group.as_ref();
         let began = Instant::now();
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
@@ -280,7 +312,7 @@ impl Session {
             let batch = Arc::new(batch?);
             at(group, "computing a step");
             if let Some(ticket) = in_flight.take_if(|_| self.must_drain(config, 1)) {
-                self.finish_step(trainer.observer.as_mut(), config, group, &epoch, ticket)?;
+                self.finish_step(callbacks, config, group, &epoch, ticket)?;
             }
             let submitted = self.position.optimizer_step + u64::from(in_flight.is_some());
             if self.stopping || config.max_steps.is_some_and(|most| submitted >= most) {
@@ -294,20 +326,18 @@ impl Session {
                 epoch: self.position.epoch,
                 learning_rate: learning_rate as f32,
                 optimizer_step: submitted + 1,
-                stop: trainer.requests.asked().is_some(),
+                stop: callbacks.request().is_some(),
                 save: false,
             };
             let ticket = self.program.submit(Mode::Train, &Phase::ALL, &inputs)?;
-            if let Some(writer) = &mut self.writer {
-                writer.see(&batch)?;
-            }
+            callbacks.on_batch(&batch)?;
             if let Some(earlier) = in_flight.replace(ticket) {
-                self.finish_step(trainer.observer.as_mut(), config, group, &epoch, earlier)?;
+                self.finish_step(callbacks, config, group, &epoch, earlier)?;
             }
             at(group, "reading a batch");
         }
         if let Some(ticket) = in_flight {
-            self.finish_step(trainer.observer.as_mut(), config, group, &epoch, ticket)?;
+            self.finish_step(callbacks, config, group, &epoch, ticket)?;
         }
         let seconds = began.elapsed().as_secs_f64();
         let images_per_second = (self.position.samples - first) as f64 / seconds;
@@ -323,36 +353,37 @@ impl Session {
     /// Waits for a step, adds its metrics to the epoch's, and does what is to be done after it.
     fn finish_step(
         &mut self,
-        observer: &mut dyn Observer,
+        callbacks: &mut Callbacks,
         config: &TrainConfig,
         group: Option<&Group>,
         epoch: &Epoch,
         ticket: Ticket,
     ) -> Result<(), TrainError> {
         let metrics = self.program.metrics(ticket);
-        self.count(metrics, self.sharding.global_batch() as u64)?;
+        let loss = self.count(metrics, self.sharding.global_batch() as u64)?;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
             check_ranks(group, self.program.as_mut(), step)?;
         }
         if config.save_every > 0 && step.is_multiple_of(config.save_every) {
             at(group, "writing a checkpoint");
-            self.save()?;
+            self.save(SaveReason::Step, callbacks)?;
         }
-        observer.progress(&Progress {
+        callbacks.on_step(&Progress {
             epoch: self.position.epoch,
             epochs: config.epochs as u64,
             validating: false,
+            optimizer_step: step,
+            step_loss: loss,
             samples: self.position.samples,
             total: epoch.total,
             loss: self.position.mean_loss(),
             images_per_second: (self.position.samples - epoch.first) as f64 / epoch.began.elapsed().as_secs_f64(),
-        });
-        Ok(())
+        })
     }
 
-    /// Adds a step's metrics to the epoch's.
-    fn count(&mut self, metrics: Result<StepMetrics, DeviceError>, samples: u64) -> Result<(), TrainError> {
+    /// Adds a step's metrics to the epoch's, and returns its loss.
+    fn count(&mut self, metrics: Result<StepMetrics, DeviceError>, samples: u64) -> Result<f64, TrainError> {
         let step = self.position.optimizer_step + 1;
         let metrics = metrics.map_err(|error| match error {
             DeviceError::NonFinite { shard, loss } => {
@@ -366,36 +397,31 @@ impl Session {
         self.position.loss_sum += metrics.loss * samples as f64;
         self.position.correct += metrics.correct;
         self.stopping = metrics.stop;
-        Ok(())
+        Ok(metrics.loss)
     }
 
-    /// Keeps the epoch's record and weights, and moves on to the next epoch unless this one is unfinished.
-    fn finish_epoch(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
+    /// Saves an epoch's weights, and moves on to the next epoch unless this one is unfinished.
+    fn finish_epoch(&mut self, record: &EpochRecord, callbacks: &mut Callbacks) -> Result<(), TrainError> {
         let best = self.position.best_val_accuracy.is_none_or(|best| record.val_accuracy > best);
         if best {
             self.position.best_val_accuracy = Some(record.val_accuracy);
-        }
-        if let Some(writer) = &mut self.writer {
-            writer.record(record)?;
         }
         if self.rest_of_epoch() == 0 {
             self.position.next_epoch();
         }
         match &mut self.writer {
-            Some(writer) => writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best),
-            None => Ok(take_part(self.program.as_mut())?),
-        }
-    }
-
-    /// Saves where the run is, and says so once all ranks have come here: nobody leaves before the checkpoint is written.
-    fn stop(&mut self, trainer: &Trainer) -> Result<TrainError, TrainError> {
-        at(trainer.group.as_ref(), "writing a checkpoint");
-        match &mut self.writer {
-            Some(writer) => writer.stop(self.program.as_mut(), &self.position)?,
+            Some(writer) => writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best)?,
             None => take_part(self.program.as_mut())?,
         }
-        let stop = trainer.requests.agree(trainer.group.as_ref())?;
-        Ok(TrainError::Stopped { stop, epoch: self.position.epoch, samples: self.position.samples })
+        self.saved(SaveReason::EpochEnd(record), callbacks)
+    }
+
+    /// Saves where the run is, and returns the request to end it once all ranks have come here: no rank leaves before the
+    /// checkpoint is written.
+    fn stop(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
+        at(trainer.group.as_ref(), "writing a checkpoint");
+        self.save(SaveReason::Stop, &mut trainer.callbacks)?;
+        agree(trainer.callbacks.request(), trainer.group.as_ref())
     }
 
     /// Complete global batches that the epoch has left.
@@ -403,10 +429,19 @@ impl Session {
         self.train.batches_behind(self.position.samples as usize) as u64
     }
 
-    fn save(&mut self) -> Result<(), TrainError> {
+    /// Saves a checkpoint in the middle of an epoch.
+    fn save(&mut self, reason: SaveReason, callbacks: &mut Callbacks) -> Result<(), TrainError> {
         match &mut self.writer {
-            Some(writer) => writer.save(self.program.as_mut(), &self.position),
-            None => Ok(take_part(self.program.as_mut())?),
+            Some(writer) => writer.save(self.program.as_mut(), &self.position)?,
+            None => take_part(self.program.as_mut())?,
         }
+        self.saved(reason, callbacks)
+    }
+
+    /// Tells callbacks of a checkpoint.
+    fn saved(&self, reason: SaveReason, callbacks: &mut Callbacks) -> Result<(), TrainError> {
+        let path = self.writer.as_ref().map(|writer| writer.paths().last_checkpoint());
+        let Position { epoch, samples, .. } = self.position;
+        callbacks.on_checkpoint(&Saved { path: path.as_deref(), reason, epoch, samples })
     }
 }

@@ -10,7 +10,7 @@ use common::Colours;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{Canvas, RandomStream, Transform};
-use enmasse_train::{Observer, Started, TrainConfig, Trainer, TrainingData};
+use enmasse_train::{Callback, CallbackResult, Control, Started, TrainConfig, Trainer, TrainingData};
 
 /// Changes nothing, and counts how often.
 struct Counting {
@@ -53,9 +53,10 @@ fn cpu() -> Cpu {
 
 struct Told(Arc<std::sync::Mutex<String>>);
 
-impl Observer for Told {
-    fn started(&mut self, started: &Started) {
+impl Callback for Told {
+    fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
         *self.0.lock().unwrap() = started.augmentation.clone();
+        Ok(())
     }
 }
 
@@ -64,7 +65,7 @@ fn a_run_applies_and_names_the_program_s_transforms() {
     let folder = tempfile::tempdir().unwrap();
     let (seen, told) = (Arc::new(AtomicUsize::new(0)), Arc::default());
     let device = cpu();
-    let mut trainer = Trainer::new(config(&folder.path().join("run")), &device).observer(Told(Arc::clone(&told)));
+    let mut trainer = Trainer::new(config(&folder.path().join("run")), &device).callback(Told(Arc::clone(&told)));
     trainer.fit(&|x, classes| x.flatten().linear("fc", classes), &data(3, &seen)).unwrap();
     // Six batches of eight in each of two epochs; validation is not augmented.
     assert_eq!(seen.load(Ordering::Relaxed), 96);

@@ -11,8 +11,8 @@ use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{DataKind, DecodePool, EvalLoader, EvalTransform, Sharding};
 use enmasse_graph::{Conv, Tensor};
 use enmasse_train::{
-    Checkpoint, Classifier, EpochPosition, EpochRecord, NamedTensor, Observer, Preparation, Quiet, RunPaths,
-    TrainConfig, Trainer, TrainingData, evaluate, load_weights,
+    Callback, CallbackResult, Checkpoint, Classifier, Control, EpochPosition, EpochRecord, NamedTensor, Preparation,
+    RunPaths, TrainConfig, Trainer, TrainingData, evaluate, load_weights,
 };
 
 fn net(x: Tensor, classes: usize) -> Tensor {
@@ -36,9 +36,10 @@ fn config(out: &Path) -> TrainConfig {
 
 struct Records<'a>(&'a mut Vec<EpochRecord>);
 
-impl Observer for Records<'_> {
-    fn epoch(&mut self, record: &EpochRecord) {
+impl Callback for Records<'_> {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.0.push(record.clone());
+        Ok(())
     }
 }
 
@@ -48,7 +49,7 @@ fn fit(config: &TrainConfig) -> Vec<EpochRecord> {
     let ranks = enmasse_launch::spawn(2, |group| {
         let mut records = Vec::new();
         let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let mut trainer = Trainer::new(config.clone(), &cpu).group(group).observer(Records(&mut records));
+        let mut trainer = Trainer::new(config.clone(), &cpu).group(group).callback(Records(&mut records));
         let done = trainer.fit(&net, &data);
         drop(trainer);
         done.map(|_| records)
@@ -98,7 +99,7 @@ fn a_run_is_judged_by_its_averages_and_keeps_both() {
     let mut program = classifier.program(&net, &cpu, 4).unwrap();
     let pool = DecodePool::new(1).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), Sharding::one(0, 1, 4)).unwrap();
-    let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut Quiet).unwrap();
+    let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
     assert_eq!(found.accuracy, records[1].val_accuracy);
     assert!((found.loss - records[1].val_loss).abs() < 1e-6, "{found:?} {records:?}");
 }

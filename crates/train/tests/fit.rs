@@ -13,8 +13,9 @@ use enmasse_data::{
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_train::{
-    Checkpoint, Classifier, Engine, EpochPosition, EpochRecord, Observer, OptimizerKind, Precision, Preparation,
-    Progress, Quiet, RunPaths, TrainConfig, TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
+    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, OptimizerKind,
+    Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData, compile_plans,
+    evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -47,15 +48,16 @@ fn config(out: &Path) -> TrainConfig {
 
 struct Records<'a>(&'a mut Vec<EpochRecord>);
 
-impl Observer for Records<'_> {
-    fn epoch(&mut self, record: &EpochRecord) {
+impl Callback for Records<'_> {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.0.push(record.clone());
+        Ok(())
     }
 }
 
 fn fit(config: TrainConfig) -> Vec<EpochRecord> {
     let mut records = Vec::new();
-    Trainer::new(config, &cpu(2)).observer(Records(&mut records)).fit(&net, &data()).unwrap();
+    Trainer::new(config, &cpu(2)).callback(Records(&mut records)).fit(&net, &data()).unwrap();
     records
 }
 
@@ -88,7 +90,7 @@ fn a_run_learns_and_leaves_its_files() {
     let sharding = Sharding::one(0, 1, 5);
     let pool = DecodePool::new(1).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();
-    let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut Quiet).unwrap();
+    let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
     let best = records.iter().map(|record| record.val_accuracy).fold(0.0, f64::max);
     assert_eq!((found.accuracy, found.samples), (best, 17));
 
@@ -118,7 +120,7 @@ fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
             let mut records = Vec::new();
             let mut trainer = Trainer::new(TrainConfig { batch: Some(4), ..config(&out) }, &device)
                 .group(group)
-                .observer(Records(&mut records));
+                .callback(Records(&mut records));
             trainer.fit(&net, &data)?;
             let (validation, test) = (trainer.validate(&data)?, trainer.test(&data)?);
             let rows = trainer.predict(data.test.as_ref().unwrap())?;
@@ -239,15 +241,16 @@ fn a_step_that_is_refused_does_not_count_for_the_optimiser() {
 #[test]
 fn progress_counts_every_sample_once() {
     struct Count<'a>(&'a mut Vec<(bool, u64)>);
-    impl Observer for Count<'_> {
-        fn progress(&mut self, progress: &Progress) {
+    impl Callback for Count<'_> {
+        fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
             self.0.push((progress.validating, progress.samples));
+            Ok(())
         }
     }
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
     let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
-    Trainer::new(config, &cpu(2)).observer(Count(&mut seen)).fit(&net, &data()).unwrap();
+    Trainer::new(config, &cpu(2)).callback(Count(&mut seen)).fit(&net, &data()).unwrap();
     let training = [8, 16, 24, 32, 40, 48].map(|samples| (false, samples));
     assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
 }

@@ -9,8 +9,8 @@ use common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_graph::Tensor;
 use enmasse_train::{
-    Checkpoint, EpochRecord, Observer, Progress, RunPaths, Stop, StopRequests, TrainConfig, TrainError, Trainer,
-    TrainingData,
+    Callback, CallbackResult, Checkpoint, Control, EpochRecord, Progress, RunPaths, Stop, StopRequests, TrainConfig,
+    TrainError, Trainer, TrainingData,
 };
 
 fn net(x: Tensor, classes: usize) -> Tensor {
@@ -36,14 +36,16 @@ struct Asks {
     records: Vec<EpochRecord>,
 }
 
-impl Observer for &mut Asks {
-    fn progress(&mut self, progress: &Progress) {
+impl Callback for Asks {
+    fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
         if self.at == Some((progress.epoch, progress.validating, progress.samples)) {
             self.requests.ask(Stop::Requeue);
         }
+        Ok(())
     }
-    fn epoch(&mut self, record: &EpochRecord) {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
+        Ok(())
     }
 }
 
@@ -57,7 +59,7 @@ fn run(out: &Path, resume: bool, at: Option<(u64, bool, u64)>) -> Vec<(Stopped, 
         let mut asks = Asks { requests: requests.clone(), at: at.filter(|_| group.rank() == 1), records: Vec::new() };
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
         let trainer = Trainer::new(config(out, resume), &device).group(group).stop_on(requests);
-        let stopped = match trainer.observer(&mut asks).fit(&net, &data) {
+        let stopped = match trainer.callback(&mut asks).fit(&net, &data) {
             Ok(_) => None,
             Err(TrainError::Stopped { stop, epoch, samples }) => Some((stop, epoch, samples)),
             Err(error) => return Err(error),

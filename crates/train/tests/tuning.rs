@@ -10,8 +10,8 @@ use enmasse_data::{DataError, DataKind, Dataset, Picture};
 use enmasse_device::{Device, DeviceError, Program};
 use enmasse_graph::{Choices, Conv, Plan, Plans, Tensor};
 use enmasse_train::{
-    Checkpoint, Classifier, Observer, Preparation, RunPaths, Started, TrainConfig, TrainError, Trainer, TrainingData,
-    Tuning,
+    Callback, CallbackResult, Checkpoint, Classifier, Control, Preparation, RunPaths, Started, TrainConfig, TrainError,
+    Trainer, TrainingData, Tuning,
 };
 
 /// The CPU device, which "measures" that one algorithm is the fastest for everything that layer `b` computes.
@@ -93,15 +93,16 @@ fn config(out: &Path) -> TrainConfig {
 
 struct Tuned<'a>(&'a mut Option<Tuning>);
 
-impl Observer for Tuned<'_> {
-    fn started(&mut self, started: &Started) {
+impl Callback for Tuned<'_> {
+    fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
         *self.0 = started.tuning;
+        Ok(())
     }
 }
 
 fn fit(config: TrainConfig, device: &Opinionated) -> Result<Option<Tuning>, TrainError> {
     let mut tuning = None;
-    Trainer::new(config, device).observer(Tuned(&mut tuning)).fit(&net, &data())?;
+    Trainer::new(config, device).callback(Tuned(&mut tuning)).fit(&net, &data())?;
     Ok(tuning)
 }
 

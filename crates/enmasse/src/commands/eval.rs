@@ -152,7 +152,7 @@ impl Task {
         let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
         let mut reporter = Reporter::new(audience, 0);
         let position = EpochPosition::default();
-        let found = evaluate(program.as_mut(), &loader, total, group, position, &mut &mut reporter)?;
+        let found = evaluate(program.as_mut(), &loader, total, group, position, &mut reporter)?;
         let (loss, accuracy, samples) = (found.loss, found.accuracy, found.samples);
         reporter.finish(|output| match output.is_json() {
             true => output.json(json!({

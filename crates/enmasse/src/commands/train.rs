@@ -275,7 +275,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));
     }
-    match fit(Trainer::new(config.clone(), device.as_ref()).observer(&mut reporter)) {
+    match fit(Trainer::new(config.clone(), device.as_ref()).callback(&mut reporter)) {
         Ok(done) => reporter.done(&done),
         Err(TrainError::Stopped { stop, epoch, samples }) => {
             reporter.stopped(config.out.as_deref(), epoch, samples)?;

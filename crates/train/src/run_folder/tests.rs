@@ -122,17 +122,7 @@ fn a_write_under_way_is_lost_when_the_run_is_taken_over() {
     first.write_config(&TrainConfig::default()).unwrap();
     let before = std::fs::read(paths.config()).unwrap();
     let mut log = RunLog::open(first.staging(), &paths.metrics(), 0).unwrap();
-    let record = EpochRecord {
-        epoch: 0,
-        train_loss: 1.0,
-        train_accuracy: 0.5,
-        val_loss: 1.0,
-        val_accuracy: 0.5,
-        learning_rate: 0.1,
-        images_per_second: 1.0,
-        seconds: 1.0,
-        world_size: 1,
-    };
+    let record = EpochRecord::default();
     let mut second = None;
     let written = first.staging().write_whole(&paths.config(), |file| {
         file.write_all(b"late")?;

@@ -11,10 +11,15 @@ use crate::plans::{compile_plans, initialize};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
-use crate::{ModelFn, Position, Preparation, Schedule, Started, TrainError, TrainingData};
+use crate::{Callback, ModelFn, Position, Preparation, Schedule, Started, TrainError, TrainingData};
 
 impl Session {
-    pub(super) fn prepare(trainer: &Trainer, model: &ModelFn, data: &TrainingData) -> Result<Self, TrainError> {
+    /// The session, and the callbacks that keep the files of the run, on rank 0.
+    pub(super) fn prepare(
+        trainer: &Trainer,
+        model: &ModelFn,
+        data: &TrainingData,
+    ) -> Result<(Self, Vec<Box<dyn Callback>>), TrainError> {
         let (config, group) = (&trainer.config, trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
@@ -54,7 +59,7 @@ impl Session {
         let mut position = Position::default();
         if let Some(writer) = &writer {
             if let Some(checkpoint) = saved {
-                let origin = writer.folder().display().to_string();
+                let origin = writer.paths().root().display().to_string();
                 write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
                 position = Position::from_meta(&checkpoint.meta);
             } else if let Some(weights) = &config.weights {
@@ -69,18 +74,17 @@ impl Session {
             }
             compare_weights(group, program.as_mut(), position.is_resumed())?;
         }
-        if let Some(writer) = &mut writer {
-            writer.begin(config, data, &position)?;
-            if !position.is_resumed() {
-                writer.begin_charts(data, preparation.train.size())?;
-            }
-        }
+        let files = match &mut writer {
+            Some(writer) => writer.begin(config, data, &position, preparation.train.size())?,
+            None => Vec::new(),
+        };
         let schedule = Schedule::new(config, shards);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
-        Ok(Session {
+        let session = Session {
             program,
             train,
             validation,
+            validation_samples: data.validation.len() as u64,
             evaluation,
             sharding,
             map,
@@ -92,10 +96,11 @@ impl Session {
             resumed,
             stopping: false,
             writer,
-        })
+        };
+        Ok((session, files))
     }
 
-    pub(super) fn announce(&self, trainer: &mut Trainer, data: &TrainingData) {
+    pub(super) fn announce(&self, trainer: &mut Trainer, data: &TrainingData) -> Result<(), TrainError> {
         let plans = self.program.plans();
         let count = |names: &dyn Fn(&str) -> bool| {
             plans.state.iter().filter(|tensor| names(&tensor.name)).map(|tensor| tensor.shape.elements()).sum()
@@ -108,7 +113,7 @@ impl Session {
             let plan = plans.train.iter().flat_map(|plan| &plan.values);
             is_parameter(name) && plan.into_iter().any(|value| value.name.strip_prefix("gradient.") == Some(name))
         };
-        trainer.observer.started(&Started {
+        trainer.callbacks.on_fit_start(&Started {
             model: trainer.config.model.clone(),
             parameters: count(&is_parameter),
             trainable: count(&trained),
@@ -131,6 +136,6 @@ impl Session {
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,
-        });
+        })
     }
 }

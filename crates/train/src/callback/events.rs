@@ -1,13 +1,13 @@
-//! What the trainer tells those who watch: the terminal, the logs, a user's own callbacks.
+//! The events of a run that callbacks are told of.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use enmasse_data::Normalization;
 use enmasse_device::Memory;
 
 use crate::{EpochRecord, Tuning};
 
-/// Known before the first step.
+/// The facts of a run that are known before its first step.
 #[derive(Clone, Debug)]
 pub struct Started {
     /// The model's name.
@@ -56,7 +56,7 @@ pub struct Started {
     pub resumed: Option<(u64, u64)>,
 }
 
-/// How far an epoch has come.
+/// The progress of an epoch of training, or of its validation, after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// The epoch, from 0.
@@ -65,6 +65,10 @@ pub struct Progress {
     pub epochs: u64,
     /// Whether this is validation.
     pub validating: bool,
+    /// Optimiser steps since the run began.
+    pub optimizer_step: u64,
+    /// Mean loss over the samples of this step.
+    pub step_loss: f64,
     /// Samples done, over all ranks.
     pub samples: u64,
     /// Samples in all.
@@ -75,28 +79,26 @@ pub struct Progress {
     pub images_per_second: f64,
 }
 
-/// Watches a run. Every method has a default that does nothing; they are called on the trainer's own thread, on every rank.
-///
-/// ```
-/// use enmasse_train::{EpochRecord, Observer};
-/// struct Best(f64);
-/// impl Observer for Best {
-///     fn epoch(&mut self, record: &EpochRecord) {
-///         self.0 = self.0.max(record.val_accuracy);
-///     }
-/// }
-/// ```
-pub trait Observer: Send {
-    /// Before the first step.
-    fn started(&mut self, _started: &Started) {}
-    /// After each step, in training and in validation.
-    fn progress(&mut self, _progress: &Progress) {}
-    /// After each epoch's validation.
-    fn epoch(&mut self, _record: &EpochRecord) {}
+/// A checkpoint to resume from that all ranks have reached. Rank 0 has written it.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a> {
+    /// The file, on rank 0.
+    pub path: Option<&'a Path>,
+    /// Why it was written.
+    pub reason: SaveReason<'a>,
+    /// The epoch that a run resumed from it goes on with, from 0.
+    pub epoch: u64,
+    /// Samples of that epoch that are done, over all ranks.
+    pub samples: u64,
 }
 
-/// Watches nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Quiet;
-
-impl Observer for Quiet {}
+/// The reason for a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub enum SaveReason<'a> {
+    /// An epoch ended, with this record.
+    EpochEnd(&'a EpochRecord),
+    /// `save_every` steps were done.
+    Step,
+    /// The run stops in the middle of an epoch.
+    Stop,
+}

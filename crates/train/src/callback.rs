@@ -1,0 +1,107 @@
+//! Callbacks: code that is told of a run's events and may steer it. The terminal's reporter, `metrics.jsonl`, TensorBoard and
+//! the charts are callbacks as a user's own are.
+
+mod control;
+mod events;
+mod list;
+
+use std::error::Error;
+
+use enmasse_data::Batch;
+
+use crate::{EpochRecord, Evaluation, TrainError};
+
+pub(crate) use control::Request;
+pub use control::{Control, LogError};
+pub use events::{Progress, SaveReason, Saved, Started};
+pub(crate) use list::Callbacks;
+
+/// The result of a callback. An error ends the run on all ranks.
+pub type CallbackResult = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// Is told of the events of a run, and may steer it through a [`Control`].
+///
+/// Every method has a default that does nothing. Methods are called on the trainer's own thread, on every rank whose trainer has
+/// the callback, in the order in which callbacks were added. A callback may differ from rank to rank: a request to stop
+/// reaches all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
+///
+/// ```
+/// use enmasse_train::{Callback, CallbackResult, Control, EpochRecord};
+/// /// Ends training at a validation accuracy of 90 %.
+/// struct GoodEnough;
+/// impl Callback for GoodEnough {
+///     fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+///         if record.val_accuracy >= 0.9 {
+///             control.stop();
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Callback: Send {
+    /// Before the first step.
+    fn on_fit_start(&mut self, _started: &Started, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
+    /// After a training batch of this rank was handed to the device.
+    fn on_batch(&mut self, _batch: &Batch, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
+    /// After each step of training and of validation. The next step may be under way already.
+    fn on_step(&mut self, _progress: &Progress, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
+    /// After a whole validation, which every rank knows the result of.
+    fn on_validation_end(&mut self, _found: &Evaluation, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
+    /// After validation and before the checkpoint that ends the epoch. The record has the values that were logged so far.
+    fn on_epoch_end(&mut self, _record: &EpochRecord, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
+    /// After a checkpoint.
+    fn on_checkpoint(&mut self, _saved: &Saved, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
+    /// Before an error of the run is returned, [`TrainError::Stopped`] among them.
+    fn on_exception(&mut self, _error: &TrainError) {}
+}
+
+/// Does nothing.
+impl Callback for () {}
+
+impl<C: Callback + ?Sized> Callback for &mut C {
+    fn on_fit_start(&mut self, started: &Started, control: &mut Control) -> CallbackResult {
+        (**self).on_fit_start(started, control)
+    }
+
+    fn on_batch(&mut self, batch: &Batch, control: &mut Control) -> CallbackResult {
+        (**self).on_batch(batch, control)
+    }
+
+    fn on_step(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
+        (**self).on_step(progress, control)
+    }
+
+    fn on_validation_end(&mut self, found: &Evaluation, control: &mut Control) -> CallbackResult {
+        (**self).on_validation_end(found, control)
+    }
+
+    fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+        (**self).on_epoch_end(record, control)
+    }
+
+    fn on_checkpoint(&mut self, saved: &Saved, control: &mut Control) -> CallbackResult {
+        (**self).on_checkpoint(saved, control)
+    }
+
+    fn on_exception(&mut self, error: &TrainError) {
+        (**self).on_exception(error);
+    }
+}
