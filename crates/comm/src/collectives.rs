@@ -185,14 +185,6 @@ impl Group {
         self.run(self.sum_of(Kind::ReduceScatter, data.as_mut_ptr(), data.len()))
     }
 
-    /// Starts the same with `len` elements at `data`, and returns.
-    ///
-    /// # Safety
-    /// As for [`Group::all_reduce_start`].
-    pub unsafe fn reduce_scatter_start<T: Element>(&self, data: *mut T, len: usize) -> Handle {
-        self.start(self.sum_of(Kind::ReduceScatter, data, len))
-    }
-
     /// Starts the same over shards, whose partial sums lie as [`Group::all_reduce_shards`] says, and returns.
     ///
     /// # Safety

@@ -19,7 +19,7 @@ pub enum Reduction {
 
 impl Reduction {
     /// The name used in messages.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Reduction::Sum => "sum",
             Reduction::Max => "max",

@@ -163,7 +163,7 @@ impl Group {
     }
 
     /// A cause that names any rank of the group and its host.
-    pub fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
+    pub(crate) fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
         let host = self.core.members.hosts.get(rank).cloned().unwrap_or_default();
         Cause::new(kind, message).of_rank(self.job_rank(rank)).on_host(host)
     }

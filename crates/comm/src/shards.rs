@@ -118,7 +118,7 @@ impl ShardMap {
     }
 
     /// The partial sums of the rank that has most of them.
-    pub fn most_partials(&self) -> usize {
+    pub(crate) fn most_partials(&self) -> usize {
         if self.shards == self.ranks {
             return 1;
         }

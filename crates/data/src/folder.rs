@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::{DataError, Dataset, Picture, decode};
 
 /// Extensions of the files that are taken for pictures, in any case. What a file *is*, its content decides.
-pub const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// Pictures in class folders, or a part of them.
 #[derive(Clone, Debug)]
@@ -87,11 +87,6 @@ impl Folder {
     /// Class names, sorted by bytes; a label is a position in this list.
     pub fn classes(&self) -> &[String] {
         &self.classes
-    }
-
-    /// The folder that the relative paths start from.
-    pub fn root(&self) -> &Path {
-        &self.root
     }
 
     /// Relative paths in index order, separated by `/`.

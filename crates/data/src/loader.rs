@@ -120,11 +120,6 @@ impl EvalLoader {
         self
     }
 
-    /// Batches per pass, the same for every shard; the last may hold few samples or none.
-    pub fn batches(&self) -> usize {
-        self.order.batches()
-    }
-
     /// One pass over the data.
     pub fn pass(&self) -> Batches {
         let samples = Samples::Eval { order: self.order.clone(), transform: self.transform.clone() };

@@ -28,7 +28,7 @@ impl DecodePool {
     }
 
     /// Number of threads.
-    pub fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         self.0.handles.len()
     }
 

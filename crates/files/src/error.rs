@@ -10,11 +10,11 @@ use thiserror::Error;
 #[error("cannot {action} {}: {}", path.display(), self.reason())]
 pub struct FileError {
     /// `read`, `write`, `create`, …
-    pub action: &'static str,
+    action: &'static str,
     /// What it was done to.
-    pub path: PathBuf,
+    path: PathBuf,
     /// The kernel's answer.
-    pub source: io::Error,
+    source: io::Error,
 }
 
 impl FileError {

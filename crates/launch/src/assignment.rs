@@ -28,7 +28,7 @@ pub struct Assignment {
 
 impl Assignment {
     /// The place of one of this node's ranks.
-    pub fn place(&self, local_rank: usize) -> LaunchedRank {
+    pub(crate) fn place(&self, local_rank: usize) -> LaunchedRank {
         LaunchedRank {
             rank: self.first_rank + local_rank,
             world_size: self.world_size,

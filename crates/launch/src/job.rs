@@ -210,7 +210,7 @@ impl Job {
     }
 
     /// What this node runs of the job, at an attempt counted from 0, where its nodes are known beforehand.
-    pub fn assignment(&self, attempt: usize, run_id: &str) -> Result<Assignment, LaunchError> {
+    pub(crate) fn assignment(&self, attempt: usize, run_id: &str) -> Result<Assignment, LaunchError> {
         let (nodes, local) = (&self.nodes, self.local_world_size);
         let sizes = local.checked_mul(nodes.count).zip(local.checked_mul(nodes.rank));
         let (world_size, first_rank) = sizes.filter(|_| local > 0).ok_or(LaunchError::NoRanks)?;

@@ -4,7 +4,7 @@
 //! `poll`: a rank that ends, a signal to the launcher, a line of output are all events, and nothing is polled by a
 //! clock. Whatever happens, it ends with every process of the job gone, and with the first cause named ([`Outcome`]).
 //!
-//! - [`Assignment`], [`Workers`]: one attempt of one node; [`launch`] makes them one after another, for nodes known beforehand.
+//! - [`plan`]: what one attempt would start on this node, an [`Assignment`] and its ranks.
 //! - [`LaunchedRank`]: how a rank learns its place.
 //! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and its way back.
 //! - [`spawn`], [`run_threads`]: ranks as threads of one process; [`spawn_processes`]: as processes of the same program.
@@ -44,8 +44,7 @@ pub use binding::{Binding, Share};
 pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
     EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank,
-    Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE, expand_node_list,
-    process_variable,
+    Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE, process_variable,
 };
 pub use error::LaunchError;
 pub use error_file::write_error_file;
@@ -56,7 +55,5 @@ pub use outcome::{Failure, Outcome, Status};
 pub use plan::{RankPlan, plan};
 pub use processes::{SpawnError, spawn_processes};
 pub use restarts::{launch, launch_telling, new_run_id};
-pub use signals::Signals;
 pub use threads::{run_threads, spawn};
 pub use traceback::python_exception;
-pub use workers::Workers;

@@ -18,7 +18,7 @@ const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
 /// Where SIGHUP was ignored when the program started it stays ignored: `nohup` means it. Others are heard all the same, since a
 /// script's background job, which has SIGINT ignored, should end when it is told to; and what has a handler here, ranks find at
 /// its default.
-pub struct Signals {
+pub(crate) struct Signals {
     pub(crate) streams: Vec<SignalStream>,
     /// Hears of the first request to stop as soon as it is heeded.
     pub(crate) first_request: Option<Box<dyn FnOnce(i32)>>,
@@ -26,7 +26,7 @@ pub struct Signals {
 
 impl Signals {
     /// Begins to listen for what `job` heeds.
-    pub fn watch(job: &Job) -> Result<Self, LaunchError> {
+    pub(crate) fn watch(job: &Job) -> Result<Self, LaunchError> {
         let ignored = fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_signals(&status));
         let mut numbers: Vec<i32> = job.stop_signals.iter().chain(&PASSED_ON).copied().collect();
         numbers.sort_unstable();
@@ -44,7 +44,7 @@ impl Signals {
     }
 
     /// A request to stop that has arrived while nothing was running.
-    pub fn pending(&mut self) -> Option<i32> {
+    pub(crate) fn pending(&mut self) -> Option<i32> {
         let arrived = |stream: &mut SignalStream| (stream.arrivals() > 0 && stream.stops()).then_some(stream.number);
         self.streams.iter_mut().filter_map(arrived).last()
     }

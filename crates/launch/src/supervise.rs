@@ -109,7 +109,11 @@ impl Workers {
     /// A signal to the launcher is passed on to the process group of each rank; otherwise stopping begins with SIGTERM. What is
     /// there after the job's grace is killed; a second Ctrl-C kills at once. What ranks leave behind in their process groups is
     /// stopped likewise.
-    pub fn supervise(mut self, signals: &mut Signals, recall: Option<BorrowedFd<'_>>) -> Result<Outcome, LaunchError> {
+    pub(crate) fn supervise(
+        mut self,
+        signals: &mut Signals,
+        recall: Option<BorrowedFd<'_>>,
+    ) -> Result<Outcome, LaunchError> {
         let mut watch = Watch {
             signals,
             recall,

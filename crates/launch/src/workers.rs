@@ -49,7 +49,7 @@ pub(crate) struct Worker {
 /// The running ranks of one node and one attempt. Dropping them kills them.
 ///
 /// They die with the *thread* that started them, as the kernel has it, so this value cannot leave its thread.
-pub struct Workers {
+pub(crate) struct Workers {
     pub(crate) list: Vec<Worker>,
     pub(crate) job: Job,
     pub(crate) assignment: Assignment,
@@ -61,8 +61,8 @@ pub struct Workers {
 impl Workers {
     /// Starts the ranks of an assignment; on an error those already started are gone again.
     ///
-    /// Signals should be listened for before ([`Signals::watch`](crate::Signals::watch)).
-    pub fn spawn(job: &Job, assignment: &Assignment) -> Result<Self, LaunchError> {
+    /// Signals should be listened for before ([`Signals::watch`](crate::signals::Signals::watch)).
+    pub(crate) fn spawn(job: &Job, assignment: &Assignment) -> Result<Self, LaunchError> {
         if assignment.local_world_size == 0 {
             return Err(LaunchError::NoRanks);
         }
@@ -95,11 +95,6 @@ impl Workers {
             guard.settle();
         }
         Ok(workers)
-    }
-
-    /// The process of each rank.
-    pub fn pids(&self) -> impl Iterator<Item = u32> {
-        self.list.iter().map(|worker| worker.child.id())
     }
 
     /// Sends a signal to every process of every rank.

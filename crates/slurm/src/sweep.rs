@@ -50,7 +50,7 @@ impl SweepElement {
     }
 
     /// The folder of its run: the index, so that no two are the same, and what tells people what it is.
-    pub fn folder(&self) -> String {
+    pub(crate) fn folder(&self) -> String {
         let mut folder = self.index.to_string();
         for (name, value) in &self.values {
             let kept = |c: char| if c.is_ascii_alphanumeric() || ".+-_".contains(c) { c } else { '_' };
@@ -89,7 +89,7 @@ impl Sweep {
     }
 
     /// Its axes.
-    pub fn axes(&self) -> &[Axis] {
+    pub(crate) fn axes(&self) -> &[Axis] {
         &self.axes
     }
 

@@ -76,14 +76,9 @@ impl AlignedBuffer {
     }
 
     /// The buffer as f32 values (a trailing partial value is left out).
-    pub fn as_f32(&self) -> &[f32] {
-        // SAFETY: the region is mapped, aligned, initialised (zero or written since), and any bits are an f32.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len / 4) }
-    }
-
-    /// The same, to write.
     pub fn as_f32_mut(&mut self) -> &mut [f32] {
-        // SAFETY: as in `as_f32`; `&mut self` makes the access exclusive.
+        // SAFETY: the region is mapped, aligned, initialised (zero or written since), and any bits are an f32; `&mut self` makes
+        // the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast(), self.len / 4) }
     }
 }
@@ -104,7 +99,7 @@ mod tests {
         for (len, align) in [(0, 1), (1, 64), (4097, 64), (5 << 20, LARGE_PAGE)] {
             let buffer = AlignedBuffer::zeroed(len).unwrap();
             assert_eq!((buffer.len(), buffer.as_ptr().align_offset(align)), (len, 0));
-            assert!(buffer.as_f32().iter().all(|&x| x == 0.0));
+            assert!(buffer.as_bytes().iter().all(|&byte| byte == 0));
         }
     }
 }

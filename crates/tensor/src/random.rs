@@ -67,7 +67,7 @@ impl RandomStream {
     }
 
     /// The same with the [`key`] of seed and purpose already computed.
-    pub fn with_key(key: [u32; 2], epoch: u64, index: u64) -> Self {
+    pub(crate) fn with_key(key: [u32; 2], epoch: u64, index: u64) -> Self {
         let counter = [0, epoch as u32, index as u32, (index >> 32) as u32];
         RandomStream { key, counter, block: [0; 4], used: 4 }
     }

@@ -17,10 +17,10 @@ use std::path::Path;
 use crate::{DataError, Picture};
 
 /// Most pixels of a picture (Pillow warns of a "decompression bomb" beyond these).
-pub const MAX_PIXELS: usize = 89_478_485;
+const MAX_PIXELS: usize = 89_478_485;
 
 /// Most bytes of a picture file.
-pub const MAX_FILE_BYTES: u64 = 512 << 20;
+const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// Reads and decodes one picture file. See [`decode`].
 pub fn open(path: impl AsRef<Path>, convert_rgb: bool) -> Result<Picture, DataError> {

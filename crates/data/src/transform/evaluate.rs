@@ -22,14 +22,14 @@ impl EvalTransform {
     }
 
     /// Dimensions after Resize: the longer side is cut down to a whole number, as torchvision does.
-    pub fn resized(&self, width: usize, height: usize) -> (usize, usize) {
+    fn resized(&self, width: usize, height: usize) -> (usize, usize) {
         let (short, long) = (width.min(height).max(1), width.max(height));
         let long = (self.resize * long) as f64 / short as f64;
         if width <= height { (self.resize, long as usize) } else { (long as usize, self.resize) }
     }
 
     /// Where CenterCrop begins along a side of `length` pixels. Negative where it must pad with black.
-    pub fn crop_start(&self, length: usize) -> isize {
+    fn crop_start(&self, length: usize) -> isize {
         let (length, size) = (length as isize, self.size as isize);
         if length < size {
             // Padding puts the odd pixel at the end.

@@ -67,7 +67,7 @@ impl TrainTransform {
     }
 
     /// Fails where a parameter makes no sense, or two transforms would draw the same random numbers.
-    pub fn check(&self) -> Result<(), DataError> {
+    pub(crate) fn check(&self) -> Result<(), DataError> {
         check_size(self.size)?;
         for (number, step) in self.steps.iter().enumerate() {
             step.transform.check()?;

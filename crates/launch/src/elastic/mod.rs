@@ -92,12 +92,12 @@ impl Default for Timing {
 
 impl Timing {
     /// Between two signs of life.
-    pub fn beat(&self) -> Duration {
+    pub(crate) fn beat(&self) -> Duration {
         self.lease / 4
     }
 
     /// After so long without a sign of life, an agent's lease has ended, by any clock that is not a quarter off.
-    pub fn fence(&self) -> Duration {
+    pub(crate) fn fence(&self) -> Duration {
         self.lease + self.lease / 4
     }
 }

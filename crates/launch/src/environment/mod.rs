@@ -19,7 +19,7 @@ mod torch;
 mod variables;
 
 pub use error::EnvironmentError;
-pub use node_list::{NodeListError, expand_node_list};
+pub use node_list::NodeListError;
 use variables::{Numbers, Variables};
 
 /// The rank among all ranks, from 0.
@@ -183,7 +183,7 @@ impl LaunchedRank {
     ///
     /// `TORCHELASTIC_USE_AGENT_STORE=False` says that rank 0 opens the store itself. A worker without `OMP_NUM_THREADS`
     /// among several would take every core, so `omp_is_set` decides whether it gets one thread.
-    pub fn variables(&self, omp_is_set: bool) -> Vec<(&'static str, String)> {
+    pub(crate) fn variables(&self, omp_is_set: bool) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             (RANK, self.rank.to_string()),
             (WORLD_SIZE, self.world_size.to_string()),

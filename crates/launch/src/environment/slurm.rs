@@ -1,7 +1,8 @@
 //! Slurm's variables. Only a task of a step is a rank: a batch script and a shell of salloc see the counts of the job too.
 
+use super::node_list::expand_node_list;
 use super::variables::{Names, Numbers};
-use super::{EnvironmentError, Interpretation, Job, Launcher, MASTER_ADDR, Variables, expand_node_list};
+use super::{EnvironmentError, Interpretation, Job, Launcher, MASTER_ADDR, Variables};
 
 const STEP: &str = "SLURM_STEP_ID";
 const RANK: &str = "SLURM_PROCID";
