@@ -22,8 +22,8 @@ pub type CallbackResult = Result<(), Box<dyn Error + Send + Sync>>;
 /// Is told of the events of a run, and may steer it through a [`Control`].
 ///
 /// Every method has a default that does nothing. Methods are called on the trainer's own thread, on every rank whose trainer has
-/// the callback, in the order in which callbacks were added. A callback may differ from rank to rank: a request to stop
-/// reaches all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
+/// the callback, in the order in which callbacks were added. A callback may differ from rank to rank: requests to stop or to
+/// save reach all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
 ///
 /// ```
 /// use enmasse_train::{Callback, CallbackResult, Control, EpochRecord};

@@ -236,6 +236,9 @@ struct Session {
     resumed: Option<(u64, u64)>,
     /// Whether a rank was asked to stop before the last step, and all know it.
     stopping: bool,
+    /// Whether a callback asked for a checkpoint before the last step, and all know it. The next step is under way by then, so
+    /// the checkpoint follows that one.
+    saving: bool,
     /// On the one rank that writes files.
     writer: Option<RunWriter>,
 }
@@ -286,6 +289,7 @@ impl Session {
             metrics: BTreeMap::new(),
         };
         callbacks.on_epoch_end(&mut record)?;
+        self.saving = false;
         at(group.as_ref(), "writing a checkpoint");
         self.finish_epoch(&record, callbacks)?;
         // A request that comes with the end of the run has nothing left to end.
@@ -327,7 +331,7 @@ impl Session {
                 learning_rate: learning_rate as f32,
                 optimizer_step: submitted + 1,
                 stop: callbacks.request().is_some(),
-                save: false,
+                save: callbacks.take_checkpoint(),
             };
             let ticket = self.program.submit(Mode::Train, &Phase::ALL, &inputs)?;
             callbacks.on_batch(&batch)?;
@@ -347,7 +351,7 @@ impl Session {
     /// Whether something looks at the state that the `ahead`-th step from here leaves, so that no later one may have begun.
     fn must_drain(&self, config: &TrainConfig, ahead: u64) -> bool {
         let step = self.position.optimizer_step + ahead;
-        config.check_ranks || (config.save_every > 0 && step.is_multiple_of(config.save_every))
+        self.saving || config.check_ranks || (config.save_every > 0 && step.is_multiple_of(config.save_every))
     }
 
     /// Waits for a step, adds its metrics to the epoch's, and does what is to be done after it.
@@ -359,13 +363,14 @@ impl Session {
         epoch: &Epoch,
         ticket: Ticket,
     ) -> Result<(), TrainError> {
+        let asked = self.saving;
         let metrics = self.program.metrics(ticket);
         let loss = self.count(metrics, self.sharding.global_batch() as u64)?;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
             check_ranks(group, self.program.as_mut(), step)?;
         }
-        if config.save_every > 0 && step.is_multiple_of(config.save_every) {
+        if asked || (config.save_every > 0 && step.is_multiple_of(config.save_every)) {
             at(group, "writing a checkpoint");
             self.save(SaveReason::Step, callbacks)?;
         }
@@ -397,6 +402,7 @@ impl Session {
         self.position.loss_sum += metrics.loss * samples as f64;
         self.position.correct += metrics.correct;
         self.stopping = metrics.stop;
+        self.saving = metrics.save;
         Ok(metrics.loss)
     }
 

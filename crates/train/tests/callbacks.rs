@@ -36,17 +36,20 @@ struct Script<'a> {
     events: Vec<String>,
     at: &'a str,
     action: fn(&mut Control) -> CallbackResult,
+    /// Fails at this event, on every rank.
+    fails_at: &'a str,
 }
 
 impl<'a> Script<'a> {
     fn new(at: &'a str, action: fn(&mut Control) -> CallbackResult) -> Self {
-        Script { events: Vec::new(), at, action }
+        Script { events: Vec::new(), at, action, fails_at: "nothing" }
     }
 
     fn event(&mut self, event: String, control: &mut Control) -> CallbackResult {
         let result = if event == self.at { (self.action)(control) } else { Ok(()) };
+        let fails = event == self.fails_at;
         self.events.push(event);
-        result
+        if fails { Err("killed".into()) } else { result }
     }
 }
 
@@ -170,6 +173,44 @@ fn an_error_of_a_callback_ends_all_ranks() {
     check("validated 17", "on_validation_end");
     check("epoch 0", "on_epoch_end");
     check("checkpoint of epoch 0 at 1 0", "on_checkpoint");
+}
+
+#[test]
+fn a_callback_of_one_rank_saves_a_checkpoint_on_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole");
+    run(&config(&whole), &Script::new("nothing", |_| Ok(()))).remove(0).0.unwrap();
+    let check = |at: &str, saved: Option<(&str, (u64, u64))>| {
+        let out = folder.path().join(at.replace(' ', "-"));
+        let mut script = Script::new(at, |control| {
+            control.checkpoint();
+            Ok(())
+        });
+        let steps = |events: &[String]| -> Vec<String> {
+            events.iter().filter(|event| event.starts_with("checkpoint of a step")).cloned().collect()
+        };
+        for (result, events) in run(&config(&out), &script) {
+            result.unwrap();
+            assert_eq!(steps(&events), saved.iter().map(|(event, _)| *event).collect::<Vec<_>>(), "{at}");
+        }
+        assert_eq!(last(&out).tensors, last(&whole).tensors, "{at}");
+        // The same run again, killed after that checkpoint, goes on with the same bits.
+        let Some((event, place)) = saved else { return };
+        let killed = folder.path().join(format!("killed {at}"));
+        script.fails_at = event;
+        run(&config(&killed), &script).into_iter().for_each(|(result, _)| drop(result.unwrap_err()));
+        let meta = last(&killed).meta;
+        assert_eq!((meta.epoch, meta.samples_consumed), place, "{at}");
+        let resumed = TrainConfig { resume: true, ..config(&killed) };
+        run(&resumed, &Script::new("nothing", |_| Ok(()))).into_iter().for_each(|(result, _)| drop(result.unwrap()));
+        assert_eq!(last(&killed).tensors, last(&whole).tensors, "{at}");
+    };
+    check("step 1 8", Some(("checkpoint of a step at 0 32", (0, 32))));
+    check("step 8 16", Some(("checkpoint of a step at 1 40", (1, 40))));
+    // The last step carries it, and the end of the epoch saves in any case.
+    check("step 4 32", None);
+    check("step 12 48", None);
+    check("epoch 1", None);
 }
 
 /// Logs a number at each step, and another at the end of each epoch.

@@ -12,6 +12,7 @@ use crate::{Stop, StopRequests};
 pub struct Control {
     requests: StopRequests,
     finish: bool,
+    checkpoint: bool,
     logged: BTreeMap<String, Mean>,
 }
 
@@ -47,6 +48,12 @@ impl Control {
         self.finish = true;
     }
 
+    /// Asks for a checkpoint to resume from. From [`crate::Callback::on_step`] of training, all ranks save it after the same step,
+    /// three steps later at most. Otherwise the checkpoint that ends every epoch is the answer.
+    pub fn checkpoint(&mut self) {
+        self.checkpoint = true;
+    }
+
     /// Adds a value to the record of the epoch under way, on this rank. Values of one name are averaged over the epoch. The
     /// files of the run hold rank 0's records: sum over ranks first where ranks differ ([`enmasse_comm::Group::reduce`]). A
     /// resumed epoch averages the values logged since it was resumed.
@@ -74,14 +81,20 @@ impl Control {
         self.requests.asked().map(Request::Stop).or(self.finish.then_some(Request::Finish))
     }
 
+    /// Whether a checkpoint was asked for since the last call.
+    pub(crate) fn take_checkpoint(&mut self) -> bool {
+        std::mem::take(&mut self.checkpoint)
+    }
+
     /// The means of the values logged in this epoch.
     pub(crate) fn logged(&self) -> impl Iterator<Item = (String, f64)> {
         self.logged.iter().map(|(name, mean)| (name.clone(), mean.sum / mean.count as f64))
     }
 
-    /// Forgets what was logged: the epoch has ended.
+    /// Forgets what was logged, and a checkpoint asked for: the epoch has ended, and is saved.
     pub(crate) fn end_epoch(&mut self) {
         self.logged.clear();
+        self.checkpoint = false;
     }
 
     /// Forgets all but where requests to stop come from.

@@ -97,7 +97,7 @@ pub struct Saved<'a> {
 pub enum SaveReason<'a> {
     /// An epoch ended, with this record.
     EpochEnd(&'a EpochRecord),
-    /// `save_every` steps were done.
+    /// `save_every` steps were done, or a callback asked for it.
     Step,
     /// The run stops in the middle of an epoch.
     Stop,

@@ -53,6 +53,11 @@ impl<'a> Callbacks<'a> {
         self.control.request()
     }
 
+    /// Whether a callback of this rank asked for a checkpoint since the last call.
+    pub fn take_checkpoint(&mut self) -> bool {
+        self.control.take_checkpoint()
+    }
+
     pub fn on_fit_start(&mut self, started: &Started) -> Result<(), TrainError> {
         self.each("on_fit_start", |callback, control| callback.on_fit_start(started, control))
     }

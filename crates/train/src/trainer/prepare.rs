@@ -95,6 +95,7 @@ impl Session {
             position,
             resumed,
             stopping: false,
+            saving: false,
             writer,
         };
         Ok((session, files))
