@@ -137,6 +137,28 @@ fn a_run_in_bf16_is_evaluated_in_bf16() {
 }
 
 #[test]
+fn metrics_of_a_run_are_in_its_records_and_evaluations() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let lines = train(&data, &run, &["--metrics", "top2,gradient_norm", "--epochs", "1", "--json"]).well().json();
+    assert_eq!(keys(&lines[0])[9..], ["train_gradient_norm", "train_top2", "val_top2"]);
+    assert_eq!(metrics(&run), lines[..1]);
+    let eval = |others: &[&str]| {
+        let fixed = ["eval", &run.display().to_string(), "--split", "val", "--json", "--devices", "cpu:2"];
+        enmasse(&[&fixed, others].concat())
+    };
+    let found = eval(&[]).well().json();
+    assert_eq!(found[0]["top2"], lines[0]["val_top2"]);
+    assert_eq!(keys(&found[0]), ["event", "loss", "accuracy", "samples", "averaged", "top2"]);
+    assert!(keys(&eval(&["--metrics", "top3"]).well().json()[0]).contains(&"top3"));
+    let refused = eval(&["--metrics", "gradient_norm"]);
+    assert!(
+        refused.code == Some(2) && refused.stderr.contains("--metrics gradient_norm: only training"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn the_same_seed_gives_the_same_losses_to_the_last_digit() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 10);

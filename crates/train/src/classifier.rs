@@ -4,7 +4,7 @@ use std::path::Path;
 
 use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
-use enmasse_graph::{Arena, Choices, CompileOptions, Mode, Phase, compile_evaluation};
+use enmasse_graph::{Arena, Choices, CompileOptions, Metric, Mode, Phase, compile_evaluation};
 use serde::Serialize;
 
 use crate::evaluation::softmax;
@@ -118,6 +118,7 @@ impl Classifier {
             mean: self.normalization.mean.clone(),
             deviation: self.normalization.deviation.clone(),
             precision: self.configuration.precision,
+            metrics: self.configuration.metrics.iter().copied().map(Metric::from).collect(),
             ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         };
         let classes = self.classes.len();

@@ -18,6 +18,7 @@ mod devices;
 mod error;
 mod ineffective;
 mod layers;
+mod metrics;
 mod resources;
 mod value;
 
@@ -28,6 +29,7 @@ pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
 pub use ineffective::Surroundings;
 pub use layers::LayeredConfig;
+pub use metrics::MetricName;
 pub use value::{
     Augmentation, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind, SplitRule,
     UnusedParameters,
@@ -226,6 +228,8 @@ settings! {
     scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
     /// Share of each target spread evenly over the classes.
     label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
+    /// Numbers to measure beside loss and accuracy, in training and validation: topK, such as top5, and gradient_norm.
+    metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;
     /// Parameters to leave as they are, by name pattern such as layer1.*; repeatable, or separated by commas.
     freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
     /// Train the classifier alone, and leave every other parameter as it is. With --freeze, what that names in the classifier too.

@@ -1,12 +1,13 @@
 //! Loss, accuracy and probabilities of a data set, exact at any world size: every sample counts once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::Group;
 use enmasse_data::{Batch, EvalLoader};
 use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Mode, Phase};
+use enmasse_graph::{MOST_METRICS, Mode, Phase};
 use serde::Serialize;
 
 use crate::callback::{Callbacks, Request};
@@ -14,7 +15,7 @@ use crate::loaded::LoadedBatch;
 use crate::{Callback, Progress, TrainError};
 
 /// What an evaluation found.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// Mean loss over the samples.
     pub loss: f64,
@@ -22,6 +23,9 @@ pub struct Evaluation {
     pub accuracy: f64,
     /// Number of samples.
     pub samples: u64,
+    /// Means over the samples of the plan's further metrics, by their names.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, f64>,
 }
 
 /// Which epoch an evaluation belongs to, for those who watch.
@@ -89,13 +93,17 @@ pub(crate) fn evaluate_until(
     if let Some((last, samples)) = in_flight {
         sums.add(program.metrics(last)?, samples, &pass, callbacks)?;
     }
-    let mut sums = [sums.loss, sums.correct, sums.samples as f64, stopped];
+    let mut totals = [sums.loss, sums.correct, sums.samples as f64, stopped];
     if let Some(group) = group {
-        group.all_reduce(&mut sums)?;
+        group.all_reduce(&mut totals)?;
+        group.all_reduce(&mut sums.measured)?;
     }
-    let [loss, correct, samples, stopped] = sums;
-    let (loss, accuracy) = (loss / samples.max(1.0), correct / samples.max(1.0));
-    Ok((Evaluation { loss, accuracy, samples: samples as u64 }, stopped > 0.0))
+    let [loss, correct, samples, stopped] = totals;
+    let mean = |sum: f64| sum / samples.max(1.0);
+    let measured = program.plans().evaluate.measured.iter().zip(sums.measured);
+    let metrics = measured.map(|(metric, sum)| (metric.name.clone(), mean(sum))).collect();
+    let found = Evaluation { loss: mean(loss), accuracy: mean(correct), samples: samples as u64, metrics };
+    Ok((found, stopped > 0.0))
 }
 
 /// A pass over a data set under way, for those who watch.
@@ -112,6 +120,7 @@ struct Sums {
     loss: f64,
     correct: f64,
     samples: u64,
+    measured: [f64; MOST_METRICS],
 }
 
 impl Sums {
@@ -125,6 +134,7 @@ impl Sums {
         self.loss += metrics.loss;
         self.correct += metrics.correct as f64;
         self.samples += samples;
+        self.measured.iter_mut().zip(metrics.measured).for_each(|(sum, value)| *sum += value);
         // Other ranks are about as far; only the bar needs to know.
         let done = (self.samples * pass.ranks).min(pass.total);
         callbacks.on_step(&Progress {

@@ -32,8 +32,8 @@ pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, LrScaling,
-    OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
-    Source, SplitRule, Surroundings, TrainConfig, UnusedParameters,
+    MetricName, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope,
+    Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters,
 };
 pub use engine::Engine;
 pub use error::TrainError;

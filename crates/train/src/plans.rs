@@ -2,7 +2,8 @@
 
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, Optimizer, ParameterGroups, Plans, StateTensor, Target,
+    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, Measured, Metric, Optimizer, ParameterGroups, Plans, StateTensor,
+    Target,
 };
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
@@ -40,6 +41,7 @@ pub fn compile_plans(
             no_decay_norm_bias: config.no_decay_norm_bias,
             ..ParameterGroups::one(config.weight_decay as f32)
         },
+        metrics: config.metrics.iter().copied().map(Metric::from).collect(),
         seed: config.seed,
         precision: config.precision,
         mean: preparation.normalization.mean.clone(),
@@ -58,4 +60,9 @@ pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceErro
         let name = tensor.name.strip_prefix(AVERAGE_PREFIX).filter(|_| tensor.slot.arena == Arena::Average);
         tensor.init.fill(seed, name.unwrap_or(&tensor.name), tensor.layout, &tensor.shape, first, values);
     })
+}
+
+/// What a training step measures beside loss and hits.
+pub(crate) fn training_metrics(plans: &Plans) -> &[Measured] {
+    plans.train.as_ref().map_or(&[], |plan| &plan.measured)
 }

@@ -1,6 +1,8 @@
 //! Where a run is: what a checkpoint keeps beside tensors, so that the resumed run ends with the same bits and figures.
 
 use enmasse_comm::Group;
+use enmasse_device::StepMetrics;
+use enmasse_graph::{MOST_METRICS, Measured, Per};
 
 use crate::{CheckpointMeta, EpochSums, TrainError};
 
@@ -17,14 +19,23 @@ pub struct Position {
     pub loss_sum: f64,
     /// Hits among this epoch's samples.
     pub correct: u64,
+    /// Sums over this epoch's samples of the plan's further metrics, in their order. A metric of the step counts once for each of
+    /// its samples. Not a number where the epoch began without the metric.
+    pub measured: [f64; MOST_METRICS],
     /// Best validation accuracy so far; none before the first validation.
     pub best_val_accuracy: Option<f64>,
 }
 
 impl Position {
-    /// The position that a checkpoint was saved at.
-    pub fn from_meta(meta: &CheckpointMeta) -> Self {
+    /// The position that a checkpoint was saved at, for a plan with these metrics.
+    pub fn from_meta(meta: &CheckpointMeta, metrics: &[Measured]) -> Self {
+        let mut measured = [0.0; MOST_METRICS];
+        for (sum, metric) in measured.iter_mut().zip(metrics) {
+            let saved = meta.epoch_sums.metrics.get(&metric.name).copied();
+            *sum = saved.unwrap_or(if meta.samples_consumed == 0 { 0.0 } else { f64::NAN });
+        }
         Position {
+            measured,
             epoch: meta.epoch,
             samples: meta.samples_consumed,
             optimizer_step: meta.optimizer_step,
@@ -34,11 +45,12 @@ impl Position {
         }
     }
 
-    /// Writes it down in a checkpoint's texts.
-    pub fn write_to(&self, meta: &mut CheckpointMeta) {
+    /// Writes it down in a checkpoint's texts, with the names of the plan's metrics.
+    pub fn write_to(&self, meta: &mut CheckpointMeta, metrics: &[Measured]) {
         meta.epoch = self.epoch;
         meta.samples_consumed = self.samples;
-        meta.epoch_sums = EpochSums { loss: self.loss_sum, correct: self.correct, samples: self.samples };
+        let metrics = metrics.iter().zip(self.measured).map(|(metric, sum)| (metric.name.clone(), sum)).collect();
+        meta.epoch_sums = EpochSums { loss: self.loss_sum, correct: self.correct, samples: self.samples, metrics };
         meta.optimizer_step = self.optimizer_step;
         meta.best_val_accuracy = self.best_val_accuracy;
     }
@@ -53,6 +65,26 @@ impl Position {
         self.correct as f64 / self.samples.max(1) as f64
     }
 
+    /// Adds a training step over so many samples.
+    pub fn count(&mut self, step: &StepMetrics, metrics: &[Measured], samples: u64) {
+        self.optimizer_step += 1;
+        self.samples += samples;
+        self.loss_sum += step.loss * samples as f64;
+        self.correct += step.correct;
+        for ((sum, value), metric) in self.measured.iter_mut().zip(step.measured).zip(metrics) {
+            *sum += match metric.per {
+                Per::Sample => value,
+                Per::Step => value * samples as f64,
+            };
+        }
+    }
+
+    /// Means over the samples of this epoch of the plan's metrics, by their names.
+    pub fn means<'a>(&self, metrics: &'a [Measured]) -> impl Iterator<Item = (&'a str, f64)> {
+        let samples = self.samples.max(1) as f64;
+        metrics.iter().zip(self.measured).map(move |(metric, sum)| (metric.name.as_str(), sum / samples))
+    }
+
     /// Whether anything is after it.
     pub fn is_resumed(&self) -> bool {
         *self != Position::default()
@@ -60,7 +92,14 @@ impl Position {
 
     /// The beginning of the next epoch.
     pub fn next_epoch(&mut self) {
-        *self = Position { epoch: self.epoch + 1, samples: 0, loss_sum: 0.0, correct: 0, ..*self };
+        *self = Position {
+            epoch: self.epoch + 1,
+            samples: 0,
+            loss_sum: 0.0,
+            correct: 0,
+            measured: [0.0; MOST_METRICS],
+            ..*self
+        };
     }
 
     /// Rank 0's position on every rank.
@@ -74,6 +113,8 @@ impl Position {
             self.best_val_accuracy.unwrap_or(f64::NAN).to_bits() as i64,
         ];
         group.broadcast(&mut bits, 0)?;
+        let mut measured = self.measured.map(|sum| sum.to_bits() as i64);
+        group.broadcast(&mut measured, 0)?;
         let [epoch, samples, optimizer_step, loss_sum, correct, best] = bits.map(|word| word as u64);
         let best = f64::from_bits(best);
         Ok(Position {
@@ -82,6 +123,7 @@ impl Position {
             optimizer_step,
             loss_sum: f64::from_bits(loss_sum),
             correct,
+            measured: measured.map(|bits| f64::from_bits(bits as u64)),
             best_val_accuracy: (!best.is_nan()).then_some(best),
         })
     }
@@ -99,6 +141,7 @@ mod tests {
             optimizer_step: 77,
             loss_sum: 0.1,
             correct: 9,
+            measured: [1.0, f64::MAX, 0.0, 0.1, 0.0, 0.0, 0.0, 5.0],
             best_val_accuracy: Some(0.5),
         };
         let ranks = Group::threads(3).unwrap().into_iter().map(|group| {
@@ -120,6 +163,7 @@ mod tests {
             optimizer_step: 5,
             loss_sum: 2.0,
             correct: 1,
+            measured: [3.0; MOST_METRICS],
             best_val_accuracy: Some(0.5),
         };
         position.next_epoch();

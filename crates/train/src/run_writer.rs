@@ -1,9 +1,10 @@
 //! What rank 0 writes: the run folder's records, checkpoints and logs. No other rank touches a file.
 
 use enmasse_device::Program;
-use enmasse_graph::Choices;
+use enmasse_graph::{Choices, Plans};
 
 use crate::charts::{Sheet, draw_classes};
+use crate::plans::training_metrics;
 use crate::run_log::RunLog;
 use crate::weights::{Judged, read_tensors};
 use crate::{
@@ -112,7 +113,8 @@ impl RunWriter {
 
     /// Writes the checkpoint to resume from, in the middle of an epoch.
     pub fn save(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
-        let checkpoint = self.checkpoint(read_tensors(program)?, position);
+        let tensors = read_tensors(program)?;
+        let checkpoint = self.checkpoint(tensors, position, program.plans());
         self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
     }
 
@@ -127,15 +129,15 @@ impl RunWriter {
     ) -> Result<(), TrainError> {
         let judged = Judged::of(read_tensors(program)?);
         self.folder.write_epoch_weights(epoch, &judged.weights, position.optimizer_step)?;
-        let checkpoint = self.checkpoint(judged.into_all(), position);
+        let checkpoint = self.checkpoint(judged.into_all(), position, program.plans());
         if best {
             self.folder.write_checkpoint(&self.folder.paths().best_checkpoint(), &checkpoint)?;
         }
         self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
     }
 
-    fn checkpoint(&mut self, tensors: Vec<NamedTensor>, position: &Position) -> Checkpoint {
-        position.write_to(&mut self.meta);
+    fn checkpoint(&mut self, tensors: Vec<NamedTensor>, position: &Position, plans: &Plans) -> Checkpoint {
+        position.write_to(&mut self.meta, training_metrics(plans));
         Checkpoint { meta: self.meta.clone(), tensors }
     }
 }

@@ -3,7 +3,6 @@
 
 mod prepare;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,6 +17,7 @@ use crate::agreement::check_ranks;
 use crate::callback::{Callbacks, Request};
 use crate::evaluation::{EpochPosition, Evaluation, at, evaluate_until, predict};
 use crate::loaded::LoadedBatch;
+use crate::plans::training_metrics;
 use crate::run_writer::RunWriter;
 use crate::stop::agree;
 use crate::weights::take_part;
@@ -276,6 +276,9 @@ impl Session {
             return self.stop(trainer);
         }
         callbacks.on_validation_end(&validation)?;
+        let training = self.position.means(training_metrics(self.program.plans()));
+        let training = training.map(|(name, mean)| (format!("train_{name}"), mean));
+        let validated = validation.metrics.iter().map(|(name, mean)| (format!("val_{name}"), *mean));
         let mut record = EpochRecord {
             epoch,
             train_loss: self.position.mean_loss(),
@@ -286,7 +289,7 @@ impl Session {
             images_per_second: times.images_per_second,
             seconds: times.seconds,
             world_size: self.map.ranks(),
-            metrics: BTreeMap::new(),
+            metrics: training.chain(validated).collect(),
         };
         callbacks.on_epoch_end(&mut record)?;
         self.saving = false;
@@ -397,10 +400,7 @@ impl Session {
             }
             other => other.into(),
         })?;
-        self.position.optimizer_step = step;
-        self.position.samples += samples;
-        self.position.loss_sum += metrics.loss * samples as f64;
-        self.position.correct += metrics.correct;
+        self.position.count(&metrics, training_metrics(self.program.plans()), samples);
         self.stopping = metrics.stop;
         self.saving = metrics.save;
         Ok(metrics.loss)

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
-use enmasse_train::{EpochPosition, RunPaths, Setting, Source, TrainConfig, TrainingData, compare_levels, evaluate};
+use enmasse_train::{
+    EpochPosition, Evaluation, MetricName, RunPaths, Setting, Source, TrainConfig, TrainingData, compare_levels,
+    evaluate,
+};
 use enmasse_wording::counted;
 use serde_json::json;
 
@@ -36,6 +39,7 @@ const EVALUATION: &[&str] = &[
     "isa",
     "exact",
     "convert_rgb",
+    "metrics",
     "timeout",
     "json",
 ];
@@ -89,6 +93,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let kind = known.as_ref().map_or(DataKind::Folder, |known| known.kind);
     let warns = launched.as_ref().is_none_or(|launched| launched.place.rank == 0);
     let weights = weights::open(matches, &layers, kind, warns)?;
+    // A rank is given all metrics of the run.
+    if launched.is_none()
+        && layers.source("metrics") == Some(&Source::CommandLine)
+        && layers.config().metrics.contains(&MetricName::GradientNorm)
+    {
+        return Err(Failure::Usage("--metrics gradient_norm: only training has gradients; leave it out".to_owned()));
+    }
     // Ranks that are processes are told what was decided here.
     let config = weights.compute_as_trained(settings::finish(layers)?)?;
     let data = match known {
@@ -153,16 +164,24 @@ impl Task {
         let mut reporter = Reporter::new(audience, 0);
         let position = EpochPosition::default();
         let found = evaluate(program.as_mut(), &loader, total, group, position, &mut reporter)?;
-        let (loss, accuracy, samples) = (found.loss, found.accuracy, found.samples);
+        let Evaluation { loss, accuracy, samples, metrics } = found;
         reporter.finish(|output| match output.is_json() {
-            true => output.json(json!({
-                "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples,
-                "averaged": weights.classifier.averaged
-            })),
+            true => {
+                let mut event = json!({
+                    "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples,
+                    "averaged": weights.classifier.averaged
+                });
+                metrics.into_iter().for_each(|(name, mean)| event[name] = mean.into());
+                output.json(event);
+            }
             false => {
                 let pictures = counted(samples as usize, "picture");
                 let averaged = if weights.classifier.averaged { ", by the averages that --ema kept" } else { "" };
-                output.text(format_args!("{pictures}: accuracy {}, loss {loss:.4}{averaged}", percent(accuracy)));
+                let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
+                output.text(format_args!(
+                    "{pictures}: accuracy {}, loss {loss:.4}{metrics}{averaged}",
+                    percent(accuracy)
+                ));
             }
         })
     }

@@ -27,7 +27,7 @@ pub const PREPARATION: &[&str] = &["size", "mean", "std"];
 
 /// How a run computed. Uses of its weights do so too unless told otherwise, and get the same digits.
 /// Pictures that it was trained on are pictures to it still.
-const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb"];
+const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "metrics"];
 
 /// Opens `RUN|WEIGHTS` of a command line. A run carries its model and transform; for bare weights they are given, or
 /// follow from the `kind` of the pictures. `warns` unless another process tells the user.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::FORMAT_VERSION;
 
 /// Sums over the samples of a running epoch: with them a resumed epoch reports the same training loss to the last bit.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EpochSums {
     /// Sum of the losses.
     pub loss: f64,
@@ -13,6 +13,8 @@ pub struct EpochSums {
     pub correct: u64,
     /// Samples summed.
     pub samples: u64,
+    /// Sums of further metrics, by their names.
+    pub metrics: BTreeMap<String, f64>,
 }
 
 /// A type that metadata texts can hold. Numbers are written so that they read back as the same bits.
@@ -69,19 +71,25 @@ impl Text for Vec<f32> {
     }
 }
 
+/// A metric's name and sum.
+fn metric((name, sum): (&str, &str)) -> Option<(String, f64)> {
+    Some((name.to_owned(), f64::read(sum)?))
+}
+
 impl Text for EpochSums {
     fn write(&self) -> String {
-        format!("{} {} {}", self.loss, self.correct, self.samples)
+        let metrics = self.metrics.iter().map(|(name, sum)| format!(" {name}={sum}"));
+        format!("{} {} {}{}", self.loss, self.correct, self.samples, metrics.collect::<String>())
     }
 
     fn read(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
-        let sums = EpochSums {
+        Some(EpochSums {
             loss: f64::read(words.next()?)?,
             correct: u64::read(words.next()?)?,
             samples: u64::read(words.next()?)?,
-        };
-        words.next().is_none().then_some(sums)
+            metrics: words.map(|word| word.split_once('=').and_then(metric)).collect::<Option<_>>()?,
+        })
     }
 }
 

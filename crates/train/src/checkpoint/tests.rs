@@ -17,7 +17,7 @@ fn meta() -> CheckpointMeta {
         seed: u64::MAX,
         epoch: 3,
         samples_consumed: 64,
-        epoch_sums: EpochSums { loss: 0.1 + 0.2, correct: 5, samples: 64 },
+        epoch_sums: EpochSums { loss: 0.1 + 0.2, correct: 5, samples: 64, metrics: [("top5".into(), 0.1)].into() },
         optimizer_step: 7,
         best_val_accuracy: Some(2.0 / 3.0),
     }
@@ -212,7 +212,9 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let best_val_accuracy = best.filter(|value| !value.is_nan());
-        let sums = EpochSums { loss: if loss.is_nan() { 0.0 } else { loss }, correct: 1, samples: 2 };
+        let loss = if loss.is_nan() { 0.0 } else { loss };
+        let metrics = [("a".to_owned(), loss), ("b".to_owned(), 0.0)].into();
+        let sums = EpochSums { loss, correct: 1, samples: 2, metrics };
         let meta = CheckpointMeta { best_val_accuracy, epoch_sums: sums, ..meta() };
         let values = bits.iter().map(|&bits| f32::from_bits(bits));
         Checkpoint { meta: meta.clone(), tensors: vec![tensor("w", &[bits.len()], values)] }.save(&path).unwrap();

@@ -29,6 +29,7 @@ fn refused_values_say_what_is_allowed() {
     check("lr", "fast", "--lr fast: must be a number, above 0");
     check("momentum", "1", "--momentum 1: must be a finite number, from 0 to below 1");
     check("weight_decay", "-0.1", "--weight-decay -0.1: must be a finite number, 0 or more");
+    check("metrics", "top5,f1", "--metrics top5,f1: has no metric \"f1\": use top5, another topK, or gradient_norm");
     check("ema", "1", "--ema 1: must be a finite number, from 0 to below 1");
     check("clip_norm", "0", "--clip-norm 0: must be a finite number, above 0");
     check("lrf", "1.1", "--lrf 1.1: must be a finite number, from 0 to 1");

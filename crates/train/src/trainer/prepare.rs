@@ -7,7 +7,7 @@ use enmasse_graph::Arena;
 
 use super::{EvaluationInput, Session, Trainer};
 use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
-use crate::plans::{compile_plans, initialize};
+use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
@@ -61,7 +61,7 @@ impl Session {
             if let Some(checkpoint) = saved {
                 let origin = writer.paths().root().display().to_string();
                 write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
-                position = Position::from_meta(&checkpoint.meta);
+                position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
             } else if let Some(weights) = &config.weights {
                 pretrained = Some(load_pretrained(program.as_mut(), weights)?);
             }

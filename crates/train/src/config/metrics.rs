@@ -1,0 +1,55 @@
+//! `--metrics NAMES`: the numbers that a run measures beside loss and accuracy.
+
+use std::fmt;
+
+use enmasse_graph::Metric;
+
+use super::value::{Kind, SettingValue};
+
+/// A built-in metric, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MetricName {
+    /// `topK`, such as `top5`: the share of samples whose label is among the K largest logits.
+    Top(usize),
+    /// `gradient_norm`: the norm of all gradients, before they are clipped; its mean over the steps of an epoch.
+    GradientNorm,
+}
+
+impl fmt::Display for MetricName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&Metric::from(*self).name())
+    }
+}
+
+impl From<MetricName> for Metric {
+    fn from(name: MetricName) -> Self {
+        match name {
+            MetricName::Top(among) => Metric::Top(among),
+            MetricName::GradientNorm => Metric::GradientNorm,
+        }
+    }
+}
+
+impl SettingValue for Vec<MetricName> {
+    const KIND: Kind = Kind::List;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let metric = |name: String| {
+            let among = name.strip_prefix("top").and_then(|among| among.parse().ok());
+            match (name.as_str(), among) {
+                ("gradient_norm", _) => Ok(MetricName::GradientNorm),
+                (_, Some(among)) => Ok(MetricName::Top(among)),
+                _ => Err(format!("has no metric \"{name}\": use top5, another topK, or gradient_norm")),
+            }
+        };
+        Vec::<String>::parse(text)?.into_iter().map(metric).collect()
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.iter().map(MetricName::to_string).collect::<Vec<_>>().join(","))
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.iter().map(MetricName::to_string).collect::<Vec<_>>().to_toml()
+    }
+}
