@@ -1,11 +1,11 @@
-//! How long an all-reduce takes, between processes or threads of this machine.
+//! Times an all-reduce between processes or threads of this machine.
 //!
 //! ```text
 //! cargo run --release -p enmasse-comm --example all_reduce -- [processes|threads] [RANKS] [shared|tcp]
 //! ```
 //!
-//! Starts its own ranks (or takes torchrun's variables where they are set), and prints one JSON line per size: the median
-//! and least milliseconds of rank 0, calls one after another, and bus_gb_per_second = 2 (W-1)/W x bytes / median.
+//! Starts its own ranks (or uses torchrun's variables if set), and prints one JSON line per size: the median and least
+//! milliseconds of rank 0, calls one after another, and bus_gb_per_second = 2 (W-1)/W x bytes / median.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -40,7 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         "processes" => {
-            // The port is free when it is chosen, which is enough for a benchmark; `enmasse launch` hands the socket over.
+            // The port is free when it is chosen, which is enough for a benchmark; `enmasse launch` passes on the open
+            // socket.
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
             let start = |rank: usize| -> std::io::Result<Child> {
                 let variables = [("RANK", rank.to_string()), ("WORLD_SIZE", ranks.to_string())];
@@ -81,7 +82,7 @@ fn measure(group: &Group, mode: &str, transport: &str) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Milliseconds of each call. All ranks make equally many: the number that rank 0 finds to fit the budget.
+/// Milliseconds of each call. All ranks make the same number of calls, which rank 0 chooses to fit the budget.
 fn time(group: &Group, mut call: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<Vec<f64>, Box<dyn Error>> {
     for _ in 0..3 {
         call()?;

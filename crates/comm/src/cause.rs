@@ -1,36 +1,36 @@
-//! The one failure currency of the program: which rank failed first, where, while doing what, and why.
+//! The one failure type of the program: which rank failed first, where, during which operation, and why.
 //!
-//! Whatever goes wrong on a rank becomes a [`Cause`]; the first one raised in a group wins, and is what every rank
-//! reports. It travels between ranks as a small bounded record, [`Cause::to_bytes`].
+//! Every failure on a rank becomes a [`Cause`]. The first one raised in a group wins, and every rank reports it. It
+//! travels between ranks as a small bounded record, [`Cause::to_bytes`].
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
 
-/// Longest host or operation name kept, in bytes.
+/// Length limit of a host or operation name, in bytes.
 const NAME_LIMIT: usize = 255;
-/// Longest message kept, in bytes.
+/// Length limit of a message, in bytes.
 const MESSAGE_LIMIT: usize = 8 << 10;
-/// No encoded cause is longer than this.
+/// Length limit of an encoded cause, in bytes.
 pub(crate) const CAUSE_LIMIT: usize = 64 + 2 * NAME_LIMIT + MESSAGE_LIMIT;
 /// First byte of an encoded cause; a new layout takes the next number.
 const VERSION: u8 = 1;
 /// Stands for "no rank" in an encoded cause.
 const NO_RANK: u64 = u64::MAX;
 
-/// What sort of failure it is.
+/// The sort of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CauseKind {
     /// The rank is gone: its connection closed without goodbye, or it left while others still needed it.
     Exited,
-    /// A signal, of this number, ended the rank.
+    /// The signal with this number ended the rank.
     Killed(i32),
     /// The rank is connected, but has sent no heartbeat for the stated time.
     Silent,
     /// The rank is alive, but has not taken part in an operation for which the others have waited for the stated time.
     Timeout,
-    /// Two ranks do different things: another operation, type or count, or another plan, configuration or data.
+    /// Two ranks differ: in operation, type or count, or in plan, configuration or data.
     Desync,
     /// A loss or gradient is infinite or not a number.
     NonFinite,
@@ -111,17 +111,17 @@ impl fmt::Display for CauseKind {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct Cause {
-    /// The rank that failed; none where no single rank is to blame.
+    /// The rank that failed; `None` if no single rank is to blame.
     pub rank: Option<usize>,
-    /// The machine it ran on; empty where that is not known.
+    /// The machine it ran on; empty if unknown.
     pub host: String,
-    /// What sort of failure.
+    /// The sort of failure.
     pub kind: CauseKind,
-    /// What was being done; empty outside operations.
+    /// The operation in progress; empty outside operations.
     pub operation: String,
     /// The operation's number in its group, from 1; 0 outside operations.
     pub sequence: u64,
-    /// What happened and, where there is something, what to do.
+    /// What happened and, where possible, what to do.
     pub message: String,
     /// When it was raised, in milliseconds since 1970 (UTC), by the raising machine's clock.
     pub time: u64,
@@ -148,20 +148,20 @@ impl Cause {
         self
     }
 
-    /// Names its machine.
+    /// Names the failed rank's machine.
     pub fn on_host(mut self, host: impl Into<String>) -> Self {
         self.host = host.into();
         self
     }
 
-    /// Names the operation under way, and its number.
+    /// Names the operation in progress, and its number.
     pub fn during(mut self, operation: impl Into<String>, sequence: u64) -> Self {
         self.operation = operation.into();
         self.sequence = sequence;
         self
     }
 
-    /// The bounded binary form, the same on every machine. Longer texts are cut.
+    /// The bounded binary form, the same on every machine. Longer texts are truncated.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (code, signal) = self.kind.code();
         let mut bytes = vec![VERSION, code];
@@ -177,7 +177,7 @@ impl Cause {
         bytes
     }
 
-    /// Reads what [`Cause::to_bytes`] wrote; nothing is trusted, and nothing beyond the stated bounds is allocated.
+    /// Reads the output of [`Cause::to_bytes`]. Nothing is trusted, and nothing beyond the stated limits is allocated.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedCause> {
         let mut rest = bytes;
         let [version, code] = take(&mut rest)?;
@@ -227,7 +227,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The bytes are no cause.
+/// The bytes do not encode a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the bytes received are not a failure record of this version: do all ranks run the same program?")]
 pub struct MalformedCause;
@@ -237,12 +237,12 @@ pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A message from another machine must not be able to move the cursor of a terminal, nor fake a second line of a log.
+/// A message from another machine must not move a terminal's cursor, nor forge a second line of a log.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The longest beginning of `text` of at most `limit` bytes that ends between characters.
+/// The longest prefix of `text` of at most `limit` bytes that ends at a character boundary.
 fn cut(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
+    fn long_texts_are_truncated_between_characters() {
         let cause = Cause::new(CauseKind::Error, "ü".repeat(MESSAGE_LIMIT)).on_host("x".repeat(9999));
         let bytes = cause.to_bytes();
         let read = Cause::from_bytes(&bytes).unwrap();

@@ -1,6 +1,6 @@
 //! The collective operations of a group, blocking and started.
 //!
-//! Each says what it does to the caller's memory; how ranks agree on it and how bytes travel is the transports'.
+//! Each documents its effect on the caller's memory. The transports decide how ranks agree on it and how bytes travel.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::operation::{Kind, Operation};
 use crate::pieces::piece;
 use crate::shards::ShardMap;
 
-/// No rank may gather more than this from all ranks together by [`Group::all_gather_bytes`].
+/// [`Group::all_gather_bytes`] gathers at most this many bytes from all ranks together.
 const GATHER_LIMIT: usize = 256 << 20;
 
-/// What [`Group::reduce`] makes of one number from each rank.
+/// How [`Group::reduce`] combines one number from each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduce {
     /// Their sum: for counts, such as correct predictions.
     Sum,
-    /// Their mean: for what is a mean on each rank already, such as a loss over batches of one size.
+    /// Their mean: for values that are already means on each rank, such as a loss over batches of one size.
     Mean,
 }
 
 impl Group {
-    /// One number out of one from each rank, on every rank; the number itself in a group of one.
+    /// Combines one number from each rank, on every rank. In a group of one the result is the number itself.
     ///
     /// ```
     /// use enmasse_comm::{Group, Reduce};
@@ -53,21 +53,22 @@ impl Group {
         self.run(Operation { reduction, ..self.sum_of(Kind::AllReduce, pointer, data.len()) })
     }
 
-    /// Starts the sum over all ranks of `len` elements at `data`, and returns. The communication thread carries out what was
-    /// started in order.
+    /// Starts the sum over all ranks of `len` elements at `data`, and returns. The communication thread carries out
+    /// operations in the order in which they were started.
     ///
     /// # Safety
-    /// The memory stays valid, and nobody else touches it, until [`Handle::wait`] has returned or the handle was dropped; the
-    /// handle is not forgotten.
+    /// The memory stays valid, and no other code touches it, until [`Handle::wait`] has returned or the handle was
+    /// dropped. The handle is not forgotten.
     pub unsafe fn all_reduce_start<T: Element>(&self, data: *mut T, len: usize) -> Handle {
         self.start(self.sum_of(Kind::AllReduce, data, len))
     }
 
-    /// The sum over `shards` shards in the fixed tree of [`crate::tree_fold`], on every rank: the same bits whether each rank
-    /// hosts one of them or a rank several, as a [`ShardMap`] divides them.
+    /// The sum over `shards` shards in the fixed tree of [`crate::tree_fold`], on every rank. The bits do not depend on
+    /// how a [`ShardMap`] divides the shards among ranks.
     ///
-    /// A rank adds up its shards as far as they are whole subtrees ([`ShardMap::schedule`]). Partial sum j lies in `data` from
-    /// `j * stride` on, `len` elements. The first `len` elements become the result; what the others are then is undefined.
+    /// A rank first adds up its own shards wherever they form whole subtrees ([`ShardMap::schedule`]). Partial sum j is
+    /// the `len` elements of `data` from `j * stride`. The first `len` elements become the result; the others are
+    /// undefined afterwards.
     ///
     /// ```
     /// use enmasse_comm::Group;
@@ -106,7 +107,7 @@ impl Group {
         self.run(operation)
     }
 
-    /// Starts the same sum of what lies at `data`, and returns.
+    /// Starts the same sum of the elements at `data`, and returns.
     ///
     /// # Safety
     /// As for [`Group::all_reduce_start`], for all partial sums of this rank: element `j * stride + i` is valid for each
@@ -134,7 +135,7 @@ impl Group {
         self.run(operation)
     }
 
-    /// Puts every rank's `input` one after another into `output`, which has room for as many from each rank.
+    /// Concatenates every rank's `input` into `output`, which has room for as many elements from each rank.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Arc<Cause>> {
         let operation = Operation::new(Kind::AllGather, input.as_ptr(), output.as_mut_ptr(), input.len());
         if input.len().checked_mul(self.world_size()) != Some(output.len()) {
@@ -148,21 +149,21 @@ impl Group {
     /// Starts the same with `len` elements at `input` of each rank, and returns.
     ///
     /// # Safety
-    /// As for [`Group::all_reduce_start`], for the input and for `len` elements per rank at `output`. The input lies beside the
-    /// output, or at this rank's place in it.
+    /// As for [`Group::all_reduce_start`], for the input and for `len` elements per rank at `output`. The input lies
+    /// outside the output, or at this rank's place in it.
     pub unsafe fn all_gather_start<T: Element>(&self, input: *const T, output: *mut T, len: usize) -> Handle {
         self.start(Operation::new(Kind::AllGather, input, output, len))
     }
 
-    /// The part of `len` elements that `rank` owns where each rank owns one: what is left to it by [`Group::reduce_scatter`].
-    /// The parts follow each other in the order of the ranks. They are cut at cache lines, so that the last ones are shorter
-    /// or empty.
+    /// The part of `len` elements that `rank` owns if each rank owns one: the part that [`Group::reduce_scatter`]
+    /// leaves it. The parts are in rank order and are cut at cache lines, so the last ones are shorter or empty.
     pub fn piece<T: Element>(&self, rank: usize, len: usize) -> Range<usize> {
         piece(len, size_of::<T>(), rank, self.world_size())
     }
 
-    /// The sum over all ranks as [`Group::all_reduce`] makes it, with the same bits, of which each rank gets its piece alone
-    /// ([`Group::piece`]): half the bytes. The piece takes its place in `data`; what the rest is then is undefined.
+    /// The sum over all ranks as by [`Group::all_reduce`], with the same bits, except that each rank gets only its
+    /// piece ([`Group::piece`]), for half the traffic. The piece is written to its place in `data`; the rest is
+    /// undefined afterwards.
     ///
     /// ```
     /// use enmasse_comm::Group;
@@ -171,7 +172,7 @@ impl Group {
     ///         let mut gradients = [1.0f32; 100];
     ///         group.reduce_scatter(&mut gradients)?;
     ///         let piece = group.piece::<f32>(group.rank(), gradients.len());
-    ///         // Each rank goes on with its own half, and they come together again.
+    /// Each rank processes its own half; then the halves are gathered.
     ///         gradients[piece].iter_mut().for_each(|gradient| *gradient /= 2.0);
     ///         group.all_gather_pieces(&mut gradients).map(|()| gradients)
     ///     })
@@ -185,7 +186,7 @@ impl Group {
         self.run(self.sum_of(Kind::ReduceScatter, data.as_mut_ptr(), data.len()))
     }
 
-    /// Starts the same over shards, whose partial sums lie as [`Group::all_reduce_shards`] says, and returns.
+    /// Starts the same over shards, whose partial sums are laid out as for [`Group::all_reduce_shards`], and returns.
     ///
     /// # Safety
     /// As for [`Group::all_reduce_shards_start`].
@@ -216,7 +217,7 @@ impl Group {
         self.start(Operation::new(Kind::AllGatherPieces, data, data, len))
     }
 
-    /// Everybody's bytes, which may differ in length: up to 256 MiB together.
+    /// The bytes of every rank, which may differ in length: up to 256 MiB together.
     pub fn all_gather_bytes(&self, input: &[u8]) -> Result<Vec<Vec<u8>>, Arc<Cause>> {
         let mut lengths = vec![0; self.world_size()];
         self.all_gather(&[input.len() as i64], &mut lengths)?;
@@ -278,7 +279,7 @@ impl Group {
         }
     }
 
-    /// In a group of one.
+    /// The operation in a group of one.
     fn run_alone(&self, operation: &Operation) -> Result<(), Arc<Cause>> {
         self.check()?;
         operation.place_own_part(0, 1);

@@ -1,22 +1,22 @@
-//! Before the first step: do all ranks mean the same thing?
+//! Checks before the first step that all ranks run the same thing.
 //!
-//! Equal ranks exchange one hash each. Only where two differ do they send more, so that the error can name the item and
-//! the first line that differs, which is what a person needs to find the reason.
+//! Equal ranks exchange one hash each. Only if two differ do they send more, so that the error can name the item and
+//! the first differing line. The user needs that line to find the reason.
 
 use std::sync::Arc;
 
 use crate::cause::{Cause, CauseKind};
 use crate::group::Group;
 
-/// Most bytes of one item's text that are sent to find the difference.
+/// Limit of one item's text that is sent to find the difference, in bytes.
 const TEXT_LIMIT: usize = 16 << 20;
-/// Longest part of a differing line that is shown, in characters.
+/// Limit of the displayed part of a differing line, in characters.
 const SHOWN: usize = 160;
 
 impl Group {
-    /// Fails on all ranks unless all give the same (name, text) pairs: the plan, the configuration, the list of files, a hash
-    /// of the weights, the program's version. The cause names the first item that differs, the two ranks, and the first
-    /// differing line of both.
+    /// Fails on all ranks unless all pass the same (name, text) pairs: the plan, the configuration, the list of files,
+    /// a hash of the weights, the program's version. The cause names the first item that differs, the two ranks, and
+    /// the first differing line of both.
     pub fn compare(&self, items: &[(&str, &str)]) -> Result<(), Arc<Cause>> {
         let outline = outline(items);
         let hash = *blake3::hash(outline.as_bytes()).as_bytes();
@@ -32,7 +32,7 @@ impl Group {
         let theirs = self.text_of(other, &outline)?;
         let (line, [item, other_item]) = first_difference(&ours, &theirs);
         let message = match [item, other_item].map(|item| item.split_once(' ')) {
-            // The same name, and another hash.
+            // Equal names, different hashes.
             [Some((_, name)), Some((_, other_name))] if name == other_name => {
                 let own = items.get(line).map_or("", |(_, text)| text);
                 let (text, other_text) = (self.text_of(0, own)?, self.text_of(other, own)?);
@@ -55,7 +55,7 @@ impl Group {
         self.check()
     }
 
-    /// `text` as rank `root` has it, on all ranks; cut where it is very long.
+    /// `text` of rank `root`, on all ranks; truncated if it is very long.
     fn text_of(&self, root: usize, text: &str) -> Result<String, Arc<Cause>> {
         let text = &text[..text.floor_char_boundary(TEXT_LIMIT)];
         let mut length = [text.len() as i64];
@@ -77,7 +77,7 @@ fn outline(items: &[(&str, &str)]) -> String {
     items.iter().map(line).collect()
 }
 
-/// The index of the first line that differs, and the line on both sides: empty where there is none.
+/// The index of the first line that differs, and that line on both sides; empty where a side has no such line.
 fn first_difference<'a>(left: &'a str, right: &'a str) -> (usize, [&'a str; 2]) {
     let (mut left, mut right) = (left.split('\n'), right.split('\n'));
     let mut index = 0;

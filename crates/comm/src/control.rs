@@ -1,8 +1,9 @@
 //! Liveness: the control connections, and the place where the first cause is decided.
 //!
-//! Every rank but 0 keeps one connection to rank 0's [`Server`], read by a thread that does nothing else, so that a busy
-//! rank is never taken for a dead one. End of file without goodbye is death; silence longer than the heartbeat is said to
-//! be silence. Whatever is raised anywhere goes to the server; the first becomes the verdict and is sent to all.
+//! Every rank but 0 keeps one connection to rank 0's [`Server`]. A dedicated thread reads it, so that a busy rank is
+//! never taken for a dead one. End of file without goodbye means death; silence longer than the heartbeat is reported
+//! as silence. Every cause raised on any rank goes to the server. The first becomes the verdict, which the server sends
+//! to all.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -24,20 +25,20 @@ const STALL: u8 = 5;
 /// How long a closing side waits for the other to close too.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
-/// What comes by a control connection.
+/// Messages of a control connection.
 pub(crate) enum Message {
-    /// What the sender has been at for longer than a heartbeat, if anything.
+    /// The sender's activity, if it has lasted longer than a heartbeat.
     Standing(Option<Standing>),
     /// A proposal for the cause of the group's failure.
     Raise(Arc<Cause>),
-    /// The decision.
+    /// The verdict: the cause of the group's failure.
     Verdict(Arc<Cause>),
-    /// What the sender waits for.
+    /// An operation for which the sender has waited long.
     Stall(Arc<Cause>),
 }
 
 impl Message {
-    /// None of a malformed one.
+    /// `None` if the frame is malformed.
     fn from_frame(kind: u8, payload: &[u8]) -> Option<Self> {
         let cause = || Cause::from_bytes(payload).ok().map(Arc::new);
         match kind {
@@ -56,16 +57,16 @@ impl Message {
 pub(crate) enum End {
     /// With a goodbye.
     Goodbye,
-    /// Without: the other side is dead.
+    /// Without a goodbye: the other side is dead.
     Closed(io::Error),
-    /// The other side sent nothing for that long.
+    /// The other side sent nothing for this long.
     Silent(Duration),
-    /// The other side sent what makes no sense.
+    /// The other side sent malformed data.
     Malformed,
 }
 
 impl End {
-    /// The failure that this end means, if it does.
+    /// The failure that this end means; `None` after a goodbye.
     pub(crate) fn cause(self) -> Option<Cause> {
         Some(match self {
             End::Goodbye => return None,
@@ -79,7 +80,7 @@ impl End {
             End::Silent(limit) => Cause::new(
                 CauseKind::Silent,
                 format!(
-                    "no heartbeat for {} s: its machine or process hangs, or the network is cut",
+                    "no heartbeat for {} s: its machine or process hangs, or the network is down",
                     limit.as_secs_f64()
                 ),
             ),
@@ -100,7 +101,7 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(stream: TcpStream, heartbeat: Duration) -> io::Result<Self> {
-        // Control messages are small: a peer that does not take one for so long hangs.
+        // Control messages are small: a peer that takes none for this long hangs.
         configure(&stream, heartbeat)?;
         Ok(Line { stream, writing: Mutex::new(()), closing: Mutex::new(None) })
     }
@@ -110,10 +111,10 @@ impl Line {
         write_frame(&self.stream, kind, payload)
     }
 
-    /// Says goodbye; the other side closes in return, which ends [`Line::listen`].
+    /// Says goodbye. The other side then closes too, which ends [`Line::listen`].
     pub(crate) fn close(&self) {
         *self.closing() = Some(Instant::now());
-        // If it cannot be said, the other side is gone.
+        // If the goodbye cannot be sent, the other side is gone.
         let _ = self.send(GOODBYE, &[]);
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -122,7 +123,8 @@ impl Line {
         self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens until the connection ends, sends heartbeats with what `recorder` has to say meanwhile, and hands over what comes.
+    /// Listens until the connection ends, and passes on each message. Meanwhile it sends heartbeats with the standing
+    /// of `recorder`.
     pub(crate) fn listen(
         &self,
         heartbeat: Duration,
@@ -131,7 +133,7 @@ impl Line {
     ) -> End {
         let end = self.listen_until(heartbeat, recorder, &mut receive);
         let _ = self.stream.shutdown(Shutdown::Both);
-        // After an own goodbye, no end is a surprise.
+        // After this side's goodbye, every end is expected.
         if self.closing().is_some() { End::Goodbye } else { end }
     }
 
@@ -149,7 +151,7 @@ impl Line {
             if closing.is_none() && beaten.is_none_or(|last| last.elapsed() >= heartbeat / 4) {
                 beaten = Some(Instant::now());
                 let standing = recorder.and_then(|recorder| recorder.standing(heartbeat));
-                // A broken connection is noticed by reading, where what was sent before still counts.
+                // Reading notices a broken connection, and still delivers everything sent before the break.
                 let _ = self.send(HEARTBEAT, &standing.map_or(Vec::new(), |standing| standing.to_bytes()));
             }
             match readable(&self.stream, heartbeat / 4) {
@@ -184,7 +186,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Takes over a connection that the server has admitted. From now on the verdict about `failure` comes through it.
+    /// Takes over a connection that the server has admitted. From now on it delivers the verdict about `failure`.
     pub(crate) fn start(
         stream: TcpStream,
         server_host: String,
@@ -203,7 +205,7 @@ impl Control {
                     }
                 });
                 if let Some(cause) = end.cause() {
-                    // Every rank sees the same end of rank 0, and nobody is left to ask.
+                    // Every rank sees the same end of rank 0, and there is no server left to ask.
                     failure.settle(Arc::new(cause.of_rank(0).on_host(server_host)));
                 }
             }
@@ -229,7 +231,7 @@ struct ToServer {
 impl Relay for ToServer {
     fn propose(&self, cause: &Arc<Cause>) {
         if let Some(line) = self.line.upgrade() {
-            // If rank 0 is gone, the thread that listens says so; and the proposal holds when nobody says anything.
+            // If rank 0 is gone, the listening thread reports it. Without any verdict, the proposal holds.
             let _ = line.send(RAISE, &cause.to_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! What can be sent and summed: the element types, and how two values combine.
+//! Element types that can be sent and summed, and how two values combine.
 
 use enmasse_tensor::{Bf16, DType};
 
@@ -6,14 +6,14 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// How values of the ranks combine into one.
+/// How values of the ranks are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Their sum, added in the fixed tree of [`crate::tree_fold`]. Integers wrap around; bf16 rounds every addition.
     Sum,
-    /// The greatest; not a number wins over everything.
+    /// The greatest; NaN wins over every other value.
     Max,
-    /// The least; not a number wins over everything.
+    /// The least; NaN wins over every other value.
     Min,
 }
 
@@ -28,7 +28,7 @@ impl Reduction {
     }
 }
 
-/// An element type of collectives. Sealed: any bits are a valid value, which receiving relies on.
+/// An element type of collectives. Sealed: every bit pattern must be a valid value, which receiving relies on.
 pub trait Element: sealed::Sealed + Copy + Default + PartialOrd + Send + Sync + 'static {
     /// Its name on the wire.
     const DTYPE: DType;
@@ -36,10 +36,10 @@ pub trait Element: sealed::Sealed + Copy + Default + PartialOrd + Send + Sync + 
     /// `left + right`; wraps around for integers.
     fn sum(left: Self, right: Self) -> Self;
 
-    /// The greater, or whichever is not a number; the right one of equals.
+    /// The greater value, or the NaN if one is; the right one if they are equal.
     fn max(left: Self, right: Self) -> Self;
 
-    /// The lesser, or whichever is not a number; the right one of equals.
+    /// The lesser value, or the NaN if one is; the right one if they are equal.
     fn min(left: Self, right: Self) -> Self;
 }
 
@@ -47,7 +47,7 @@ macro_rules! element {
     ($type:ty, $dtype:ident, $sum:expr) => {
         impl sealed::Sealed for $type {}
 
-        // `x != x` holds for nothing but NaN; for integers the compiler removes it.
+        // `x != x` holds only for NaN; for integers the compiler removes it.
         #[allow(clippy::eq_op)]
         impl Element for $type {
             const DTYPE: DType = DType::$dtype;
@@ -78,7 +78,7 @@ element!(i32, I32, i32::wrapping_add);
 element!(i64, I64, i64::wrapping_add);
 element!(u8, U8, u8::wrapping_add);
 
-/// Evaluates an expression with the type that a [`DType`] stands for: `with_element!(dtype, T => size_of::<T>())`.
+/// Evaluates an expression with the element type of a [`DType`]: `with_element!(dtype, T => size_of::<T>())`.
 macro_rules! with_element {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {

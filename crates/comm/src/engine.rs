@@ -1,7 +1,7 @@
 //! The queue of a group's operations, and the communication thread that carries them out in order.
 //!
-//! Queueing and waiting allocate nothing: operations lie in a ring made with the group, and a handle is a number. A
-//! blocking call that finds the queue empty is carried out by the caller itself, which saves two thread switches.
+//! Queueing and waiting allocate nothing: operations lie in a ring made with the group, and a handle is a number. If
+//! the queue is empty, the caller of a blocking operation carries it out itself, which saves two thread switches.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use crate::operation::Operation;
 use crate::options::GroupOptions;
 use crate::transport::{Stop, Transport, Turn};
 
-/// Operations that may be queued before starting another one waits; far above the buckets of any plan.
+/// Limit of queued operations, beyond which starting another one waits; far above the buckets of any plan.
 const CAPACITY: usize = 256;
 
 /// Owns the communication thread.
@@ -27,11 +27,11 @@ pub(crate) struct Engine {
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// There is something to carry out, or an end of it.
+    /// There is an operation to carry out, or the engine closes.
     work: Condvar,
     /// An operation is done.
     done: Condvar,
-    /// Operations done so far, whether well or not.
+    /// Operations done so far, including failed ones.
     completed: AtomicU64,
     /// The first operation that failed; all later ones fail too.
     failed_from: AtomicU64,
@@ -46,7 +46,7 @@ struct Queue {
     pending: VecDeque<Operation>,
     /// Operations queued so far; the number of the last one.
     queued: u64,
-    /// Somebody is carrying one out.
+    /// A thread is carrying out an operation.
     running: bool,
     closing: bool,
 }
@@ -103,12 +103,12 @@ impl Engine {
         self.shared.outcome(operation.sequence)
     }
 
-    /// Carries out what is queued, then tells the other ranks that this one leaves.
+    /// Carries out the queued operations, then tells the other ranks that this one leaves.
     pub(crate) fn close(&mut self) {
         self.shared.lock().closing = true;
         self.shared.work.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The thread catches panics of its work.
+            // The thread catches panics of its operations.
             let _ = thread.join();
         }
         self.shared.transport().close();
@@ -137,14 +137,14 @@ impl Shared {
         }
     }
 
-    /// Gives the next operation its numbers.
+    /// Assigns the next operation its numbers.
     fn number(&self, queue: &mut Queue, operation: Operation) -> Operation {
         queue.queued += 1;
         let operation = Operation { sequence: queue.queued, ..operation };
         Operation { flight: self.recorder.queued(&operation), ..operation }
     }
 
-    /// Carries out the operation whose turn it is; the caller has set `running`.
+    /// Carries out the operation whose turn it is. The caller has set `running`.
     fn carry_out(&self, operation: &Operation) {
         self.recorder.started(operation.flight);
         let (delay, patience) = (self.options.delay_per_operation, self.options.patience());
@@ -158,7 +158,7 @@ impl Shared {
             self.transport().execute(&Turn::new(operation, &self.failure, patience))
         }));
         let result = result.unwrap_or_else(|_| {
-            let cause = Cause::new(CauseKind::Error, "the communication thread panicked; its message is above");
+            let cause = Cause::new(CauseKind::Error, "the communication thread panicked; see its message above");
             Err(Stop::Raise(Box::new(cause.during(operation.describe(), operation.sequence))))
         });
         match result {
@@ -182,7 +182,7 @@ impl Shared {
         self.completed.load(Ordering::Acquire) >= ticket
     }
 
-    /// How an operation that is done ended.
+    /// The outcome of an operation that is done.
     fn outcome(&self, ticket: u64) -> Result<(), Arc<Cause>> {
         if ticket < self.failed_from.load(Ordering::Relaxed) { Ok(()) } else { self.failure.check() }
     }
@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// No code that can panic runs under these locks, except a transport, which is not used after it did.
+    /// Code under these locks does not panic, except in a transport, which is not used after a panic.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,7 +211,7 @@ fn wait<'a>(condition: &Condvar, guard: MutexGuard<'a, Queue>) -> MutexGuard<'a,
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An operation under way. Dropping it waits for its end, since its memory belongs to it until then.
+/// An operation in progress. Dropping the handle waits for the end, since the operation owns its memory until then.
 #[must_use = "the operation owns its memory until it has been waited for"]
 pub struct Handle {
     state: State,
@@ -222,12 +222,12 @@ enum State {
         shared: Arc<Shared>,
         ticket: u64,
     },
-    /// There was nothing to do, or it cannot be done.
+    /// The operation was empty or invalid.
     Ended(Result<(), Arc<Cause>>),
 }
 
 impl Handle {
-    /// An operation that has ended before it was queued.
+    /// A handle of an operation that ended before it was queued.
     pub(crate) fn ended(outcome: Result<(), Arc<Cause>>) -> Self {
         Handle { state: State::Ended(outcome) }
     }
@@ -244,7 +244,7 @@ impl Handle {
         }
     }
 
-    /// Whether the operation has ended, well or not.
+    /// Whether the operation has ended, successfully or not.
     pub fn is_done(&self) -> bool {
         match &self.state {
             State::Queued { shared, ticket } => shared.is_done(*ticket),

@@ -1,4 +1,4 @@
-//! Why a group could not be formed.
+//! Reasons why a group could not be formed.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::cause::Cause;
 /// Why a rank could not join its group.
 #[derive(Debug, Error)]
 pub enum JoinError {
-    /// A variable of the environment is missing or makes no sense.
+    /// An environment variable is missing or malformed.
     #[error("{name} {problem}")]
     Variable {
         /// The variable.
@@ -19,8 +19,8 @@ pub enum JoinError {
         /// What is wrong with it, and what to do.
         problem: String,
     },
-    /// No such rank can be.
-    #[error("rank {rank} of {world_size} cannot be: ranks count from 0 to the world size less 1")]
+    /// The rank is not below the world size.
+    #[error("rank {rank} of {world_size} is impossible: ranks run from 0 to the world size minus 1")]
     Rank {
         /// The rank asked for.
         rank: usize,
@@ -28,14 +28,14 @@ pub enum JoinError {
         world_size: usize,
     },
     /// The address cannot be used.
-    #[error("{address:?} is no address of a rendezvous: {why}; write tcp://HOST:PORT")]
+    #[error("{address:?} is not a rendezvous address: {why}; write tcp://HOST:PORT")]
     Address {
         /// As given.
         address: String,
         /// What is wrong.
         why: String,
     },
-    /// Strangers could reach the group.
+    /// The group would be reachable from other machines without a token.
     #[error(
         "{address} is reachable from other machines, so the ranks need a token: set ENMASSE_TOKEN to the same secret text for all of them"
     )]
@@ -43,12 +43,12 @@ pub enum JoinError {
         /// Where rank 0 would listen.
         address: String,
     },
-    /// The file of the token cannot be used.
+    /// The token file cannot be used.
     #[error("cannot use the token file {}: {source}", path.display())]
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Rank 0 cannot listen.
@@ -56,17 +56,17 @@ pub enum JoinError {
         "rank 0 cannot listen on {address}: {source}; choose another MASTER_PORT, or let `enmasse launch` find one"
     )]
     Bind {
-        /// Where.
+        /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// torchrun's agent cannot be asked.
+    /// The store of torchrun's agent does not answer.
     #[error(
         "the store of torchrun's agent at {address} does not answer: {why}; are MASTER_ADDR and MASTER_PORT torchrun's?"
     )]
     AgentStore {
-        /// Where it should be.
+        /// Where the store should be.
         address: String,
         /// The last error.
         why: String,
@@ -90,67 +90,67 @@ pub enum JoinError {
     TokenDiffers {
         /// This rank.
         rank: usize,
-        /// The other's address.
+        /// The other rank's address.
         address: String,
     },
-    /// Another rank does not take this one in.
+    /// Another rank refuses this one.
     #[error("rank {rank} was refused at {address}: {why}")]
     Refused {
         /// This rank.
         rank: usize,
-        /// The other's address.
+        /// The other rank's address.
         address: String,
-        /// The other's reason.
+        /// The other rank's reason.
         why: String,
     },
-    /// Some ranks did not come.
+    /// Some ranks did not join.
     #[error(
         "{} of {world_size} did not join at {address} within {seconds} s: were they started, with this address?",
         list(missing)
     )]
     Missing {
-        /// Who did not come.
+        /// The missing ranks.
         missing: Vec<usize>,
-        /// How many there should be.
+        /// The world size.
         world_size: usize,
         /// Rank 0's address.
         address: String,
         /// The deadline.
         seconds: f64,
     },
-    /// The transport asked for does not work here.
+    /// The requested transport does not work here.
     #[error("ranks cannot share memory: {why}; use the transport auto or tcp")]
     NotShared {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The kernel gives no memory to share.
+    /// The kernel provides no shared memory.
     #[error("no shared memory for the group: {source}")]
     SharedMemory {
         /// The kernel's refusal.
         source: io::Error,
     },
-    /// The kernel starts no thread, or gives no descriptor.
+    /// The kernel refuses a thread or a descriptor.
     #[error("cannot start a thread of the group: {source}; is a limit reached (ulimit -u, ulimit -n)?")]
     Thread {
         /// The kernel's refusal.
         source: io::Error,
     },
-    /// No groups can be made of a group.
+    /// The group cannot be split.
     #[error("the group cannot be split: {why}")]
     Split {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The group failed while it was formed.
     #[error("the group failed while it was formed: {0}")]
     Cause(Arc<Cause>),
-    /// Rank 0's store does not answer as it should.
+    /// Rank 0's store failed.
     #[error("the store at {address} failed: {why}")]
     Store {
         /// Rank 0's address.
         address: String,
-        /// What it said.
+        /// The store's error.
         why: String,
     },
 }

@@ -1,8 +1,8 @@
 //! The failure state of one rank: whether the group has failed, and with which cause.
 //!
-//! Raising and knowing are two things. A rank that meets an error stops at once and *proposes* it; which proposal is the
-//! first of the group is decided in one place (the server at rank 0, or this very state where ranks are threads), and
-//! comes back as the verdict. So all ranks report the same cause, although several may fail at the same time.
+//! Raising and deciding are separate. A rank that meets an error stops at once and *proposes* it as the cause. One
+//! place (the server at rank 0, or this very state where ranks are threads) decides which proposal is the first of the
+//! group, and returns it as the verdict. So all ranks report the same cause, even if several fail at the same time.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,35 +12,35 @@ use std::time::{Duration, Instant};
 
 use crate::cause::Cause;
 
-/// How long a rank that proposed a cause waits for the verdict before it takes its own.
+/// How long a rank that proposed a cause waits for the verdict before it settles for its own.
 const VERDICT_DEADLINE: Duration = Duration::from_secs(1);
 
-/// So many stalls are remembered, of which each is told of once.
+/// The number of stalls remembered, so that each is reported only once.
 const STALLS_KEPT: usize = 16;
 
-/// Carries proposals to where the group decides.
+/// Carries proposals to the place where the group decides.
 pub(crate) trait Relay: Send + Sync {
-    /// Hands over a proposal; must not block for long. The verdict comes through [`Failure::settle`].
+    /// Passes on a proposal; must not block for long. The verdict arrives through [`Failure::settle`].
     fn propose(&self, cause: &Arc<Cause>);
 
-    /// Hands over the news that this rank waits for another; it comes to rank 0 through [`Failure::stalled`].
+    /// Reports that this rank waits for another. The report reaches rank 0 through [`Failure::stalled`].
     fn warn(&self, stall: Arc<Cause>);
 }
 
-/// What [`crate::Group::observe`] tells of.
+/// Events that [`crate::Group::observe`] reports.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum GroupEvent {
-    /// Ranks wait for another longer than [`crate::GroupOptions::stall_warning`]: what will be the cause if it does not come.
-    /// Told to rank 0 alone, once for an operation.
+    /// Ranks have waited for another longer than [`crate::GroupOptions::stall_warning`]. Holds the cause that follows
+    /// if it stays away. Reported to rank 0 alone, once per operation.
     Stalled(Arc<Cause>),
-    /// The group has failed. Told to every rank, once.
+    /// The group has failed. Reported once to every rank.
     Failed(Arc<Cause>),
 }
 
 type Observer = dyn Fn(&GroupEvent) + Send + Sync;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Failure {
     stopping: AtomicBool,
@@ -53,14 +53,14 @@ pub(crate) struct Failure {
 struct State {
     proposed: Option<(Arc<Cause>, Instant)>,
     verdict: Option<Arc<Cause>>,
-    /// Who is told, with the rank that they belong to: ranks that are threads share this state.
+    /// Observers, each with its rank: ranks that are threads share this state.
     observers: Vec<(usize, Arc<Observer>)>,
-    /// The latest operations that ranks waited in, and observers were told of.
+    /// The latest operations in which ranks waited and which observers were told about.
     stalls: VecDeque<(String, u64)>,
 }
 
 impl Failure {
-    /// From now on proposals go through `relay`; without one the first proposal is the verdict.
+    /// From now on proposals go through `relay`. Without a relay the first proposal is the verdict.
     pub(crate) fn set_relay(&self, relay: Arc<dyn Relay>) {
         // Set once, by the constructor of the group.
         let _ = self.relay.set(relay);
@@ -89,7 +89,7 @@ impl Failure {
         }
     }
 
-    /// The group's decision; only the first counts.
+    /// Settles the group's verdict; only the first one counts.
     pub(crate) fn settle(&self, cause: Arc<Cause>) {
         let mut state = self.lock();
         if state.verdict.is_some() {
@@ -103,7 +103,7 @@ impl Failure {
         observers.iter().for_each(|(_, observer)| call(observer, &GroupEvent::Failed(cause.clone())));
     }
 
-    /// Has `observer` told of what concerns `rank`; at once, where the group has failed already.
+    /// Registers an observer of the events that concern `rank`. It is called at once if the group has already failed.
     pub(crate) fn observe(&self, rank: usize, observer: Arc<Observer>) {
         let mut state = self.lock();
         match state.verdict.clone() {
@@ -115,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// Ranks wait: lets rank 0 know.
+    /// Reports to rank 0 that this rank waits.
     pub(crate) fn warn(&self, stall: Arc<Cause>) {
         match self.relay.get() {
             Some(relay) => relay.warn(stall),
@@ -123,11 +123,11 @@ impl Failure {
         }
     }
 
-    /// Tells the observers of rank 0, whose state this is or who shares it.
+    /// Tells the observers of rank 0. This state is rank 0's, or shared with it.
     pub(crate) fn stalled(&self, stall: Arc<Cause>) {
         let observers = {
             let mut state = self.lock();
-            // Several ranks may wait in one operation, and speak.
+            // Several ranks may wait in one operation, and report it.
             let operation = (stall.operation.clone(), stall.sequence);
             if state.stalls.contains(&operation) {
                 return;
@@ -140,7 +140,7 @@ impl Failure {
         observers.iter().filter(|(of, _)| *of == 0).for_each(|(_, observer)| call(observer, &event));
     }
 
-    /// Why the group failed, once it has. May wait for the verdict, up to a second after the proposal.
+    /// The cause of the failure, if the group has failed. May wait for the verdict, up to a second after the proposal.
     pub(crate) fn cause(&self) -> Option<Arc<Cause>> {
         let mut state = self.lock();
         loop {
@@ -165,7 +165,7 @@ impl Failure {
         if self.is_stopping() { self.cause().map_or(Ok(()), Err) } else { Ok(()) }
     }
 
-    /// Waits for the verdict of somebody else, such as the server's on a peer whose connection just broke: true if the
+    /// Waits for a verdict from elsewhere, such as the server's about a peer whose connection just broke. True if the
     /// group fails within `limit`.
     pub(crate) fn fails_within(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
@@ -180,13 +180,13 @@ impl Failure {
         true
     }
 
-    /// A panic elsewhere leaves the state whole: every change to it is a single assignment.
+    /// A panic elsewhere leaves the state consistent: every change to it is a single assignment.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A panic of an observer is its own affair: the thread that tells keeps the group alive.
+/// A panicking observer must not end the calling thread, which keeps the group alive.
 fn call(observer: &Arc<Observer>, event: &GroupEvent) {
     let _ = catch_unwind(AssertUnwindSafe(|| observer(event)));
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn observers_hear_of_the_verdict_once() {
+    fn observers_are_told_the_verdict_once() {
         let failure = Failure::default();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let observer = |name: &'static str| -> Arc<Observer> {
@@ -240,12 +240,12 @@ mod tests {
             })
         };
         failure.observe(0, observer("before"));
-        failure.observe(1, Arc::new(|_| panic!("an observer's own affair")));
+        failure.observe(1, Arc::new(|_| panic!("an observer may panic")));
         failure.warn(Arc::new(cause("it has not come")));
         failure.raise(cause("first"));
         failure.settle(Arc::new(cause("second")));
-        failure.observe(0, observer("behind"));
-        assert_eq!(*heard.lock().unwrap(), ["before waits: it has not come", "before: first", "behind: first"]);
+        failure.observe(0, observer("after"));
+        assert_eq!(*heard.lock().unwrap(), ["before waits: it has not come", "before: first", "after: first"]);
     }
 
     #[test]

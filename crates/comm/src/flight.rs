@@ -1,7 +1,9 @@
-//! The flight recorder: the latest operations of a rank, and what its own code is at, kept for when something goes wrong.
+//! The flight recorder: a rank's latest operations and the activity of its own code, kept for the diagnosis of
+//! failures.
 //!
-//! Recording allocates nothing. An operation that has begun and not ended is the one that the rank was in; a rank that has
-//! begun less than the others was in its own code, and its activity says where. After PyTorch's recorder of the same name.
+//! Recording allocates nothing. An operation that has begun but not ended is the one that the rank was in. A rank that
+//! has begun fewer operations than the others was in its own code, and its activity says where. Named after PyTorch's
+//! recorder.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,12 +11,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::group_path::GroupPath;
 use crate::operation::{Header, Identity, Operation};
 
-/// Operations that are kept: some twenty steps of a model with as many buckets.
+/// Number of operations kept: some twenty steps of a model with as many buckets.
 const CAPACITY: usize = 512;
-/// Longest activity that travels, in bytes.
+/// Length limit of an activity on the wire, in bytes.
 const ACTIVITY_LIMIT: usize = 120;
 
-/// A rank's recorder. Clones write into the same.
+/// A rank's recorder. Clones share one record.
 #[derive(Clone, Debug)]
 pub struct FlightRecorder {
     flight: Arc<Mutex<Flight>>,
@@ -24,7 +26,7 @@ pub struct FlightRecorder {
 struct Flight {
     activity: &'static str,
     since: Instant,
-    /// Operations queued so far, of all groups; the n-th lies at n modulo the capacity.
+    /// Operations queued so far, of all groups; the n-th lies at index (n - 1) modulo the capacity.
     queued: u64,
     ring: Vec<Entry>,
 }
@@ -37,25 +39,25 @@ struct Entry {
     ended: Option<Instant>,
 }
 
-/// What was recorded; put into words only when somebody asks.
+/// A recorded operation; its description is formatted only on demand.
 #[derive(Clone, Copy, Debug)]
 enum Recorded {
     Operation(Header),
     Watched(Watched),
 }
 
-/// An operation that a library carries out.
+/// An operation that another library carries out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
     pub name: &'static str,
     pub bytes: usize,
     pub group: GroupPath,
-    /// Its number among the group's operations of libraries, from 1.
+    /// Its number among the group's watched operations, from 1.
     pub sequence: u64,
 }
 
 impl Watched {
-    /// The operation in words, without its number.
+    /// The operation's description, without its number.
     pub(crate) fn describe(&self) -> String {
         self.group.name_operation(format!("{} of {} bytes", self.name, self.bytes))
     }
@@ -70,31 +72,31 @@ impl Recorded {
     }
 }
 
-/// What a recorder holds, by this machine's clock in milliseconds since 1970 (UTC).
+/// A recorder's contents. Times are milliseconds since 1970 (UTC), by this machine's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlightRecord {
-    /// When it was taken.
+    /// When the record was taken.
     pub time: u64,
-    /// What the rank's own code was at.
+    /// The activity of the rank's own code.
     pub activity: String,
-    /// Since when.
+    /// When that activity began.
     pub since: u64,
-    /// The latest operations, in their order.
+    /// The latest operations, in order.
     pub operations: Vec<FlightOperation>,
 }
 
 /// An operation in a [`FlightRecord`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlightOperation {
-    /// Its number in the group, from 1; libraries' operations have numbers of their own.
+    /// Its number in the group, from 1; watched operations are numbered separately.
     pub sequence: u64,
-    /// In words, such as `all_reduce(sum) of 1000 f32`.
+    /// Its description, such as `all_reduce(sum) of 1000 f32`.
     pub operation: String,
-    /// When the rank asked for it.
+    /// When the rank requested it.
     pub queued: u64,
     /// When its turn came.
     pub started: Option<u64>,
-    /// When it was done; none of one that failed.
+    /// When it was done; `None` if it failed.
     pub ended: Option<u64>,
 }
 
@@ -107,13 +109,13 @@ impl Default for FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Says what this rank's own code is at from now on: `reading a batch`.
+    /// Sets the activity of this rank's own code from now on, such as `reading a batch`.
     pub fn at(&self, activity: &'static str) {
         let mut flight = self.lock();
         (flight.activity, flight.since) = (activity, Instant::now());
     }
 
-    /// Everything that is known now.
+    /// The current contents.
     pub fn record(&self) -> FlightRecord {
         let flight = self.lock();
         let now = Instant::now();
@@ -132,13 +134,13 @@ impl FlightRecorder {
         }
     }
 
-    /// Returns the number under which the operation is recorded.
+    /// Records an operation, and returns its number in the record.
     pub(crate) fn queued(&self, operation: &Operation) -> u64 {
         let what = Recorded::Operation(operation.header(Identity::default()));
         self.lock().append(Entry { what, queued: Instant::now(), started: None, ended: None })
     }
 
-    /// The same for an operation of a library, which begins now.
+    /// The same for a watched operation, which begins now.
     pub(crate) fn watched(&self, operation: Watched) -> u64 {
         let now = Instant::now();
         let what = Recorded::Watched(operation);
@@ -153,20 +155,20 @@ impl FlightRecorder {
         self.lock().entry(number, |entry| entry.ended = Some(Instant::now()));
     }
 
-    /// What the rank has been at for so long or longer; nothing, and nothing allocated, where it is at it for less.
+    /// The rank's activity, if it has lasted at least this long. Otherwise nothing is allocated.
     pub(crate) fn standing(&self, at_least: Duration) -> Option<Standing> {
         let flight = self.lock();
         let lasting = flight.since.elapsed();
         (lasting >= at_least).then(|| Standing { activity: flight.activity.to_owned(), lasting })
     }
 
-    /// A panic elsewhere leaves the record whole: every change to it is a single assignment.
+    /// A panic elsewhere leaves the record consistent: every change to it is a single assignment.
     fn lock(&self) -> MutexGuard<'_, Flight> {
         self.flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where an operation lies in the ring; the first has the number 1.
+/// An operation's index in the ring; operations are numbered from 1.
 fn place(number: u64) -> usize {
     ((number - 1) % CAPACITY as u64) as usize
 }
@@ -176,13 +178,13 @@ impl Flight {
         self.queued += 1;
         match self.ring.get_mut(place(self.queued)) {
             Some(oldest) => *oldest = entry,
-            // Within the capacity that it was made with.
+            // Within the capacity allocated at the start.
             None => self.ring.push(entry),
         }
         self.queued
     }
 
-    /// Changes an entry, unless later ones have taken its place.
+    /// Changes an entry, unless a later one has replaced it.
     fn entry(&mut self, number: u64, change: impl FnOnce(&mut Entry)) {
         if number + CAPACITY as u64 > self.queued
             && let Some(entry) = self.ring.get_mut(place(number))
@@ -197,7 +199,7 @@ impl Flight {
     }
 }
 
-/// What a rank tells of itself with a heartbeat, where it has been at one thing for long.
+/// The part of a heartbeat that reports a long-lasting activity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub activity: String,
@@ -247,7 +249,7 @@ mod tests {
                 recorder.ended(sequence);
             }
         }
-        // Too late to be kept.
+        // Already overwritten.
         recorder.ended(1);
         let operations = recorder.record().operations;
         assert_eq!(operations.len(), CAPACITY);

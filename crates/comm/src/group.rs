@@ -1,4 +1,4 @@
-//! The process group: the handle through which a rank talks to the others.
+//! The process group: the handle through which a rank communicates with the others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::watchdog::{Scene, Watchdog};
 
 /// One rank's handle of its group. Clones are the same member; the member leaves when the last one is dropped.
 ///
-/// All ranks call the same operations in the same order; what differs is an error that names the two ranks. Once the group
-/// has failed, every operation pending or to come on every rank ends with the same [`Cause`].
+/// All ranks call the same operations in the same order. A difference is an error that names the two ranks. Once the
+/// group has failed, every pending or later operation on every rank ends with the same [`Cause`].
 ///
 /// ```
 /// use enmasse_comm::Group;
@@ -41,20 +41,20 @@ pub struct Group {
     core: Arc<Core>,
 }
 
-/// What ends with the last clone.
+/// The state that the last clone drops.
 struct Core {
     members: Members,
-    /// None in a group of one.
+    /// `None` in a group of one.
     engine: Option<Engine>,
     /// Groups split from this one so far.
     children: AtomicU64,
-    /// For operations that libraries carry out.
+    /// For operations that other libraries carry out.
     scene: Arc<Scene>,
-    /// Dropped last, when this rank waits for nobody any more.
+    /// Dropped last, when this rank no longer waits for any other.
     ties: Ties,
 }
 
-/// What a group shares with those that are split from it.
+/// State that a group shares with the groups split from it.
 #[derive(Clone)]
 pub(crate) struct Ties {
     pub failure: Arc<Failure>,
@@ -62,7 +62,7 @@ pub(crate) struct Ties {
     pub options: GroupOptions,
     pub watchdog: Arc<Watchdog>,
     pub reach: Reach,
-    /// None in a job of one rank, and between threads.
+    /// `None` in a job of one rank, and between threads.
     #[expect(dead_code, reason = "held for its drop")]
     pub liaison: Option<Arc<Liaison>>,
 }
@@ -85,7 +85,7 @@ impl Ties {
 }
 
 impl Group {
-    /// A group of one, which needs nobody.
+    /// A group of one rank, which opens no connection.
     pub fn single() -> Self {
         let members = Members::of_job(0, vec![crate::cause::host_name()], Identity::default());
         Self::of(members, None, None, Ties::within_process(Arc::default(), GroupOptions::default()))
@@ -113,7 +113,7 @@ impl Group {
             .collect()
     }
 
-    /// A member of a group; without a transport it is the only one.
+    /// A member of a group; without a transport it is the only member.
     pub(crate) fn new(members: Members, transport: Option<Box<dyn Transport>>, ties: Ties) -> Result<Self, JoinError> {
         let region = transport.as_ref().and_then(|transport| transport.region());
         let start = |transport| Engine::start(transport, ties.failure.clone(), ties.recorder.clone(), ties.options);
@@ -131,28 +131,29 @@ impl Group {
         self.core.members.rank
     }
 
-    /// The number in the whole job of a rank of this group; in a group that was split from none, the same.
+    /// The number in the whole job of a rank of this group. In a group that was not split from another it is the same
+    /// number.
     pub fn job_rank(&self, rank: usize) -> usize {
         self.core.members.job_ranks.get(rank).copied().unwrap_or(rank)
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world_size(&self) -> usize {
         self.core.members.world_size()
     }
 
-    /// Which attempt of the job this is, on all ranks: 0 at first, and more after each restart.
+    /// The attempt of the job, equal on all ranks: 0 at first, and higher after each restart.
     pub fn attempt(&self) -> u32 {
         self.core.members.identity.attempt
     }
 
-    /// Whether this is rank 0: the one that talks and writes files.
+    /// Whether this is rank 0, which prints and writes files.
     pub fn is_main(&self) -> bool {
         self.rank() == 0
     }
 
-    /// Ends the group: on every rank every operation, pending or to come, fails with `cause` within a second, unless the
-    /// group has failed before. From any thread, at any time.
+    /// Ends the group: every pending or later operation on every rank fails with `cause` within a second, unless the
+    /// group has failed before. May be called from any thread, at any time.
     pub fn abort(&self, cause: Cause) {
         self.core.ties.failure.raise(cause);
     }
@@ -162,29 +163,29 @@ impl Group {
         self.cause_of(self.rank(), kind, message)
     }
 
-    /// A cause that names any rank of the group and its host.
+    /// A cause that names the given rank of the group and its host.
     pub(crate) fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
         let host = self.core.members.hosts.get(rank).cloned().unwrap_or_default();
         Cause::new(kind, message).of_rank(self.job_rank(rank)).on_host(host)
     }
 
-    /// The recorder of this rank's operations. The rank's activity, said here, lets the others know why they wait.
+    /// The recorder of this rank's operations. The activity set here tells the other ranks why they wait.
     pub fn flight_recorder(&self) -> &FlightRecorder {
         &self.core.ties.recorder
     }
 
-    /// Has `observer` told what happens to the group, on whichever thread notices: also while this rank's own code is stuck. It
-    /// must not hold the group, or use it.
+    /// Registers an observer of the group's events. Whichever thread notices an event calls it, even while this rank's
+    /// own code is stuck. The observer must not hold the group, or use it.
     pub fn observe(&self, observer: impl Fn(&GroupEvent) + Send + Sync + 'static) {
         self.core.ties.failure.observe(self.job_rank(self.rank()), Arc::new(observer));
     }
 
-    /// Why the group failed, if it has.
+    /// The cause of the failure, if the group has failed.
     pub fn cause(&self) -> Option<Arc<Cause>> {
         self.core.ties.failure.cause()
     }
 
-    /// An error once the group has failed; as cheap as one atomic load before.
+    /// An error once the group has failed. Until then it costs one atomic load.
     #[inline]
     pub fn check(&self) -> Result<(), Arc<Cause>> {
         self.core.ties.failure.check()
@@ -202,7 +203,7 @@ impl Group {
         &self.core.ties
     }
 
-    /// Counts groups that are split from this one; how many there were before.
+    /// Counts `children` more groups split from this one, and returns the number of earlier ones.
     pub(crate) fn count_children(&self, children: u64) -> u64 {
         self.core.children.fetch_add(children, Ordering::Relaxed)
     }
@@ -211,7 +212,7 @@ impl Group {
         self.core.engine.as_ref()
     }
 
-    /// A call that cannot be right ends the group, since the other ranks wait for this one.
+    /// Ends the group because of an invalid call, since the other ranks wait for this one.
     pub(crate) fn misuse(&self, operation: &Operation, message: String) -> Arc<Cause> {
         let operation = Operation { group: self.core.members.path, ..*operation };
         let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), 0);
@@ -234,7 +235,7 @@ impl Drop for Core {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Members { rank, job_ranks, hosts, .. } = &self.members;
-            let cause = Cause::new(CauseKind::Error, "it panicked; its message is on its standard error");
+            let cause = Cause::new(CauseKind::Error, "it panicked; see its standard error");
             self.ties.failure.raise(cause.of_rank(job_ranks[*rank]).on_host(hosts[*rank].clone()));
         }
         if let Some(engine) = &mut self.engine {

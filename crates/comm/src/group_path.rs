@@ -1,19 +1,21 @@
-//! Which group of a job an operation belongs to: the whole, or one that was split from another.
+//! The place of a group in its job: the whole job, or a group split from another.
 //!
-//! The groups of a job are numbered without asking anybody, since all ranks of a group split it in the same order: those
-//! split from the whole are 1, 2, 3, those split from group 2 are 2.1, 2.2, and so on. A number fits into a word of a header.
+//! The groups of a job are numbered without communication, since all ranks of a group split it in the same order.
+//! Groups split from the whole job are 1, 2, 3; groups split from group 2 are 2.1, 2.2, and so on. A path fits into one
+//! word of a header.
 
 use std::fmt;
 
-/// Bits of one level's number.
+/// Bits per level.
 const LEVEL: u32 = 16;
 
-/// See the module. The default is the whole job.
+/// See the module's documentation. The default is the whole job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupPath(u64);
 
 impl GroupPath {
-    /// The group split from this one as number `index`, counted from 0; none beyond four levels or 65535 groups of one.
+    /// The group split from this one as number `index`, from 0. `None` beyond four levels, or beyond 65535 groups split
+    /// from one.
     pub(crate) fn child(self, index: u64) -> Option<Self> {
         let number = index.checked_add(1).filter(|&number| number < 1 << LEVEL)?;
         let level = self.levels().count() as u32;
@@ -33,7 +35,7 @@ impl GroupPath {
         GroupPath(word)
     }
 
-    /// An operation in words, with its group.
+    /// The description of an operation, with its group.
     pub(crate) fn name_operation(self, operation: String) -> String {
         if self.is_whole_job() { operation } else { format!("{operation} in group {self}") }
     }
@@ -44,7 +46,7 @@ impl GroupPath {
     }
 }
 
-/// `2.1`; nothing of the whole job.
+/// `2.1`; empty for the whole job.
 impl fmt::Display for GroupPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, number) in self.levels().enumerate() {

@@ -1,11 +1,11 @@
 //! Process groups: store, rendezvous, transports, collectives, and the cause of every failure.
 //!
-//! Ranks are processes or threads that run the same operations in the same order. A [`Group`] is one rank's handle; all
-//! sums are added in one fixed tree over shards ([`tree_fold`]), so that no transport, no timing and no number of ranks
-//! ([`ShardMap`]) changes a bit. Nothing waits for ever: whatever goes wrong on one rank ends the operations of all, with
+//! Ranks are processes or threads that run the same operations in the same order. A [`Group`] is one rank's handle. All
+//! sums are added in one fixed tree over shards ([`tree_fold`]), so that transport, timing and the number of ranks
+//! ([`ShardMap`]) never change a bit. Nothing waits for ever: a failure on one rank ends the operations of all, with
 //! the same [`Cause`].
 //!
-//! The crate knows bytes, element types and deadlines; it knows no model, and holds no state but in its handles.
+//! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles.
 
 mod cause;
 mod collectives;

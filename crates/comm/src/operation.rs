@@ -1,4 +1,4 @@
-//! One collective operation, and the header every rank publishes for it before any byte of data moves.
+//! One collective operation, and the header that every rank publishes before any data moves.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use crate::group_path::GroupPath;
 use crate::pieces::piece;
 use crate::shards::ShardMap;
 
-/// Version of headers and protocol; ranks of different versions do not talk.
+/// Version of headers and protocol; ranks of different versions do not communicate.
 pub(crate) const PROTOCOL: u32 = 3;
 /// Words of a header.
 pub(crate) const HEADER_WORDS: usize = 8;
 /// Bytes of a header on a wire, as little-endian words.
 pub(crate) const HEADER_BYTES: usize = HEADER_WORDS * 8;
 
-/// Which collective.
+/// The kind of collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -28,19 +28,19 @@ pub(crate) enum Kind {
     AllGatherPieces = 6,
 }
 
-/// What makes an incarnation of a group: a message of another job, attempt or membership is never taken for one of ours.
+/// Identifies one incarnation of a group, so that messages of another job, attempt or membership are told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// Hash of the job's name.
     pub job: u64,
-    /// Counts restarts of the job.
+    /// Number of restarts of the job.
     pub attempt: u32,
-    /// Counts changes of the membership within an attempt.
+    /// Number of membership changes within an attempt.
     pub epoch: u32,
 }
 
 impl Identity {
-    /// Of an attempt of a job.
+    /// The identity of an attempt of a job.
     pub(crate) fn of_job(job: &str, attempt: u32) -> Self {
         let [a, b, c, d, e, f, g, h, ..] = *blake3::hash(job.as_bytes()).as_bytes();
         Identity { job: u64::from_le_bytes([a, b, c, d, e, f, g, h]), attempt, epoch: 0 }
@@ -55,17 +55,17 @@ pub(crate) struct Operation {
     pub reduction: Reduction,
     /// The sending rank of a broadcast.
     pub root: usize,
-    /// What a reduction sums over; one shard in any other operation.
+    /// The shards that a reduction sums over; a single shard in any other operation.
     pub shards: ShardMap,
     pub count: usize,
-    /// What this rank gives: `count` elements, of a reduction as often as it has partial sums.
+    /// This rank's input: `count` elements, in a reduction for each of its partial sums.
     pub input: *const u8,
     /// Elements from one partial sum of a reduction to the next.
     pub stride: usize,
-    /// Where the result goes: `count` elements, of an all-gather `count` per rank. The same as `input` except for an
+    /// The result: `count` elements, in an all-gather `count` per rank. The same pointer as `input` except in an
     /// all-gather.
     pub output: *mut u8,
-    /// The group whose ranks carry it out; set when it is handed to that.
+    /// The group that carries it out; set when the operation is passed to the group.
     pub group: GroupPath,
     /// Its number in the group, from 1; set when it is queued.
     pub sequence: u64,
@@ -99,7 +99,7 @@ impl Operation {
         Operation::new(Kind::Barrier, nothing, nothing, 0)
     }
 
-    /// What ranks must agree on.
+    /// The header, on which all ranks must agree.
     pub(crate) fn header(&self, identity: Identity) -> Header {
         let code = u64::from(PROTOCOL) << 32
             | (self.kind as u64) << 16
@@ -117,7 +117,7 @@ impl Operation {
         ])
     }
 
-    /// The bytes of the output that come from `sender`.
+    /// The bytes of the output that belong to `sender`.
     pub(crate) fn part_from(&self, sender: usize, ranks: usize) -> Range<usize> {
         let size = self.dtype.size();
         match self.kind {
@@ -130,27 +130,28 @@ impl Operation {
         }
     }
 
-    /// Puts what this rank gives to an all-gather in its place of the output, unless it lies there already.
+    /// Copies this rank's input of an all-gather to its place in the output, unless it lies there already.
     pub(crate) fn place_own_part(&self, rank: usize, ranks: usize) {
         let place = self.output.wrapping_add(self.part_from(rank, ranks).start);
         if self.kind == Kind::AllGather && place.cast_const() != self.input {
-            // SAFETY: both are the operation's memory, valid for so many bytes and used by nobody else until it is done.
+            // SAFETY: both pointers are the operation's memory, valid for this many bytes and used by no other code
+            // until it is done.
             unsafe { std::ptr::copy(self.input, place, self.count * self.dtype.size()) }
         }
     }
 
-    /// The operation in words, without its number.
+    /// The operation's description, without its number.
     pub(crate) fn describe(&self) -> String {
         self.header(Identity::default()).operation()
     }
 }
 
-/// Version, operation, types, job, attempt, membership epoch, sequence, count, root, shards and group, in words.
+/// Version, operation, types, job, attempt, membership epoch, sequence, count, root, shards and group, as words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header(pub [u64; HEADER_WORDS]);
 
 impl Header {
-    /// What a rank that leaves sends in place of a header. No operation has the number 0.
+    /// Sent by a leaving rank in place of a header. No operation has the number 0.
     pub(crate) const LEAVING: Header = Header([(PROTOCOL as u64) << 32, 0, 0, 0, 0, 0, 0, 0]);
 
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
@@ -173,7 +174,7 @@ impl Header {
         self.0[3]
     }
 
-    /// The operation in words; bits that mean nothing to this version are shown as they are.
+    /// The operation's description. Bits unknown to this version are shown as numbers.
     pub(crate) fn operation(&self) -> String {
         let [code, _, _, _, count, root, _, group] = self.0;
         let dtype = [DType::Bf16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
@@ -196,7 +197,7 @@ impl Header {
         GroupPath::from_word(group).name_operation(operation)
     }
 
-    /// In words, as far as it matters beside `other`.
+    /// A description with the fields that differ from `other`.
     pub(crate) fn describe_against(&self, other: &Header) -> String {
         let [code, job, incarnation, sequence, .., shards, _] = self.0;
         let mut text = format!("{} #{sequence}", self.operation());
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_round_trip_and_tell_what_differs() {
+    fn headers_round_trip_and_describe_differences() {
         let identity = Identity { job: 7, attempt: 1, epoch: 2 };
         let nothing = std::ptr::NonNull::<f32>::dangling().as_ptr();
         let operation = Operation { sequence: 17, ..Operation::new(Kind::AllReduce, nothing, nothing, 1000) };

@@ -1,18 +1,18 @@
-//! How long a group waits.
+//! How long a group waits for its ranks.
 
 use std::time::Duration;
 
 use crate::transport::Patience;
 
-/// How a group behaves beside its members and transport.
+/// A group's options besides its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// Time to let pass before each operation is carried out: a slow network, for tests of what overlaps with it.
+    /// Delay before each operation, which simulates a slow network in tests of overlap.
     pub delay_per_operation: Duration,
-    /// How long a rank waits in an operation for others before the group fails, naming them: ten minutes, as PyTorch's NCCL
-    /// groups do.
+    /// How long a rank waits in an operation before the group fails and names the missing ranks: ten minutes, like
+    /// PyTorch's NCCL groups.
     pub timeout: Duration,
-    /// How long before observers hear of it: half a minute.
+    /// How long a rank waits before observers are told: half a minute.
     pub stall_warning: Duration,
 }
 

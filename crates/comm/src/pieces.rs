@@ -1,14 +1,14 @@
-//! Which elements of a buffer each rank owns, and in which portions they are carried.
+//! Which elements of a buffer each rank owns, and the chunks in which they travel.
 
 use std::ops::Range;
 
-/// Elements that a round of at most `bytes` moves of each partial sum, cut at cache lines.
+/// Elements of each partial sum that a round of at most `bytes` moves, cut at cache lines.
 pub(crate) fn chunk(bytes: usize, size: usize, partials: usize) -> usize {
     bytes / partials / 64 * (64 / size)
 }
 
-/// The part of `len` elements of `size` bytes that `rank` of `ranks` owns: cut at cache lines where that leaves everybody
-/// something to do.
+/// The part of `len` elements of `size` bytes that `rank` of `ranks` owns. Cuts lie at cache lines, so the last parts may
+/// be shorter or empty.
 pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range<usize> {
     let line = 64 / size;
     let each = len.div_ceil(ranks).next_multiple_of(line);
@@ -16,7 +16,7 @@ pub(crate) fn piece(len: usize, size: usize, rank: usize, ranks: usize) -> Range
     start(rank)..start(rank.saturating_add(1))
 }
 
-/// The `len` elements of a piece from its `start`-th on, as far as it has them.
+/// Up to `len` elements of a piece, beginning with its `start`-th.
 pub(crate) fn part_of(piece: &Range<usize>, start: usize, len: usize) -> Range<usize> {
     let part = piece.start.saturating_add(start).min(piece.end);
     part..part.saturating_add(len).min(piece.end)

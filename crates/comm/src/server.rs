@@ -16,21 +16,21 @@ use crate::operation::Identity;
 use crate::store::{KeyValues, Store};
 use crate::token::Token;
 
-/// See the module. Dropping it says goodbye to all ranks.
+/// See the module's documentation. Dropping the server says goodbye to all ranks.
 pub(crate) struct Server {
     hall: Arc<Hall>,
     acceptor: Option<Acceptor>,
 }
 
-/// What the threads of the connections share.
+/// State that the connections' threads share.
 struct Hall {
     world_size: usize,
     identity: Identity,
     heartbeat: Duration,
     store: Arc<KeyValues>,
-    /// Rank 0's own state, which learns the verdict like everybody else.
+    /// Rank 0's own state, which receives the verdict like every rank's.
     failure: Arc<Failure>,
-    /// Rank 0's own, which no heartbeat brings.
+    /// Rank 0's own recorder: no heartbeat reports its activity.
     recorder: FlightRecorder,
     seats: Mutex<Seats>,
     emptied: Condvar,
@@ -39,13 +39,13 @@ struct Hall {
 #[derive(Default)]
 struct Seats {
     verdict: Option<Arc<Cause>>,
-    /// Control connections of the ranks that are here.
+    /// Control connections of the ranks that are connected.
     lines: HashMap<usize, Arc<Line>>,
-    /// What ranks have been at for long, by their latest heartbeats.
+    /// Long-lasting activities of ranks, by their latest heartbeats.
     standings: HashMap<usize, Standing>,
-    /// Connections to the store; closed with the server.
+    /// Connections to the store; closed along with the server.
     stores: Vec<TcpStream>,
-    /// Ranks that were here and left or died; a number is given out once.
+    /// Ranks that have ever connected: each number is admitted only once.
     taken: Vec<usize>,
     closing: bool,
 }
@@ -80,12 +80,12 @@ impl Server {
         Ok(Server { hall, acceptor: Some(acceptor) })
     }
 
-    /// Rank 0's way to the store.
+    /// Rank 0's access to the store.
     pub(crate) fn store(&self) -> Store {
         Store::Here(self.hall.store.clone())
     }
 
-    /// Everybody is here: listens no longer.
+    /// Stops listening, since every rank has joined.
     pub(crate) fn shut_the_door(&mut self) {
         self.acceptor = None;
     }
@@ -99,7 +99,7 @@ impl Drop for Server {
             let mut seats = self.hall.seats();
             seats.closing = true;
             for stream in seats.stores.drain(..) {
-                // What is written arrives before the end; the rank closes in return.
+                // Data sent before still arrives; the rank closes in return.
                 let _ = stream.shutdown(std::net::Shutdown::Both);
             }
             seats.lines.values().cloned().collect()
@@ -107,7 +107,7 @@ impl Drop for Server {
         for line in &lines {
             line.close();
         }
-        // The others close in return. Who does not is stopped or hangs, which is no reason to wait for long.
+        // The other ranks close in return. A rank that does not is stopped or hangs, which is no reason to wait long.
         let deadline = Instant::now() + LINGER;
         let mut seats = self.hall.seats();
         while !seats.lines.is_empty() {
@@ -121,7 +121,7 @@ impl Drop for Server {
 }
 
 impl Hall {
-    /// The thread of one connection, once it has proved itself.
+    /// Runs in the thread of one connection, once it has proved the token.
     fn admit(&self, stream: TcpStream, who: &Introduction) {
         let refusal = self.refusal(who);
         if answer(&stream, refusal.as_deref()).is_err() || refusal.is_some() {
@@ -131,7 +131,7 @@ impl Hall {
             Purpose::Store => {
                 if let Ok(copy) = stream.try_clone() {
                     self.seats().stores.push(copy);
-                    // The end of the store's connection is no news: the control connection tells.
+                    // The end of a store connection is not reported here: the control connection reports it.
                     let _ = self.store.serve(&stream);
                     let _ = stream.shutdown(std::net::Shutdown::Both);
                 }
@@ -140,7 +140,7 @@ impl Hall {
         }
     }
 
-    /// Why not, if not.
+    /// The reason to refuse a connection, if there is one.
     fn refusal(&self, who: &Introduction) -> Option<String> {
         let Introduction { rank, world_size, host, identity, .. } = who;
         let seats = self.seats();
@@ -162,7 +162,7 @@ impl Hall {
             return Some(format!("rank {rank} on host {host} is not one of 1 to {}", self.world_size - 1));
         }
         if let Purpose::Data | Purpose::Agent = who.purpose {
-            return Some("rank 0 takes the bytes of collectives elsewhere, and knows no agents".to_owned());
+            return Some("rank 0 accepts neither collectives' data nor agents at this address".to_owned());
         }
         if who.purpose == Purpose::Control && seats.taken.contains(rank) {
             return Some(format!("rank {rank} has joined already: was it started twice?"));
@@ -179,7 +179,7 @@ impl Hall {
         let line = Arc::new(line);
         {
             let mut seats = self.seats();
-            // Asked again, now that the seat is taken under the lock: two of one number may have come together.
+            // Checked again under the lock: two connections with the same number may have arrived together.
             if seats.taken.contains(&who.rank) || seats.closing {
                 return;
             }
@@ -203,7 +203,7 @@ impl Hall {
         self.emptied.notify_all();
     }
 
-    /// The first cause becomes everybody's.
+    /// Makes the first cause the verdict for all ranks.
     fn decide(&self, cause: &Arc<Cause>) {
         let cause = &self.told_more(cause);
         let lines: Vec<_> = {
@@ -216,15 +216,15 @@ impl Hall {
         };
         let bytes = cause.to_bytes();
         for line in lines {
-            // A rank that cannot be told is gone or hangs, and was or will be found out by its own thread.
+            // A rank that cannot be told is gone or hangs; its own connection's thread notices that.
             let _ = line.send(VERDICT, &bytes);
         }
-        // Last, since this process may end as soon as rank 0 knows.
+        // Last, since this process may end as soon as rank 0 knows the verdict.
         self.store.end(cause.to_string());
         self.failure.settle(cause.clone());
     }
 
-    /// A rank that the others wait for may have said what it is at.
+    /// Adds the reported activity of the rank that the others wait for.
     fn told_more(&self, cause: &Arc<Cause>) -> Arc<Cause> {
         let late = cause.rank.filter(|_| cause.kind == CauseKind::Timeout);
         match late.and_then(|rank| self.standing(rank)) {
@@ -243,7 +243,7 @@ impl Hall {
         }
     }
 
-    /// Every change is complete when the lock is released, also by a panic.
+    /// Every change is complete when the lock is released, even by a panic.
     fn seats(&self) -> MutexGuard<'_, Seats> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }

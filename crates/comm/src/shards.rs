@@ -1,8 +1,8 @@
-//! Which rank hosts which shards, and in which order it adds up what they give.
+//! Which rank hosts which shards, and the order in which it adds up their values.
 //!
-//! The arithmetic of a run is fixed by its number of shards: sums go through the one binary tree over shards. Ranks host
-//! contiguous shards, so a rank adds up whole subtrees by itself and hands those partial sums to the group. The bits are
-//! then the same on any number of ranks. Everything here is a function of two numbers.
+//! The number of shards fixes the arithmetic of a run: sums go through the one binary tree over shards. Ranks host
+//! contiguous shards, so a rank adds up whole subtrees by itself and passes those partial sums to the group. The bits
+//! are then the same on any number of ranks. Everything here depends only on the two numbers.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ pub(crate) const fn split(n: usize) -> usize {
     1 << (n - 1).ilog2()
 }
 
-/// No rank has more partial sums: going down the tree, a range of shards leaves at most two subtrees at every level.
+/// Limit of a rank's partial sums: at every level of the tree a range of shards leaves at most two subtrees.
 pub(crate) const PARTIALS_LIMIT: usize = 2 * usize::BITS as usize;
 
-/// How shards are divided among ranks: in order, the first ranks hosting one more where the numbers do not divide.
+/// How shards are divided among ranks: in order; if the numbers do not divide, the first ranks host one more.
 ///
 /// ```
 /// use enmasse_comm::ShardMap;
@@ -33,17 +33,17 @@ pub struct ShardMap {
     ranks: usize,
     /// Shards that every rank hosts.
     each: usize,
-    /// Ranks that host one more.
+    /// Ranks that host one more shard.
     larger: usize,
 }
 
-/// Shards that cannot be divided among so many ranks.
+/// There are fewer shards than ranks, or no ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{shards} shards cannot be divided among {ranks} ranks: every rank hosts at least one")]
 pub struct ShardsError {
-    /// The shards asked for.
+    /// The requested shards.
     pub shards: usize,
-    /// The ranks asked for.
+    /// The requested ranks.
     pub ranks: usize,
 }
 
@@ -52,9 +52,9 @@ pub struct ShardsError {
 pub struct HostedShard {
     /// Its number among all shards.
     pub shard: usize,
-    /// Where its values go.
+    /// The slot for its values.
     pub slot: usize,
-    /// What is added up as soon as they are there, in this order.
+    /// The additions to perform, in order, as soon as the values are there.
     pub folds: Vec<Fold>,
 }
 
@@ -68,7 +68,7 @@ pub struct Fold {
 }
 
 impl ShardMap {
-    /// An error where a rank would have nothing to host.
+    /// Fails if some rank would host no shard.
     pub const fn new(shards: usize, ranks: usize) -> Result<Self, ShardsError> {
         if ranks == 0 || shards < ranks {
             return Err(ShardsError { shards, ranks });
@@ -76,30 +76,31 @@ impl ShardMap {
         Ok(ShardMap { shards, ranks, each: shards / ranks, larger: shards % ranks })
     }
 
-    /// As many shards as ranks, of which there is at least one.
+    /// One shard per rank, and at least one rank.
     pub(crate) const fn one_each(ranks: usize) -> Self {
         let ranks = if ranks == 0 { 1 } else { ranks };
         ShardMap { shards: ranks, ranks, each: 1, larger: 0 }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub const fn shards(&self) -> usize {
         self.shards
     }
 
-    /// How many ranks host them.
+    /// The number of ranks that host them.
     pub const fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// The shards of a rank; none of a rank that there is not.
+    /// The shards of a rank; empty for a rank that does not exist.
     pub fn hosted(&self, rank: usize) -> Range<usize> {
         let start = |rank: usize| (rank * self.each + rank.min(self.larger)).min(self.shards);
         start(rank.min(self.ranks))..start(rank.saturating_add(1).min(self.ranks))
     }
 
-    /// The largest subtrees of the tree over all shards that lie within a rank's, in order: the partial sums that it hands
-    /// to the group. One where shards and ranks are powers of two, and at most 2 log2(shards).
+    /// The largest subtrees of the tree over all shards that lie within a rank's shards, in order. Their sums are the
+    /// partial sums that the rank passes to the group: a single one if both numbers are powers of two, and at most 2
+    /// log2(shards).
     pub fn partials(&self, rank: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (shards, hosted) = (self.shards, self.hosted(rank));
         let mut next = hosted.start;
@@ -117,7 +118,7 @@ impl ShardMap {
         })
     }
 
-    /// The partial sums of the rank that has most of them.
+    /// The greatest number of partial sums on any rank.
     pub(crate) fn most_partials(&self) -> usize {
         if self.shards == self.ranks {
             return 1;
@@ -125,8 +126,9 @@ impl ShardMap {
         (0..self.ranks).map(|rank| self.partials(rank).count()).max().unwrap_or(0)
     }
 
-    /// How a rank works through its shards: each one's values go into a slot, and are added to those before as soon as the
-    /// tree says so. In the end slot j holds partial sum j. No more values are held at a time than the tree is deep.
+    /// The order in which a rank processes its shards. Each shard's values go into a slot, and are added to earlier
+    /// ones as soon as the tree allows. In the end slot j holds partial sum j. The number of values held at a time is
+    /// at most the depth of the tree.
     ///
     /// ```
     /// use enmasse_comm::{Fold, ShardMap};
@@ -144,16 +146,16 @@ impl ShardMap {
         steps
     }
 
-    /// How many slots a rank's schedule needs.
+    /// The number of slots in a rank's schedule.
     pub fn slots(&self, rank: usize) -> usize {
-        /// What a subtree of `n` shards needs: its left part while nothing else is held, its right part beside one sum.
+        /// Slots for a subtree of `n` shards: its left part is computed first, then its right part next to one sum.
         fn of_subtree(n: usize) -> usize {
             if n == 1 { 1 } else { of_subtree(split(n)).max(1 + of_subtree(n - split(n))) }
         }
         self.partials(rank).enumerate().map(|(held, partial)| held + of_subtree(partial.len())).max().unwrap_or(0)
     }
 
-    /// A walk over all partial sums of all ranks, in the order of their shards.
+    /// A walk over the partial sums of all ranks, in shard order.
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk { map: self, rank: 0, partial: 0, end: self.hosted(0).end }
     }
@@ -172,19 +174,20 @@ fn append(steps: &mut Vec<HostedShard>, node: Range<usize>, slot: usize) {
     }
 }
 
-/// See [`ShardMap::walk`]. Where it stands is the next partial sum, if the tree's next node is one.
+/// See [`ShardMap::walk`]. The position is the next partial sum, if the tree's next node is one.
 pub(crate) struct Walk<'a> {
     map: &'a ShardMap,
     rank: usize,
     partial: usize,
-    /// Where the shards of the rank end.
+    /// The end of the rank's shards.
     end: usize,
 }
 
 impl Walk<'_> {
-    /// The rank that hosts all of `node`, and which of its partial sums it is; nothing where several ranks share the node.
+    /// The rank that hosts all of `node`, and the index of `node` among its partial sums; `None` if several ranks share
+    /// the node.
     ///
-    /// Nodes come from above and from the left, so that a node begins where the last partial sum ended.
+    /// The caller descends from the root, left to right, so a node begins where the last partial sum ended.
     pub(crate) fn take(&mut self, node: &Range<usize>) -> Option<(usize, usize)> {
         if node.end > self.end {
             return None;
@@ -249,12 +252,12 @@ mod tests {
         check(16, 3, 2, &[[11, 12], [12, 16]]);
     }
 
-    /// What a rank adds up, as text: the contents of its slots after its schedule, and how many slots it used.
+    /// A rank's sums as text: the contents of its slots after its schedule, and the number of slots used.
     fn run(map: &ShardMap, rank: usize) -> (Vec<String>, usize) {
         let mut slots = vec![];
         let mut used = 0;
         for step in map.schedule(rank) {
-            // A stack: nothing that is still needed is overwritten, and no slot is left out.
+            // A stack: no value that is still needed is overwritten, and no slot is skipped.
             assert_eq!(step.slot, slots.len());
             slots.push(step.shard.to_string());
             used = used.max(slots.len());
@@ -280,7 +283,7 @@ mod tests {
                 prop_assert!(sums.len() <= map.most_partials());
             }
 
-            /// The tree over shards, with the ranks' sums where one hosts a whole node.
+            /// The tree over shards, using the ranks' sums for nodes that one rank hosts.
             fn join(node: Range<usize>, walk: &mut Walk, sums: &[(Vec<String>, usize)]) -> String {
                 if let Some((rank, partial)) = walk.take(&node) {
                     return sums[rank].0[partial].clone();

@@ -1,7 +1,8 @@
-//! Groups split from another: by colour and key, as MPI_Comm_split does it.
+//! Groups split from another by colour and key, like MPI_Comm_split.
 //!
-//! A sub-group has a transport, a communication thread and numbers of operations of its own, so that neither it nor its
-//! parent waits for the other. They share what ends: the failure of any rank ends all groups of the job with one cause.
+//! A sub-group has its own transport, communication thread and operation numbers, so that neither it nor its parent
+//! waits for the other. They share the failure state: the failure of any rank ends all groups of the job with one
+//! cause.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,12 +14,12 @@ use crate::rendezvous::form::{Board, Seat};
 use crate::transport::Members;
 
 impl Group {
-    /// Splits the group: ranks that give the same colour come together in a group of their own, ordered by `key`, ranks of
-    /// one key as they were. A rank without a colour is in none. All ranks call it, as any operation.
+    /// Splits the group. Ranks with the same colour form a new group, ordered by `key`; ranks with the same key keep
+    /// their order. A rank without a colour is in no group. All ranks call it, like any operation.
     ///
-    /// Causes name the operations of sub-groups with their group, numbered in the order of colours and splits (`group 1`;
-    /// what is split from that is `group 1.1`), and name every rank by its number in the whole job. The failure of any rank
-    /// ends all groups. The parent may be dropped before the sub-groups.
+    /// Causes name a sub-group's operations with their group, numbered in the order of colours and splits (`group 1`; a
+    /// group split from that is `group 1.1`), and name every rank by its number in the whole job. The failure of any
+    /// rank ends all groups. The parent may be dropped before the sub-groups.
     ///
     /// ```
     /// use enmasse_comm::Group;
@@ -46,7 +47,7 @@ impl Group {
             None => Ok(None),
         };
         let group = group.map_err(|error| {
-            let cause = self.own_cause(CauseKind::Error, error.to_string()).during("the splitting of a group", 0);
+            let cause = self.own_cause(CauseKind::Error, error.to_string()).during("a group split", 0);
             self.abort(cause.clone());
             self.cause().unwrap_or_else(|| Arc::new(cause))
         })?;
@@ -54,7 +55,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The sub-group that counts as number `index`, formed with the ranks at the board.
+    /// The sub-group with number `index`, formed with the ranks at the board.
     fn form_child(&self, index: u64, board: &ParentBoard) -> Result<Group, JoinError> {
         let members = self.members();
         let Some(path) = members.path.child(index) else {
@@ -74,18 +75,18 @@ impl Group {
     }
 }
 
-/// Which groups ranks split into, from one rank's point of view.
+/// The result of dividing ranks into groups, from one rank's point of view.
 #[derive(Debug, PartialEq, Eq)]
 struct Division {
-    /// How many there are.
+    /// The number of groups.
     groups: u64,
-    /// Which of them is this rank's, in the order of colours.
+    /// This rank's group, in the order of colours.
     own: Option<u64>,
-    /// Its ranks, in their new order.
+    /// The ranks of this rank's group, in their new order.
     members: Vec<usize>,
 }
 
-/// `given` is each rank's colour, negative for none, and its key.
+/// `given` holds each rank's colour, negative for none, and its key.
 fn divide(given: &[[i64; 2]], rank: usize) -> Division {
     let mut colours: Vec<_> = given.iter().map(|[colour, _]| *colour).filter(|colour| *colour >= 0).collect();
     colours.sort_unstable();
@@ -93,21 +94,21 @@ fn divide(given: &[[i64; 2]], rank: usize) -> Division {
     let own = given.get(rank).and_then(|[colour, _]| colours.binary_search(colour).ok());
     let is_member = |member: &usize| own.is_some_and(|own| given[*member][0] == colours[own]);
     let mut members: Vec<_> = (0..given.len()).filter(is_member).collect();
-    // Stable: ranks of one key stay in their order.
+    // Stable: ranks with the same key keep their order.
     members.sort_by_key(|&member| given[member][1]);
     Division { groups: colours.len() as u64, own: own.map(|own| own as u64), members }
 }
 
-/// Talk among the ranks of a sub-group, carried by rounds of gathering in its parent. All ranks of the parent take part in
-/// every round until nobody has anything more to say, since the sub-groups of one splitting may need different numbers of
-/// them.
+/// Exchanges between the ranks of a sub-group, carried by rounds of gathering in its parent. The sub-groups of one
+/// split may need different numbers of rounds, so all ranks of the parent take part in every round until no rank has
+/// anything more to send.
 struct ParentBoard<'a> {
     parent: &'a Group,
     members: &'a [usize],
 }
 
 impl ParentBoard<'_> {
-    /// Takes part in the others' rounds.
+    /// Takes part in the other ranks' rounds.
     fn wait_for_all(&self) -> Result<(), Arc<Cause>> {
         loop {
             if self.parent.all_gather_bytes(&[])?.iter().all(Vec::is_empty) {
@@ -125,7 +126,7 @@ impl Board for ParentBoard<'_> {
             text.strip_prefix(subject)?.strip_prefix('\n').map(str::to_owned)
         };
         let values = self.members.iter().map(value_of).collect::<Option<_>>();
-        values.ok_or_else(|| self.nonsense("ranks of one sub-group talk of different things"))
+        values.ok_or_else(|| self.nonsense("ranks of one sub-group exchange different subjects"))
     }
 
     fn go_on_waiting(&self) -> Result<(), JoinError> {

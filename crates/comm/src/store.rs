@@ -1,6 +1,7 @@
-//! The key-value store at rank 0: where ranks find each other before they can talk.
+//! The key-value store at rank 0, through which ranks find each other before they have a transport.
 //!
-//! Keys are written once and waited for with a deadline. Rank 0 uses its store directly, the others over a connection.
+//! Keys are written once. Waiting for a key has a deadline. Rank 0 uses its store directly, the others over a
+//! connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +13,13 @@ use thiserror::Error;
 
 use crate::net::{FRAME_LIMIT, configure, read_frame, write_frame};
 
-/// Longest key, in bytes.
+/// Length limit of a key, in bytes.
 const KEY_LIMIT: usize = 255;
-/// Largest value, in bytes.
+/// Size limit of a value, in bytes.
 const VALUE_LIMIT: usize = 1 << 20;
-/// Most bytes of all keys and values together.
+/// Size limit of all keys and values together, in bytes.
 const STORE_LIMIT: usize = 64 << 20;
-/// What an entry costs beside its bytes, so that many small ones are bounded too.
+/// Bytes charged per entry in addition, so that the number of small entries is limited too.
 const ENTRY_COST: usize = 128;
 
 const SET: u8 = 1;
@@ -28,13 +29,13 @@ const VALUE: u8 = 4;
 const LATE: u8 = 5;
 const FAILED: u8 = 6;
 
-/// What the store could not do.
+/// Reasons why the store failed.
 #[derive(Debug, Error)]
 pub(crate) enum StoreError {
-    /// Nobody has set the key in time.
-    #[error("nobody set {0:?} in time")]
+    /// No rank has set the key in time.
+    #[error("no rank set {0:?} in time")]
     Late(String),
-    /// The store has ended, or takes no more.
+    /// The store has ended, or is full.
     #[error("{0}")]
     Failed(String),
     /// The connection to it broke.
@@ -42,7 +43,7 @@ pub(crate) enum StoreError {
     Io(#[from] io::Error),
 }
 
-/// The values themselves, in rank 0's process.
+/// The values, in rank 0's process.
 #[derive(Default)]
 pub(crate) struct KeyValues {
     state: Mutex<State>,
@@ -53,7 +54,7 @@ pub(crate) struct KeyValues {
 struct State {
     values: HashMap<String, Vec<u8>>,
     bytes: usize,
-    /// Set when nobody need wait any more, with the reason.
+    /// The reason, once waiting has become pointless.
     ended: Option<String>,
 }
 
@@ -65,7 +66,10 @@ impl KeyValues {
         }
         let cost = ENTRY_COST + key.len() + value.len();
         if key.len() > KEY_LIMIT || value.len() > VALUE_LIMIT || state.bytes + cost > STORE_LIMIT {
-            return Err(StoreError::Failed(format!("the store takes no value of {} bytes for {key:?}", value.len())));
+            return Err(StoreError::Failed(format!(
+                "the store cannot take a value of {} bytes for {key:?}",
+                value.len()
+            )));
         }
         state.bytes += cost;
         state.values.insert(key.to_owned(), value.to_owned());
@@ -91,16 +95,16 @@ impl KeyValues {
         }
     }
 
-    /// From now on nobody waits: what is not there will not come, for this reason.
+    /// Ends all waits with this reason: missing keys will not be set any more.
     pub(crate) fn end(&self, why: String) {
         self.lock().ended.get_or_insert(why);
         self.changed.notify_all();
     }
 
-    /// Answers one connection until it closes.
+    /// Answers requests of one connection until it closes.
     pub(crate) fn serve(&self, stream: &TcpStream) -> io::Result<()> {
         loop {
-            // The store's own connections may be quiet for as long as they like: liveness is the control connection's.
+            // The store's connections may be quiet for any length of time: liveness belongs to the control connection.
             stream.set_read_timeout(None)?;
             let request = read_frame(stream, FRAME_LIMIT)?;
             let (key, rest) = split_key(&request.payload).ok_or(io::ErrorKind::InvalidData)?;
@@ -119,22 +123,22 @@ impl KeyValues {
         }
     }
 
-    /// Every change is complete when the lock is released, also by a panic.
+    /// Every change is complete when the lock is released, even by a panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A rank's way to the store.
+/// A rank's access to the store.
 pub(crate) enum Store {
-    /// Rank 0's.
+    /// Of rank 0.
     Here(Arc<KeyValues>),
-    /// Everybody else's.
+    /// Of every other rank.
     There(TcpStream),
 }
 
 impl Store {
-    /// Sets `key` for all to see.
+    /// Sets `key` for all ranks.
     pub(crate) fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         match self {
             Store::Here(values) => values.set(key, value),
@@ -142,7 +146,7 @@ impl Store {
         }
     }
 
-    /// The value of `key`, as soon as somebody has set it.
+    /// The value of `key`, as soon as a rank has set it.
     pub(crate) fn wait(&self, key: &str, limit: Duration) -> Result<Vec<u8>, StoreError> {
         match self {
             Store::Here(values) => values.wait(key, limit),
@@ -155,7 +159,8 @@ impl Store {
 
     fn request(&self, kind: u8, key: &str, value: &[u8], limit: Duration) -> Result<Vec<u8>, StoreError> {
         let Store::There(stream) = self else { unreachable!("rank 0 asks its own store directly") };
-        // The answer comes in time if rank 0 is alive; if not, its control connection tells sooner than this.
+        // The answer comes in time if rank 0 is alive. If it is not, the control connection reports it sooner than
+        // this.
         configure(stream, limit.saturating_add(Duration::from_secs(10)))?;
         let mut payload = vec![key.len() as u8];
         payload.extend(key.as_bytes());
@@ -186,7 +191,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn values_wait_for_each_other_here_and_there() {
+    fn waiting_for_a_value_works_locally_and_remotely() {
         let values = Arc::new(KeyValues::default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = Store::There(TcpStream::connect(listener.local_addr().unwrap()).unwrap());

@@ -1,7 +1,7 @@
-//! The secret that makes a rank one of ours.
+//! The secret that proves that a rank belongs to the group.
 //!
-//! A token never travels: both sides of a connection prove that they hold it, by a keyed hash over random numbers that both
-//! chose. Who lacks it learns nothing but one random number.
+//! A token is never sent: both sides of a connection prove that they hold it, by a keyed hash over random numbers that
+//! both chose. A side that lacks the token learns nothing but one random number.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -12,14 +12,15 @@ use std::path::Path;
 
 /// Bytes of a token, of a random number in a handshake, and of a proof.
 pub const TOKEN_BYTES: usize = 32;
-/// Shortest text taken as a token.
+/// Shortest text accepted as a token.
 const SHORTEST_TEXT: usize = 16;
 
 /// 32 secret bytes. Never printed.
 #[derive(Clone)]
 pub struct Token([u8; TOKEN_BYTES]);
 
-/// Which side of a connection proves itself; so that a proof cannot be sent back to its sender.
+/// The side of a connection that proves itself. It is part of the proof, so that a proof cannot be sent back to its
+/// sender.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Connecting,
@@ -27,38 +28,38 @@ pub(crate) enum Side {
 }
 
 impl Token {
-    /// A new one, from the kernel's random numbers.
+    /// A new token, from the kernel's random numbers.
     pub fn generate() -> io::Result<Self> {
         random().map(Token)
     }
 
-    /// The given bytes.
+    /// The token with the given bytes.
     pub fn from_bytes(bytes: [u8; TOKEN_BYTES]) -> Self {
         Token(bytes)
     }
 
-    /// The bytes, for a launcher that hands the token to a rank.
+    /// The bytes, for a launcher that passes the token to a rank.
     pub fn as_bytes(&self) -> &[u8; TOKEN_BYTES] {
         &self.0
     }
 
-    /// A token made of a text, such as the variable `ENMASSE_TOKEN`; none if the text is shorter than 16 bytes.
+    /// A token derived from a text, such as the variable `ENMASSE_TOKEN`; `None` if the text is shorter than 16 bytes.
     pub fn from_text(text: &str) -> Option<Self> {
         let text = text.trim();
         (text.len() >= SHORTEST_TEXT).then(|| Token(blake3::derive_key("enmasse token of a text", text.as_bytes())))
     }
 
-    /// Another one, which only who holds this one can tell; another for each context.
+    /// Another token, which only a holder of this one can compute; different for each context.
     pub fn derive(&self, context: &[u8]) -> Self {
         Token(*blake3::keyed_hash(&self.0, context).as_bytes())
     }
 
-    /// What is used where no token was given. Everybody knows it: for loopback only.
+    /// The publicly known token used if none was given: for loopback only.
     pub fn none() -> Self {
         Token(blake3::derive_key("enmasse without token", b""))
     }
 
-    /// Reads an inherited descriptor: a file from its beginning, as often as wanted, or a pipe once.
+    /// Reads an inherited descriptor: a file from its beginning, any number of times, or a pipe once.
     pub(crate) fn from_descriptor(descriptor: BorrowedFd) -> io::Result<Self> {
         let mut bytes = [0; TOKEN_BYTES];
         let mut done = 0;
@@ -77,7 +78,7 @@ impl Token {
         Ok(Token(bytes))
     }
 
-    /// Writes a new file that only its owner can read, whole or not at all, in the place of an old one.
+    /// Writes a new file that only its owner can read, whole or not at all. Replaces an old one.
     pub(crate) fn write_file(&self, path: &Path) -> io::Result<()> {
         let unfinished = path.with_extension(format!("{}.tmp", std::process::id()));
         let write = || {
@@ -86,12 +87,12 @@ impl Token {
             fs::rename(&unfinished, path)
         };
         write().inspect_err(|_| {
-            // It may not exist; the first error is the one to tell.
+            // The file may not exist; the first error is the one to report.
             let _ = fs::remove_file(&unfinished);
         })
     }
 
-    /// Reads what [`Token::write_file`] wrote; not found is an error like any other.
+    /// Reads a file that [`Token::write_file`] wrote. A missing file is an error like any other.
     pub(crate) fn read_file(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let metadata = file.metadata()?;
@@ -106,7 +107,7 @@ impl Token {
         Ok(Token(bytes))
     }
 
-    /// Proof of `side` in the connection that these two random numbers belong to. Compare proofs with `==`, which takes the
+    /// The proof of `side` in the connection with these two random numbers. Compare proofs with `==`, which takes the
     /// same time wherever they differ.
     pub(crate) fn proof(
         &self,
@@ -129,7 +130,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Bytes nobody can guess.
+/// Unpredictable bytes.
 pub(crate) fn random() -> io::Result<[u8; TOKEN_BYTES]> {
     let mut bytes = [0; TOKEN_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

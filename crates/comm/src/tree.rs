@@ -1,18 +1,18 @@
-//! The one order in which anything is combined over shards, or over ranks that have one each: a fixed binary tree.
+//! The one order in which values are combined over shards, or over ranks with one shard each: a fixed binary tree.
 //!
-//! A group of n splits at the largest power of two below n: three shards add as `(s0 + s1) + s2`, five as
-//! `((s0 + s1) + (s2 + s3)) + s4`. Transport, chunking, arrival and the number of ranks never change it, so they never
-//! change a bit: a rank that hosts all shards of a subtree brings its sum as one operand.
+//! A group of n splits at the largest power of two below n: three shards add as `(s0 + s1) + s2`, five as `((s0 + s1) +
+//! (s2 + s3)) + s4`. Transport, chunking, arrival order and the number of ranks never change the tree, so they never
+//! change a bit. A rank that hosts all shards of a subtree contributes its sum as one operand.
 
 use std::ops::Range;
 
 use crate::element::{Element, Reduction};
 use crate::shards::{ShardMap, Walk, split};
 
-/// Elements that are combined at a time: small enough for the first-level cache at every level of the tree.
+/// Elements combined at a time: few enough for the first-level cache at every level of the tree.
 const BLOCK: usize = 512;
 
-/// Combines `leaf(0)`, …, `leaf(n - 1)` in the fixed tree; nothing where `n` is 0.
+/// Combines `leaf(0)`, …, `leaf(n - 1)` in the fixed tree; `None` if `n` is 0.
 ///
 /// ```
 /// let text = enmasse_comm::tree_fold(5, &mut |rank| format!("r{rank}"), &mut |a, b| format!("({a}+{b})"));
@@ -31,11 +31,12 @@ pub fn tree_fold<T>(n: usize, leaf: &mut impl FnMut(usize) -> T, combine: &mut i
     (n > 0).then(|| fold(0..n, leaf, combine))
 }
 
-/// Combines `len` elements of each partial sum of `map`'s ranks in the fixed tree over shards, and hands over the result
+/// Combines `len` elements of each partial sum of `map`'s ranks in the fixed tree over shards, and passes on the result
 /// block by block.
 ///
-/// `source(rank, partial, range)` is that partial sum's values in the range; `sink(start, values)` receives the result from
-/// `start` on. A block is complete before its sink is called, so that the sink may overwrite where the source read.
+/// `source(rank, partial, range)` returns that partial sum's values in the range; `sink(start, values)` receives the
+/// result from `start` on. A block is complete before its sink is called, so the sink may overwrite the memory that the
+/// source read.
 pub(crate) fn tree_reduce<'a, T: Element>(
     map: &ShardMap,
     len: usize,
@@ -71,7 +72,7 @@ fn reduce_block<'a, T: Element>(
     let middle = shards.start + split(shards.len());
     match walk.take(&(shards.start..middle)) {
         Some(left) => match walk.take(&(middle..shards.end)) {
-            // Two operands where they lie, which most nodes of the lowest level are: no copy of either.
+            // Two operands in place, the usual case at the lowest level: neither is copied.
             Some(right) => {
                 for ((out, &left), &right) in out.iter_mut().zip(source(left)).zip(source(right)) {
                     *out = combine(left, right);
@@ -118,7 +119,7 @@ mod tests {
                     Reduction::Max => <f32 as Element>::max,
                     Reduction::Min => <f32 as Element>::min,
                 };
-                // What each rank has added up by itself.
+                // The sums of each rank's own shards.
                 let mut sum_up = |partial: Range<usize>| -> Vec<f32> {
                     let mut sum = |i| tree_fold(partial.len(), &mut |s| value(partial.start + s, i), &mut combine).unwrap();
                     (0..len).map(&mut sum).collect()

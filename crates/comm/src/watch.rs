@@ -1,4 +1,4 @@
-//! Operations that a library carries out, such as NCCL or MPI, with the deadline, the records and the causes of our own.
+//! Operations of other libraries, such as NCCL or MPI, with the same deadline, records and causes as the group's own.
 
 use std::sync::Arc;
 
@@ -8,29 +8,30 @@ use crate::flight::FlightRecorder;
 use crate::group::Group;
 use crate::watchdog::Watchdog;
 
-/// An operation of a library that is under way, from [`Group::watch`]. Dropping it ends the watch; without [`Watch::done`]
-/// the flight recorder keeps the operation as one that did not end.
+/// An operation in progress in another library, from [`Group::watch`]. Dropping it ends the watch. Without
+/// [`Watch::done`] the flight recorder keeps the operation as one that did not end.
 #[must_use = "the operation is watched until this is dropped"]
 pub struct Watch {
     failure: Arc<Failure>,
     recorder: FlightRecorder,
     watchdog: Arc<Watchdog>,
-    /// Its number with the recorder.
+    /// Its number in the recorder.
     flight: u64,
-    /// Its number with the watchdog.
+    /// Its number in the watchdog.
     entry: u64,
 }
 
 impl Group {
-    /// Watches an operation that a library carries out for all ranks of this group, from now until [`Watch::done`].
+    /// Watches an operation that another library carries out for all ranks of this group, from now until
+    /// [`Watch::done`].
     ///
-    /// It gets a number among the group's operations of libraries, and a place in the flight record. If it lasts longer
-    /// than [`crate::GroupOptions::stall_warning`], observers hear of it, and beyond [`crate::GroupOptions::timeout`] the
-    /// group fails. The cause names the operation and, where the ranks share memory, the rank that has not come to it. Ranks
-    /// call it in the same order; `name` is the library's own name for the operation.
+    /// The operation gets a number among the group's watched operations, and an entry in the flight record. If it lasts
+    /// longer than [`crate::GroupOptions::stall_warning`], observers are told; beyond [`crate::GroupOptions::timeout`]
+    /// the group fails. The cause names the operation and, if the ranks share memory, the rank that has not joined it.
+    /// Ranks watch operations in the same order; `name` is the library's own name for the operation.
     ///
-    /// The caller goes on waiting for its library. It asks [`Watch::check`] meanwhile, or has [`Group::observe`] abort the
-    /// library from the thread that hears of the failure.
+    /// The caller keeps waiting for its library. Meanwhile it calls [`Watch::check`], or registers an observer
+    /// ([`Group::observe`]) that aborts the library from the thread that learns of the failure.
     ///
     /// ```
     /// use enmasse_comm::Group;
@@ -52,7 +53,7 @@ impl Group {
         let operation = scene.begin(name, bytes);
         let flight = ties.recorder.watched(operation);
         let entry = ties.watchdog.enter(operation, scene.clone()).map_err(|error| {
-            let message = format!("no thread can watch it: {error}; is a limit reached (ulimit -u)?");
+            let message = format!("cannot start the thread that watches it: {error}; is a limit reached (ulimit -u)?");
             let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), operation.sequence);
             self.abort(cause.clone());
             self.cause().unwrap_or_else(|| Arc::new(cause))
@@ -63,14 +64,14 @@ impl Group {
 }
 
 impl Watch {
-    /// An error once the group has failed, for whatever reason: it is no use to wait for the library any more. As cheap as one
-    /// atomic load before.
+    /// An error once the group has failed for any reason, which makes waiting for the library pointless. Until then it
+    /// costs one atomic load.
     #[inline]
     pub fn check(&self) -> Result<(), Arc<Cause>> {
         self.failure.check()
     }
 
-    /// The operation has ended well on this rank; an error if the group has failed meanwhile.
+    /// Records that the operation has succeeded on this rank; an error if the group has failed in the meantime.
     pub fn done(self) -> Result<(), Arc<Cause>> {
         self.check()?;
         self.recorder.ended(self.flight);

@@ -1,8 +1,8 @@
-//! The clock of operations that libraries carry out: a thread that warns of one that lasts long, and ends the group for one
-//! that does not end.
+//! The clock of other libraries' operations: a thread that warns of an operation that lasts long, and ends the group if
+//! it does not end.
 //!
-//! The thread starts with the first such operation of a rank. It sleeps until something is due, and an operation that begins
-//! and ends before that wakes nobody and allocates nothing.
+//! The thread starts with a rank's first such operation. It sleeps until something is due. An operation that begins and
+//! ends before that wakes no thread and allocates nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,16 @@ use crate::flight::Watched;
 use crate::transport::region::Region;
 use crate::transport::{Members, Patience};
 
-/// Operations under way for which there is room from the beginning.
+/// Number of operations in progress for which there is room from the start.
 const CAPACITY: usize = 64;
 
-/// What is known of a group whose libraries' operations are watched.
+/// State of a group whose watched operations are monitored.
 pub(crate) struct Scene {
     members: Members,
-    /// Where ranks see how far the others have come; none where they share no memory.
+    /// Where ranks see the progress of the others; `None` if they share no memory.
     region: Option<Arc<Region>>,
     patience: Patience,
-    /// Operations begun so far.
+    /// Number of operations begun.
     begun: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl Scene {
         Scene { members, region, patience, begun: AtomicU64::new(0) }
     }
 
-    /// Numbers the next operation, and lets the others see that this rank has come to it.
+    /// Numbers the next operation, and shows the others that this rank has joined it.
     pub(crate) fn begin(&self, name: &'static str, bytes: usize) -> Watched {
         let sequence = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(region) = &self.region {
@@ -43,7 +43,7 @@ impl Scene {
         Watched { name, bytes, group: self.members.path, sequence }
     }
 
-    /// Why the operation has not ended, as far as this rank can see.
+    /// The reason why the operation has not ended, as far as this rank can see.
     fn cause(&self, operation: &Watched, waited: Duration) -> Cause {
         let has_come = |region: &Region, rank: usize| {
             rank == self.members.rank || region.words(rank).watched.load(Ordering::Acquire) >= operation.sequence
@@ -57,15 +57,15 @@ impl Scene {
         }
         let (rank, seconds) = (self.members.job_ranks[self.members.rank], waited.as_secs_f64());
         let who = match late {
-            Some(_) => "all ranks have come to it",
-            None => "the flight records of all ranks show who has not come to it",
+            Some(_) => "all ranks have joined it",
+            None => "the flight records of all ranks show which one has not joined it",
         };
-        let message = format!("it had not ended on rank {rank} after {seconds:.0} s: {who}");
+        let message = format!("the operation had not ended on rank {rank} after {seconds:.0} s; {who}");
         Cause::new(CauseKind::Timeout, message).on_host("").during(operation.describe(), operation.sequence)
     }
 }
 
-/// See the module. Dropping it ends the thread.
+/// See the module's documentation. Dropping the watchdog ends the thread.
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -79,9 +79,9 @@ struct Shared {
 
 struct State {
     entries: Vec<Entry>,
-    /// Entries so far; the number of the last one.
+    /// Number of entries so far, which is the number of the last one.
     entered: u64,
-    /// When the thread looks again; none while it waits for an operation.
+    /// When the thread checks again; `None` while it waits for an operation.
     looks_at: Option<Instant>,
     closing: bool,
 }
@@ -95,7 +95,7 @@ struct Entry {
     has_warned: bool,
 }
 
-/// What the time has come for.
+/// The action that is due.
 enum Due {
     Warning(Entry),
     End(Entry),
@@ -108,7 +108,7 @@ impl Watchdog {
         Watchdog { shared: Arc::new(Shared { state, changed: Condvar::new(), failure }), thread: Mutex::new(None) }
     }
 
-    /// Watches an operation from now on, until [`Watchdog::leave`] is told the number that this returns.
+    /// Watches an operation from now on, until [`Watchdog::leave`] is called with the returned number.
     pub(crate) fn enter(&self, operation: Watched, scene: Arc<Scene>) -> io::Result<u64> {
         self.start()?;
         let mut state = self.shared.lock();
@@ -129,7 +129,7 @@ impl Watchdog {
     fn start(&self) -> io::Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
-            // A thread allocates while it starts, which must not reach into later steps.
+            // A thread allocates while it starts; later steps must not see that.
             let started = Arc::new(Barrier::new(2));
             *thread = Some(std::thread::Builder::new().name("enmasse-watch".into()).spawn({
                 let (shared, started) = (self.shared.clone(), started.clone());
@@ -149,7 +149,7 @@ impl Drop for Watchdog {
         self.shared.lock().closing = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // Panics of observers are caught where they are called.
+            // Observers' panics are caught at the call.
             let _ = thread.join();
         }
     }
@@ -160,7 +160,7 @@ impl Shared {
         let mut state = self.lock();
         while !state.closing {
             if let Some(due) = state.take_due() {
-                // Observers are told from here, for as long as they take.
+                // Observers are called from here, and may take any length of time.
                 drop(state);
                 match due {
                     Due::Warning(entry) => self.failure.warn(Arc::new(entry.cause())),
@@ -180,14 +180,14 @@ impl Shared {
         }
     }
 
-    /// Every change is complete when the lock is released, also by a panic.
+    /// Every change is complete when the lock is released, even by a panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// An operation that the group ends for is watched no longer.
+    /// Takes a due operation. One for which the group ends is no longer watched.
     fn take_due(&mut self) -> Option<Due> {
         let now = Instant::now();
         let place = self.entries.iter().position(|entry| entry.looks_at().is_some_and(|at| at <= now))?;
@@ -201,7 +201,7 @@ impl State {
 }
 
 impl Entry {
-    /// When something is to be done about the operation, unless it has ended; none where that is beyond all time.
+    /// When the operation needs attention, unless it has ended; `None` if that time is unrepresentable.
     fn looks_at(&self) -> Option<Instant> {
         let Patience { timeout, warning } = self.scene.patience;
         self.began.checked_add(if self.has_warned { timeout } else { warning.min(timeout) })

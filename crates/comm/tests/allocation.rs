@@ -1,4 +1,5 @@
-//! Operations allocate nothing once a group runs, over every transport. (A program of its own: it counts for all threads.)
+//! Operations allocate nothing once a group runs, over every transport. (A separate program, because it counts for all
+//! threads.)
 
 mod common;
 
@@ -14,18 +15,18 @@ struct Counting;
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if COUNTING.load(Ordering::SeqCst) {
             ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -33,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A step as training makes it: buckets in flight, small sums meanwhile.
+/// A step as in training: buckets in flight, small sums in between.
 fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {
     let [a, b, c] = buckets.each_mut().map(|bucket| {
         // SAFETY: the bucket stays untouched until its handle has been waited for below.

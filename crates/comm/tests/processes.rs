@@ -1,5 +1,5 @@
-//! Ranks as real processes, and what the others say when one is killed or stopped. The program starts itself: with RANK
-//! set it is a rank, without it is the test.
+//! Ranks as real processes, and the messages of the others when one is killed or stopped. The program starts itself:
+//! with RANK set it is a rank, without it is the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use enmasse_comm::{Rendezvous, TransportChoice};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// For everything that must happen at all.
+/// Limit for events that must happen.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Ten times what is promised for telling the others.
+/// Ten times the promised delay of telling the others.
 const SOON: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -39,7 +39,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A rank: sums, also in a group of two of the three, until something goes wrong, or for 200 steps where nothing will.
+/// A rank: sums in the whole group and in a group of two, until something goes wrong, or for 200 steps if nothing
+/// should.
 fn rank() -> ExitCode {
     let mut rendezvous = Rendezvous::from_environment().expect("the test sets the environment");
     rendezvous.transport =
@@ -79,7 +80,7 @@ fn rank() -> ExitCode {
     }
 }
 
-/// A rank's process. Killed when the test ends, however it does.
+/// A rank's process, killed when the test ends for any reason.
 struct Rank {
     child: Child,
     lines: Receiver<String>,
@@ -115,12 +116,12 @@ impl Rank {
     }
 
     fn line(&self, limit: Duration) -> String {
-        self.lines.recv_timeout(limit).expect("a rank says nothing in time")
+        self.lines.recv_timeout(limit).expect("a rank prints nothing in time")
     }
 
     fn exit_code(&mut self, limit: Duration) -> Option<i32> {
         let deadline = Instant::now() + limit;
-        // The output ends with the process; there is nothing more to wait for than that.
+        // The output ends with the process, so waiting for its end is enough.
         while self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
         assert!(Instant::now() < deadline, "a rank does not end");
         self.child.wait().expect("it was started here").code()
@@ -134,7 +135,7 @@ impl Drop for Rank {
     }
 }
 
-/// Three ranks, one of which may get a signal; the others must end soon, naming it.
+/// Three ranks, one of which may get a signal; the others must end soon and name it.
 fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: &[&str]) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let token = rustix::fs::memfd_create("token", rustix::fs::MemfdFlags::empty()).expect("memory");
@@ -156,13 +157,13 @@ fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: 
     for (number, rank) in ranks.iter_mut().enumerate().filter(|(number, _)| *number != victim) {
         let story = rank.line(SOON);
         for expected in expected {
-            assert!(story.contains(expected), "rank {number} says {story:?}, which lacks {expected:?}");
+            assert!(story.contains(expected), "rank {number} printed {story:?}, which lacks {expected:?}");
         }
         stories.push(story);
         assert_eq!(rank.exit_code(SOON), Some(1));
     }
     println!("rank {victim} {name} over {transport}: the others ended within {} ms", began.elapsed().as_millis());
-    // Rank 0's death is seen by each rank for itself, at its own moment; everything else is told by rank 0.
+    // Each rank notices rank 0's death by itself, at its own moment; rank 0 reports everything else.
     assert!(victim == 0 || stories[0] == stories[1], "{stories:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Forming groups: who is let in, who is not, what is said to whom, and what is left behind.
+//! Forming groups: which ranks are admitted, which are refused, what each is told, and that nothing remains.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{DEADLINE, join_all, joined, rendezvous, run_all, run_ranks};
 use enmasse_comm::{CauseKind, Group, JoinError, Rendezvous, Token, TransportChoice};
 
-/// What the ranks say, in order.
+/// The errors of the ranks, in order.
 fn errors(ranks: Vec<Rendezvous>) -> Vec<String> {
     join_all(ranks).into_iter().map(|result| result.unwrap_err().to_string()).collect()
 }
@@ -20,7 +20,7 @@ fn assert_contains(text: &str, expected: &str) {
 }
 
 #[test]
-fn a_group_of_one_needs_nobody() {
+fn a_group_of_one_needs_no_connection() {
     let group = Rendezvous::tcp("tcp://10.9.8.7:1", 0, 1).unwrap().join().unwrap();
     let mut data = [1.5f32];
     let mut all = [0];
@@ -42,8 +42,8 @@ fn addresses_are_checked() {
     check("127.0.0.1:5", "does not begin with tcp://");
     check("tcp://127.0.0.1", "the port is missing");
     check("tcp://:5", "the host is missing");
-    check("tcp://h:70000", "the port is no number");
-    assert_contains(&Rendezvous::tcp("tcp://h:5", 2, 2).unwrap_err().to_string(), "rank 2 of 2 cannot be");
+    check("tcp://h:70000", "the port is not a number");
+    assert_contains(&Rendezvous::tcp("tcp://h:5", 2, 2).unwrap_err().to_string(), "rank 2 of 2 is impossible");
 }
 
 #[test]
@@ -70,7 +70,8 @@ fn equal_tokens_join_and_others_are_refused() {
         assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(()), Ok(())]);
     }
 
-    // A socket that listens on every address: the others find rank 0's further sockets where they reached this one.
+    // A socket that listens on every address: the others find rank 0's other sockets at the address where they reached
+    // this one.
     let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
     let address = format!("127.0.0.1:{}", everywhere.local_addr().unwrap().port());
     let mut ranks = rendezvous(2, TransportChoice::Tcp);
@@ -94,7 +95,7 @@ fn equal_tokens_join_and_others_are_refused() {
 fn a_token_file_is_private_and_gone_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
-    // A killed job has left one behind.
+    // A file that a killed job has left.
     std::fs::write(&path, [9; 32]).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let mut ranks = rendezvous(3, TransportChoice::Auto);
@@ -107,7 +108,7 @@ fn a_token_file_is_private_and_gone_afterwards() {
 }
 
 #[test]
-fn missing_ranks_are_named_to_everybody() {
+fn missing_ranks_are_named_to_every_rank() {
     let mut ranks = rendezvous(5, TransportChoice::Auto);
     for rank in &mut ranks {
         rank.join_timeout = Duration::from_secs(1);
@@ -120,14 +121,14 @@ fn missing_ranks_are_named_to_everybody() {
 }
 
 #[test]
-fn no_rank_0_is_said() {
+fn a_missing_rank_0_is_reported() {
     let mut ranks = rendezvous(2, TransportChoice::Auto);
     ranks.remove(0);
     ranks[0].join_timeout = Duration::from_millis(200);
     assert_contains(&errors(ranks)[0], "rank 1 has not reached rank 0 at 127.0.0.1:");
 }
 
-/// One rank of three is started differently: it is told why, and the others do not wait long for it.
+/// One rank of three is started differently: it learns why it is refused, and the others do not wait long for it.
 fn check_stray(change: impl Fn(&mut Rendezvous), expected: &str) {
     let mut ranks = rendezvous(3, TransportChoice::Auto);
     for rank in &mut ranks {
@@ -158,7 +159,7 @@ fn a_rank_started_twice_is_refused() {
 }
 
 #[test]
-fn strangers_get_nothing_and_disturb_nobody() {
+fn strangers_learn_nothing_and_disturb_no_rank() {
     let ranks = rendezvous(2, TransportChoice::Tcp);
     let address = ranks[0].listener.as_ref().unwrap().local_addr().unwrap();
     let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -189,7 +190,7 @@ fn a_cause_reaches_every_rank_over_every_transport() {
     for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
         for culprit in 0..3 {
             let causes = run_ranks(joined(3, transport), move |group| {
-                // A rank may still be on its way out of the barrier when another one fails.
+                // A rank may still be leaving the barrier when another one fails.
                 let result = group.barrier();
                 if group.rank() == culprit {
                     group.abort(group.own_cause(CauseKind::NonFinite, "loss of step 9"));
@@ -232,7 +233,7 @@ fn leaving_early_is_named_over_every_transport() {
                 if group.rank() == leaver { None } else { result.and_then(|()| group.barrier()).err() }
             });
             for cause in outcomes.into_iter().enumerate().filter(|(rank, _)| *rank != leaver).map(|(_, cause)| cause) {
-                let cause = cause.expect("waited for by nobody");
+                let cause = cause.expect("a waiting rank did not notice the leaver");
                 assert_eq!((cause.rank, cause.kind), (Some(leaver), CauseKind::Exited), "{cause}");
             }
         }

@@ -1,4 +1,4 @@
-//! The same bits for a number of shards on any number of ranks, over every transport.
+//! The same number of shards gives the same bits on any number of ranks, over every transport.
 
 mod common;
 
@@ -7,18 +7,18 @@ use enmasse_comm::{CauseKind, Element, Fold, Group, ShardMap, tree_fold};
 use enmasse_tensor::Bf16;
 use proptest::prelude::*;
 
-/// How the shards of a case are hosted, and what they hold.
+/// How the shards of a case are hosted, and their values.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     shards: usize,
     ranks: usize,
     len: usize,
-    /// Between one slot and the next.
+    /// Elements between one slot and the next.
     gap: usize,
     seed: u64,
 }
 
-/// By which operations the ranks add up.
+/// The operations that the ranks use to sum.
 #[derive(Clone, Copy, Debug)]
 enum How {
     Blocking,
@@ -27,7 +27,7 @@ enum How {
     InPieces,
 }
 
-/// What a rank gets that works through its shards as the schedule says.
+/// The result on a rank that processes its shards in the order of the schedule.
 fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, how: How) -> Vec<T> {
     let Case { shards, ranks, len, gap, seed } = case;
     let (map, stride) = (ShardMap::new(shards, ranks).unwrap(), len + gap);
@@ -98,7 +98,7 @@ proptest! {
 
 #[test]
 fn ranks_change_no_bit_through_many_rounds() {
-    // One partial sum for each rank, two, and up to three: several rounds of both transports.
+    // One partial sum per rank, two, and up to three: several rounds of both transports.
     for (shards, ranks) in [(4, 2), (6, 2), (16, 3)] {
         let case = Case { shards, ranks, len: 1_500_001, gap: 3, seed: 7 };
         for transport in TRANSPORTS {
@@ -110,7 +110,7 @@ fn ranks_change_no_bit_through_many_rounds() {
 #[test]
 fn one_shard_on_each_rank_is_a_sum_over_ranks() {
     for transport in TRANSPORTS {
-        // Ranks that call the one and the other agree.
+        // Calls of the two functions agree with each other.
         let sums = run_ranks(groups(3, transport), |group| {
             let mut values = [group.rank() as f32 + 0.5; 9];
             match group.rank() {
@@ -123,7 +123,7 @@ fn one_shard_on_each_rank_is_a_sum_over_ranks() {
 }
 
 #[test]
-fn ranks_that_count_other_shards_are_told() {
+fn ranks_with_different_shard_counts_are_told() {
     for transport in TRANSPORTS {
         let causes = run_ranks(groups(2, transport), |group| {
             let mut values = [0f32; 8];
@@ -139,7 +139,7 @@ fn ranks_that_count_other_shards_are_told() {
 }
 
 #[test]
-fn calls_that_cannot_be_right_end_the_group() {
+fn invalid_calls_end_the_group() {
     let check = |ranks: usize, [elements, len, stride, shards]: [usize; 4], expected: &'static str| {
         let groups = match ranks {
             1 => vec![Group::single()],
@@ -149,7 +149,7 @@ fn calls_that_cannot_be_right_end_the_group() {
             let mut values = vec![0f32; elements];
             let cause = group.all_reduce_shards(&mut values, len, stride, shards).unwrap_err();
             assert!(cause.to_string().contains(expected), "{cause}");
-            // SAFETY: the group has failed, so that nothing is read or written.
+            // SAFETY: the group has failed, so nothing is read or written.
             let started = unsafe { group.all_reduce_shards_start(values.as_mut_ptr(), len, stride, shards) };
             assert_eq!(started.wait(), Err(cause));
         });

@@ -1,4 +1,4 @@
-//! Groups split from others: who is in them, what they compute, and how they end with the whole job.
+//! Groups split from others: their members, their results, and how they end with the whole job.
 
 mod common;
 
@@ -8,15 +8,15 @@ use common::{DEADLINE, TRANSPORTS, groups, run_ranks, value};
 use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, tree_fold};
 
 #[test]
-fn colours_come_together_over_every_transport() {
+fn colours_form_groups_over_every_transport() {
     for transport in TRANSPORTS {
         let results = run_ranks(groups(5, transport), move |group| {
-            // Ranks 0 and 3 backwards, 1 and 4 as they were, 2 in none.
+            // Ranks 0 and 3 in reverse order, 1 and 4 in order, 2 in no group.
             let rank = group.rank();
             let colour = (rank != 2).then_some(rank as u32 % 3);
             let key = if rank % 3 == 0 { -(rank as i64) } else { 7 };
             let part = group.split(colour, key).unwrap();
-            // The parent may go first.
+            // The parent may be dropped first.
             group.barrier().unwrap();
             drop(group);
             part.map(|part| {
@@ -44,7 +44,7 @@ fn colours_come_together_over_every_transport() {
 }
 
 #[test]
-fn groups_of_one_and_of_nobody() {
+fn groups_of_one_and_no_group() {
     for transport in TRANSPORTS {
         let results = run_ranks(groups(2, transport), |group| {
             assert!(group.split(None, 0).unwrap().is_none());
@@ -94,7 +94,7 @@ fn neither_group_waits_for_the_other() {
             let of_whole = || unsafe { group.all_reduce_start(whole_start, 70_000) };
             // SAFETY: as above.
             let of_part = || unsafe { pair.all_reduce_start(part_start, 70_000) };
-            // In one order on the one rank, and in the other on the other, each waiting for its first.
+            // One rank waits for them in one order, the other in the reverse order.
             if group.rank() == 0 {
                 let (first, second) = (of_whole(), of_part());
                 first.wait().and(second.wait()).unwrap();
@@ -124,7 +124,7 @@ fn operations_of_both_are_recorded() {
     }
 }
 
-/// Four ranks of which 1 and 3 are in a group, in reverse order: the cause that every rank reports.
+/// Four ranks, of which 1 and 3 form a group in reverse order: the cause that every rank reports.
 fn check_failure(
     transport: &str,
     body: impl Fn(&Group, Option<&Group>) + Clone + Send + 'static,
@@ -133,11 +133,11 @@ fn check_failure(
     let causes = run_ranks(groups(4, transport), move |group| {
         let part = match group.split((group.rank() % 2 == 1).then_some(5), -(group.rank() as i64)) {
             Ok(part) => part,
-            // A rank may still be on its way out of the splitting when another one fails.
+            // A rank may still be leaving the split when another one fails.
             Err(cause) => return cause,
         };
         body(&group, part.as_ref());
-        // The parent fails with the part.
+        // The parent fails along with the part.
         let cause = group.barrier().unwrap_err();
         assert_eq!(part.map_or(cause.clone(), |part| part.barrier().unwrap_err()), cause);
         cause
@@ -207,7 +207,7 @@ fn a_rank_outside_ends_the_group_too() {
 }
 
 #[test]
-fn a_late_rank_of_a_group_is_named_as_in_the_job() {
+fn a_late_rank_of_a_group_is_named_by_its_job_rank() {
     let timeout = Duration::from_secs(2);
     let options = GroupOptions { timeout, ..GroupOptions::default() };
     let causes = run_ranks(Group::threads_with(3, options).unwrap(), move |group| {

@@ -1,4 +1,4 @@
-//! Ranks that live, and do not come: they are named before the others give up, and when they do.
+//! Live ranks that stall: the others name them first in a warning, and then in the cause.
 
 mod common;
 
@@ -9,12 +9,12 @@ use std::time::Duration;
 use common::{DEADLINE, join_all, rendezvous, run_ranks};
 use enmasse_comm::{Cause, CauseKind, FlightRecord, Group, GroupEvent, GroupOptions, TransportChoice};
 
-/// Gives up within the time of a test, and warns well before.
+/// Times out within a test's time, and warns well before.
 fn impatient(timeout: Duration) -> GroupOptions {
     GroupOptions { timeout, stall_warning: timeout / 4, ..GroupOptions::default() }
 }
 
-/// What a rank has seen of a group in which others do not come.
+/// The observations of a rank in a group where others stall.
 struct Seen {
     stalls: Vec<Cause>,
     cause: Cause,
@@ -58,7 +58,7 @@ fn check(late: &'static [usize], groups: Vec<Group>, message: &str) {
         for stall in stalls {
             assert_eq!((stall.kind, stall.rank, stall.sequence), (cause.kind, cause.rank, cause.sequence), "{stall}");
         }
-        // What a rank that waited was in, and that the late one had not come to it.
+        // A rank that waited was in its operation; a late rank had not joined it.
         let last = record.operations.last().unwrap();
         let found = (last.sequence, last.operation.as_str(), last.ended.is_some(), record.activity.as_str());
         let expected = match late.contains(&rank) {
@@ -70,23 +70,23 @@ fn check(late: &'static [usize], groups: Vec<Group>, message: &str) {
 }
 
 #[test]
-fn threads_that_do_not_come_are_named() {
+fn stalled_threads_are_named() {
     let groups = |n| Group::threads_with(n, impatient(Duration::from_secs(5))).unwrap();
     // All at once, since each takes as long as the ranks wait.
     std::thread::scope(|scope| {
-        scope.spawn(|| check(&[1], groups(2), "it had not come to it after"));
-        scope.spawn(|| check(&[0], groups(3), "it had not come to it after"));
-        scope.spawn(|| check(&[0, 2], groups(3), "it and rank 2 had not come to it after"));
-        scope.spawn(|| check(&[1, 2, 3], groups(4), "it and ranks 2 3 had not come to it after"));
+        scope.spawn(|| check(&[1], groups(2), "it had not joined the operation after"));
+        scope.spawn(|| check(&[0], groups(3), "it had not joined the operation after"));
+        scope.spawn(|| check(&[0, 2], groups(3), "it and rank 2 had not joined the operation after"));
+        scope.spawn(|| check(&[1, 2, 3], groups(4), "it and ranks 2 3 had not joined the operation after"));
     });
 }
 
 #[test]
-fn ranks_that_do_not_come_say_what_they_are_at_over_every_transport() {
+fn stalled_ranks_report_their_activity_over_every_transport() {
     let check = |transport: TransportChoice, late: &'static [usize]| {
         let mut ranks = rendezvous(3, transport);
         for rank in &mut ranks {
-            // What a rank is at is told when it has lasted for a heartbeat.
+            // An activity is reported once it has lasted for a heartbeat.
             rank.heartbeat = Duration::from_secs(2);
             rank.options = impatient(rank.heartbeat * 4);
         }
@@ -102,7 +102,7 @@ fn ranks_that_do_not_come_say_what_they_are_at_over_every_transport() {
 }
 
 #[test]
-fn a_rank_that_comes_in_time_is_waited_for() {
+fn a_rank_that_joins_in_time_is_waited_for() {
     let options = GroupOptions { stall_warning: Duration::from_millis(1), ..GroupOptions::default() };
     let (stalled, told) = channel();
     let groups = Group::threads_with(2, options).unwrap();
@@ -112,11 +112,14 @@ fn a_rank_that_comes_in_time_is_waited_for() {
     });
     let told = Arc::new(Mutex::new(told));
     let results = run_ranks(groups, move |group| {
-        // The late rank comes when the other has said that it waits.
+        // The late rank joins after the other has reported that it waits.
         let text = (group.rank() == 1).then(|| told.lock().unwrap().recv_timeout(DEADLINE).unwrap());
         (text, group.barrier())
     });
     let text = results[1].0.as_deref().unwrap();
-    assert!(text.ends_with("kept the others waiting during barrier #1: it had not come to it after 0 s"), "{text}");
+    assert!(
+        text.ends_with("kept the others waiting during barrier #1: it had not joined the operation after 0 s"),
+        "{text}"
+    );
     assert!(results.iter().all(|(_, result)| result.is_ok()));
 }

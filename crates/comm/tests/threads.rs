@@ -1,4 +1,4 @@
-//! Groups of threads: what every operation does, in order and at its edges, and how a group ends.
+//! Groups of threads: the effect of every operation, in order and at its edges, and how a group ends.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn started_operations_end_in_order() {
             buckets.iter_mut().map(|b| unsafe { group.all_reduce_start(b.as_mut_ptr(), b.len()) }).collect();
         let mut after = [1i64];
         group.all_reduce(&mut after).unwrap();
-        assert!(handles.iter().all(|handle| handle.is_done()), "a blocking call overtook what was started before it");
+        assert!(handles.iter().all(|handle| handle.is_done()), "a blocking call overtook earlier operations");
         for handle in handles {
             handle.wait().unwrap();
         }
@@ -107,7 +107,7 @@ fn a_slow_transport_leaves_the_caller_free() {
     assert_eq!(results, [(true, CauseKind::Interrupted); 2]);
 }
 
-/// All ranks report one cause, in time, and for everything that follows.
+/// All ranks report one cause, in time, and for every later operation.
 fn check_failure(n: usize, body: impl Fn(&Group) -> Result<(), Arc<Cause>> + Clone + Send + 'static, expected: &str) {
     let began = Instant::now();
     let (body, keep) = (body, threads(n));
@@ -170,7 +170,7 @@ fn ranks_out_of_step_are_named_with_what_they_do() {
 }
 
 #[test]
-fn calls_that_cannot_be_right_end_the_group() {
+fn invalid_calls_end_the_group() {
     check_failure(2, |group| group.broadcast(&mut [0u8; 4], 2), "broadcast of 4 u8 from rank 2: there is no rank 2");
     check_failure(2, |group| group.all_gather(&[0u8; 4], &mut [0; 7]), "the output has 7 elements: 4 for each of 2");
 }
@@ -217,7 +217,7 @@ fn abort_from_any_thread_ends_all() {
 }
 
 #[test]
-fn leaving_early_is_a_failure_of_those_who_wait_and_a_clean_end_is_none() {
+fn leaving_early_fails_the_waiting_ranks_and_a_clean_end_fails_none() {
     let outcomes = run_ranks(threads(3), |group| {
         let result = group.barrier();
         if group.rank() == 1 { None } else { Some(result.and_then(|()| group.barrier()).unwrap_err().to_string()) }

@@ -1,4 +1,4 @@
-//! The same bits over every transport: the sums of shared memory, TCP and threads against a plain model.
+//! The same bits over every transport: shared memory, TCP and threads against a plain model.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn bf16(value: f64) -> Bf16 {
     Bf16::from_f32(value as f32)
 }
 
-/// What each rank got from an all-reduce of each type, as bits.
+/// The results on each rank of an all-reduce of each type, as bits.
 fn reduce(group: &Group, seed: u64, len: usize, reduction: Reduction) -> Vec<u64> {
     fn one<T: Element>(group: &Group, mut data: Vec<T>, reduction: Reduction, bits: fn(T) -> u64) -> Vec<u64> {
         group.all_reduce_with(&mut data, reduction).unwrap();

@@ -1,4 +1,4 @@
-//! Operations that a library carries out: watched, recorded, and ended with the group.
+//! Operations of another library: watched, recorded, and ended with the group.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::time::Duration;
 use common::{DEADLINE, TRANSPORTS, join_all, rendezvous, run_ranks};
 use enmasse_comm::{Cause, CauseKind, Group, GroupEvent, GroupOptions, TransportChoice};
 
-/// A library that knows no deadline: a wait in it ends when it is done, or aborted from another thread.
+/// A library without deadlines: a wait in it ends when it is done, or aborted from another thread.
 #[derive(Clone, Default)]
 struct Library {
-    /// Whether it ended well, once it has.
+    /// Whether it succeeded, once it has ended.
     state: Arc<(Mutex<Option<bool>>, Condvar)>,
 }
 
@@ -53,7 +53,8 @@ fn groups(n: usize, transport: &str, options: GroupOptions) -> Vec<Group> {
     join_all(ranks).into_iter().map(Result::unwrap).collect()
 }
 
-/// What ranks report of a library that hangs, in a group of the last two of three. Those that come wait in it.
+/// The ranks' reports about a hanging library, in a group of the last two of three. The ranks for which `comes` holds
+/// wait in it.
 fn hang(transport: &str, comes: fn(usize) -> bool) -> Vec<(Arc<Cause>, Vec<String>)> {
     let options = GroupOptions {
         timeout: Duration::from_secs(5),
@@ -105,18 +106,18 @@ fn check(transport: &str, comes: fn(usize) -> bool, rank: Option<usize>, message
 }
 
 #[test]
-fn a_library_that_does_not_end_ends_the_group() {
+fn a_hanging_library_ends_the_group() {
     std::thread::scope(|scope| {
         for transport in TRANSPORTS {
             scope.spawn(move || {
                 let (rank, message) = match transport {
-                    "tcp" => (None, "after 5 s: the flight records of all ranks show who has not come to it"),
-                    _ => (Some(2), "it had not come to it after 5 s"),
+                    "tcp" => (None, "after 5 s; the flight records of all ranks show which one has not joined it"),
+                    _ => (Some(2), "it had not joined the operation after 5 s"),
                 };
                 check(transport, |rank| rank == 1, rank, message);
             });
         }
-        scope.spawn(|| check("threads", |_| true, None, "after 5 s: all ranks have come to it"));
+        scope.spawn(|| check("threads", |_| true, None, "after 5 s; all ranks have joined it"));
     });
 }
 
@@ -125,7 +126,7 @@ fn a_library_that_ends_in_time_is_waited_for() {
     let options = GroupOptions { stall_warning: Duration::from_millis(1), ..GroupOptions::default() };
     let group = Group::threads_with(2, options).unwrap().swap_remove(0);
     let library = Library::default();
-    // It ends when the group has said that it lasts long.
+    // The library ends after the group has reported that it takes long.
     group.observe({
         let library = library.clone();
         move |event| {
@@ -165,7 +166,7 @@ fn the_failure_of_any_rank_ends_the_wait_for_a_library() {
 }
 
 #[test]
-fn a_watch_that_is_dropped_ends_nothing_and_is_no_end() {
+fn dropping_a_watch_neither_fails_nor_ends_the_operation() {
     let options = GroupOptions { timeout: Duration::from_millis(50), ..GroupOptions::default() };
     let group = Group::threads_with(2, options).unwrap().swap_remove(0);
     drop(group.watch("first", 1).unwrap());
@@ -174,7 +175,7 @@ fn a_watch_that_is_dropped_ends_nothing_and_is_no_end() {
         // The test may be over.
         let _ = failed.send(format!("{event:?}"));
     });
-    // The one that is kept fails the group: the watchdog went by the one that was dropped.
+    // The watch that is kept fails the group; the watchdog ignored the dropped one.
     let _kept = group.watch("second", 2).unwrap();
     assert!(heard.recv_timeout(DEADLINE).unwrap().contains("second of 2 bytes"));
     let record = group.flight_recorder().record();

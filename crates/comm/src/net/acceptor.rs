@@ -1,7 +1,7 @@
-//! Takes connections in, so that nobody without the token can keep others from coming in.
+//! Accepts connections in such a way that strangers without the token cannot block the ranks.
 //!
-//! Every connection proves itself in a thread of its own, within a deadline. Only so many may be at it: when one more
-//! comes, the oldest is closed, since one of ours is through in milliseconds.
+//! Every connection proves the token in its own thread, within a deadline. The number of unproven connections is
+//! limited: when one more arrives, the oldest is closed, since a rank's own proof takes only milliseconds.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,16 +16,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use super::handshake::{Introduction, receive};
 use crate::token::Token;
 
-/// Connections that may be proving themselves at a time.
+/// Limit of connections that are proving the token at the same time.
 const PENDING: usize = 64;
-/// How long one may take.
+/// Time limit of one proof.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// What happens with a connection that has proved itself; the answer to its introduction is still to be given. Runs in the
-/// connection's own thread.
+/// Handles a connection that has proved the token; the introduction has not been answered yet. Runs in the connection's
+/// own thread.
 pub(crate) type Admit = dyn Fn(TcpStream, Introduction) + Send + Sync;
 
-/// A listening socket with its thread. Dropping it closes the socket; connections taken in stay open.
+/// A listening socket with its thread. Dropping it closes the socket; accepted connections stay open.
 pub(crate) struct Acceptor {
     address: SocketAddr,
     wake: Arc<OwnedFd>,
@@ -51,7 +51,7 @@ impl Acceptor {
 
 impl Drop for Acceptor {
     fn drop(&mut self) {
-        // An event counter takes any number below its maximum.
+        // An event counter accepts any number below its maximum.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -59,7 +59,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// Connections that have not proved themselves yet, oldest first.
+/// Connections that have not proved the token yet, oldest first.
 #[derive(Default)]
 struct Pending {
     next: u64,
@@ -70,7 +70,7 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, token: &Token, admit: &Arc<Admi
     let pending = Arc::new(Mutex::new(Pending::default()));
     loop {
         let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
-        // Without a deadline, but with an owner: dropping the acceptor ends it.
+        // This wait has no deadline, but an owner: dropping the acceptor ends it.
         match poll(&mut ready, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return,
@@ -80,7 +80,8 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, token: &Token, admit: &Arc<Admi
         }
         match listener.accept() {
             Ok((stream, _)) => begin(stream, &pending, token.clone(), admit.clone()),
-            // A connection that is gone again, or too many open files: they pass. A moment's rest keeps this from spinning.
+            // The connection is gone again, or too many files are open; both pass. A short pause keeps this loop from
+            // spinning.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => {}
         }
@@ -91,7 +92,7 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, token: &Token, admit: &Arc<Admi
 }
 
 fn begin(stream: TcpStream, pending: &Arc<Mutex<Pending>>, token: Token, admit: Arc<Admit>) {
-    // A stranger's connection that cannot be kept is dropped; one of ours tries again.
+    // A connection that cannot be kept is dropped; a rank tries again.
     let Ok(copy) = stream.try_clone() else { return };
     let number = {
         let mut pending = lock(pending);
@@ -134,7 +135,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn strangers_keep_nobody_out() {
+    fn strangers_cannot_block_ranks() {
         let token = Token::generate().unwrap();
         let (sender, receiver) = mpsc::channel();
         let admit: Arc<Admit> = Arc::new(move |stream, who| {

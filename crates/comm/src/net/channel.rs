@@ -1,5 +1,5 @@
-//! Connections between programs that are no ranks, such as the agents of an elastic job: they prove the token to each other
-//! as ranks do, and then exchange frames.
+//! Connections between programs that are not ranks, such as the agents of an elastic job. They prove the token to each
+//! other as ranks do, and then exchange frames.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,26 +15,26 @@ use crate::cause::host_name;
 use crate::operation::Identity;
 use crate::token::Token;
 
-/// Most bytes of a message.
+/// Size limit of a message, in bytes.
 const MESSAGE_LIMIT: usize = 1 << 16;
-/// How long a message may wait for room on its way: a reader that reads nothing for so long hangs.
+/// How long a message may wait for space in the send buffer: a reader that reads nothing for this long hangs.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why there is no channel.
+/// Reasons why a channel was not opened.
 #[derive(Debug, Error)]
 pub enum ChannelError {
-    /// Nobody answers, or not in time.
+    /// The other side does not answer, or not in time.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The other side holds another token.
     #[error("the other side holds another token: set ENMASSE_TOKEN to the same text on all nodes")]
     Token,
-    /// The other side wants none.
+    /// The other side refuses the channel.
     #[error("{0}")]
     Refused(String),
 }
 
-/// An open connection, whose other end holds the same token. Any thread may write, one should read.
+/// An open connection whose other end holds the same token. Any thread may write; only one should read.
 #[derive(Debug)]
 pub struct Channel {
     stream: TcpStream,
@@ -42,7 +42,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Connects to somebody who listens for the same job, within `limit`.
+    /// Connects to a listener of the same job, within `limit`.
     pub fn connect(address: SocketAddr, token: &Token, job: &str, limit: Duration) -> Result<Self, ChannelError> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         let introduction = Introduction {
@@ -62,7 +62,7 @@ impl Channel {
 
     fn over(stream: TcpStream) -> io::Result<Self> {
         configure(&stream, WRITE_LIMIT)?;
-        // A quiet channel is no dead one: its users send signs of life.
+        // A quiet channel is not dead: its users send heartbeats.
         stream.set_read_timeout(None)?;
         Ok(Channel { stream, writing: std::sync::Mutex::new(()) })
     }
@@ -73,19 +73,19 @@ impl Channel {
         write_frame(&self.stream, kind, payload)
     }
 
-    /// Waits for a message: its kind and payload. It ends with an error when either side closes.
+    /// Waits for a message: its kind and payload. Fails once either side closes.
     pub fn receive(&self) -> io::Result<(u8, Vec<u8>)> {
         let frame = read_frame(&self.stream, MESSAGE_LIMIT)?;
         Ok((frame.kind, frame.payload))
     }
 
-    /// Closes it for both sides; what was sent arrives.
+    /// Closes the channel for both sides. Messages sent before still arrive.
     pub fn close(&self) {
-        // It may be closed already.
+        // The channel may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Where the other end is.
+    /// The address of the other end.
     pub fn peer(&self) -> io::Result<IpAddr> {
         Ok(self.stream.peer_addr()?.ip())
     }
@@ -97,7 +97,7 @@ pub struct ChannelListener {
 }
 
 impl ChannelListener {
-    /// Takes connections in; `admit` runs in a thread of each connection's own, for as long as it likes.
+    /// Accepts connections. `admit` runs in each connection's own thread, for any length of time.
     pub fn start(
         listener: TcpListener,
         token: Token,
@@ -107,7 +107,7 @@ impl ChannelListener {
         let identity = Identity::of_job(job, 0);
         let admit: Arc<Admit> = Arc::new(move |stream: TcpStream, who: Introduction| {
             let refusal = match who {
-                _ if who.purpose != Purpose::Agent => Some("this is where agents meet, not ranks"),
+                _ if who.purpose != Purpose::Agent => Some("this address is for agents, not for ranks"),
                 _ if who.identity != identity => Some("it belongs to another job: do two jobs use one address?"),
                 _ => None,
             };
@@ -130,7 +130,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn channels_carry_messages_for_those_who_belong_to_the_job() {
+    fn channels_carry_messages_between_members_of_a_job() {
         let token = Token::generate().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

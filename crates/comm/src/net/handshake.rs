@@ -1,4 +1,4 @@
-//! How a connection begins: both sides prove the token, then the connecting one says who it is.
+//! The start of a connection: both sides prove the token, then the connecting side introduces itself.
 //!
 //! ```text
 //! connecting                                   accepting
@@ -20,15 +20,15 @@ use super::{configure, read_frame, write_frame};
 use crate::operation::{Identity, PROTOCOL};
 use crate::token::{Side, TOKEN_BYTES, Token, random};
 
-/// What a connection begins with. A program that is none of ours hears nothing.
+/// The first bytes of a connection. A program that sends anything else gets no answer.
 const MAGIC: [u8; 8] = [b'e', b'n', b'm', b'a', b's', b's', b'e', PROTOCOL as u8];
 const INTRODUCTION: u8 = 1;
 const ACCEPTED: u8 = 2;
 const REFUSED: u8 = 3;
-/// Most bytes of an introduction or a refusal.
+/// Size limit of an introduction or a refusal, in bytes.
 const TEXT_LIMIT: usize = 1024;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Purpose {
@@ -38,11 +38,11 @@ pub(crate) enum Purpose {
     Store = 2,
     /// The bytes of collectives.
     Data = 3,
-    /// Agents, which are no ranks.
+    /// Between agents, which are not ranks.
     Agent = 4,
 }
 
-/// Who connects, and to what.
+/// The connecting side's identity, and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Introduction {
     pub purpose: Purpose,
@@ -52,21 +52,21 @@ pub(crate) struct Introduction {
     pub host: String,
 }
 
-/// Why a connection did not come about.
+/// Reasons why a handshake failed.
 #[derive(Debug, Error)]
 pub(crate) enum HandshakeError {
-    /// The connection broke, timed out, or speaks something else.
+    /// The connection broke, timed out, or speaks another protocol.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The other side holds another token.
     #[error("the tokens differ")]
     Token,
-    /// The other side wants no such rank.
+    /// The other side refuses the introduction.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Reads and writes with one deadline for all of it: a peer that sends a byte now and then gains nothing.
+/// Reads and writes with one deadline for all of them: a peer gains nothing by sending single bytes slowly.
 struct Timed<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
@@ -97,7 +97,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// The connecting side, done after `limit` at the latest.
+/// The connecting side. Ends within `limit`.
 pub(crate) fn introduce(
     stream: &TcpStream,
     token: &Token,
@@ -127,7 +127,7 @@ pub(crate) fn introduce(
     }
 }
 
-/// The accepting side, up to who it is; the answer is still to be given with [`answer`].
+/// The accepting side, up to the introduction. The caller then sends [`answer`].
 pub(crate) fn receive(stream: &TcpStream, token: &Token, limit: Duration) -> Result<Introduction, HandshakeError> {
     configure(stream, limit)?;
     let mut stream = Timed { stream, deadline: Instant::now() + limit };
@@ -148,7 +148,7 @@ pub(crate) fn receive(stream: &TcpStream, token: &Token, limit: Duration) -> Res
     introduction.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData).into())
 }
 
-/// Ends a handshake: takes the rank in, or says why not.
+/// Ends a handshake: accepts the rank, or sends the reason for a refusal.
 pub(crate) fn answer(stream: &TcpStream, refusal: Option<&str>) -> io::Result<()> {
     match refusal {
         None => write_frame(stream, ACCEPTED, &[]),
@@ -243,24 +243,24 @@ mod tests {
         assert!(matches!(accepting.join().unwrap(), HandshakeError::Token));
     }
 
-    /// What the accepting side sends to a peer that begins with `bytes` and then listens.
+    /// Checks the number of bytes that the accepting side sends to a peer that sends `bytes` and then reads.
     fn check_stranger(bytes: &[u8], expected: usize) {
         let (mut client, server) = connection();
         let accepting = thread::spawn(move || receive(&server, &Token::from_bytes([1; 32]), LIMIT).is_err());
         client.write_all(bytes).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
         let mut heard = vec![];
-        // A reset is as good as an end.
+        // A reset is equivalent to an end of file.
         let _ = client.read_to_end(&mut heard);
         assert_eq!(heard.len(), expected);
         assert!(accepting.join().unwrap());
     }
 
     #[test]
-    fn strangers_get_nothing_of_worth() {
+    fn strangers_learn_nothing_of_value() {
         check_stranger(b"", 0);
         check_stranger(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n", 0);
-        // Who speaks the protocol hears a random number, and no more without the token.
+        // A peer that speaks the protocol gets a random number, and without the token nothing more.
         let guess = [&MAGIC[..], &[0; TOKEN_BYTES], &[0; TOKEN_BYTES]].concat();
         check_stranger(&guess, TOKEN_BYTES);
     }

@@ -1,4 +1,4 @@
-//! TCP connections between ranks: frames with bounds, the proof of the token, and accepting without being stalled.
+//! TCP connections between ranks: bounded frames, the proof of the token, and accepting connections without blocking.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,17 +11,17 @@ pub(crate) mod acceptor;
 pub(crate) mod channel;
 pub(crate) mod handshake;
 
-/// Most bytes in a frame's payload: a value of the store and its key.
+/// Size limit of a frame's payload, in bytes: a value of the store and its key.
 pub(crate) const FRAME_LIMIT: usize = (1 << 20) + 1024;
 
-/// One message: what it is, and what it carries. On the wire: the payload's length (4 bytes, little-endian), kind, payload.
+/// One message. On the wire: the payload's length (4 bytes, little-endian), kind, payload.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub kind: u8,
     pub payload: Vec<u8>,
 }
 
-/// Writes a frame, in one piece.
+/// Writes a frame with a single write.
 pub(crate) fn write_frame(mut stream: impl Write, kind: u8, payload: &[u8]) -> io::Result<()> {
     if payload.len() > FRAME_LIMIT {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a message of {} bytes", payload.len())));
@@ -29,7 +29,7 @@ pub(crate) fn write_frame(mut stream: impl Write, kind: u8, payload: &[u8]) -> i
     let [l0, l1, l2, l3] = (payload.len() as u32).to_le_bytes();
     let head = [l0, l1, l2, l3, kind];
     if payload.is_empty() {
-        // A heartbeat comes in the middle of steps, which allocate nothing.
+        // Heartbeats are sent during steps, which allocate nothing.
         return stream.write_all(&head);
     }
     stream.write_all(&[&head, payload].concat())
@@ -49,12 +49,12 @@ pub(crate) fn read_frame(mut stream: impl Read, limit: usize) -> io::Result<Fram
     Ok(Frame { kind, payload })
 }
 
-/// Waits until something can be read, or the connection's end; false after `limit`.
+/// Waits until the descriptor is readable or at its end; false after `limit`.
 pub(crate) fn readable(descriptor: impl AsFd, limit: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up, so that the deadline has passed when poll says so.
+        // Rounded up, so that a timeout of poll means that the deadline has passed.
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&left)) {
             Err(rustix::io::Errno::INTR) => {}
@@ -64,7 +64,7 @@ pub(crate) fn readable(descriptor: impl AsFd, limit: Duration) -> io::Result<boo
     }
 }
 
-/// Small messages at once, and no read or write longer than `limit`.
+/// Sends small messages at once, and limits every read and write to `limit`.
 pub(crate) fn configure(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;

@@ -1,18 +1,18 @@
 //! A minimal client of PyTorch's TCPStore, which torchrun's agent runs for its workers.
 //!
-//! Under torchrun MASTER_ADDR and MASTER_PORT are those of this store, so rank 0 opens a port of its own and publishes it
-//! there. A query is a byte and its arguments; texts and values travel after their length of 64 bits, all numbers in the
-//! byte order of the machine, which the magic number of the beginning proves to be the same:
+//! Under torchrun MASTER_ADDR and MASTER_PORT are the address of this store, so rank 0 opens a port of its own and
+//! publishes it there. A query is one byte followed by its arguments. Texts and values follow their length of 64 bits.
+//! All numbers are in the machine's byte order; the magic number at the start proves that it is the same on both sides:
 //!
 //! ```text
 //! VALIDATE magic (u32)               no answer
 //! SET      key, value                no answer
-//! GET      key                       value; a key that is not there ends the connection
-//! ADD      key, amount (i64)         the sum (i64); a key that is not there counts as 0
-//! CHECK    number of keys, keys      0 if all are there, else 1
+//! GET      key                       value; a missing key ends the connection
+//! ADD      key, amount (i64)         the sum (i64); a missing key counts as 0
+//! CHECK    number of keys, keys      0 if all keys exist, else 1
 //! ```
 //!
-//! The store asks nobody for a secret: what comes out of it is a hint where to look, and the token decides.
+//! The store requires no secret: its content is only a hint where to look, and the token decides.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
@@ -25,9 +25,9 @@ const ADD: u8 = 4;
 const CHECK: u8 = 5;
 const MAGIC: u32 = 0x3C85_F7CE;
 const READY: u8 = 0;
-/// Longest value that is read.
+/// Size limit of a value, in bytes.
 const VALUE_LIMIT: u64 = 1024;
-/// Between two attempts to reach the store.
+/// Pause between two attempts to reach the store.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection to the agent's store.
@@ -38,7 +38,7 @@ pub(super) struct AgentStore {
 }
 
 impl AgentStore {
-    /// Connects, again and again until the deadline, which holds for everything asked later, too.
+    /// Connects, retrying until the deadline. Later queries have the same deadline.
     pub fn connect(address: &str, deadline: Instant) -> io::Result<Self> {
         loop {
             let attempt = Self::attempt(address, deadline);
@@ -65,12 +65,12 @@ impl AgentStore {
         Err(last)
     }
 
-    /// Where this process is reached from where the store is, unless that is this machine itself.
+    /// The address at which the store's machine reaches this process; a loopback address if both are on one machine.
     pub fn local_ip(&self) -> io::Result<IpAddr> {
         Ok(self.stream.local_addr()?.ip())
     }
 
-    /// Where the store is.
+    /// The store's address.
     pub fn peer_ip(&self) -> io::Result<IpAddr> {
         Ok(self.stream.peer_addr()?.ip())
     }
@@ -80,7 +80,7 @@ impl AgentStore {
         self.send(SET, &[&key, &value])
     }
 
-    /// The value of a key; `None` for one that nobody has set.
+    /// The value of a key; `None` if it is not set.
     pub fn get(&mut self, key: &str) -> io::Result<Option<String>> {
         let key = text(key);
         self.send(CHECK, &[&1u64.to_ne_bytes(), &key])?;
@@ -90,7 +90,7 @@ impl AgentStore {
         self.send(GET, &[&key])?;
         let length = u64::from_ne_bytes(self.read()?);
         if length > VALUE_LIMIT {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it holds a value that no rank has set"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it holds a value that no rank could have set"));
         }
         let mut value = vec![0; length as usize];
         self.stream.read_exact(&mut value)?;
@@ -122,7 +122,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// A text or value as it travels.
+/// The encoding of a text or value.
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_ne_bytes()[..], text.as_bytes()].concat()
 }
@@ -136,7 +136,7 @@ pub(super) mod tests {
     use std::process::{Command, Stdio};
     use std::sync::{Arc, Mutex};
 
-    /// What the store does, as plainly as can be, for tests without PyTorch.
+    /// A plain imitation of the store, for tests without PyTorch.
     pub fn play_store() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -144,7 +144,7 @@ pub(super) mod tests {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, values) = (stream.unwrap(), values.clone());
-                // A client that is gone ends its thread.
+                // The thread ends when its client disconnects.
                 std::thread::spawn(move || serve(stream, &values));
             }
         });
@@ -198,14 +198,14 @@ pub(super) mod tests {
         }
     }
 
-    /// What holds for the store that tests play, and for PyTorch's own.
+    /// Checks that hold for the imitation and for PyTorch's own store.
     fn check(address: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut first = AgentStore::connect(address, deadline).unwrap();
         let mut second = AgentStore::connect(address, deadline).unwrap();
         assert_eq!(first.get("place").unwrap(), None);
         first.set("place", "here").unwrap();
-        // Setting has no answer: another connection sees it a little later.
+        // Setting has no answer, so another connection sees the value a little later.
         let mut until = |key: &str, expected: Option<Option<&str>>| loop {
             let found = second.get(key).ok();
             if found.as_ref().map(Option::as_deref) == expected {

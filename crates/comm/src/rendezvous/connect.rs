@@ -10,14 +10,14 @@ use crate::error::JoinError;
 use crate::net::handshake::{HandshakeError, Introduction, Purpose, introduce};
 use crate::token::Token;
 
-/// Between two attempts to reach rank 0.
+/// Pause between two attempts to reach rank 0.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Longest single attempt; a lost packet should not cost the whole deadline.
+/// Time limit of a single attempt: a lost packet should not use up the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// So often must a token be refused to be believed: a busy rank 0 may close a connection unheard.
+/// Refusals of a token before they are believed: a busy rank 0 may close a connection without reading from it.
 const REFUSALS: usize = 3;
 
-/// Why rank 0 was not reached, before anything else is known.
+/// The reason for not reaching rank 0 before the first attempt.
 const UNTRIED: &str = "no attempt was made";
 
 /// Connects to rank 0 until the deadline, and returns the connection with the token that opened it.
@@ -28,7 +28,7 @@ pub(super) fn to_rank_0(
     deadline: Instant,
 ) -> Result<(TcpStream, Token), JoinError> {
     let (rank, address) = (rendezvous.rank, rendezvous.address.clone());
-    // A stranger may have one of several ports, and before a restart rank 0 had another one.
+    // With several ports, a stranger may hold one of them; and before a restart rank 0 had another port.
     let is_certain = matches!(whereabouts, Whereabouts::Known(_)) && rendezvous.more_ports.is_empty();
     let may_change = rendezvous.token.is_none() && rendezvous.token_file.is_some();
     let left = || deadline.saturating_duration_since(Instant::now());
@@ -39,11 +39,12 @@ pub(super) fn to_rank_0(
             why = problem;
             vec![]
         });
-        // Each round tries every address of the name, since the first may be another family than rank 0 listens on.
+        // Each round tries every address of the name, since the first may be of another family than the one rank 0
+        // listens on.
         for target in targets {
             match attempt(rendezvous, &target, purpose, left().min(ATTEMPT)) {
                 Ok(connection) => return Ok(connection),
-                // The last attempt has no time left, and says less than those before it.
+                // The last attempt runs out of time, and its error says less than the earlier ones.
                 Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && why != UNTRIED => {}
                 Err(HandshakeError::Io(error)) => why = error.to_string(),
                 Err(HandshakeError::Token) => {
@@ -65,7 +66,8 @@ pub(super) fn to_rank_0(
     Err(JoinError::Unreachable { rank, address, seconds, why })
 }
 
-/// One attempt, with the token as it is now: rank 0 may not have made it yet, or a killed job has left one behind.
+/// One attempt, with the token of this moment: rank 0 may not have written the file yet, or a killed job may have left
+/// one.
 fn attempt(
     rendezvous: &Rendezvous,
     target: &SocketAddr,
@@ -78,14 +80,14 @@ fn attempt(
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?,
         (None, None) => Token::none(),
     };
-    // No time is no argument that the kernel takes.
+    // The kernel rejects a time of zero.
     let limit = limit.max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(target, limit)?;
     introduce(&stream, &token, &rendezvous.introduction(purpose), limit)?;
     Ok((stream, token))
 }
 
-/// Connects to another rank, which listens already.
+/// Connects to another rank, which already listens.
 pub(super) fn to_rank(
     address: SocketAddr,
     token: &Token,

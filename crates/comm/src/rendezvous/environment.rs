@@ -1,4 +1,4 @@
-//! The rendezvous that a launcher describes in the environment: torchrun's variables, and a few of our own.
+//! The rendezvous that a launcher describes in the environment: torchrun's variables, and a few of enmasse's own.
 
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -10,12 +10,13 @@ use crate::error::JoinError;
 use crate::token::Token;
 
 impl Rendezvous {
-    /// `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all required, where an empty one counts as missing.
+    /// `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. All are required; an empty one counts as missing.
     ///
-    /// The launcher may add ENMASSE_TOKEN_FD, a descriptor that the token is read from, or ENMASSE_TOKEN, a text;
-    /// ENMASSE_STORE_FD, for rank 0 a descriptor of a socket that listens already; ENMASSE_JOB, or else torchrun's
-    /// TORCHELASTIC_RUN_ID, the name of the job; TORCHELASTIC_RESTART_COUNT, its attempt. TORCHELASTIC_USE_AGENT_STORE=True
-    /// says that the address is that of torchrun's agent, through whose store the ranks then find each other.
+    /// The launcher may add ENMASSE_TOKEN_FD, a descriptor from which the token is read, or ENMASSE_TOKEN, a text. For
+    /// rank 0, ENMASSE_STORE_FD is the descriptor of a listening socket. ENMASSE_JOB, or else torchrun's
+    /// TORCHELASTIC_RUN_ID, is the job's name; TORCHELASTIC_RESTART_COUNT is its attempt.
+    /// TORCHELASTIC_USE_AGENT_STORE=True means that the address is the one of torchrun's agent, through whose store the
+    /// ranks then find each other.
     pub fn from_environment() -> Result<Self, JoinError> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
@@ -32,7 +33,7 @@ impl Rendezvous {
         let world_size = number("WORLD_SIZE", &required("WORLD_SIZE")?)?;
         let (host, port) = (required("MASTER_ADDR")?, required("MASTER_PORT")?);
         let port: u16 = number("MASTER_PORT", &port)?;
-        // An IPv6 address needs brackets before a port, and may have them already.
+        // An IPv6 address needs brackets before a port, and may already have them.
         let bare = host.contains(':') && !host.starts_with('[');
         let host = if bare { format!("[{host}]") } else { host };
         let mut rendezvous = Rendezvous::tcp(&format!("tcp://{host}:{port}"), rank, world_size)?;
@@ -54,7 +55,7 @@ impl Rendezvous {
             let token = Token::from_descriptor(std::os::fd::AsFd::as_fd(&descriptor));
             rendezvous.token = Some(token.map_err(|error| unusable(NAME, &text, &error))?);
         } else if let Some(text) = variable("ENMASSE_TOKEN") {
-            let problem = "is shorter than 16 bytes: choose a secret that nobody can guess".to_owned();
+            let problem = "is shorter than 16 bytes: choose a secret that is hard to guess".to_owned();
             let token = Token::from_text(&text);
             rendezvous.token = Some(token.ok_or(JoinError::Variable { name: "ENMASSE_TOKEN", problem })?);
         }
@@ -76,17 +77,17 @@ fn number<T: std::str::FromStr>(name: &'static str, text: &str) -> Result<T, Joi
 }
 
 fn unusable(name: &'static str, text: &str, why: &dyn std::fmt::Display) -> JoinError {
-    JoinError::Variable { name, problem: format!("is {text:?}, a descriptor that cannot be used: {why}") }
+    JoinError::Variable { name, problem: format!("is {text:?}, which cannot be used as a descriptor: {why}") }
 }
 
-/// A copy of a descriptor that the launcher left open. The original stays as it is, except that programs started from
-/// here do not inherit it.
+/// A copy of a descriptor that the launcher left open. The original is unchanged, except that child processes do not
+/// inherit it.
 fn inherited(name: &'static str, text: &str) -> Result<OwnedFd, JoinError> {
     let number: RawFd = number(name, text)?;
     if number < 0 {
         return Err(unusable(name, text, &"it is negative"));
     }
-    // SAFETY: used for three calls that fail cleanly on a number that is not open, and touch nothing but its flags.
+    // SAFETY: used for three calls, which fail cleanly on a number that is not open and touch only its flags.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     let copy = fcntl_getfd(descriptor)
         .and_then(|flags| fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC))
@@ -123,17 +124,17 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn malformed_variables_are_named() {
         let check = |name: &'static str, value: &str, expected: &str| {
             let error = with(&[(name, value)]).unwrap_err();
             assert!(error.contains(expected), "{error:?} lacks {expected:?}");
         };
         check("RANK", "-1", "RANK is \"-1\"");
-        check("RANK", "4", "rank 4 of 4 cannot be");
+        check("RANK", "4", "rank 4 of 4 is impossible");
         check("WORLD_SIZE", "four", "WORLD_SIZE is \"four\"");
         check("MASTER_PORT", "65536", "MASTER_PORT is \"65536\"");
         check("ENMASSE_TOKEN", "short", "ENMASSE_TOKEN is shorter than 16 bytes");
-        check("ENMASSE_TOKEN_FD", "99999", "a descriptor that cannot be used");
+        check("ENMASSE_TOKEN_FD", "99999", "cannot be used as a descriptor");
         check("ENMASSE_TOKEN_FD", "-1", "it is negative");
         check("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT is \"x\"");
     }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_of_torchrun_is_asked_where_it_says_so() {
+    fn the_agent_of_torchrun_is_asked_when_the_variable_says_so() {
         let check = |more: &[(&'static str, &str)], expected: MeetingPoint| {
             assert_eq!(with(more).unwrap().meeting_point, expected, "{more:?}");
         };

@@ -1,7 +1,8 @@
-//! Forming a group of ranks that can talk: who is here, what carries the operations, and that everybody is ready.
+//! Forms a group of ranks that can already communicate: exchanges their addresses, chooses the transport, and waits
+//! until every rank is ready.
 //!
-//! The ranks of a job talk through the store at rank 0, those of a group split from another through the operations of that
-//! one. Everything else is the same for both.
+//! The ranks of a job communicate through the store at rank 0. Those of a group split from another use that group's
+//! operations. Everything else is the same for both.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -21,41 +22,41 @@ use crate::transport::shared::SharedTransport;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{Members, Transport};
 
-/// How long a rank waits for a connection before it looks whether anybody still waits for it.
+/// How long a rank waits for a connection before it checks whether any rank still waits for it.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How the ranks of a group that is being formed tell each other things.
+/// How the ranks of a forming group exchange values.
 pub(crate) trait Board {
-    /// Tells this rank's value of a subject, and returns those of all ranks.
+    /// Publishes this rank's value of a subject, and returns the values of all ranks.
     fn exchange(&self, subject: &str, value: &str) -> Result<Vec<String>, JoinError>;
 
-    /// An error once it makes no sense to wait for connections any more.
+    /// An error once waiting for connections has become pointless.
     fn go_on_waiting(&self) -> Result<(), JoinError>;
 
-    /// What was told makes no sense.
+    /// The error for a malformed value.
     fn nonsense(&self, why: &str) -> JoinError;
 }
 
-/// Where a rank is, and how it is reached from others: kept for groups that are split from its first.
+/// Where a rank is, and how others reach it; kept for groups split later from its first group.
 #[derive(Clone)]
 pub(crate) struct Reach {
     pub transport: TransportChoice,
     pub token: Token,
-    /// Where this rank is reached from others.
+    /// The address at which other ranks reach this rank.
     pub ip: IpAddr,
-    /// Where rank 0 of the job is reached from this rank.
+    /// The address at which this rank reaches rank 0 of the job.
     pub ip_of_rank_0: IpAddr,
 }
 
 impl Reach {
-    /// Of ranks that are threads of one process.
+    /// The reach of ranks that are threads of one process.
     pub(crate) fn within_process() -> Self {
         let ip = Ipv4Addr::LOCALHOST.into();
         Reach { transport: TransportChoice::Shared, token: Token::none(), ip, ip_of_rank_0: ip }
     }
 }
 
-/// A rank's place in the group that is being formed.
+/// A rank's place in the group being formed.
 pub(crate) struct Seat<'a> {
     pub rank: usize,
     /// The numbers in the whole job of all ranks of the group.
@@ -63,16 +64,16 @@ pub(crate) struct Seat<'a> {
     pub path: GroupPath,
     pub identity: Identity,
     pub reach: &'a Reach,
-    /// Where the ranks meet, for messages.
+    /// The ranks' meeting address, for messages.
     pub address: &'a str,
     pub deadline: Instant,
 }
 
-/// What every rank tells of itself.
+/// The card that every rank publishes about itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Card {
     pub host: String,
-    /// Equal where memory can be shared: the running kernel, the process namespace, and the user.
+    /// Equal for ranks that can share memory: the running kernel, the process namespace, and the user.
     pub place: String,
     pub transport: String,
 }
@@ -100,7 +101,7 @@ impl Card {
 }
 
 impl Seat<'_> {
-    /// Everything between ranks that can talk and the first operation.
+    /// Every step from ranks that can communicate to the first operation.
     pub(crate) fn form(&self, board: &dyn Board) -> Result<(Members, Box<dyn Transport>), JoinError> {
         let choice = self.reach.transport;
         let cards = board.exchange("card", &Card::own(choice).to_text())?;
@@ -124,7 +125,7 @@ impl Seat<'_> {
         };
 
         let region = match choice {
-            TransportChoice::Tcp => Err("not asked for".into()),
+            TransportChoice::Tcp => Err("not requested".into()),
             TransportChoice::Auto | TransportChoice::Shared => self.share(board, &cards)?,
         };
         let transport: Box<dyn Transport> = match region {
@@ -140,7 +141,7 @@ impl Seat<'_> {
         Ok((members, transport))
     }
 
-    /// Shared memory for all ranks, or the reason why all of them do without.
+    /// Shared memory for all ranks, or the reason why none of them uses it.
     fn share(&self, board: &dyn Board, cards: &[Card]) -> Result<Result<Region, String>, JoinError> {
         let [first, own] = [self.job_ranks[0], self.job_ranks[self.rank]];
         if let Some(rank) = cards.iter().position(|card| card.place != cards[0].place) {
@@ -150,8 +151,8 @@ impl Seat<'_> {
             return Ok(Err(why));
         }
         let ranks = cards.len();
-        // The first rank keeps the file open until all have mapped it. Afterwards only the mappings hold it, so that it
-        // vanishes with the last rank, however that ends.
+        // The first rank keeps the file open until all have mapped it. Afterwards only the mappings hold it, so the
+        // memory disappears with the last rank, however that rank ends.
         let created = (self.rank == 0).then(|| Region::create(ranks));
         let path = match &created {
             Some(Ok((_, file))) => Region::path_of(file),
@@ -173,11 +174,12 @@ impl Seat<'_> {
         Ok(match (region, created) {
             (Ok(Some(region)), _) | (Ok(None), Some(Ok((region, _)))) => Ok(region),
             (Err(problem), _) => Err(problem),
-            (Ok(None), _) => Err("no memory was made".to_owned()),
+            (Ok(None), _) => Err("no memory was created".to_owned()),
         })
     }
 
-    /// A connection to every other rank: this rank connects to those below it, and those above connect to it.
+    /// A connection to every other rank: this rank connects to the lower ones, and accepts connections from the higher
+    /// ones.
     fn connect_all(&self, board: &dyn Board) -> Result<Vec<(usize, TcpStream)>, JoinError> {
         let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
         let job_rank = self.job_ranks[rank];
@@ -209,7 +211,8 @@ impl Seat<'_> {
         for (other, text) in addresses.iter().enumerate().take(rank) {
             let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
             if address.ip().is_unspecified() {
-                // Rank 0 of the job was handed a socket that listens everywhere: it is where this rank reached it.
+                // Rank 0 of the job was given a socket that listens on all addresses: use the one at which this rank
+                // reached it.
                 address.set_ip(self.reach.ip_of_rank_0);
             }
             let stream = connect::to_rank(address, &token, &introduction, self.deadline)
@@ -244,7 +247,7 @@ mod tests {
         assert_eq!(Card::from_text("host\nplace"), None);
     }
 
-    /// What ranks 1 and 2 of 3 make of the path that rank 0, played by the test, tells them.
+    /// The results of ranks 1 and 2 of 3 for the path that rank 0, played by the test, publishes.
     fn share(path: &str, cards: [&'static str; 3]) -> Vec<Result<(), String>> {
         let values = Arc::<crate::store::KeyValues>::default();
         for (key, value) in [("memory/0", path), ("mapped/0", "")] {

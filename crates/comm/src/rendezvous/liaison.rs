@@ -1,12 +1,12 @@
-//! A rank's part in watching that all ranks live.
+//! A rank's part in monitoring that all ranks are alive.
 
 use crate::control::Control;
 use crate::server::Server;
 
-/// A rank's part in liveness, for as long as the group lives. Dropping it says goodbye.
+/// A rank's connection for liveness, held as long as the group exists. Dropping it says goodbye.
 pub(crate) enum Liaison {
-    /// Rank 0's.
+    /// Of rank 0.
     Server(Server),
-    /// Everybody else's.
+    /// Of every other rank.
     Control(#[expect(dead_code, reason = "held for its drop")] Control),
 }

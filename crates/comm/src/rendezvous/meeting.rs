@@ -1,4 +1,4 @@
-//! What the ranks of a job tell each other through the store at rank 0.
+//! The exchange of values between a job's ranks through the store at rank 0.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::form::Board;
 use super::{JoinError, Rendezvous, Store, StoreError};
 use crate::failure::Failure;
 
-/// How long a rank that lost the store waits to hear why by its control connection.
+/// How long a rank that lost the store waits for the cause on its control connection.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A rank's conversation through the store.
@@ -31,7 +31,7 @@ impl Meeting<'_> {
         }
     }
 
-    /// The deadline has passed: who has not told?
+    /// The error after the deadline, with the ranks that have not published the subject.
     fn missing(&self, subject: &str) -> JoinError {
         let Rendezvous { world_size, address, join_timeout, .. } = self.rendezvous;
         let told = |rank: &usize| self.store.wait(&format!("{subject}/{rank}"), Duration::ZERO).is_ok();
@@ -43,7 +43,7 @@ impl Meeting<'_> {
         }
     }
 
-    /// The store ended: because the group did, which the control connection tells.
+    /// The error after the store ended. It ended with the group, so the control connection delivers the cause.
     fn lost(&self, error: StoreError) -> JoinError {
         if self.failure.fails_within(GRACE)
             && let Some(cause) = self.failure.cause()

@@ -1,7 +1,7 @@
 //! How ranks find each other and form a group.
 //!
-//! Rank 0 listens at an address that all ranks know; the others connect, prove the token, and say who they are. Through the
-//! store at rank 0 they learn of each other, agree on a transport, and wait until everybody is ready.
+//! Rank 0 listens at an address that all ranks know. The others connect, prove the token, and introduce themselves.
+//! Through the store at rank 0 they learn of each other, agree on a transport, and wait until every rank is ready.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -35,38 +35,39 @@ use liaison::Liaison;
 use meeting::Meeting;
 use whereabouts::Whereabouts;
 
-/// Which transport carries the operations.
+/// The transport that carries the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// Shared memory where all ranks can share it, TCP otherwise.
+    /// Shared memory if all ranks can share it, TCP otherwise.
     #[default]
     Auto,
     /// Shared memory, or an error.
     Shared,
-    /// TCP, also between processes of one machine.
+    /// TCP, even between processes of one machine.
     Tcp,
 }
 
-/// How the others find rank 0.
+/// How the other ranks find rank 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MeetingPoint {
-    /// It listens at the address.
+    /// Rank 0 listens at the address.
     #[default]
     Address,
-    /// The address is that of the store of torchrun's agent. Rank 0 opens a port of its own and publishes it there.
+    /// The address is that of torchrun's agent's store. Rank 0 opens a port of its own and publishes it there.
     AgentStore {
         /// Whether all ranks are on one machine; they then meet on loopback.
         same_machine: bool,
     },
 }
 
-/// What a rank needs to know to join its group. All ranks must agree on everything but their rank and the listener.
+/// The information that a rank needs to join its group. All ranks must agree on everything but their rank and the
+/// listener.
 ///
 /// ```no_run
 /// use enmasse_comm::Rendezvous;
 /// // RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun and `enmasse launch` set them.
 /// let group = Rendezvous::from_environment()?.join()?;
-/// // Or all of it explicitly.
+/// Or everything explicitly.
 /// let group = Rendezvous::tcp("tcp://10.0.0.1:23456", 3, 8)?.join()?;
 /// # Ok::<(), enmasse_comm::JoinError>(())
 /// ```
@@ -74,36 +75,39 @@ pub enum MeetingPoint {
 pub struct Rendezvous {
     /// This rank, from 0.
     pub rank: usize,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world_size: usize,
-    /// Where rank 0 listens: host and port. Loopback unless it names something else.
+    /// Where rank 0 listens: host and port. Loopback unless set otherwise.
     pub address: String,
-    /// Ports that rank 0 tries in this order where that of the address is taken; the others look for it at all of them.
+    /// Ports that rank 0 tries, in this order, if the address's own port is taken. The others look for rank 0 at all of
+    /// them.
     pub more_ports: Vec<u16>,
-    /// What the address is the address of.
+    /// The meaning of the address.
     pub meeting_point: MeetingPoint,
-    /// Rank 0 only: a socket that listens at `address` already, so that nobody else can take the port meanwhile.
+    /// Rank 0 only: a socket that already listens at `address`, so that no other program can take the port in the
+    /// meantime.
     pub listener: Option<TcpListener>,
-    /// The secret of the group. Without one, and without a file for one, only loopback addresses are used.
+    /// The group's secret. Without a token or token file, only loopback addresses are used.
     pub token: Option<Token>,
-    /// Where no token is given: a file that rank 0 makes, readable by its user only, and removes when all have joined.
+    /// Used if no token is given: a file that rank 0 creates, readable only by its user, and removes when all ranks
+    /// have joined.
     pub token_file: Option<PathBuf>,
-    /// The job's name. Ranks of two jobs that meet by mistake part with an error.
+    /// The job's name. Ranks of two jobs that meet by mistake fail with an error.
     pub job: String,
-    /// Which attempt of the job this is, counted by restarts; ranks left over from an earlier one are refused.
+    /// The attempt of the job, counted by restarts. Ranks left over from an earlier attempt are refused.
     pub attempt: u32,
     /// How long to wait for all ranks.
     pub join_timeout: Duration,
-    /// A rank that sends nothing for so long is given up as silent.
+    /// A rank that sends nothing for this long is declared silent.
     pub heartbeat: Duration,
-    /// What carries the operations.
+    /// The transport that carries the operations.
     pub transport: TransportChoice,
-    /// What else there is to choose.
+    /// Further options.
     pub options: GroupOptions,
 }
 
 impl Rendezvous {
-    /// At an explicit address, `tcp://HOST:PORT`; everything else as by default.
+    /// A rendezvous at an explicit address, `tcp://HOST:PORT`, with defaults for everything else.
     pub fn tcp(address: &str, rank: usize, world_size: usize) -> Result<Self, JoinError> {
         let malformed = |why: &str| JoinError::Address { address: address.into(), why: why.into() };
         let plain = address.strip_prefix("tcp://").ok_or_else(|| malformed("it does not begin with tcp://"))?;
@@ -111,7 +115,7 @@ impl Rendezvous {
         if host.is_empty() {
             return Err(malformed("the host is missing"));
         }
-        port.parse::<u16>().map_err(|_| malformed("the port is no number up to 65535"))?;
+        port.parse::<u16>().map_err(|_| malformed("the port is not a number up to 65535"))?;
         if rank >= world_size {
             return Err(JoinError::Rank { rank, world_size });
         }
@@ -133,7 +137,7 @@ impl Rendezvous {
         })
     }
 
-    /// Joins the group; returns when all ranks are ready. A world size of 1 needs nobody and opens no connection.
+    /// Joins the group; returns when all ranks are ready. A world size of 1 opens no connection.
     pub fn join(mut self) -> Result<Group, JoinError> {
         if self.rank >= self.world_size {
             return Err(JoinError::Rank { rank: self.rank, world_size: self.world_size });
@@ -156,14 +160,14 @@ impl Rendezvous {
         let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
         let meeting = Meeting { rendezvous: &self, store: &entrance.store, failure: &failure, deadline };
         let (members, transport) = seat.form(&meeting).map_err(|error| {
-            // The others hear of it at once, and need not wait until their deadlines.
+            // Tells the other ranks at once, so that they need not wait for their deadlines.
             let cause = Cause::new(CauseKind::Error, error.to_string());
             failure.raise(match error {
                 JoinError::Missing { .. } => cause,
                 _ => cause.of_rank(self.rank),
             });
             match failure.cause() {
-                // What ended the group first is a better answer than what this rank saw of it.
+                // The group's first cause is a better answer than this rank's own observation.
                 Some(first) if first.message != error.to_string() => JoinError::Cause(first),
                 _ => error,
             }
@@ -185,7 +189,7 @@ impl Rendezvous {
         Introduction { purpose, rank: self.rank, world_size: self.world_size, identity, host }
     }
 
-    /// Rank 0's beginning: listens.
+    /// Rank 0's first step: listens.
     fn open(
         &mut self,
         mut whereabouts: Whereabouts,
@@ -209,7 +213,7 @@ impl Rendezvous {
         Ok(Entrance { store, token, ip, store_ip: ip, liaison: Liaison::Server(server), _token_file: token_file })
     }
 
-    /// Everybody else's beginning: connects to rank 0.
+    /// Every other rank's first step: connects to rank 0.
     fn enter(
         &mut self,
         mut whereabouts: Whereabouts,
@@ -232,24 +236,24 @@ impl Rendezvous {
     }
 }
 
-/// What a rank holds once it is in touch with rank 0.
+/// A rank's resources once it is in contact with rank 0.
 struct Entrance {
     store: Store,
     token: Token,
-    /// Where this rank is reached from others.
+    /// The address at which other ranks reach this rank.
     ip: IpAddr,
-    /// Where rank 0 is reached from this rank.
+    /// The address at which this rank reaches rank 0.
     store_ip: IpAddr,
     liaison: Liaison,
     _token_file: Option<Removed>,
 }
 
-/// A file that is removed when this is dropped.
+/// A file that is removed on drop.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Where rank 0 listens, and how the others learn it: at an address that all know, at one of several ports, or at whatever
-//! address rank 0 publishes in the store of torchrun's agent.
+//! Where rank 0 listens, and how the others find out: at an address that all ranks know, at one of several ports, or at
+//! an address that rank 0 publishes in the store of torchrun's agent.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -12,9 +12,10 @@ use crate::error::JoinError;
 
 /// Where this rank looks for rank 0.
 pub(super) enum Whereabouts {
-    /// At any of these.
+    /// At any of these addresses.
     Known(Vec<SocketAddr>),
-    /// Where the agent's store says. It may still say where rank 0 was before a restart, so it is asked each time.
+    /// At the address in the agent's store. It may still be the one from before a restart, so it is read before each
+    /// attempt.
     Published {
         store: AgentStore,
         /// The key that rank 0 sets.
@@ -22,11 +23,11 @@ pub(super) enum Whereabouts {
     },
 }
 
-/// What rank 0 publishes: the attempt that it begins, and where it listens.
+/// The notice that rank 0 publishes: the attempt it begins, and where it listens.
 #[derive(Debug, PartialEq, Eq)]
 struct Notice {
     attempt: u32,
-    /// `None`: where the store is.
+    /// `None` if rank 0 is on the store's machine.
     ip: Option<IpAddr>,
     port: u16,
 }
@@ -51,7 +52,8 @@ impl Notice {
 }
 
 impl Rendezvous {
-    /// Where to look for rank 0, or to listen as rank 0. Nobody is asked anything before it is clear that strangers are kept out.
+    /// Where to look for rank 0, or to listen as rank 0. First checks that strangers are kept out; only then asks the
+    /// store.
     pub(super) fn whereabouts(&self, deadline: Instant) -> Result<Whereabouts, JoinError> {
         match self.meeting_point {
             MeetingPoint::Address => {
@@ -74,20 +76,22 @@ impl Rendezvous {
         Err(JoinError::TokenRequired { address: self.address.clone() })
     }
 
-    /// Whether all ranks are on the machine of the agent's store: as they were told, or since an address of loopback leads all
-    /// of them there.
+    /// Whether all ranks are on the machine of the agent's store: because they were told so, or because its address is
+    /// a loopback address.
     fn is_within_machine(&self) -> bool {
         self.names_loopback() || self.meeting_point == MeetingPoint::AgentStore { same_machine: true }
     }
 
-    /// Whether the address is one of loopback on every machine, rather than a name that happens to lead there on its own.
+    /// Whether the address is a loopback address on every machine, rather than a name that happens to resolve to one
+    /// here.
     fn names_loopback(&self) -> bool {
         let host = self.address.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// Where rank 0 listens, of the addresses that it found. Many a machine knows its own name as one of loopback (127.0.1.1),
-    /// where the others would never reach it; with a token it may listen everywhere instead.
+    /// The addresses on which rank 0 listens, given the resolved ones. Many machines resolve their own name to a
+    /// loopback address (127.0.1.1), where the others could not reach rank 0. With a token it may listen on all
+    /// addresses instead.
     fn doors(&self, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
         let has_token = self.token.is_some() || self.token_file.is_some();
         let is_misled = !self.names_loopback() && addresses.iter().all(|address| address.ip().is_loopback());
@@ -98,7 +102,7 @@ impl Rendezvous {
         addresses.iter().map(door).collect()
     }
 
-    /// As rank 0: listens, and lets the others know where.
+    /// As rank 0: listens, and publishes the address where needed.
     pub(super) fn listen(&mut self, whereabouts: &mut Whereabouts) -> Result<TcpListener, JoinError> {
         if let Some(listener) = self.listener.take() {
             return Ok(listener);
@@ -126,8 +130,8 @@ impl Rendezvous {
         }
     }
 
-    /// As another rank: the addresses to try now. Under torchrun the attempt is the one that rank 0 has begun, since agents
-    /// count their restarts each for themselves.
+    /// As another rank: the addresses to try now. Under torchrun the attempt is the one that rank 0 has begun, since
+    /// each agent counts its restarts separately.
     pub(super) fn targets(&mut self, whereabouts: &mut Whereabouts) -> Result<Vec<SocketAddr>, String> {
         let is_within_machine = self.is_within_machine();
         let (store, key) = match whereabouts {
@@ -146,7 +150,7 @@ impl Rendezvous {
         Ok(vec![SocketAddr::new(ip, notice.port)])
     }
 
-    /// The addresses of the name, with the first port and then with the others.
+    /// The addresses of the name, first with the first port and then with the others.
     fn resolve(&self) -> Result<Vec<SocketAddr>, JoinError> {
         if let Some(address) = self.listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
             return Ok(vec![address]);
@@ -165,7 +169,7 @@ impl Rendezvous {
     }
 }
 
-/// Opens a port of this machine's own, and counts the attempts that the agents have begun.
+/// Opens a port on this machine, and counts the attempts that the agents have begun.
 fn open_and_count(
     store: &mut AgentStore,
     key: &str,
@@ -180,21 +184,21 @@ fn open_and_count(
         own => (own, Some(own)),
     };
     let listener = TcpListener::bind((bind, 0))?;
-    // Agents give each worker that they start a session of its own, in which one program may run after another.
+    // Agents start each worker in a session of its own, in which one program may run after another.
     let session = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| session_in(&stat)).unwrap_or(0);
     let begun = count(store, key, &format!("{} {session}", host_name()))?;
     let port = listener.local_addr()?.port();
     Ok((listener, Notice { attempt: attempt.max(begun), ip, port }))
 }
 
-/// The session of a process, by its `stat` file: the fourth field after the name, which is in brackets. It is 0 where the leader
-/// is outside the container, and rustix's `getsid` takes no such number.
+/// The session of a process, from its `stat` file: the fourth field after the name, which is in parentheses. It is 0 if
+/// the session leader is outside the container; rustix's `getsid` does not support that value.
 fn session_in(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
-/// How often rank 0 has been started again. The agents' own numbers do not tell: each counts the failures of its own workers,
-/// and restarts them uncounted when those of another agent have failed.
+/// How often rank 0 has been restarted. The agents' own numbers do not tell: each counts the failures of its own
+/// workers, and does not count restarts caused by another agent's workers.
 fn count(store: &mut AgentStore, key: &str, worker: &str) -> io::Result<u32> {
     let (known, starts) = (format!("{key}/worker"), format!("{key}/starts"));
     let is_known = store.get(&known)?.as_deref() == Some(worker);
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_its_own_on_loopback_is_no_place_to_listen() {
+    fn a_host_name_that_resolves_to_loopback_is_replaced() {
         let check = |name: &str, token: bool, found: &str, expected: &str| {
             let mut rank = Rendezvous::tcp(&format!("tcp://{name}:5"), 0, 2).unwrap();
             rank.token = token.then(|| crate::Token::from_bytes([1; 32]));
@@ -241,21 +245,21 @@ mod tests {
         };
         check("node1", true, "127.0.1.1", "0.0.0.0");
         check("node1", true, "10.0.0.1", "10.0.0.1");
-        // Nobody without a token is let near other machines.
+        // Without a token no other machine is let in.
         check("node1", false, "127.0.1.1", "127.0.1.1");
         for name in ["localhost", "127.0.0.1", "[::1]"] {
             check(name, true, "127.0.0.1", "127.0.0.1");
         }
     }
 
-    /// The store lives on, with the address of the ranks before.
+    /// The store outlives the ranks, and holds the address of the previous ones.
     #[test]
     fn ranks_meet_through_the_store_again_and_again() {
         let store = play_store();
         for (round, restarts) in [[0, 0, 0], [0, 1, 0], [1, 1, 0], [5, 1, 1]].into_iter().enumerate() {
             let joining = ranks(&store, restarts).into_iter().map(|rank| std::thread::spawn(|| rank.join()));
             let groups: Vec<_> = joining.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
-            // What rank 0 says counts, and these are all of one session.
+            // Rank 0's attempt counts, and all of these ranks are in one session.
             let expected = [0, 0, 1, 5][round];
             for group in groups {
                 assert_eq!(group.unwrap().attempt(), expected, "round {round}");
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_none_is_named() {
+    fn an_address_without_a_store_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
@@ -317,8 +321,8 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_passed_over() {
-        // A program that says nothing, as far as a rank can tell; a busy port; and the one that is free.
+    fn a_taken_port_is_skipped() {
+        // Two ports of programs that accept connections without an answer, and then a free one.
         let taken: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let mut ports: Vec<u16> = taken.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         let refuse = |listener: TcpListener| {

@@ -1,4 +1,4 @@
-//! What carries a group's operations. All transports run the same sums in the same tree; they differ in how bytes travel.
+//! Carries a group's operations. All transports run the same sums in the same tree; they differ in how bytes travel.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ pub(crate) mod tcp;
 
 /// Carries out operations, one at a time, in the group's order.
 pub(crate) trait Transport: Send {
-    /// Carries out one operation, to which every rank of the group has to contribute. Waits for as long as the turn lets it,
-    /// and leaves the operation's memory alone once it has returned.
+    /// Carries out one operation, to which every rank of the group contributes. Waits as long as the turn permits, and
+    /// does not touch the operation's memory after it has returned.
     fn execute(&mut self, turn: &Turn) -> Result<(), Stop>;
 
-    /// The memory that the ranks share, if they do.
+    /// The memory that the ranks share, if any.
     fn region(&self) -> Option<Arc<Region>>;
 
-    /// Tells the other ranks that this one leaves and will contribute to nothing more.
+    /// Tells the other ranks that this one leaves, and takes part in no further operation.
     fn close(&mut self);
 }
 
-/// Why an operation was not carried out.
+/// Reasons why an operation was not carried out.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The group has failed already.
+    /// The group had failed already.
     Failed,
-    /// It fails now, with this cause.
+    /// The group fails now, with this cause.
     Raise(Box<Cause>),
 }
 
@@ -44,16 +44,16 @@ pub(crate) struct Turn<'a> {
     patience: Patience,
     began: Instant,
     has_warned: Cell<bool>,
-    /// All ranks have come, and are about to do the same.
+    /// Whether all ranks have joined, with equal headers.
     agreed: Cell<bool>,
 }
 
-/// For how long a rank waits for others in an operation.
+/// How long a rank waits for others in an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Before it gives up.
+    /// Until the group fails.
     pub timeout: Duration,
-    /// Before it says so.
+    /// Until observers are told.
     pub warning: Duration,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Turn<'a> {
         Turn { operation, failure, patience, began: Instant::now(), has_warned, agreed }
     }
 
-    /// What a rank does that waits, every now and then; `late` are the ranks that it waits for.
+    /// Called now and then by a waiting rank; `late` returns the ranks that it waits for.
     pub(crate) fn go_on_waiting(&self, members: &Members, late: impl FnOnce() -> Vec<usize>) -> Result<(), Stop> {
         if self.failure.is_stopping() {
             return Err(Stop::Failed);
@@ -74,7 +74,7 @@ impl<'a> Turn<'a> {
         }
         if waited >= self.patience.warning && !self.has_warned.replace(true) {
             let late = late();
-            // Of all ranks that wait, the first one speaks.
+            // Of all waiting ranks, the lowest one reports.
             if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank)
                 && let Some(stall) = members.late(&late, self, waited)
             {
@@ -85,11 +85,11 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Who is in the group, from one rank's point of view.
+/// The members of the group, from one rank's point of view.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
     pub rank: usize,
-    /// The number of each rank in the whole job, which is what messages call it.
+    /// The number of each rank in the whole job, which messages use.
     pub job_ranks: Vec<usize>,
     /// The machine of each rank.
     pub hosts: Vec<String>,
@@ -98,7 +98,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Those of a whole job.
+    /// The members of a whole job.
     pub(crate) fn of_job(rank: usize, hosts: Vec<String>, identity: Identity) -> Self {
         Members { rank, job_ranks: (0..hosts.len()).collect(), hosts, identity, path: GroupPath::default() }
     }
@@ -118,27 +118,27 @@ impl Members {
         Box::new(cause.during(operation.describe(), operation.sequence))
     }
 
-    /// `rank` left cleanly although this rank still needs it.
+    /// The cause if `rank` left cleanly although this rank still needs it.
     pub(crate) fn left(&self, rank: usize, operation: &Operation) -> Stop {
         let message = format!("it left the group, and rank {} still waits for it", self.job_ranks[self.rank]);
         self.blame(rank, CauseKind::Exited, operation, message)
     }
 
-    /// The ranks `late` keep the others waiting; the first is blamed.
+    /// The cause if the ranks `late` keep the others waiting. The first of them is blamed.
     fn late(&self, late: &[usize], turn: &Turn, waited: Duration) -> Option<Box<Cause>> {
-        // Most often a rank's own code; once it has come, its machine or the network.
+        // Before agreement the culprit is mostly a rank's own code; afterwards it is its machine or the network.
         let what = match (turn.agreed.get(), late) {
-            (false, _) => "had not come to it",
-            (true, [_]) => "had come to it, and not done its part",
-            (true, _) => "had come to it, and not done their part",
+            (false, _) => "had not joined the operation",
+            (true, [_]) => "had joined the operation, but not done its part",
+            (true, _) => "had joined the operation, but not done their part",
         };
         let cause = self.blame_late(late, what, waited)?;
         Some(Box::new(cause.during(turn.operation.describe(), turn.operation.sequence)))
     }
 
-    /// The same in an operation of a library.
+    /// The same for a watched operation.
     pub(crate) fn has_not_come(&self, late: &[usize], waited: Duration) -> Option<Cause> {
-        self.blame_late(late, "had not come to it", waited)
+        self.blame_late(late, "had not joined the operation", waited)
     }
 
     fn blame_late(&self, late: &[usize], what: &str, waited: Duration) -> Option<Cause> {
@@ -155,7 +155,7 @@ impl Members {
         Some(Cause::new(CauseKind::Timeout, message).of_rank(self.job_ranks[first]).on_host(host))
     }
 
-    /// Compares what all ranks are about to do. Every rank finds the same pair: rank 0 and the first that differs.
+    /// Compares the headers of all ranks. Every rank finds the same pair: rank 0 and the first rank that differs.
     pub(crate) fn compare(&self, turn: &Turn, header: impl Fn(usize) -> Header) -> Result<(), Stop> {
         let first = header(0);
         for rank in 1..self.world_size() {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_ranks_are_named_with_what_they_lack() {
+    fn late_ranks_are_named_with_their_omission() {
         let members = Members::of_job(0, vec!["h".to_owned(); 4], Identity::default());
         let (operation, failure) = (Operation::barrier(), Failure::default());
         let patience = Patience { timeout: Duration::MAX, warning: Duration::MAX };
@@ -193,9 +193,9 @@ mod tests {
             let cause = members.late(late, &turn, Duration::from_secs(30)).unwrap();
             assert_eq!((cause.rank, cause.message.as_str()), (late.first().copied(), expected));
         };
-        check(&[2], false, "it had not come to it after 30 s");
-        check(&[1, 3], false, "it and rank 3 had not come to it after 30 s");
-        check(&[1, 2, 3], true, "it and ranks 2 3 had come to it, and not done their part after 30 s");
-        check(&[3], true, "it had come to it, and not done its part after 30 s");
+        check(&[2], false, "it had not joined the operation after 30 s");
+        check(&[1, 3], false, "it and rank 3 had not joined the operation after 30 s");
+        check(&[1, 2, 3], true, "it and ranks 2 3 had joined the operation, but not done their part after 30 s");
+        check(&[3], true, "it had joined the operation, but not done its part after 30 s");
     }
 }

@@ -1,7 +1,7 @@
-//! The memory that ranks share: per rank a set of control words, and slots to stage data in.
+//! The memory that ranks share: for each rank, control words and slots for staging data.
 //!
-//! In one process it is ordinary memory; between processes it is a memory file that never had a name, so that nothing is
-//! left behind however the ranks end. Sizes are computed by every rank for itself, and never read from the region.
+//! Within a process it is ordinary memory. Between processes it is a memory file that never had a name, so nothing
+//! remains however the ranks end. Every rank computes the sizes for itself; they are never read from the region.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -18,16 +18,16 @@ use rustix::thread::{Timespec, futex, sched_getcpu};
 
 use crate::operation::HEADER_WORDS;
 
-/// Slots each rank stages data in: one being filled, one being read, and slack for a rank that is late.
+/// Slots in which each rank stages data: one being filled, one being read, and slack for a late rank.
 pub(crate) const SLOTS: usize = 4;
-/// Bytes of a slot: what one round of an operation moves. Small enough for all slots in use to stay in the caches.
+/// Bytes of a slot, which one round of an operation moves. Small enough for all slots in use to stay in the caches.
 pub(crate) const SLOT_BYTES: usize = 256 << 10;
-/// Headers kept per rank. Two suffice: a rank publishes operation s + 2 only when all have compared those of s.
+/// Headers kept per rank. Two suffice: a rank publishes operation s + 2 only after all ranks have compared those of s.
 const HEADERS: usize = 2;
 
-/// One rank's control words. Only their owner writes them (but for `waiters`); everybody reads them.
+/// One rank's control words. Only the owner writes them (except `waiters`); every rank reads them.
 ///
-/// The counters grow over the whole life of the group and never go back.
+/// The counters grow over the life of the group and never decrease.
 #[repr(C, align(128))]
 pub(crate) struct Words {
     /// Operations whose header is published.
@@ -36,17 +36,17 @@ pub(crate) struct Words {
     pub staged: AtomicU64,
     /// Rounds in which the owner's slot holds the result of its piece.
     pub reduced: AtomicU64,
-    /// Rounds after which the owner reads no other rank's slot any more.
+    /// Rounds after which the owner no longer reads any other rank's slot.
     pub consumed: AtomicU64,
-    /// Operations of libraries that the owner has come to.
+    /// Watched operations that the owner has joined.
     pub watched: AtomicU64,
     /// Set when the owner leaves.
     pub left: AtomicU32,
-    /// Where the owner ran when it last published something.
+    /// The processor on which the owner ran when it last published something.
     processor: AtomicU32,
-    /// Changes with every other word: what waiters sleep on.
+    /// Changes along with every other word; waiting ranks sleep on it.
     event: AtomicU32,
-    /// How many sleep, or are about to.
+    /// Number of threads that sleep, or are about to.
     waiters: AtomicU32,
     headers: [[AtomicU64; HEADER_WORDS]; HEADERS],
 }
@@ -65,7 +65,7 @@ impl Words {
         std::array::from_fn(|i| places[i].load(Ordering::Relaxed))
     }
 
-    /// Lets a counter be seen, with everything written before, and wakes those that sleep on it.
+    /// Publishes a counter and all earlier writes, and wakes the sleepers.
     pub(crate) fn publish(&self, counter: &AtomicU64, value: u64) {
         counter.store(value, Ordering::Release);
         self.notify();
@@ -77,35 +77,35 @@ impl Words {
         self.notify();
     }
 
-    /// Whether the owner seems to run on this thread's processor, so that it can go on only when this thread sleeps.
+    /// Whether the owner appears to run on this thread's processor, and so can proceed only while this thread sleeps.
     pub(crate) fn shares_processor(&self) -> bool {
         self.processor.load(Ordering::Relaxed) == sched_getcpu() as u32
     }
 
     fn notify(&self) {
         self.processor.store(sched_getcpu() as u32, Ordering::Relaxed);
-        // Sequentially consistent with `sleep_unless`: either the sleeper sees the new event, or its being there is seen here.
+        // Sequentially consistent with `sleep_unless`: either the sleeper sees the new event, or it is counted here.
         self.event.fetch_add(1, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {
-            // Nothing but a bad address could fail here. Sleepers look again after a while in any case.
+            // Only a bad address could fail here. Sleepers check again after a while in any case.
             let _ = futex::wake(&self.event, futex::Flags::empty(), i32::MAX as u32);
         }
     }
 
-    /// Sleeps until something changes, at most for `limit`; not at all when `ready` holds already.
+    /// Sleeps until something changes, for at most `limit`; returns at once if `ready` already holds.
     pub(crate) fn sleep_unless(&self, ready: impl Fn() -> bool, limit: Duration) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let event = self.event.load(Ordering::SeqCst);
         if !ready() {
             let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-            // Interrupted, timed out, or changed meanwhile: the caller looks again.
+            // Interrupted, timed out, or changed in the meantime: the caller checks again.
             let _ = futex::wait(&self.event, futex::Flags::empty(), event, Some(&limit));
         }
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// The memory of one group. Ranks of one process share the value, ranks of several map the same file.
+/// The memory of one group. Ranks of one process share the value; ranks of several processes map the same file.
 pub(crate) struct Region {
     memory: Memory,
     ranks: usize,
@@ -122,7 +122,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Bytes that `ranks` ranks need; none if that is beyond all memory.
+    /// Bytes for `ranks` ranks; `None` on overflow.
     fn bytes(ranks: usize) -> Option<NonZeroUsize> {
         let slots = ranks.checked_mul(SLOTS)?.checked_mul(SLOT_BYTES)?;
         NonZeroUsize::new(Self::slots_offset(ranks).checked_add(slots)?)
@@ -143,12 +143,12 @@ impl Region {
         let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let file = memfd_create("enmasse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes.get() as u64)?;
-        // Nobody can shrink it any more, which would kill a process that touches the missing pages.
+        // The seals prevent shrinking, which would kill a process that touches the missing pages.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self::map(&file, bytes, ranks)?, file))
     }
 
-    /// Maps the memory file at `path`, which must be as large as `ranks` ranks need.
+    /// Maps the memory file at `path`, which must have the size for `ranks` ranks.
     pub(crate) fn open(path: &Path, ranks: usize) -> std::io::Result<Self> {
         let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let file = File::options().read(true).write(true).open(path)?;
@@ -161,7 +161,8 @@ impl Region {
     }
 
     fn map(file: &impl AsFd, len: NonZeroUsize, ranks: usize) -> std::io::Result<Self> {
-        // SAFETY: a fresh mapping aliases nothing of this program; the seals keep the file from shrinking under it.
+        // SAFETY: a fresh mapping aliases no other memory of this program; the seals keep the file from shrinking under
+        // it.
         let base = unsafe {
             mmap(std::ptr::null_mut(), len.get(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
         }?;
@@ -169,7 +170,7 @@ impl Region {
         Ok(Region { memory: Memory::Mapped { base, len }, ranks })
     }
 
-    /// Where other processes find the file behind `descriptor`.
+    /// The path under which other processes find the file of `descriptor`.
     pub(crate) fn path_of(descriptor: &OwnedFd) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd())
     }
@@ -188,11 +189,12 @@ impl Region {
     /// The control words of `rank`.
     pub(crate) fn words(&self, rank: usize) -> &Words {
         assert!(rank < self.ranks);
-        // SAFETY: the region begins with `ranks` words, is page-aligned, zeroed when made, and all words are atomics.
+        // SAFETY: the region begins with `ranks` words, is page-aligned and zeroed at creation, and all words are
+        // atomics.
         unsafe { &*self.base().cast::<Words>().add(rank) }
     }
 
-    /// The slot that `rank` stages round `round` in: [`SLOT_BYTES`] bytes, 4096-byte aligned.
+    /// The slot in which `rank` stages round `round`: [`SLOT_BYTES`] bytes, 4096-byte aligned.
     pub(crate) fn slot(&self, rank: usize, round: u64) -> *mut u8 {
         assert!(rank < self.ranks);
         let slot = rank * SLOTS + (round % SLOTS as u64) as usize;

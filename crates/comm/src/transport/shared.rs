@@ -1,13 +1,13 @@
 //! The fast transport: ranks that share memory, as threads or as processes of one host.
 //!
-//! Data moves in rounds of at most a slot. In a round of an all-reduce each rank stages what others own of its partial sums
-//! (one, unless ranks share the shards unevenly), adds up the piece it owns itself from all slots in tree order, puts the
-//! result into its own slot, and collects the other pieces from theirs: a ring's bytes, without a ring's hops. Three rounds
-//! are under way at a time, so that a rank seldom waits.
+//! Data moves in rounds of at most a slot. In a round of an all-reduce each rank stages the parts of its partial sums
+//! that others own (one partial sum, unless ranks share the shards unevenly). It adds up its own piece from all slots
+//! in tree order, writes the result to its own slot, and collects the other pieces from their owners' slots. The
+//! traffic equals a ring's, without a ring's hops. Three rounds are in progress at a time, so that a rank seldom waits.
 //!
-//! Why no byte is read too early or overwritten too late: a rank reads a slot of round t only after its owner published
-//! `staged` (or `reduced`) beyond t; and writes a slot for round t only when all others published `consumed` for the round
-//! that used it before. Headers are compared before any other rank's data is read.
+//! No byte is read too early or overwritten too late. A rank reads a slot of round t only after its owner has published
+//! `staged` (or `reduced`) beyond t. It writes a slot for round t only after all others have published `consumed` for
+//! the round that last used the slot. Headers are compared before any other rank's data is read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::operation::{Header, Kind, Operation};
 use crate::pieces::{chunk, part_of, piece};
 use crate::tree::tree_reduce;
 
-/// Up to this many bytes every rank adds up everything itself: one wait for the others instead of two.
+/// Up to this many bytes every rank adds up everything itself, which needs one wait for the others instead of two.
 const DIRECT_BYTES: usize = 8 << 10;
-/// How long a rank looks at a word before it sleeps, where every rank can have a core to itself.
+/// How long a rank spins on a word before it sleeps, if every rank can have its own core.
 const SPIN: Duration = Duration::from_micros(30);
-/// How long it sleeps before it looks whether the group has failed.
+/// How long a rank sleeps before it checks whether the group has failed.
 const SLEEP: Duration = Duration::from_millis(20);
 
 /// One rank's view of the shared region.
 pub(crate) struct SharedTransport {
     region: Arc<Region>,
     members: Members,
-    /// Rounds done in all operations so far; the same on all ranks between operations.
+    /// Number of rounds done in all operations; equal on all ranks between operations.
     round: u64,
     spin: Duration,
 }
@@ -41,7 +41,7 @@ impl SharedTransport {
     pub(crate) fn new(region: Arc<Region>, members: Members) -> Self {
         debug_assert_eq!(region.ranks(), members.world_size());
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        // With fewer cores than ranks, spinning only keeps the core from the rank that is waited for.
+        // With fewer cores than ranks, spinning only takes the core from the awaited rank.
         let spin = if members.world_size() <= cores { SPIN } else { Duration::ZERO };
         SharedTransport { region, members, round: 0, spin }
     }
@@ -52,7 +52,7 @@ impl SharedTransport {
 
     /// Waits until every other rank's `counter` has reached `target`.
     fn wait_for_all(&self, turn: &Turn, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
-        // Starting after the own rank spreads the ranks over the words they look at.
+        // Starting after this rank's own index spreads the ranks over the words that they poll.
         let ranks = self.members.world_size();
         (1..ranks).try_for_each(|step| self.wait_for(turn, (self.members.rank + step) % ranks, counter, target))
     }
@@ -74,7 +74,7 @@ impl SharedTransport {
         }
         loop {
             turn.go_on_waiting(&self.members, || self.late(turn, rank))?;
-            // Read before the counter: what a rank did before it left still counts.
+            // Read before the counter: work done before leaving still counts.
             let left = words.left.load(Ordering::Acquire) != 0;
             if reached() {
                 return Ok(());
@@ -86,7 +86,7 @@ impl SharedTransport {
         }
     }
 
-    /// The ranks that have not entered the operation; where all have, the one that is waited for.
+    /// The ranks that have not entered the operation; if all have, the awaited rank.
     fn late(&self, turn: &Turn, awaited: usize) -> Vec<usize> {
         let has_entered =
             |rank: usize| self.region.words(rank).entered.load(Ordering::Acquire) >= turn.operation.sequence;
@@ -95,14 +95,14 @@ impl SharedTransport {
         if late.is_empty() { vec![awaited] } else { late }
     }
 
-    /// Publishes what this rank is about to do.
+    /// Publishes this rank's operation.
     fn enter(&self, turn: &Turn) {
         let Header(header) = turn.operation.header(self.members.identity);
         self.own().set_header(turn.operation.sequence, &header);
         self.own().publish(&self.own().entered, turn.operation.sequence);
     }
 
-    /// Waits until all have entered the operation, and compares their headers. Nothing of another rank is read before.
+    /// Waits until all have entered the operation, and compares their headers. No other data of a rank is read before.
     fn agree(&self, turn: &Turn) -> Result<(), Stop> {
         self.wait_for_all(turn, |words| &words.entered, turn.operation.sequence)?;
         self.members.compare(turn, |rank| Header(self.region.words(rank).header(turn.operation.sequence)))
@@ -133,7 +133,7 @@ impl SharedTransport {
                     let start = partial * turn.operation.stride + range.start;
                     for part in [0..own.start, own.end..range.len()] {
                         let staged = slot.wrapping_add(partial * chunk + part.start);
-                        // SAFETY: inside this rank's slot, which nobody reads yet, and inside the caller's data.
+                        // SAFETY: inside this rank's slot, which no rank reads yet, and inside the caller's data.
                         unsafe { copy(data.add(start + part.start), staged, part.len()) };
                     }
                 }
@@ -147,7 +147,7 @@ impl SharedTransport {
                 let (round, range) = (self.round + step as u64, range(step));
                 self.wait_for_all(turn, |words| &words.staged, round + 1)?;
                 let own = own_piece(range.len());
-                // Where every rank adds up everything, others still read the slot, and the result stays out of it.
+                // If every rank adds up everything, others still read the slot, so the result is not written to it.
                 let result = (!direct).then(|| self.region.slot(rank, round).cast::<T>().wrapping_add(own.start));
                 let part = range.start + own.start..range.start + own.end;
                 self.reduce::<T>(turn, round, part, |partial| partial * chunk + own.start, result);
@@ -169,18 +169,18 @@ impl SharedTransport {
         Ok(())
     }
 
-    /// Each rank ends with its piece of the sum. A round moves a part of every piece, which its owner alone reads.
+    /// Leaves each rank its piece of the sum. A round moves a part of every piece; only the piece's owner reads it.
     fn reduce_scatter<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
         let Operation { count, shards, stride, .. } = *turn.operation;
         let (ranks, rank, most) = (self.members.world_size(), self.members.rank, shards.most_partials());
         let data = turn.operation.output.cast::<T>();
         let pieces = |owner: usize| piece(count, size_of::<T>(), owner, ranks);
         let chunk = SLOT_BYTES / size_of::<T>() / (ranks * most);
-        assert!(chunk > 0, "{ranks} ranks of one host exceed what a slot divides into");
+        assert!(chunk > 0, "a slot cannot be divided among {ranks} ranks of one host");
         // Rank 0's piece is the largest.
         let rounds = pieces(0).len().div_ceil(chunk);
         let part = |owner: usize, step: usize| part_of(&pieces(owner), step * chunk, chunk);
-        // Where a slot holds what `owner` needs.
+        // The place in a slot of the data for `owner`.
         let place = |owner: usize, partial: usize| (owner * most + partial) * chunk;
 
         for step in 0..rounds + 1 {
@@ -191,7 +191,7 @@ impl SharedTransport {
                 for owner in (0..ranks).filter(|&owner| owner != rank) {
                     let part = part(owner, step);
                     for partial in 0..shards.partials(rank).count() {
-                        // SAFETY: inside the caller's data, and this rank's slot, which nobody reads yet.
+                        // SAFETY: inside the caller's data, and this rank's slot, which no rank reads yet.
                         unsafe {
                             copy(data.add(partial * stride + part.start), slot.add(place(owner, partial)), part.len());
                         }
@@ -215,8 +215,9 @@ impl SharedTransport {
         Ok(())
     }
 
-    /// Adds up a part of the data in one round, from the own data and the others' slots, where partial sum j of the part
-    /// begins at `staged(j)`: into the own data and, where others collect it, to `result` in the own slot.
+    /// Adds up a part of the data in one round, from this rank's data and the others' slots, where partial sum j of the
+    /// part begins at `staged(j)`. The result goes to this rank's data and, if others collect it, to `result` in its
+    /// own slot.
     fn reduce<T: Element>(
         &self,
         turn: &Turn,
@@ -233,12 +234,12 @@ impl SharedTransport {
             } else {
                 self.region.slot(rank, round).cast::<T>().cast_const().wrapping_add(staged(partial))
             };
-            // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reuses. Nobody writes
-            // it while the slice lives: the sink below runs when a block is complete.
+            // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reused. Nothing
+            // writes to it during the slice's lifetime: the sink below runs once a block is complete.
             unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
         };
         tree_reduce(&shards, part.len(), reduction, source, |at, values| {
-            // SAFETY: inside the caller's data and inside the own slot, at the piece that only this rank writes.
+            // SAFETY: inside the caller's data and this rank's own slot, at the piece that only this rank writes.
             unsafe {
                 copy(values.as_ptr(), data.add(part.start + at), values.len());
                 if let Some(result) = result {
@@ -248,7 +249,7 @@ impl SharedTransport {
         });
     }
 
-    /// Moves bytes from the slots of `senders` to their places in the output, where the caller's own lie already.
+    /// Copies data from the slots of `senders` to its places in the output, where this rank's own data lies already.
     fn gather(&mut self, turn: &Turn, senders: Range<usize>) -> Result<(), Stop> {
         let (rank, ranks) = (self.members.rank, self.members.world_size());
         let part = |sender: usize| turn.operation.part_from(sender, ranks);
@@ -262,7 +263,7 @@ impl SharedTransport {
                 if senders.contains(&rank) {
                     self.wait_for_slot(turn, round)?;
                     let range = range(rank, step);
-                    // SAFETY: inside the caller's output, and the own slot, which nobody reads yet.
+                    // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
                     unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, round), range.len()) };
                 }
                 self.own().publish(&self.own().staged, round + 1);
@@ -276,7 +277,8 @@ impl SharedTransport {
                 for sender in senders.clone().filter(|&sender| sender != rank) {
                     self.wait_for(turn, sender, |words| &words.staged, round + 1)?;
                     let range = range(sender, step);
-                    // SAFETY: inside a slot its owner has staged and keeps until it is consumed, and inside the output.
+                    // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the
+                    // output.
                     unsafe { copy(self.region.slot(sender, round), output.add(range.start), range.len()) };
                 }
                 self.own().publish(&self.own().reduced, round + 1);
@@ -317,8 +319,8 @@ impl Transport for SharedTransport {
 }
 
 /// # Safety
-/// Both ranges are valid, and do not overlap.
+/// Both ranges are valid and do not overlap.
 unsafe fn copy<T: Element>(from: *const T, to: *mut T, count: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(from, to, count) }
 }

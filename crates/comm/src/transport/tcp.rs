@@ -1,8 +1,8 @@
 //! The plain transport: one TCP connection between every two ranks.
 //!
-//! The same cut and the same tree as in shared memory, in rounds: everybody sends every owner its piece, owners add up and
-//! send the result to everybody. All connections progress together, whichever is ready, so that no payload can block two
-//! ranks on each other; memory is one round's, whatever the size of the data.
+//! It divides and adds data as shared memory does, in rounds: every rank sends every owner its piece, and the owners
+//! add up and send the result to all. All connections progress together, in the order in which they become ready, so
+//! that no payload can make two ranks block each other. The memory is that of one round, whatever the size of the data.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -25,9 +25,9 @@ use crate::tree::tree_reduce;
 
 /// Bytes that one round of an operation moves.
 const ROUND_BYTES: usize = 4 << 20;
-/// How long a rank sleeps before it looks whether the group has failed.
+/// How long a rank sleeps before it checks whether the group has failed.
 const SLEEP: Duration = Duration::from_millis(20);
-/// How long a rank whose peer's connection broke waits for the better-informed cause to come by the control connection.
+/// How long a rank whose peer's connection broke waits for the better-informed cause from the control connection.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// One rank's connections.
@@ -42,7 +42,7 @@ pub(crate) struct TcpTransport {
     waiting: Vec<PollFd<'static>>,
 }
 
-/// The connection to one other rank, and what is left to do on it in this exchange.
+/// The connection to one other rank, and the work left on it in this exchange.
 struct Peer {
     rank: usize,
     stream: TcpStream,
@@ -50,14 +50,14 @@ struct Peer {
     receive: Bytes,
 }
 
-/// Memory of the operation that is still to be sent or received.
+/// Memory of the operation that remains to be sent or received.
 #[derive(Clone, Copy)]
 struct Bytes {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: the pointers are used only while an operation is carried out, which owns the memory.
+// SAFETY: the pointers are used only during an operation, which owns the memory.
 unsafe impl Send for Peer {}
 
 impl Bytes {
@@ -86,8 +86,8 @@ impl TcpTransport {
             .collect::<io::Result<Vec<_>>>()?;
         let ranks = members.world_size();
         Ok(TcpTransport {
-            // A piece is cut at cache lines, so that all together may be a line for each longer than a round. Pages that no
-            // operation touches take no memory.
+            // A piece is cut at cache lines, so all pieces together may exceed a round by a line each. Pages that no
+            // operation touches use no memory.
             scratch: AlignedBuffer::zeroed(ROUND_BYTES + ranks * PARTIALS_LIMIT * 64)?,
             headers: vec![[0; HEADER_BYTES]; ranks],
             waiting: Vec::with_capacity(peers.len()),
@@ -96,7 +96,7 @@ impl TcpTransport {
         })
     }
 
-    /// Sends and receives what `plan` says for each other rank, all at once.
+    /// Sends and receives the bytes of `plan` for each other rank, all at once.
     fn exchange(&mut self, turn: &Turn, plan: impl Fn(usize) -> (Bytes, Bytes)) -> Result<(), Stop> {
         for peer in &mut self.peers {
             (peer.send, peer.receive) = plan(peer.rank);
@@ -111,7 +111,7 @@ impl TcpTransport {
                 events.set(PollFlags::OUT, peer.send.len > 0);
                 events.set(PollFlags::IN, peer.receive.len > 0);
                 if !events.is_empty() {
-                    // SAFETY: the stream stays open longer than this list is used, which is in this call only.
+                    // SAFETY: the stream stays open for the lifetime of this list, which is this call.
                     let descriptor = unsafe { BorrowedFd::borrow_raw(peer.stream.as_raw_fd()) };
                     self.waiting.push(PollFd::from_borrowed_fd(descriptor, events));
                 }
@@ -121,12 +121,12 @@ impl TcpTransport {
             }
             turn.go_on_waiting(&self.members, || self.late())?;
             let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(SLEEP.subsec_nanos()) };
-            // An error here, such as an interruption, only means to look again.
+            // An error here, such as an interruption, only means to check again.
             let _ = poll(&mut self.waiting, Some(&limit));
         }
     }
 
-    /// The ranks that have something to send in this exchange; if none has, those that take nothing.
+    /// The ranks that still have to send in this exchange; if there are none, those that still have to receive.
     fn late(&self) -> Vec<usize> {
         let of =
             |is_late: fn(&Peer) -> bool| self.peers.iter().filter(|peer| is_late(peer)).map(|peer| peer.rank).collect();
@@ -166,7 +166,7 @@ impl TcpTransport {
     fn reduce_scatter<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
         let (count, ranks) = (turn.operation.count, self.members.world_size());
         let pieces = |owner: usize| piece(count, size_of::<T>(), owner, ranks);
-        // A part of every rank's piece at a time. Rank 0's piece is the largest.
+        // Each round takes a part of every rank's piece. Rank 0's piece is the largest.
         let chunk = chunk(ROUND_BYTES, size_of::<T>(), turn.operation.shards.most_partials()).div_ceil(ranks);
         for start in (0..pieces(0).len()).step_by(chunk) {
             self.reduce::<T>(turn, |owner| part_of(&pieces(owner), start, chunk))?;
@@ -174,7 +174,7 @@ impl TcpTransport {
         Ok(())
     }
 
-    /// Adds up one round: every rank sends each owner what it owns of the round, and adds up what it owns itself.
+    /// Adds up one round: every rank sends each owner its part of the round, and adds up the part that it owns itself.
     fn reduce<T: Element>(&mut self, turn: &Turn, owned: impl Fn(usize) -> Range<usize>) -> Result<(), Stop> {
         let Operation { shards, stride, reduction, .. } = *turn.operation;
         let (data, rank) = (turn.operation.output.cast::<T>(), self.members.rank);
@@ -194,8 +194,8 @@ impl TcpTransport {
                 true => data.wrapping_add(partial * stride + own.start),
                 false => place(other, partial),
             };
-            // SAFETY: inside the caller's data or the scratch memory, which only this thread uses; the sink below writes when
-            // a block is complete.
+            // SAFETY: inside the caller's data or the scratch memory, which only this thread uses; the sink below
+            // writes once a block is complete.
             unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
         };
         tree_reduce(&shards, own.len(), reduction, source, |at, values: &[T]| {
@@ -208,7 +208,7 @@ impl TcpTransport {
 }
 
 impl Peer {
-    /// Sends and receives what is possible now.
+    /// Sends and receives as much as possible without blocking.
     fn progress(&mut self) -> io::Result<()> {
         while self.send.len > 0 {
             // SAFETY: memory of the operation, valid and unchanged until it is done.
@@ -217,14 +217,14 @@ impl Peer {
                 Ok(done) => self.send.advance(done),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What the other side said before it closed is still to be read.
+                // Data that the other side sent before it closed must still be read.
                 Err(_) if self.receive.len > 0 => break,
                 Err(error) => return Err(error),
             }
         }
         while self.receive.len > 0 {
-            // SAFETY: memory of the operation or the transport, valid and used by nobody else until it is done; any bytes
-            // are a valid value.
+            // SAFETY: memory of the operation or the transport, valid and used by no other code until it is done; any
+            // bytes are a valid value.
             let bytes = unsafe { std::slice::from_raw_parts_mut(self.receive.start, self.receive.len) };
             match (&self.stream).read(bytes) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -238,7 +238,8 @@ impl Peer {
     }
 }
 
-/// A peer's connection broke: the ranks' supervisor knows better why, and says so in a moment.
+/// The cause if a peer's connection broke. The ranks' supervisor knows the reason better, and reports it within
+/// moments.
 fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop {
     if turn.failure.fails_within(GRACE) {
         return Stop::Failed;
@@ -282,7 +283,7 @@ impl Transport for TcpTransport {
 
     fn close(&mut self) {
         for peer in &self.peers {
-            // A peer that does not hear it sees the connection's end.
+            // A peer that misses this message sees the end of the connection.
             let _ = (&peer.stream).write_all(&Header::LEAVING.to_bytes());
             let _ = peer.stream.shutdown(std::net::Shutdown::Write);
         }

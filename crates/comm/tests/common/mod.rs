@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use enmasse_comm::{Group, JoinError, Rendezvous, TransportChoice};
 
-/// No test of this crate needs longer, by far.
+/// Far longer than any test of this crate needs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs `body` once per item, each in a thread of its own, and returns the results in the order of the items.
@@ -34,7 +34,7 @@ pub fn run_ranks<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(Group) -> 
     run_all(groups, body)
 }
 
-/// What `n` ranks need to meet on a free port of loopback.
+/// The rendezvous of `n` ranks at a free port of loopback.
 pub fn rendezvous(n: usize, transport: TransportChoice) -> Vec<Rendezvous> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", listener.local_addr().unwrap());
@@ -51,7 +51,8 @@ pub fn join_all(ranks: Vec<Rendezvous>) -> Vec<Result<Group, JoinError>> {
     run_all(ranks, Rendezvous::join)
 }
 
-/// A group of `n` ranks over a transport. They share this process, but nothing in it: each maps the memory for itself.
+/// A group of `n` ranks over a transport. They share this process but none of its memory: each maps the region for
+/// itself.
 pub fn joined(n: usize, transport: TransportChoice) -> Vec<Group> {
     join_all(rendezvous(n, transport)).into_iter().map(Result::unwrap).collect()
 }
@@ -68,7 +69,7 @@ pub fn groups(n: usize, transport: &str) -> Vec<Group> {
     }
 }
 
-/// The same, made once: groups live through many cases, since later operations must not depend on earlier ones.
+/// The same, made once: groups are used for many cases, since later operations must not depend on earlier ones.
 pub fn kept_groups(n: usize, transport: &'static str) -> Vec<Group> {
     thread_local! {
         static GROUPS: RefCell<HashMap<(usize, &'static str), Vec<Group>>> = RefCell::default();
@@ -76,7 +77,7 @@ pub fn kept_groups(n: usize, transport: &'static str) -> Vec<Group> {
     GROUPS.with_borrow_mut(|all| all.entry((n, transport)).or_insert_with(|| groups(n, transport)).clone())
 }
 
-/// Values of all magnitudes, so that another order of adding would give other bits.
+/// Values of all magnitudes, so that another order of addition would give other bits.
 pub fn value(seed: u64, shard: usize, i: usize) -> f64 {
     let bits = (seed ^ (shard as u64) << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
