@@ -122,7 +122,7 @@ fn mistakes(cluster: &Cluster, data: &Path, folder: &Path) {
 
     let script = batch(folder, &line(&train(data, &run, &[])));
     let text = ended_batch(cluster, &script, &["--nodes=2", "--ntasks-per-node=2"]);
-    let expected = "SLURM_NTASKS is 4, but this process is one that nobody launched";
+    let expected = "SLURM_NTASKS is 4, but no launcher started this process";
     assert!(text.contains(expected) && text.contains("srun enmasse train"), "{text}");
     assert!(!run.exists());
 }

@@ -2,25 +2,25 @@
 
 use crate::environment::LaunchedRank;
 
-/// Which ranks of a job run on this node, and where all meet. One run of these ranks is an *attempt*; the launcher that starts them
-/// again makes a new assignment.
+/// The ranks of a job that run on this node, and where all ranks meet. One run of these ranks is an *attempt*; a
+/// launcher that restarts them makes a new assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// This node among all nodes, from 0.
     pub node_rank: usize,
     /// The number of nodes.
     pub node_count: usize,
-    /// The rank of this node's first rank; the others follow it.
+    /// The rank of this node's first rank; the node's other ranks follow.
     pub first_rank: usize,
-    /// The number of ranks of all nodes.
+    /// The number of ranks on all nodes.
     pub world_size: usize,
-    /// The number of ranks of this node.
+    /// The number of ranks on this node.
     pub local_world_size: usize,
-    /// Where rank 0 opens the store: host and port. Port 0 is a free one, for jobs of one node.
+    /// Where rank 0 opens the store: host and port. Port 0 picks a free port, for jobs of one node.
     pub master: (String, u16),
-    /// How often ranks of this job were started before.
+    /// How many times the job's ranks have been restarted.
     pub attempt: usize,
-    /// How often they may be started again.
+    /// Restart limit.
     pub max_restarts: usize,
     /// The name of the job, the same on all nodes.
     pub run_id: String,

@@ -5,13 +5,13 @@ use std::num::NonZero;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// How cores are dealt to the ranks of a node.
+/// How cores are divided among the ranks of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Binding {
-    /// Not at all: the kernel places every rank as it likes.
+    /// No binding: the kernel places every rank.
     #[default]
     Free,
-    /// Each rank has its own share. Neighbours in number share a memory node, and a core's threads stay together.
+    /// Each rank has its own share. Adjacent ranks share a memory node, and the threads of a core stay together.
     Exclusive,
     /// All cores of a memory node, which ranks may share.
     Node,
@@ -22,7 +22,7 @@ pub enum Binding {
 }
 
 impl Binding {
-    /// The bindings by torchrun's names; `none` leaves all to the kernel, as torchrun does.
+    /// The bindings by torchrun's names. `none` leaves placement to the kernel, as torchrun does.
     pub const NAMES: [(&str, Binding); 5] = [
         ("exclusive", Binding::Exclusive),
         ("node", Binding::Node),
@@ -32,10 +32,10 @@ impl Binding {
     ];
 }
 
-/// One processor as the kernel counts them, and what it shares with which others.
+/// One processor as the kernel numbers them, and the domains that it shares with others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Processor {
-    // In this order neighbours share the most.
+    // In this order, adjacent processors share the most.
     socket: usize,
     node: usize,
     complex: usize,
@@ -46,14 +46,14 @@ struct Processor {
 /// A rank's part of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Numbers of its processors.
+    /// Numbers of the processors.
     pub processors: Vec<usize>,
-    /// Threads that it should compute on, where it shares them with other ranks, or the machine is shared with others.
+    /// Threads to compute with, if the processors are shared with other ranks, or the machine with other programs.
     pub threads: usize,
 }
 
 impl Share {
-    /// As the kernel takes it.
+    /// The kernel's representation.
     pub(crate) fn set(&self) -> CpuSet {
         let mut set = CpuSet::new();
         self.processors.iter().for_each(|&number| set.set(number));
@@ -61,15 +61,15 @@ impl Share {
     }
 }
 
-/// The share of each rank; `None` where ranks are not bound: one rank alone has everything, and more ranks than processors would wait
-/// for each other.
+/// The share of each rank; `None` if ranks are not bound. A single rank has all processors, and more ranks than
+/// processors would wait for each other.
 pub(crate) fn shares(binding: Binding, ranks: usize) -> Option<Vec<Share>> {
     let allowed = sched_getaffinity(None).ok()?;
     let numbers = (0..CpuSet::MAX_CPU).filter(|&number| allowed.is_set(number));
     let nodes = nodes();
     let mut processors: Vec<Processor> = numbers.map(|number| processor(number, &nodes)).collect();
     processors.sort_unstable();
-    // A container may be allowed less time than it has processors.
+    // A container may be limited to less time than it has processors.
     let usable = std::thread::available_parallelism().map_or(1, NonZero::get);
     deal(&processors, usable, binding, ranks)
 }
@@ -84,7 +84,7 @@ fn deal(processors: &[Processor], usable: usize, binding: Binding, ranks: usize)
         Binding::CoreComplex => processor.complex,
         Binding::Exclusive | Binding::Free => processor.core,
     };
-    // Processors of one domain are neighbours. Where there are fewer cores than ranks, their threads are dealt one by one.
+    // Processors of one domain are adjacent. With fewer cores than ranks, the cores' threads are dealt out one by one.
     let mut groups: Vec<&[Processor]> = processors.chunk_by(|a, b| domain(a) == domain(b)).collect();
     if binding == Binding::Exclusive && groups.len() < ranks {
         groups = processors.chunks(1).collect();
@@ -93,7 +93,7 @@ fn deal(processors: &[Processor], usable: usize, binding: Binding, ranks: usize)
     let share = |rank: usize| {
         let (first, end) = (rank * count / ranks, (rank + 1) * count / ranks);
         let own = groups.get(first..end.max(first + 1)).unwrap_or_default();
-        // Ranks whose share begins with the same group have that one in common.
+        // Ranks whose share begins with the same group share that group.
         let sharers = (0..ranks).filter(|other| other * count / ranks == first).count().max(1);
         let processors: Vec<usize> = own.iter().copied().flatten().map(|processor| processor.number).collect();
         let threads = (processors.len() / sharers).min(usable / ranks).max(1);
@@ -125,7 +125,7 @@ fn nodes() -> Vec<Vec<usize>> {
     list(&online).into_iter().map(|node| list(&processors(node))).collect()
 }
 
-/// Numbers in the kernel's notation: `0-3,8`. What cannot be is left out.
+/// Numbers in the kernel's notation, `0-3,8`. Malformed parts are skipped.
 fn list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.trim().split_once('-').unwrap_or((part, part));
@@ -149,8 +149,8 @@ mod tests {
         check("3-1,x,0-99999999,2", &[2]);
     }
 
-    /// Processors of so many sockets, each with so many cores of two threads: numbered as kernels do, all first threads before all
-    /// second ones. A socket is a memory node with two caches.
+    /// The processors of a number of sockets, each with a number of cores of two threads. They are numbered as kernels
+    /// do, all first threads before all second ones. A socket is a memory node with two caches.
     fn machine(sockets: usize, cores: usize) -> Vec<Processor> {
         let all = sockets * cores;
         let processor = |number: usize| {

@@ -1,4 +1,4 @@
-//! Error files, in which a rank says why it failed: the format of PyTorch's `@record`, read and written.
+//! Error files, in which a rank writes why it failed: the format of PyTorch's `@record`, read and written.
 //!
 //! `{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1700000000"}}}`
 
@@ -9,25 +9,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// The file that a rank is to write.
+/// The variable with the path of the rank's error file.
 pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 
-/// Longest file read, in bytes: a traceback, and more.
+/// Size limit of a file that is read, in bytes: more than a traceback needs.
 const LIMIT: u64 = 1 << 20;
 
-/// What a rank wrote.
+/// The content of an error file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorRecord {
-    /// One line, mostly the exception.
+    /// One line, usually the exception.
     pub(crate) message: String,
-    /// Where it happened.
+    /// The traceback.
     pub(crate) lines: Vec<String>,
-    /// When the file was written, in milliseconds since 1970: what it says itself has whole seconds.
+    /// When the file was written, in milliseconds since 1970. The timestamp inside it has whole seconds.
     pub(crate) time: u64,
 }
 
 impl ErrorRecord {
-    /// What a file says; `None` where there is none, or nothing that can be understood.
+    /// The content of a file; `None` if it is missing or malformed.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
         let written = file.metadata().ok()?.modified().ok()?;
@@ -50,19 +50,19 @@ impl ErrorRecord {
     }
 }
 
-/// Writes the error file that the launcher of this process has asked for, if it has. `lines` may be empty; `code` is the exit code
-/// where a process of this one failed.
+/// Writes the error file that this process's launcher has requested, if it has. `lines` may be empty; `code` is the
+/// exit code if a child process failed.
 pub fn write_error_file(message: &str, lines: &[String], code: Option<u8>) {
     let Some(path) = std::env::var_os(ERROR_FILE).filter(|path| !path.is_empty()) else { return };
     let seconds = milliseconds(SystemTime::now()) / 1000;
-    // torchrun shows the place alone, where there is one; here that is the message too.
+    // torchrun prints only the call stack, if there is one; without one the message takes its place.
     let stack = if lines.is_empty() { message.to_owned() } else { lines.join("\n") };
     let extra = json!({ "py_callstack": stack, "timestamp": seconds.to_string() });
     let mut message = json!({ "message": message, "extraInfo": extra });
     if let (Some(code), Some(fields)) = (code, message.as_object_mut()) {
         fields.insert("errorCode".to_owned(), code.into());
     }
-    // The caller reports the failure all the same.
+    // The caller reports the failure in any case.
     let _ = fs::write(path, json!({ "message": message }).to_string());
 }
 

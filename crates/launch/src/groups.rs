@@ -1,13 +1,13 @@
-//! Members of process groups that outlive their leader: what a rank started and left behind.
+//! Members of process groups that outlive their leader: processes that a rank started and left behind.
 
 use std::fs;
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Descriptors of the living processes of these groups, each readable once its process is gone.
+/// Descriptors of the living processes of these groups. Each becomes readable once its process has ended.
 ///
-/// They are found in `/proc`; where that cannot be read, none are found.
+/// The processes are found in `/proc`; if that is unreadable, none are found.
 pub(crate) fn survivors(groups: &[Pid]) -> Vec<OwnedFd> {
     let is_member = |pid: Pid| is_alive_in(&fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?, groups);
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
@@ -16,19 +16,19 @@ pub(crate) fn survivors(groups: &[Pid]) -> Vec<OwnedFd> {
         .filter_map(|pid| {
             is_member(pid)?;
             let descriptor = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            // Between the two, the number may have passed to another process.
+            // Between the two calls, the number may have passed to another process.
             is_member(pid).map(|()| descriptor)
         })
         .collect()
 }
 
-/// `Some` if the contents of a `stat` file are those of a living process in one of the groups.
+/// `Some` if a `stat` file's content describes a living process in one of the groups.
 fn is_alive_in(stat: &[u8], groups: &[Pid]) -> Option<()> {
-    // "77 (any name) S 1 76 …": the name may hold blanks and brackets; after it come state, parent and group.
+    // "77 (any name) S 1 76 …": the name may contain blanks and parentheses. State, parent and group follow it.
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = std::str::from_utf8(stat.get(after_name..)?).ok()?.split_ascii_whitespace();
     let (state, group) = (fields.next()?, fields.nth(1)?);
-    // One that is just being reaped has -1, which is no process number.
+    // A process that is being reaped has group -1, which is not a valid number.
     let group = Pid::from_raw(group.parse().ok().filter(|number| *number > 0)?)?;
     (!matches!(state, "Z" | "X") && groups.contains(&group)).then_some(())
 }

@@ -1,8 +1,8 @@
-//! What ends the processes that ranks have started when the launcher itself is killed.
+//! The guard kills the processes that ranks have started if the launcher itself is killed.
 //!
-//! The kernel ends the ranks then, by their parent-death signal, but not their children. So a shell waits beside the launcher, in a
-//! process group of its own, on a pipe that only the launcher holds. It is told each rank's group; when the pipe ends without a
-//! farewell, it kills them.
+//! In that case the kernel ends the ranks, by their parent-death signal, but not their children. So a shell waits next
+//! to the launcher, in its own process group, on a pipe whose other end only the launcher holds. It is told each rank's
+//! process group. If the pipe ends without a farewell, the shell kills the groups.
 
 use std::io::{self, PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The first shell ends at once, so that the launcher has no children but the ranks.
+/// The first shell exits at once, so that the ranks are the launcher's only children.
 const SCRIPT: &str = "trap '' HUP INT QUIT TERM
 exec 3<&0
 { groups=
@@ -21,20 +21,20 @@ exec 3<&0
   done
   kill -s KILL -- $groups
 } <&3 3<&- &";
-/// How long a dismissed guard may take.
+/// Time limit for dismissing the guard.
 const FAREWELL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The launcher's ends of the pipes to and from the guard.
 pub(crate) struct Guard {
     orders: PipeWriter,
-    /// As long as somebody could read, the process is not ended by SIGPIPE, even if the guard is gone.
+    /// While a reader exists, writing does not raise SIGPIPE, even if the guard is gone.
     _reader: PipeReader,
     life: PipeReader,
     shell: Option<Child>,
 }
 
 impl Guard {
-    /// Calls a guard. Where there is no shell there is none: the ranks themselves end all the same.
+    /// Starts a guard. `None` if there is no shell; the ranks themselves end in any case.
     pub(crate) fn call() -> Option<Self> {
         let ((stdin, orders), (life, stdout)) = (pipe().ok()?, pipe().ok()?);
         let mut command = Command::new("sh");
@@ -43,13 +43,13 @@ impl Guard {
         Some(Guard { orders, _reader: reader, life, shell: Some(command.spawn().ok()?) })
     }
 
-    /// Where a rank writes the number of its process group, which is its own, before it becomes the program: a line. So there is no
-    /// moment in which it could have started others and the guard not know of it.
+    /// The descriptor to which a rank writes a line with its process group's number (its own) before it becomes the
+    /// program. So the guard knows the group before the rank can start other processes.
     pub(crate) fn register(&self) -> io::Result<OwnedFd> {
         self.orders.try_clone().map(OwnedFd::from)
     }
 
-    /// Waits until it stands alone.
+    /// Waits until the first shell has exited.
     pub(crate) fn settle(&mut self) {
         if let Some(mut shell) = self.shell.take() {
             let _ = shell.wait();
@@ -58,10 +58,10 @@ impl Guard {
 }
 
 impl Drop for Guard {
-    /// Dismisses it. The groups' numbers must not have passed to others yet.
+    /// Dismisses the guard. The groups' numbers must still belong to the groups.
     fn drop(&mut self) {
         if self.orders.write_all(b"done\n").is_ok() {
-            // The end of its output is its own.
+            // The guard's output ends when the guard does.
             let _ = poll(&mut [PollFd::new(&self.life, PollFlags::IN)], Some(&FAREWELL));
         }
         self.settle();

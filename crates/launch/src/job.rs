@@ -1,4 +1,4 @@
-//! What to launch.
+//! The description of a job to launch.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -12,38 +12,38 @@ use crate::error::LaunchError;
 use crate::logs::Logs;
 use crate::signal_names::{STOP_SIGNALS, signal_number};
 
-/// Who opens the store at `MASTER_ADDR:MASTER_PORT`.
+/// Which process opens the store at `MASTER_ADDR:MASTER_PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// The launcher listens, and rank 0 inherits the listening socket ([`crate::STORE_FD`]): the port cannot be lost to
-    /// another program. For our own ranks.
+    /// The launcher listens, and rank 0 inherits the listening socket ([`crate::STORE_FD`]), so no other program can
+    /// take the port. For enmasse's own ranks.
     Inherited,
-    /// Rank 0 binds the port, as PyTorch and other programs do. The launcher picks a free one and releases it just
-    /// before the workers start, so that in between, in theory, another program may take it.
+    /// Rank 0 binds the port, as PyTorch and other programs do. The launcher picks a free port and releases it just
+    /// before the workers start. In theory another program may take it in between.
     BoundByRankZero,
 }
 
 /// Where the workers' output goes. Standard input is `/dev/null`: several readers of one terminal make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Rank 0 inherits both streams, so that a progress bar finds its terminal. Of the others, standard output is
-    /// discarded, and the last lines of standard error are kept for the failure they may explain.
+    /// Rank 0 inherits both streams, so that a progress bar finds its terminal. The other ranks' standard output is
+    /// discarded, and the last lines of their standard error are kept for the failure report.
     RankZero,
-    /// As with `RankZero`, but the standard error of the others passes through the launcher to its own.
+    /// Like `RankZero`, but the other ranks' standard error passes through the launcher to its own.
     RankZeroAndErrors,
-    /// Every worker's output passes through, as under torchrun: unmarked, or as the job's [`Logs`] say. Standard error goes through
-    /// the launcher, which keeps the last lines for the failure report.
+    /// Every worker's output passes through, as under torchrun: unmarked, or marked according to the job's [`Logs`].
+    /// Standard error goes through the launcher, which keeps the last lines for the failure report.
     All,
 }
 
-/// The nodes of a job whose ranks are known beforehand, and which of them this is.
+/// The nodes of a job whose ranks are known beforehand, and this node's place among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// This node, from 0.
     pub rank: usize,
     /// The number of nodes. Each has the same number of ranks, so a rank is node rank x local ranks + local rank.
     pub count: usize,
-    /// Where rank 0 opens the store: host and port; loopback and a free port unless set.
+    /// Where rank 0 opens the store: host and port. By default loopback and a free port.
     pub master: Option<(String, u16)>,
 }
 
@@ -64,7 +64,7 @@ impl Default for Nodes {
 pub struct Job {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
-    /// Where among the arguments `--local-rank=N` belongs, if it does.
+    /// The position of `--local-rank=N` among the arguments, if it is passed.
     pub(crate) local_rank_at: Option<usize>,
     pub(crate) variables: Vec<(OsString, OsString)>,
     pub(crate) local_world_size: usize,
@@ -84,7 +84,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// `local_world_size` processes of `program` on one node; it opens the store itself, and its output passes through.
+    /// `local_world_size` processes of `program` on one node. The program opens the store itself, and its output passes
+    /// through.
     pub fn new(program: impl Into<OsString>, local_world_size: usize) -> Self {
         Job {
             program: program.into(),
@@ -114,13 +115,15 @@ impl Job {
         self
     }
 
-    /// Appends `--local-rank=N`, each rank's own, as `torch.distributed.launch` does for scripts that read no variables.
+    /// Appends `--local-rank=N` with each rank's number, as `torch.distributed.launch` does for scripts that read no
+    /// variables.
     pub fn local_rank_argument(mut self) -> Self {
         self.local_rank_at = Some(self.arguments.len());
         self
     }
 
-    /// Sets a variable in every worker, beside those it inherits. The launcher's own variables win.
+    /// Sets a variable in every worker, in addition to the inherited ones. The launcher's own variables take
+    /// precedence.
     pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.push((name.into(), value.into()));
         self
@@ -132,84 +135,84 @@ impl Job {
         self
     }
 
-    /// The name of the job, which all its nodes must agree on; something new unless set.
+    /// Sets the name of the job, which must be the same on all its nodes. By default a new name.
     pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
         self.run_id = Some(run_id.into());
         self
     }
 
-    /// What the ranks are to each other (`ROLE_NAME`); "default" unless set.
+    /// Sets the role of the ranks (`ROLE_NAME`). By default "default".
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.role = role.into();
         self
     }
 
-    /// How often all ranks are started again after one has failed; never unless set.
+    /// Sets how many times all ranks are restarted after a failure. By default 0.
     pub fn max_restarts(mut self, max_restarts: usize) -> Self {
         self.max_restarts = max_restarts;
         self
     }
 
-    /// Who opens the store.
+    /// Sets which process opens the store.
     pub fn store(mut self, store: Store) -> Self {
         self.store = store;
         self
     }
 
-    /// Where output goes.
+    /// Sets where output goes.
     pub fn output(mut self, output: Output) -> Self {
         self.output = output;
         self
     }
 
-    /// What is kept and shown of output that passes through; everything is shown, and nothing kept, unless set.
+    /// Sets which output is kept and shown. By default everything is shown, and nothing kept.
     pub fn logs(mut self, logs: Logs) -> Self {
         self.logs = logs;
         self
     }
 
-    /// After a rank has failed: time between asking the others to stop (SIGTERM) and killing them (SIGKILL); a second unless
-    /// set.
+    /// Sets the time between asking the other ranks to stop after a failure (SIGTERM) and killing them (SIGKILL). By
+    /// default one second.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// After the launcher was asked to stop: time between passing that signal on and SIGKILL; 30 seconds unless set, in which
-    /// ranks may save what they have.
+    /// Sets the time between passing on a signal that stops the launcher and SIGKILL, in which ranks may save their
+    /// state. By default 30 seconds.
     pub fn signal_grace(mut self, grace: Duration) -> Self {
         self.signal_grace = grace;
         self
     }
 
-    /// The signals, by their names, that the launcher passes on to all ranks and that end the job; SIGTERM, SIGINT, SIGHUP and
-    /// SIGQUIT unless set. SIGUSR1 and SIGUSR2 are always passed on, and end nothing.
+    /// Sets the signals, by name, that the launcher passes on to all ranks and that end the job. By default SIGTERM,
+    /// SIGINT, SIGHUP and SIGQUIT. SIGUSR1 and SIGUSR2 are always passed on, and do not end the job.
     pub fn stop_signals<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, LaunchError> {
         let number = |name: &str| signal_number(name).ok_or_else(|| LaunchError::Signal { name: name.to_owned() });
         self.stop_signals = names.into_iter().map(number).collect::<Result<_, _>>()?;
         Ok(self)
     }
 
-    /// The secret that all nodes share. Unless set, a job of one node makes a new one for each attempt, and launchers of several
-    /// nodes hand out none.
+    /// Sets the secret that all nodes share. By default a job of one node makes a new secret for each attempt, and
+    /// launchers of several nodes pass on none.
     pub fn token(mut self, token: Token) -> Self {
         self.token = Some(token);
         self
     }
 
-    /// Which cores each rank may run on; any unless set.
+    /// Sets the cores on which each rank may run. By default any.
     pub fn binding(mut self, binding: Binding) -> Self {
         self.binding = binding;
         self
     }
 
-    /// Shows each rank its own GPU alone, as device 0 of local rank 0.
+    /// Shows each rank only its own GPU, as device 0 of local rank 0.
     pub fn virtual_local_rank(mut self) -> Self {
         self.virtual_local_rank = true;
         self
     }
 
-    /// What this node runs of the job, at an attempt counted from 0, where its nodes are known beforehand.
+    /// This node's assignment for an attempt, from 0, of a job whose nodes are known beforehand.
     pub(crate) fn assignment(&self, attempt: usize, run_id: &str) -> Result<Assignment, LaunchError> {
         let (nodes, local) = (&self.nodes, self.local_world_size);
         let sizes = local.checked_mul(nodes.count).zip(local.checked_mul(nodes.rank));

@@ -1,16 +1,19 @@
 //! Ranks as processes: spawning, supervision, and the environment variables of torchrun.
 //!
-//! [`launch`] starts a [`Job`] as several ranks of one machine and watches them from a single thread that sleeps in
-//! `poll`: a rank that ends, a signal to the launcher, a line of output are all events, and nothing is polled by a
-//! clock. Whatever happens, it ends with every process of the job gone, and with the first cause named ([`Outcome`]).
+//! [`launch`] starts a [`Job`] as several ranks on one machine and watches them from a single thread that sleeps in
+//! `poll`. The end of a rank, a signal to the launcher and a line of output are all events; nothing is polled
+//! periodically. In every case the launch ends with all processes of the job gone, and with the first cause named
+//! ([`Outcome`]).
 //!
-//! - [`plan`]: what one attempt would start on this node, an [`Assignment`] and its ranks.
+//! - [`Assignment`], [`Workers`]: one attempt on one node; [`launch`] runs the attempts of nodes known beforehand.
 //! - [`LaunchedRank`]: how a rank learns its place.
-//! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and its way back.
-//! - [`spawn`], [`run_threads`]: ranks as threads of one process; [`spawn_processes`]: as processes of the same program.
+//! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and how it reports a cause.
+//! - [`spawn`], [`run_threads`]: ranks as threads of one process; [`spawn_processes`]: as processes of the same
+//!   program.
 //!
-//! Limits: a process that leaves its rank's process group (`setsid`) is beyond reach. When the launcher itself is killed (SIGKILL),
-//! the kernel ends the ranks, and a shell that waits beside the launcher what they have started.
+//! Limits: a process that leaves its rank's process group (`setsid`) is out of reach. If the launcher itself is killed
+//! (SIGKILL), the kernel ends the ranks, and a shell that waits next to the launcher kills the processes they have
+//! started.
 
 mod assignment;
 mod binding;

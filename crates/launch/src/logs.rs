@@ -1,4 +1,4 @@
-//! Where the output of each rank goes, and its folder of logs, as torchrun lays them out:
+//! Where the output of each rank goes, and the folder of its logs, laid out as by torchrun:
 //! `DIR/ID_random/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use enmasse_comm::Token;
 
 use crate::error::LaunchError;
 
-/// The streams of one rank, or some of them.
+/// Some or all of the streams of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
     /// Standard output.
@@ -22,7 +22,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// None, 0; standard output, 1; standard error, 2; or both, 3.
+    /// Parses 0 for none, 1 for standard output, 2 for standard error, or 3 for both.
     fn parse(text: &str) -> Option<Self> {
         match text {
             "0" | "1" | "2" | "3" => {
@@ -36,9 +36,9 @@ impl Streams {
 /// The streams of every rank of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// The same of all.
+    /// The same streams for all ranks.
     All(Streams),
-    /// Of these local ranks; of others none.
+    /// Streams of these local ranks; none of the others.
     Some(BTreeMap<usize, Streams>),
 }
 
@@ -49,8 +49,8 @@ impl Default for Selection {
 }
 
 impl Selection {
-    /// Reads torchrun's notation: a number from 0 to 3 for all ranks (0 nothing, 1 standard output, 2 standard error, 3 both), or for
-    /// some, `0:3,1:2`.
+    /// Parses torchrun's notation: a number from 0 to 3 for all ranks (0 none, 1 standard output, 2 standard error, 3
+    /// both), or for some ranks, `0:3,1:2`.
     ///
     /// ```
     /// use enmasse_launch::Selection;
@@ -69,7 +69,7 @@ impl Selection {
         text.split(',').map(pair).collect::<Option<_>>().map(Selection::Some)
     }
 
-    /// Those of one rank.
+    /// The streams of one rank.
     pub fn of(&self, local_rank: usize) -> Streams {
         match self {
             Selection::All(streams) => *streams,
@@ -86,18 +86,18 @@ impl Selection {
     }
 }
 
-/// What is kept of the ranks' output, and what is shown.
+/// Which output of the ranks is kept, and which is shown.
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
     /// Streams that go to a file instead of the terminal.
     pub redirects: Selection,
-    /// Streams that go to a file and, each line marked with its rank, to the terminal.
+    /// Streams that go to a file and also, with each line marked with its rank, to the terminal.
     pub tee: Selection,
-    /// Local ranks whose output is shown; all unless set.
+    /// Local ranks whose output is shown. By default all.
     pub shown: Option<BTreeSet<usize>>,
-    /// What stands before a marked line, with `${role_name}`, `${rank}` and `${local_rank}`; `[ROLELOCAL_RANK]:` unless set.
+    /// The prefix of a marked line, with `${role_name}`, `${rank}` and `${local_rank}`. By default `[ROLELOCAL_RANK]:`.
     pub prefix: Option<String>,
-    /// Marked lines of standard output with one of these words in them go to `filtered_stdout.log` too.
+    /// Marked lines of standard output that contain one of these words also go to `filtered_stdout.log`.
     pub stdout_filters: Vec<String>,
     /// The same for standard error, `filtered_stderr.log`.
     pub stderr_filters: Vec<String>,
@@ -106,8 +106,8 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Makes the folder of this run, `BASE/ID_random`; without a base in a new folder for temporary files. A base of `/dev/null`
-    /// keeps nothing.
+    /// Creates the folder of this run, `BASE/ID_random`; without a base, in a new temporary folder. With the base
+    /// `/dev/null` nothing is kept.
     pub fn create(base: Option<&Path>, run_id: &str) -> Result<Self, LaunchError> {
         let mut logs = Logs::default();
         if base == Some(Path::new("/dev/null")) {
@@ -126,7 +126,7 @@ impl Logs {
             }
             None => {
                 let base = std::env::temp_dir().join(format!("enmasse_{random}"));
-                // Others may look into the folder for temporary files.
+                // Other users may look into the folder for temporary files.
                 DirBuilder::new().mode(0o700).create(&base).map_err(failed(&base))?;
                 logs.temporary = Some(base.clone());
                 base
@@ -148,18 +148,18 @@ impl Logs {
         !(self.redirects.is_empty() && self.tee.is_empty())
     }
 
-    /// Removes a folder that nobody asked for and that holds nothing but error files, which have been read.
+    /// Removes a temporary folder that holds only error files, which have been read.
     pub fn discard_unless_asked_for(&self) {
         if let Some(folder) = self.temporary.as_ref().filter(|_| !self.keeps_output()) {
-            // What stays is in the folder for temporary files.
+            // If that fails, the files remain in the folder for temporary files.
             let _ = fs::remove_dir_all(folder);
         }
     }
 
-    /// Makes the folders of an attempt anew.
+    /// Creates the folders of an attempt afresh.
     pub(crate) fn begin_attempt(&self, attempt: usize, ranks: usize) -> Result<(), LaunchError> {
         let Some(folder) = self.attempt_folder(attempt) else { return Ok(()) };
-        // There is none, or it is another one's of that number, which is over.
+        // There is no such folder, or it belongs to an earlier attempt of that number, which is over.
         let _ = fs::remove_dir_all(&folder);
         let make = |path: PathBuf| fs::create_dir_all(&path).map_err(|source| LaunchError::Logs { path, source });
         (0..ranks).try_for_each(|rank| make(folder.join(rank.to_string())))
@@ -177,7 +177,7 @@ impl Logs {
         self.shown.as_ref().is_none_or(|shown| shown.contains(&local_rank))
     }
 
-    /// What stands before the marked lines of a rank.
+    /// The prefix of a rank's marked lines.
     pub(crate) fn mark(&self, role: &str, rank: usize, local_rank: usize) -> String {
         let Some(template) = &self.prefix else { return format!("[{role}{local_rank}]:") };
         let (rank, local_rank) = (rank.to_string(), local_rank.to_string());
@@ -188,7 +188,7 @@ impl Logs {
     }
 }
 
-/// Sixteen hexadecimal digits that nobody else has.
+/// Sixteen random hexadecimal digits.
 pub(crate) fn random_name() -> io::Result<String> {
     Ok(Token::generate()?.as_bytes().iter().take(8).fold(String::new(), |mut name, byte| {
         // Writing to a string cannot fail.

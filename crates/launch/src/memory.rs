@@ -1,9 +1,10 @@
-//! Whether the kernel killed a process for want of memory: it counts such kills, by control group and for the machine.
+//! Whether the kernel killed a process because memory ran out. It counts such kills, per control group and for the
+//! machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are mounted.
+/// The mount point of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 /// The count for the whole machine.
 const MACHINE: &str = "/proc/vmstat";
@@ -11,7 +12,7 @@ const MACHINE: &str = "/proc/vmstat";
 /// The counts before the ranks start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryKills {
-    /// Of this process's control group, in which the ranks are too: the file and its count.
+    /// For this process's control group, which contains the ranks too: the file and its count.
     group: Option<(PathBuf, u64)>,
     machine: Option<u64>,
 }
@@ -23,7 +24,7 @@ impl MemoryKills {
         MemoryKills { group, machine: count_in(Path::new(MACHINE)) }
     }
 
-    /// Whether there was one since; `None` where the kernel does not say.
+    /// Whether a process was killed since; `None` if the kernel does not tell.
     pub(crate) fn any_since(&self) -> Option<bool> {
         let group = self.group.as_ref().and_then(|(file, before)| count_in(file).map(|now| (*before, now)));
         let machine = self.machine.and_then(|before| count_in(Path::new(MACHINE)).map(|now| (before, now)));
@@ -31,8 +32,8 @@ impl MemoryKills {
     }
 }
 
-/// From the counts before and after. A kill elsewhere on the machine may have been one of ours, unless our group's count, which
-/// has those too, says otherwise.
+/// Judges the counts before and after. A kill anywhere on the machine may have hit one of the ranks, unless the count
+/// of their group, which includes them, says otherwise.
 fn judge(group: Option<(u64, u64)>, machine: Option<(u64, u64)>) -> Option<bool> {
     match (group, machine) {
         (Some((before, now)), _) => Some(now > before),
@@ -50,8 +51,8 @@ fn kills(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")).and_then(|count| count.trim().parse().ok())
 }
 
-/// Files that may hold the count of the control groups in the text of `/proc/self/cgroup`. Inside a container the group's path may be
-/// that of the host, while its files are at the top.
+/// Files that may hold the count of the control groups in the text of `/proc/self/cgroup`. Inside a container the
+/// group's path may be that of the host, while its files are at the top.
 fn group_files(text: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! How a job ended, as a report and as an exit code.
+//! The outcome of a job, as a report and as an exit code.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use crate::job::Output;
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// By a signal of this number that the launcher did not send.
+    /// A signal with this number, which the launcher did not send, ended it.
     Signal(i32),
-    /// By the launcher, because another rank had failed or the user interrupted.
+    /// The launcher stopped it, because another rank had failed or the user interrupted.
     Stopped,
-    /// Not at all: even SIGKILL has not ended it in the time allowed, so it hangs inside the kernel.
+    /// It has not ended: even SIGKILL had no effect in time, so it hangs inside the kernel.
     Unkillable,
 }
 
@@ -40,34 +40,34 @@ impl fmt::Display for Status {
 /// The first failure of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The rank to blame; `None` when the ranks reported a cause that names none of this job.
+    /// The rank to blame; `None` if the ranks reported a cause that names no rank of this job.
     pub rank: Option<usize>,
-    /// The same among the ranks of this node, if it is one of them.
+    /// Its number on this node, if it runs here.
     pub local_rank: Option<usize>,
-    /// The machine it ran on; empty where that is not known.
+    /// The machine it ran on; empty if unknown.
     pub host: String,
     /// Its process.
     pub pid: Option<u32>,
-    /// How that one ended.
+    /// How the process ended.
     pub status: Option<Status>,
     /// The root cause, if a rank reported one.
     pub cause: Option<Cause>,
-    /// The last lines of the rank's standard error, where they went through the launcher or to a file.
+    /// The last lines of the rank's standard error, if they went through the launcher or to a file.
     pub stderr: Vec<String>,
-    /// Where its program failed, if it wrote that into an error file.
+    /// The traceback from the rank's error file, if it wrote one.
     pub traceback: Vec<String>,
-    /// Whether the kernel killed it for want of memory; `None` where it may have.
+    /// Whether the kernel killed it because memory ran out; `None` if that is possible but unknown.
     pub for_memory: Option<bool>,
-    /// The folder of its log files, if it has some.
+    /// The folder of its log files, if any.
     pub logs: Option<PathBuf>,
     pub(crate) output: Output,
 }
 
 impl Failure {
-    /// How the rank ended, in words; nothing where that is not known.
+    /// How the rank ended, in words; `None` if unknown.
     pub fn end(&self) -> Option<String> {
         let status = self.status?;
-        // The kernel's last resort leaves no trace in the process itself.
+        // The kernel's out-of-memory killer leaves no trace in the process itself.
         Some(match (status, self.for_memory) {
             (Status::Signal(SIGKILL), Some(true)) => {
                 "was killed by the kernel for memory: signal 9 (SIGKILL)".to_owned()
@@ -77,7 +77,7 @@ impl Failure {
         })
     }
 
-    /// The last lines of the rank's standard error, each on a line of its own behind a heading; nothing where there are none.
+    /// The last lines of the rank's standard error under a heading, each on its own line; empty if there are none.
     pub fn last_lines(&self) -> String {
         let (heading, lines) = match (self.stderr.is_empty(), self.traceback.is_empty()) {
             (false, _) => ("\n  last lines of its standard error:", &self.stderr),
@@ -88,7 +88,7 @@ impl Failure {
     }
 }
 
-/// Several lines: the cause, which rank it was and how that ended, and what it said last.
+/// Several lines: the cause, the rank and how it ended, and its last output.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(cause) = &self.cause {
@@ -121,22 +121,22 @@ pub enum Outcome {
     Failed(Box<Failure>),
     /// The launcher was asked to stop, by this signal, and stopped every rank.
     Interrupted(i32),
-    /// The ranks' launcher wanted them back, to start others.
+    /// The caller asked for the ranks' end, to start others.
     Recalled,
 }
 
-/// Exit code of a command line that cannot be understood.
+/// Exit code for an invalid command line.
 const USAGE: i32 = 2;
 
 impl Outcome {
-    /// The code to exit with: 0 done; the failing rank's own, or 128 + the signal that ended it; 128 + the signal by which the
-    /// launcher was asked to stop; 1 where there is no such code.
+    /// The exit code: 0 if done; the failing rank's own, or 128 + the signal that ended it; 128 + the signal that
+    /// stopped the launcher; 1 if there is no such code.
     pub fn exit_code(&self) -> u8 {
         let of_signal = |signal: i32| u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128));
         let code = match self {
             Outcome::Done | Outcome::Recalled => Some(0),
             Outcome::Failed(failure) => match failure.status {
-                // A rank that left too early, with success, has failed the others.
+                // A rank that exited too early, even with success, made the others fail.
                 Some(Status::Code(code)) => u8::try_from(code).ok().filter(|code| *code > 0),
                 Some(Status::Signal(signal)) => of_signal(signal),
                 Some(Status::Stopped | Status::Unkillable) | None => None,
@@ -146,12 +146,12 @@ impl Outcome {
         code.unwrap_or(1)
     }
 
-    /// What to say on standard error, if anything remains to be said.
+    /// The text for standard error, if anything remains to be said.
     pub fn report(&self) -> Option<String> {
         match self {
             Outcome::Done => None,
-            // Every rank of ours refuses a bad command line alike. The message alone is wanted, and once: rank 0 has
-            // it on the terminal already, another's is in its last lines.
+            // Every enmasse rank refuses an invalid command line with the same message, which should appear once. Rank
+            // 0 has already printed it on the terminal; another rank's is in its last lines.
             Outcome::Failed(failure) if failure.status == Some(Status::Code(USAGE)) => match failure.output {
                 Output::RankZero => Some(failure.stderr.join("\n")).filter(|lines| !lines.is_empty()),
                 Output::RankZeroAndErrors => None,

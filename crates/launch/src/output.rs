@@ -1,4 +1,4 @@
-//! Passing the ranks' output on, without ever waiting for the reader of ours.
+//! Passes on the ranks' output without ever waiting for the reader of the launcher's own.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,15 +11,15 @@ use crate::tail::Tail;
 
 /// Bytes moved at once. A pipe that reports room takes at least this much (`PIPE_BUF`) without blocking.
 const PIECE: usize = 4096;
-/// Bytes of a marked line that are waited for; what is longer is cut into several.
+/// Longest marked line, in bytes; longer ones are split.
 const LINE: usize = 64 << 10;
 
-/// Our standard output, or our standard error. While it has no room, the ranks' pipes are left to fill, and hold the ranks back as a
-/// terminal would; the launcher itself goes on watching.
+/// The launcher's standard output or standard error. While it has no room, the ranks' pipes fill up and hold the ranks
+/// back, as a terminal would. The launcher itself keeps watching.
 pub(crate) struct Console {
     descriptor: BorrowedFd<'static>,
     pending: Vec<u8>,
-    /// Nobody reads any more.
+    /// The reader is gone.
     closed: bool,
 }
 
@@ -32,12 +32,12 @@ impl Console {
         Console { descriptor: rustix::stdio::stderr(), pending: Vec::new(), closed: false }
     }
 
-    /// Whether there is room for another piece.
+    /// Whether another piece can be accepted.
     pub(crate) fn is_ready(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Takes a piece; only while ready.
+    /// Accepts a piece; only while ready.
     pub(crate) fn pass_on(&mut self, piece: &[u8]) {
         if !self.closed {
             self.pending.extend_from_slice(piece);
@@ -45,7 +45,7 @@ impl Console {
         }
     }
 
-    /// Writes what waits, if that needs no waiting.
+    /// Writes pending output, if that does not block.
     pub(crate) fn write_if_room(&mut self) {
         let mut room = [PollFd::from_borrowed_fd(self.descriptor, PollFlags::OUT)];
         while !self.pending.is_empty()
@@ -60,7 +60,7 @@ impl Console {
         }
     }
 
-    /// Forgets what waits, and takes nothing more.
+    /// Drops pending output, and accepts no more.
     pub(crate) fn give_up(&mut self) {
         self.closed = true;
         self.pending.clear();
@@ -76,33 +76,33 @@ impl AsFd for Console {
 /// How much of a stream is shown.
 pub(crate) enum Show {
     Nothing,
-    /// As it comes.
+    /// Unchanged.
     Raw,
-    /// Line by line, behind this mark.
+    /// Line by line, with this prefix.
     Marked(String, Option<Filter>),
 }
 
-/// Lines that go to a file of their own, which all ranks share.
+/// A file of matching lines, which all ranks share.
 #[derive(Clone)]
 pub(crate) struct Filter {
     pub(crate) words: Vec<String>,
     pub(crate) file: Arc<File>,
 }
 
-/// One stream of a rank on its way through the launcher.
+/// One stream of a rank that passes through the launcher.
 pub(crate) struct Passage {
     /// Non-blocking.
     source: Box<dyn Source>,
     show: Show,
     file: Option<File>,
     pub(crate) tail: Tail,
-    /// The beginning of a line that is to be marked.
+    /// The start of a line that is to be marked.
     line: Vec<u8>,
-    /// The last line ended with a carriage return.
+    /// Whether the last line ended with a carriage return.
     returned: bool,
 }
 
-/// What a rank writes to.
+/// The stream that a rank writes to.
 pub(crate) trait Source: Read + AsFd {}
 impl<T: Read + AsFd> Source for T {}
 
@@ -111,7 +111,8 @@ impl Passage {
         Passage { source: Box::new(source), show, file, tail: Tail::default(), line: Vec::new(), returned: false }
     }
 
-    /// Moves a piece, if there is one; the console must be ready. `None` at the end of the stream, else whether there may be more.
+    /// Moves a piece, if there is one; the console must be ready. `None` at the end of the stream, otherwise whether
+    /// there may be more.
     pub(crate) fn move_piece(&mut self, console: &mut Console) -> Option<bool> {
         let mut piece = [0; PIECE];
         let read = match self.source.read(&mut piece) {
@@ -130,7 +131,7 @@ impl Passage {
         if let Some(file) = &mut self.file
             && let Err(error) = file.write_all(piece)
         {
-            console.pass_on(format!("warning: a log file cannot be written any more: {error}\n").as_bytes());
+            console.pass_on(format!("warning: cannot write to a log file any more: {error}\n").as_bytes());
             self.file = None;
         }
         match self.show {
@@ -147,7 +148,7 @@ impl Passage {
             return console.pass_on(b"\n");
         }
         self.line.push(byte);
-        // A progress bar ends its lines by going back to their beginning.
+        // A progress bar ends its lines with a carriage return.
         if byte == b'\n' || byte == b'\r' {
             self.end_line(console);
         } else if self.line.len() >= LINE {
@@ -163,7 +164,7 @@ impl Passage {
         if let Some(Filter { words, file }) = filter
             && words.iter().any(|word| contains(&line, word.as_bytes()))
         {
-            // A copy of what the log has too.
+            // The log contains the same lines.
             let _ = (&**file).write_all(&marked);
         }
         console.pass_on(&marked);

@@ -1,4 +1,4 @@
-//! What would be started, without starting it.
+//! The ranks that a job would start, without starting them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,19 +13,19 @@ use crate::workers::{arguments, open_store, variables};
 /// One rank as it would be started.
 #[derive(Clone, Debug)]
 pub struct RankPlan {
-    /// The rank among all.
+    /// The rank among all ranks.
     pub rank: usize,
     /// The program.
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// The variables it is given beside those it inherits.
+    /// The variables that it gets in addition to the inherited ones.
     pub variables: BTreeMap<OsString, OsString>,
-    /// The processors it would be bound to.
+    /// The processors that it would be bound to.
     pub share: Option<Share>,
 }
 
-/// The assignment of this node's first attempt, with a port that is free now where none was asked for, and its ranks.
+/// The assignment of this node's first attempt, with a currently free port if none was given, and its ranks.
 pub fn plan(job: &Job) -> Result<(Assignment, Vec<RankPlan>), LaunchError> {
     let run_id = job.run_id.clone().map_or_else(new_run_id, Ok)?;
     let mut assignment = job.assignment(0, &run_id)?;

@@ -1,4 +1,4 @@
-//! Ranks as processes of this same program.
+//! Ranks as processes of the same program.
 
 use std::fmt::Display;
 use std::panic::Location;
@@ -13,29 +13,29 @@ use crate::outcome::{Failure, Outcome};
 use crate::restarts::launch;
 use crate::threads::run_rank;
 
-/// Tells a process which call it was started by.
+/// Tells a process which call started it.
 const SPAWNED: &str = "ENMASSE_SPAWNED";
 
-/// Why ranks did not all succeed.
+/// Reasons why not all ranks succeeded.
 #[derive(Debug, Error)]
 pub enum SpawnError {
-    /// They could not be started.
+    /// The ranks could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// One failed, and the others were stopped.
+    /// A rank failed, and the others were stopped.
     #[error("{}", .0.to_string().lines().next().unwrap_or_default())]
     Failed(Box<Failure>),
-    /// A signal of this number asked this process to stop, and all ranks were.
+    /// A signal with this number asked this process to stop, and all ranks were stopped.
     #[error("stopped by signal {0}: all ranks are stopped")]
     Interrupted(i32),
 }
 
-/// Runs `body` as the ranks of a group, each a process of its own; returns when all have ended. [`spawn`](crate::spawn) is the same
-/// with threads, which can return values.
+/// Runs `body` as the ranks of a group, each a separate process; returns when all have ended. [`spawn`](crate::spawn)
+/// does the same with threads, which can return values.
 ///
-/// Every process is this program, started again with the same arguments: it does what `main` does, up to this call, and ends with
-/// `body`. So what stands before the call should be quick and without effects, as under `mp.spawn` of PyTorch. Other calls of this
-/// function do nothing in such a process, and a rank can have no ranks of its own.
+/// Every process is this program, started again with the same arguments: it runs `main` up to this call, and ends with
+/// `body`. So code before the call should be quick and without side effects, as with PyTorch's `mp.spawn`. Other calls
+/// of this function do nothing in such a process, so a rank cannot have ranks of its own.
 ///
 /// ```no_run
 /// enmasse_launch::spawn_processes(2, |group| {
@@ -64,13 +64,13 @@ pub fn spawn_processes<E: Display>(
     }
 }
 
-/// Runs one rank to its end; the code to exit with.
+/// Runs one rank to its end, and returns its exit code.
 fn become_rank<E: Display>(body: impl FnOnce(enmasse_comm::Group) -> Result<(), E>) -> i32 {
     let result = match Rendezvous::from_environment().and_then(Rendezvous::join) {
         Ok(group) => run_rank(&group, |own| {
             let group = own.clone();
             body(own).map_err(|error| {
-                // A rank that only heard of a failure does not claim it.
+                // A rank that was only told of a failure does not claim it.
                 group.cause().unwrap_or_else(|| group.own_cause(CauseKind::Error, error.to_string()).into())
             })
         }),

@@ -7,12 +7,12 @@ use crate::outcome::{Failure, Outcome};
 use crate::signals::Signals;
 use crate::workers::Workers;
 
-/// Starts the job's ranks and waits until every one of them is gone, starting them again as often as the job allows.
+/// Starts the job's ranks and waits until all of them have ended. Restarts them as often as the job permits.
 pub fn launch(job: &Job) -> Result<Outcome, LaunchError> {
     launch_telling(job, |_, _| {})
 }
 
-/// The same, telling of each failure that leads to another attempt, with that attempt's number (from 1), before it starts.
+/// The same. Before each further attempt, passes the failure and the attempt's number (from 1) to `tell`.
 pub fn launch_telling(job: &Job, mut tell: impl FnMut(&Failure, usize)) -> Result<Outcome, LaunchError> {
     let mut signals = Signals::watch(job)?;
     let run_id = job.run_id.clone().map_or_else(new_run_id, Ok)?;

@@ -1,4 +1,4 @@
-//! Where each stream of a rank goes: the launcher's own, a file, through the launcher, or nowhere.
+//! Where each stream of a rank goes: to the launcher's own stream, to a file, through the launcher, or nowhere.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,18 +15,18 @@ use crate::job::{Job, Output};
 use crate::logs::Streams;
 use crate::output::{Filter, Passage, Show};
 
-/// The way of one stream.
+/// The route of one stream.
 pub(crate) enum Route {
     Inherited,
     Nowhere,
-    /// Into a file, past the launcher.
+    /// To a file, past the launcher.
     File(File),
-    /// Through the launcher, which may keep a copy.
+    /// Through the launcher, which may keep a copy in a file.
     Passage(Show, Option<File>),
 }
 
 impl Route {
-    /// What the rank is given as its stream.
+    /// The stream that the rank gets.
     pub(crate) fn target(&self) -> Result<Stdio, LaunchError> {
         Ok(match self {
             Route::Inherited => Stdio::inherit(),
@@ -46,7 +46,7 @@ impl Route {
     }
 }
 
-/// The ways of a rank's standard output and standard error.
+/// The routes of a rank's standard output and standard error.
 pub(crate) fn routes(
     job: &Job,
     assignment: &Assignment,
@@ -77,7 +77,7 @@ pub(crate) fn routes(
             (true, _, false) | (false, true, _) => file(true)?.map_or(Route::Nowhere, Route::File),
             (false, false, true) if is_stdout => Route::Inherited,
             (false, false, false) if is_stdout => Route::Nowhere,
-            // For the last lines, whether or not they are shown.
+            // For the last lines of the failure report, whether or not they are shown.
             (false, false, true) => Route::Passage(Show::Raw, None),
             (false, false, false) => Route::Passage(Show::Nothing, None),
         })
@@ -86,13 +86,13 @@ pub(crate) fn routes(
     Ok([route(true, stdout)?, route(false, stderr)?])
 }
 
-/// The log file of a stream, which is there if the stream goes into one.
+/// The log file of a stream, if the stream is logged.
 pub(crate) fn log_file(job: &Job, assignment: &Assignment, local_rank: usize, is_stdout: bool) -> Option<PathBuf> {
     let name = if is_stdout { "stdout.log" } else { "stderr.log" };
     Some(job.logs.rank_folder(assignment.attempt, local_rank)?.join(name))
 }
 
-/// The files that all ranks of an attempt share.
+/// The files of filtered lines, which all ranks of an attempt share.
 pub(crate) fn filters(job: &Job, assignment: &Assignment) -> Result<[Option<Filter>; 2], LaunchError> {
     let filter = |words: &Vec<String>, name: &str| {
         let folder = job.logs.attempt_folder(assignment.attempt).filter(|_| !words.is_empty());

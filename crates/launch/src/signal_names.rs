@@ -1,11 +1,11 @@
-//! Signals by their names: those that end a job, and those that a job may name instead.
+//! Signals by name: those that end a job by default, and those that a job may choose.
 
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
 
-/// Signals that ask the launcher to stop, unless a job names others.
+/// Signals that ask the launcher to stop, unless a job chooses others.
 pub(crate) const STOP_SIGNALS: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
 
-/// Signals that may be handled, by name: those that a person or a scheduler sends.
+/// Signals that may be handled, by name: those that users and schedulers send.
 pub(crate) const HANDLED: [(&str, i32); 8] = [
     ("SIGTERM", SIGTERM),
     ("SIGINT", SIGINT),
@@ -17,12 +17,12 @@ pub(crate) const HANDLED: [(&str, i32); 8] = [
     ("SIGXCPU", SIGXCPU),
 ];
 
-/// The number of one of them.
+/// The number of such a signal.
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     HANDLED.iter().find(|(known, _)| *known == name.trim()).map(|(_, number)| *number)
 }
 
-/// Their names, as torchrun writes them into a variable.
+/// The signals' names, as torchrun writes them into a variable.
 pub(crate) fn signal_names(numbers: &[i32]) -> String {
     let name = |number: &i32| HANDLED.iter().find(|(_, known)| known == number).map(|(name, _)| *name);
     numbers.iter().filter_map(name).collect::<Vec<_>>().join(",")

@@ -10,22 +10,22 @@ use signal_hook::{SigId, low_level};
 use crate::error::LaunchError;
 use crate::job::Job;
 
-/// Signals that the ranks hear of and that end nothing: a scheduler announces its time limit by them.
+/// Signals that are passed on to the ranks and do not end the job: schedulers use them to announce a time limit.
 const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
 
-/// What is sent to the launcher is heard here, from the first attempt of a job to the last, so that nothing is lost in between.
+/// Listens for signals to the launcher from the first attempt of a job to the last, so that none is lost in between.
 ///
-/// Where SIGHUP was ignored when the program started it stays ignored: `nohup` means it. Others are heard all the same, since a
-/// script's background job, which has SIGINT ignored, should end when it is told to; and what has a handler here, ranks find at
-/// its default.
+/// If SIGHUP was ignored when the program started, it stays ignored: that is the purpose of `nohup`. Other signals are
+/// handled even if they were ignored, since a script's background job, which has SIGINT ignored, should still stop when
+/// told to. Ranks get the default action for every signal that is handled here.
 pub(crate) struct Signals {
     pub(crate) streams: Vec<SignalStream>,
-    /// Hears of the first request to stop as soon as it is heeded.
+    /// Called with the first request to stop, as soon as it is handled.
     pub(crate) first_request: Option<Box<dyn FnOnce(i32)>>,
 }
 
 impl Signals {
-    /// Begins to listen for what `job` heeds.
+    /// Starts listening for the signals of `job`.
     pub(crate) fn watch(job: &Job) -> Result<Self, LaunchError> {
         let ignored = fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_signals(&status));
         let mut numbers: Vec<i32> = job.stop_signals.iter().chain(&PASSED_ON).copied().collect();
@@ -36,14 +36,14 @@ impl Signals {
         Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))?, first_request: None })
     }
 
-    /// Tells of the first request to stop.
+    /// Reports the first request to stop.
     pub(crate) fn tell_first_request(&mut self, signal: i32) {
         if let Some(tell) = self.first_request.take() {
             tell(signal);
         }
     }
 
-    /// A request to stop that has arrived while nothing was running.
+    /// A request to stop that arrived while nothing was running.
     pub(crate) fn pending(&mut self) -> Option<i32> {
         let arrived = |stream: &mut SignalStream| (stream.arrivals() > 0 && stream.stops()).then_some(stream.number);
         self.streams.iter_mut().filter_map(arrived).last()
@@ -76,7 +76,7 @@ impl SignalStream {
         !PASSED_ON.contains(&self.number)
     }
 
-    /// How often the signal arrived since the last call.
+    /// The number of arrivals since the last call.
     pub(crate) fn arrivals(&mut self) -> usize {
         let mut bytes = [0; 64];
         let mut count = 0;
@@ -92,7 +92,7 @@ impl SignalStream {
 }
 
 impl Drop for SignalStream {
-    /// The handler stays and does nothing, so a process that goes on after a launch ignores these signals.
+    /// The handler remains and does nothing, so a process that continues after a launch ignores these signals.
     fn drop(&mut self) {
         low_level::unregister(self.registration);
     }

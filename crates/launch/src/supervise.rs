@@ -1,7 +1,7 @@
-//! Watching the ranks of a job until all are gone.
+//! Watches the ranks of a job until all have ended.
 //!
-//! One thread sleeps in `poll` on everything that can happen: the end of a rank, a signal to the launcher, a piece of
-//! output, room on our standard error, the end of a grace period.
+//! One thread sleeps in `poll` on every possible event: the end of a rank, a signal to the launcher, a piece of output,
+//! room on the launcher's standard error, the end of a grace period.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -24,37 +24,38 @@ use crate::traceback::uncaught;
 use crate::verdict::{Ended, first_failure};
 use crate::workers::{Worker, Workers};
 
-/// How long SIGKILL may take. Memory of many GiB takes a while to free; beyond this a process hangs in the kernel.
+/// Time limit for SIGKILL to take effect. Many GiB of memory take a while to free; beyond this the process hangs in the
+/// kernel.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long what is still to be shown may take after a request to stop.
+/// Time limit for showing the remaining output after a request to stop.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The place of standard error among a rank's streams.
+/// The index of standard error among a rank's streams.
 const STDERR: usize = 1;
 
-/// How far stopping the ranks has come.
+/// The progress of stopping the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopping {
     No,
-    /// This signal was sent; at the deadline SIGKILL follows.
+    /// This signal was sent; SIGKILL follows at the deadline.
     Asked {
         by: Signal,
         deadline: Instant,
     },
-    /// SIGKILL was sent after this signal; at the deadline the launcher gives up.
+    /// SIGKILL was sent after this signal; the launcher gives up at the deadline.
     Killed {
         by: Signal,
         deadline: Instant,
     },
 }
 
-/// What `poll` found.
+/// An event that `poll` found.
 enum Event {
     Signal(usize),
     Recall,
     Ended,
-    /// Of this rank, standard output (0) or error (1).
+    /// Output of this rank, on standard output (0) or error (1).
     Output(usize, usize),
     Room(usize),
     Gone(usize),
@@ -66,20 +67,21 @@ struct Watch<'a> {
     stopping: Stopping,
     /// The signal that made the launcher stop the ranks.
     interrupted: Option<i32>,
-    /// Requests that came through `recall`.
+    /// Number of requests read from `recall`.
     recalls: usize,
-    /// The first of them made the launcher stop the ranks.
+    /// Whether the first of them made the launcher stop the ranks.
     recalled: bool,
-    /// Ranks in the order in which their ends were noticed, each with whether that was before any was stopped.
+    /// Ranks in the order in which their ends were noticed, each with whether that was before any rank was stopped.
     ended: Vec<(usize, bool)>,
-    /// Our standard output and standard error.
+    /// The launcher's standard output and standard error.
     consoles: [Console; 2],
-    /// When what is still to be shown is given up; never, unless the launcher was asked to stop.
+    /// When the remaining output is dropped; `None` unless the launcher was asked to stop.
     leave_at: Option<Instant>,
 }
 
 impl Watch<'_> {
-    /// Writes what waits for a console, at the end, when only signals are left to watch: who reads ours may never go on.
+    /// Writes a console's pending output at the end, when only signals are left to watch. The reader may never
+    /// continue.
     fn drain(&mut self, index: usize) {
         while let Some(console) = self.consoles.get_mut(index).filter(|console| !console.is_ready()) {
             if self.leave_at.is_some_and(|time| Instant::now() >= time) {
@@ -88,7 +90,7 @@ impl Watch<'_> {
             let timeout = self.leave_at.map(until);
             let signals = self.signals.streams.iter().map(|signal| PollFd::new(&signal.stream, PollFlags::IN));
             let mut polled: Vec<_> = signals.chain([PollFd::new(&*console, PollFlags::OUT)]).collect();
-            // Whatever comes of it shows below, or the next time.
+            // The effects show below, or in the next round.
             let _ = poll(&mut polled, timeout.as_ref());
             drop(polled);
             console.write_if_room();
@@ -103,12 +105,12 @@ impl Watch<'_> {
 }
 
 impl Workers {
-    /// Waits until every rank is gone, stopping all when one fails, when the launcher is asked to stop, or when a byte comes out
-    /// of the pipe `recall`; a second one kills them.
+    /// Waits until every rank has ended. Stops all ranks when one fails, when the launcher is asked to stop, or when a
+    /// byte arrives on the pipe `recall`; a second byte kills them.
     ///
-    /// A signal to the launcher is passed on to the process group of each rank; otherwise stopping begins with SIGTERM. What is
-    /// there after the job's grace is killed; a second Ctrl-C kills at once. What ranks leave behind in their process groups is
-    /// stopped likewise.
+    /// A signal to the launcher is passed on to the process group of each rank; in the other cases stopping begins with
+    /// SIGTERM. Processes that remain after the job's grace are killed; a second Ctrl-C kills at once. Processes that
+    /// ranks leave behind in their process groups are stopped in the same way.
     pub(crate) fn supervise(
         mut self,
         signals: &mut Signals,
@@ -135,7 +137,7 @@ impl Workers {
         if let Stopping::Asked { by, .. } = watch.stopping
             && !left_behind.is_empty()
         {
-            // What a rank was just starting when it was asked has not heard of it.
+            // A process that a rank was just starting has not received the signal.
             self.signal(by);
         }
         while !left_behind.is_empty() && !gave_up(&watch) {
@@ -144,7 +146,7 @@ impl Workers {
             }
             self.wait(&mut watch, &mut left_behind)?;
             if left_behind.is_empty() {
-                // They may have started others meanwhile.
+                // The ranks may have started others in the meantime.
                 left_behind = survivors(&groups);
             }
         }
@@ -163,7 +165,7 @@ impl Workers {
         Ok(self.outcome(watch))
     }
 
-    /// Sleeps until something happens, and deals with it.
+    /// Sleeps until an event, and handles it.
     fn wait(&mut self, watch: &mut Watch<'_>, left_behind: &mut Vec<OwnedFd>) -> Result<(), LaunchError> {
         let events = self.events(watch, left_behind)?;
         for event in &events {
@@ -195,7 +197,7 @@ impl Workers {
         Ok(())
     }
 
-    /// What has happened: at once, or as soon as something does, or nothing when a deadline passes.
+    /// The events so far; otherwise waits for one, or for a deadline, which returns none.
     fn events(&self, watch: &Watch<'_>, left_behind: &[OwnedFd]) -> Result<Vec<Event>, LaunchError> {
         let mut descriptors = Vec::new();
         for (index, signal) in watch.signals.streams.iter().enumerate() {
@@ -235,8 +237,8 @@ impl Workers {
         Ok(happened.map(|(event, _)| event).collect())
     }
 
-    /// The first request to stop is passed on, and the ranks have their time to follow it. A person's second one kills them;
-    /// a scheduler's repetition does not.
+    /// Passes on the first request to stop, and gives the ranks time to act on it. A second Ctrl-C kills them; a
+    /// scheduler's repetition does not.
     fn heed(&self, stream: usize, watch: &mut Watch<'_>) {
         let Some(stream) = watch.signals.streams.get_mut(stream) else { return };
         let (number, arrivals, stops) = (stream.number, stream.arrivals(), stream.stops());
@@ -250,17 +252,17 @@ impl Workers {
                     self.ask_to_stop(watch, signal, self.job.signal_grace);
                 }
                 Stopping::Asked { .. } if signal == Signal::INT || signal == Signal::QUIT => self.kill(watch),
-                // Another request while a failure is being dealt with: the code to exit with is the request's.
+                // A request during the handling of a failure: it determines the exit code.
                 Stopping::Asked { .. } | Stopping::Killed { .. } => {}
             }
         }
     }
 
-    /// Reads one request from the pipe, so that the next stays there.
+    /// Reads one request from the pipe, and leaves later ones there.
     fn heed_recall(&self, watch: &mut Watch<'_>) {
         let Some(recall) = watch.recall else { return };
         if !matches!(rustix::io::read(recall, &mut [0]), Ok(1)) {
-            // Nobody is left to ask for anything.
+            // The requester is gone.
             watch.recall = None;
             return;
         }
@@ -271,14 +273,15 @@ impl Workers {
                 self.ask_to_stop(watch, Signal::TERM, self.job.grace);
             }
             Stopping::Asked { .. } if watch.recalls > 1 => self.kill(watch),
-            // They are stopping for another reason, which is the one to tell.
+            // The ranks are being stopped for another reason, which takes precedence.
             Stopping::Asked { .. } | Stopping::Killed { .. } => {}
         }
     }
 
-    /// Notes every rank that has ended by now, and stops the others if one of them failed.
+    /// Records every rank that has ended by now, and stops the others if one of them failed.
     ///
-    /// Looking at all of them before stopping any tells ranks that failed by themselves from those that were stopped.
+    /// All ranks are checked before any is stopped, to tell ranks that failed by themselves from those that were
+    /// stopped.
     fn collect_ended(&mut self, watch: &mut Watch<'_>) -> Result<(), LaunchError> {
         for (rank, worker) in self.list.iter_mut().enumerate().filter(|(_, worker)| worker.status.is_none()) {
             if let Some(status) = worker.poll_status(watch.stopping)? {
@@ -376,7 +379,7 @@ pub(crate) fn host_name() -> String {
 }
 
 impl Worker {
-    /// How the process ended, if it has. It is not reaped: that would free its number, by which its group is known.
+    /// How the process ended, if it has. It is not reaped: that would free its number, which identifies its group.
     fn poll_status(&self, stopping: Stopping) -> Result<Option<Status>, LaunchError> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         let status = waitid(WaitId::Pid(self.pid), options).map_err(LaunchError::kernel("wait for a process"))?;
@@ -390,12 +393,12 @@ impl Worker {
                 };
                 if sent { Status::Stopped } else { Status::Signal(signal) }
             }
-            // With the options above there is no third.
+            // With the options above there is no third case.
             (None, None) => Status::Stopped,
         }))
     }
 
-    /// Moves a piece of a stream, if there is one: false when there is nothing more for now.
+    /// Moves a piece of a stream, if there is one: false if there is no more for now.
     fn move_piece(&mut self, index: usize, console: &mut Console) -> bool {
         let Some(stream) = self.streams.get_mut(index) else { return false };
         let Some(more) = stream.as_mut().map(|passage| passage.move_piece(console)) else { return false };
@@ -408,7 +411,7 @@ impl Worker {
         more.unwrap_or(false)
     }
 
-    /// The last lines of its standard error, where they came through here.
+    /// The last lines of its standard error, if they passed through the launcher.
     fn last_lines(&mut self) -> Vec<String> {
         let open = self.streams.get_mut(STDERR).and_then(Option::take).map(|stream| stream.tail);
         open.unwrap_or_else(|| std::mem::take(&mut self.tail)).into_lines()
@@ -417,7 +420,7 @@ impl Worker {
 
 fn until(deadline: Instant) -> Timespec {
     let left = deadline.saturating_duration_since(Instant::now());
-    // Rounded up to a whole millisecond, so that waking means that the deadline has passed.
+    // Rounded up to a whole millisecond, so that waking up means that the deadline has passed.
     let left = Duration::from_millis(left.as_millis().try_into().unwrap_or(i64::MAX as u64).saturating_add(1));
     Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
 }

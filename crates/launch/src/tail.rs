@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Lines kept: a Rust backtrace or a Python traceback, with its message.
+/// Number of lines kept: enough for a Rust backtrace or a Python traceback, with its message.
 const LINES: usize = 40;
-/// Bytes kept of one line.
+/// Number of bytes kept of each line.
 const LINE_BYTES: usize = 400;
 
-/// The last lines of what was pushed. What a progress bar has overwritten (`\r`) counts as gone.
+/// The last lines of the pushed bytes. Text that a progress bar has overwritten (`\r`) is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     lines: VecDeque<String>,
@@ -37,7 +37,7 @@ impl Tail {
         }
     }
 
-    /// Those of a file.
+    /// The last lines of a file.
     pub(crate) fn of_file(path: &Path) -> Self {
         let mut tail = Tail::default();
         let mut end = Vec::new();
@@ -46,14 +46,14 @@ impl Tail {
             file.seek(SeekFrom::Start(length.saturating_sub((LINES * LINE_BYTES) as u64)))?;
             file.take((LINES * LINE_BYTES) as u64).read_to_end(&mut end)
         };
-        // What cannot be read has no lines.
+        // An unreadable file has no lines.
         if File::open(path).and_then(read).is_ok() {
             tail.push(&end);
         }
         tail
     }
 
-    /// The lines, oldest first; a last line without an end counts.
+    /// The lines, oldest first; an unterminated last line counts.
     pub(crate) fn into_lines(mut self) -> Vec<String> {
         if !self.partial.is_empty() {
             self.end_line();
@@ -63,7 +63,7 @@ impl Tail {
 
     fn end_line(&mut self) {
         self.returned = false;
-        // Another program's bytes: without control characters they cannot move the cursor of our terminal.
+        // Another program's bytes: without control characters they cannot move the terminal's cursor.
         let line = String::from_utf8_lossy(&self.partial).chars().filter(|c| !c.is_control() || *c == '\t').collect();
         self.partial.clear();
         if self.lines.len() == LINES {

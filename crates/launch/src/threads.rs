@@ -8,11 +8,11 @@ use std::thread;
 
 use enmasse_comm::{Cause, CauseKind, Group};
 
-/// Runs `body` as `n` ranks, each a thread of this process, and returns what they returned, in rank order: what
-/// `torch.multiprocessing.spawn(join=True)` is used for, without a port, a start-up, or pickled arguments.
+/// Runs `body` as `n` ranks, each a thread of this process, and returns their results in rank order. It serves the
+/// purpose of `torch.multiprocessing.spawn(join=True)` without a port, start-up time, or pickled arguments.
 ///
-/// The error of the first rank that failed comes back as the group's [`Cause`], which names it. The others fail in their next
-/// operation; all have ended when this returns.
+/// The error of the first rank that failed is returned as the group's [`Cause`], which names the rank. The others fail
+/// in their next operation. All have ended when this returns.
 ///
 /// ```
 /// let sums = enmasse_launch::spawn(3, |group| {
@@ -31,7 +31,7 @@ use enmasse_comm::{Cause, CauseKind, Group};
 pub fn spawn<T: Send, E: Display>(n: usize, body: impl Fn(Group) -> Result<T, E> + Sync) -> Result<Vec<T>, Arc<Cause>> {
     let groups = Group::threads(n).map_err(|error| Arc::new(Cause::new(CauseKind::Error, error.to_string())))?;
     run_threads(groups, |group| {
-        // A rank that only heard of a failure does not claim it: what the group holds came first.
+        // A rank that was only told of a failure does not claim it: the group's cause came first.
         let own = group.clone();
         body(group).map_err(|error| {
             own.cause().unwrap_or_else(|| Arc::new(own.own_cause(CauseKind::Error, error.to_string())))
@@ -39,8 +39,8 @@ pub fn spawn<T: Send, E: Display>(n: usize, body: impl Fn(Group) -> Result<T, E>
     })
 }
 
-/// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns what they returned, in rank
-/// order, or the group's cause.
+/// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns the results in rank order, or
+/// the group's cause.
 ///
 /// An error or a panic of one rank ends the group, so that the others fail in their next operation or check. All
 /// threads have ended when this returns.
@@ -75,10 +75,10 @@ pub fn run_threads<T: Send>(
     results.into_iter().collect()
 }
 
-/// One rank, in its thread or process. `group` outlives what `body` makes of it, so that what is said first is the panic's own
-/// message and not that this member left.
+/// Runs one rank, in its thread or process. `group` outlives the clone passed to `body`, so that a panic is reported
+/// with its own message, and not as a member that left.
 pub(crate) fn run_rank<T>(group: &Group, body: impl FnOnce(Group) -> Result<T, Arc<Cause>>) -> Result<T, Arc<Cause>> {
-    // Nothing that `body` touched is looked at after a panic.
+    // After a panic, nothing that `body` touched is used.
     match catch_unwind(AssertUnwindSafe(|| body(group.clone()))) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(cause)) => {
@@ -89,7 +89,7 @@ pub(crate) fn run_rank<T>(group: &Group, body: impl FnOnce(Group) -> Result<T, A
     }
 }
 
-/// Ends the group because this rank failed; the cause that the group settles on.
+/// Ends the group because this rank failed, and returns the cause that the group settles on.
 fn fail(group: &Group, message: String) -> Arc<Cause> {
     let cause = group.own_cause(CauseKind::Error, message);
     group.abort(cause.clone());
@@ -133,7 +133,7 @@ mod tests {
                 if group.rank() == failing {
                     return Err(fails(&group));
                 }
-                // Waits for the failing rank, for ever if nobody told.
+                // Without the report this would wait for the failing rank for ever.
                 group.barrier()
             });
             let cause = result.unwrap_err();

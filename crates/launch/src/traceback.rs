@@ -1,21 +1,22 @@
-//! The exception that ended a Python program, by the last lines of its standard error: few programs write error files.
+//! Finds the exception that ended a Python program in the last lines of its standard error: few programs write error
+//! files.
 
 use signal_hook::consts::SIGABRT;
 
 use crate::outcome::Status;
 
-/// What ends the first line of a traceback.
+/// The end of a traceback's first line.
 const HEADING: &str = "Traceback (most recent call last):";
-/// Before a traceback that ends no program: of a destructor, or of another thread.
+/// Starts of lines before tracebacks that do not end the program: those of a destructor or of another thread.
 const ELSEWHERE: [&str; 2] = ["Exception ignored in", "Exception in thread"];
 
-/// How C++ ends a program whose threads still run when an exception has ended the main one, as PyTorch's may.
+/// Printed by C++ if threads still run when an exception has ended the main one, which happens with PyTorch.
 const THREADS_LEFT: &str = "terminate called without an active exception";
 
-/// The exception that has ended a process, if one has, by its last lines.
+/// The exception that ended a process, if its last lines show one.
 pub(crate) fn uncaught(status: Status, lines: &[String]) -> Option<&str> {
     let is_its_end = match status {
-        // Python's own code. Who exits with another one has caught it.
+        // Python's own code for an uncaught exception. A program that exits with another code has caught it.
         Status::Code(1) => true,
         Status::Signal(SIGABRT) => lines.last().is_some_and(|line| line == THREADS_LEFT),
         _ => false,
@@ -23,11 +24,11 @@ pub(crate) fn uncaught(status: Status, lines: &[String]) -> Option<&str> {
     python_exception(lines).filter(|_| is_its_end)
 }
 
-/// The line that names the exception, such as `ValueError: no`; the last one, where several followed from each other.
+/// The line that names the exception, such as `ValueError: no`; in a chain of exceptions the last one.
 pub fn python_exception<L: AsRef<str>>(lines: &[L]) -> Option<&str> {
     let (mut found, mut previous, mut inside, mut counts) = (None, "", false, true);
     for line in lines.iter().map(|line| unmarked(line.as_ref())) {
-        // Of a long one only the end is there; a syntax error has no heading.
+        // A long traceback may be cut off at its start; a syntax error has no heading.
         if line.ends_with(HEADING) || !inside && line.starts_with("  File \"") {
             inside = true;
             counts = !ELSEWHERE.iter().any(|words| previous.starts_with(words));
@@ -42,7 +43,7 @@ pub fn python_exception<L: AsRef<str>>(lines: &[L]) -> Option<&str> {
     found
 }
 
-/// A line without the `[rank0]: ` that PyTorch puts before it.
+/// A line without PyTorch's prefix `[rank0]: `.
 fn unmarked(line: &str) -> &str {
     let rest = line.strip_prefix("[rank").map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
     rest.and_then(|rest| rest.strip_prefix("]: ")).unwrap_or(line)
@@ -80,24 +81,24 @@ mod tests {
         );
         check(&format!("{HEAD}not a name: at all"), None);
         check(HEAD, None);
-        // As PyTorch marks them.
+        // With PyTorch's prefix.
         let marked: String =
             format!("{HEAD}RuntimeError: no").lines().map(|line| format!("[rank12]: {line}\n")).collect();
         check(&marked, Some("RuntimeError: no"));
-        // One follows from another; of a worker of a loader.
+        // Chained exceptions, and one from a loader's worker.
         let during = "\nDuring handling of the above exception, another exception occurred:\n\n";
         check(&format!("{HEAD}KeyError: 'a'\n{during}{HEAD}ValueError: b"), Some("ValueError: b"));
         check(
             &format!("{HEAD}OSError: Caught OSError in worker 0.\nOriginal {HEAD}OSError: bad"),
             Some("OSError: bad"),
         );
-        // The beginning is lost.
+        // The start is cut off.
         check(
             "  File \"a.py\", line 3, in f\n    x = 1\nIndexError: list index out of range",
             Some("IndexError: list index out of range"),
         );
         check("  File \"a.py\", line 3\n    )\n    ^\nSyntaxError: unmatched ')'", Some("SyntaxError: unmatched ')'"));
-        // What others say before and after.
+        // Other tracebacks before and after.
         let thread = format!("Exception in thread Thread-1 (f):\n{HEAD}ValueError: of the thread\n");
         check(&thread, None);
         let ignored = format!("Exception ignored in: <function A.__del__ at 0x7f>\n{HEAD}AttributeError: gone\n");

@@ -1,4 +1,4 @@
-//! Which rank is to blame: a pure function of how the ranks ended.
+//! Decides which rank is to blame: a pure function of how the ranks ended.
 //!
 //! The order in which the kernel reports deaths does not settle it. When one rank is killed, the others notice through
 //! their connections, and may well be reaped first.
@@ -14,31 +14,32 @@ use crate::outcome::Status;
 pub(crate) struct Ended {
     pub(crate) rank: usize,
     pub(crate) status: Status,
-    /// It was gone before the launcher stopped the others, so its end cannot be a reaction to that.
+    /// Whether it ended before the launcher stopped the others, so that its end cannot be a reaction to that.
     pub(crate) before_stop: bool,
-    /// What it reported.
+    /// The cause that it reported.
     pub(crate) cause: Option<Cause>,
-    /// What a program that knows torchrun wrote.
+    /// The error file that it wrote, if its program supports torchrun's.
     pub(crate) record: Option<ErrorRecord>,
 }
 
-/// The rank to blame and the root cause, given the ranks in the order in which their ends were noticed; `None` when all
-/// are well.
+/// The rank to blame and the root cause, given the ranks in the order in which their ends were noticed; `None` if all
+/// succeeded.
 pub(crate) fn first_failure(ended: &[Ended]) -> Option<(Option<usize>, Option<Cause>)> {
     let is_failure = |end: &&Ended| end.status != Status::Code(0);
     let first = ended.iter().find(is_failure)?;
-    // Nothing a program does in reaction to a failure kills it with SIGKILL: someone outside did.
+    // No program reacts to a failure by sending itself SIGKILL: it was killed from outside.
     let killed = ended.iter().find(|end| end.status == Status::Signal(SIGKILL)).map(|end| end.rank);
     // Ranks that fail together agree on one cause, which names the first of them.
     let named = || ended.iter().filter(is_failure).find_map(|end| end.cause.as_ref()?.rank);
     let crashed =
         || ended.iter().find(|end| end.before_stop && matches!(end.status, Status::Signal(_))).map(|end| end.rank);
-    // A program of PyTorch names itself, the first as those that only lost it; the first was earliest.
+    // With PyTorch every failing rank names itself, whether it failed first or only lost the first one. The earliest
+    // record is the first failure.
     let records = || ended.iter().filter(is_failure).filter_map(|end| Some((end.record.as_ref()?, end.rank)));
     let recorded = || records().min_by_key(|(record, _)| record.time).map(|(_, rank)| rank);
     let rank = killed.or_else(named).or_else(crashed).or_else(recorded).unwrap_or(first.rank);
 
-    // The culprit's own word, then what others say of it, then whatever was said first.
+    // The blamed rank's own report, then other ranks' reports about it, then any report.
     let causes = || ended.iter().filter(is_failure).filter_map(|end| Some((end.rank, end.cause.as_ref()?)));
     let own = || causes().find(|&(by, _)| by == rank);
     let of_it = || causes().find(|(_, cause)| cause.rank == Some(rank));
@@ -60,7 +61,7 @@ mod tests {
     const BEFORE: bool = true;
     const AFTER: bool = false;
 
-    /// A rank's end: rank, status, when, and the rank it names in its report.
+    /// A rank's end: rank, status, whether it ended before the stop, and the rank named in its report.
     type End = (usize, Status, bool, Option<usize>);
 
     fn check(ends: &[End], expected: Option<usize>, reporter: Option<usize>) {
@@ -94,23 +95,23 @@ mod tests {
         check(&[(1, Code(1), BEFORE, Some(2)), (2, Signal(9), BEFORE, None)], Some(2), Some(1));
         check(&[(1, Code(1), BEFORE, Some(2)), (2, Signal(9), AFTER, None)], Some(2), Some(1));
         check(&[(1, Code(1), BEFORE, Some(2)), (2, Signal(11), AFTER, None)], Some(2), Some(1));
-        // The same where ranks report nothing, or cannot tell which of them it was.
+        // The same if ranks report nothing, or cannot tell which of them it was.
         check(&[(1, Code(1), BEFORE, None), (2, Signal(9), AFTER, None)], Some(2), None);
         check(&[(1, Code(1), BEFORE, None), (2, Signal(11), BEFORE, None)], Some(2), None);
         check(&[(1, Code(1), BEFORE, Some(1)), (2, Signal(9), AFTER, None)], Some(2), Some(1));
         // A foreign program that aborts because its peer failed is not to blame.
         check(&[(2, Code(1), BEFORE, None), (1, Signal(6), AFTER, None)], Some(2), None);
-        // A rank that hangs does not end by itself: the others name it.
+        // A rank that hangs does not end by itself; the others name it.
         check(&[(0, Code(1), BEFORE, Some(2)), (2, Stopped, AFTER, None)], Some(2), Some(0));
-        // A rank left too early, with success.
+        // A rank exited too early, with success.
         check(&[(2, Code(0), BEFORE, None), (0, Code(1), BEFORE, Some(2))], Some(2), Some(0));
-        // The culprit's own words come before those about it.
+        // The blamed rank's own report takes precedence over reports about it.
         check(&[(0, Code(1), BEFORE, Some(1)), (1, Code(1), BEFORE, Some(1))], Some(1), Some(1));
         // A rank of another machine.
         check(&[(0, Code(1), BEFORE, Some(9))], None, Some(0));
     }
 
-    /// Programs of PyTorch write files, with times: rank, status, when it ended, and the time.
+    /// PyTorch programs write files with times: rank, status, whether it ended before the stop, and the time.
     #[test]
     fn culprits_by_their_error_files() {
         let check = |ends: &[(usize, Status, bool, Option<u64>)], expected: usize, said: Option<&str>| {
@@ -129,10 +130,10 @@ mod tests {
         // Rank 1 failed first, but took longer to end.
         check(&[(0, Code(1), BEFORE, Some(20)), (1, Code(1), AFTER, Some(10))], 1, Some("said by 1"));
         check(&[(0, Code(1), BEFORE, Some(20)), (1, Stopped, AFTER, None)], 0, Some("said by 0"));
-        // Who was killed or crashed writes nothing, and the others complain.
+        // A rank that was killed or crashed writes nothing; the others complain.
         check(&[(0, Code(1), BEFORE, Some(20)), (1, Signal(9), BEFORE, None)], 1, None);
         check(&[(0, Code(1), BEFORE, Some(20)), (1, Signal(11), BEFORE, None)], 1, None);
-        // An old file of a rank that is well.
+        // An old file of a rank that succeeded.
         check(&[(0, Code(0), BEFORE, Some(5)), (1, Code(3), BEFORE, None)], 1, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Starting the ranks of a job.
+//! Starts the ranks of a job.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader, Write};
@@ -28,19 +28,19 @@ use crate::routes::{filters, routes};
 use crate::signal_names::signal_names;
 use crate::tail::Tail;
 
-/// torchrun wants NCCL's errors to end a rank.
+/// Set as by torchrun, so that NCCL's errors end a rank.
 const NCCL_ERRORS: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// One rank's process. It is not reaped before the job is over, so its process number stays its own all the while.
+/// One rank's process. It is not reaped before the job is over, so its process number stays valid throughout.
 pub(crate) struct Worker {
     pub(crate) child: Child,
     pub(crate) pid: Pid,
     /// Readable once the process has ended.
     pub(crate) pidfd: OwnedFd,
-    /// Standard output and standard error, where they come through here and have not ended.
+    /// Standard output and standard error, if they pass through the launcher and have not ended.
     pub(crate) streams: [Option<Passage>; 2],
-    /// The end of standard error, once that has ended.
+    /// The last lines of standard error, once it has ended.
     pub(crate) tail: Tail,
     pub(crate) report: PipeReader,
     pub(crate) status: Option<Status>,
@@ -48,7 +48,7 @@ pub(crate) struct Worker {
 
 /// The running ranks of one node and one attempt. Dropping them kills them.
 ///
-/// They die with the *thread* that started them, as the kernel has it, so this value cannot leave its thread.
+/// By the kernel's rules they die with the *thread* that started them, so this value cannot leave its thread.
 pub(crate) struct Workers {
     pub(crate) list: Vec<Worker>,
     pub(crate) job: Job,
@@ -59,15 +59,15 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Starts the ranks of an assignment; on an error those already started are gone again.
+    /// Starts the ranks of an assignment; on an error the ranks already started are stopped.
     ///
-    /// Signals should be listened for before ([`Signals::watch`](crate::signals::Signals::watch)).
+    /// Start listening for signals before ([`Signals::watch`](crate::signals::Signals::watch)).
     pub(crate) fn spawn(job: &Job, assignment: &Assignment) -> Result<Self, LaunchError> {
         if assignment.local_world_size == 0 {
             return Err(LaunchError::NoRanks);
         }
         let mut assignment = assignment.clone();
-        // Who is one of several nodes cannot give the others a secret: they have it already, or none.
+        // One of several nodes cannot give the others a secret: either they have it already, or there is none.
         let token = match &job.token {
             Some(token) => Some(token.clone()),
             None if assignment.node_count > 1 => None,
@@ -100,7 +100,7 @@ impl Workers {
     /// Sends a signal to every process of every rank.
     pub(crate) fn signal(&self, signal: Signal) {
         for worker in &self.list {
-            // The group may be empty already, which is what is wanted.
+            // The group may be empty already, which is fine.
             let _ = rustix::process::kill_process_group(worker.pid, signal);
         }
     }
@@ -109,7 +109,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
-        // As long as its leader is not waited for, the number of a group is its own.
+        // Until its leader is waited for, a group's number stays valid.
         drop(self.guard.take());
         for worker in &mut self.list {
             // A process that hangs in the kernel cannot be waited for; it was reported.
@@ -121,21 +121,21 @@ impl Drop for Workers {
     }
 }
 
-/// The listening socket for rank 0, where it inherits one; completes an assignment whose port is still to be chosen.
+/// The listening socket for rank 0, if rank 0 inherits one. Fills in the assignment's port if it is still open.
 pub(crate) fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Option<OwnedFd>, LaunchError> {
     let (host, port) = assignment.master.clone();
     if assignment.node_rank > 0 || (job.store == Store::BoundByRankZero && port > 0 && assignment.node_count > 1) {
         return Ok(None);
     }
     let address = |source| LaunchError::Address { host: host.clone(), port, source };
-    // Even where rank 0 is to bind the port itself: a port that is taken shows here, and not in some rank's traceback.
+    // Binds even if rank 0 is to bind the port itself: a taken port then shows here, and not in some rank's traceback.
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let listener = TcpListener::bind((bare, port)).map_err(address)?;
     let bound = listener.local_addr().map_err(address)?;
     assignment.master.1 = bound.port();
     if bound.ip().is_loopback() && assignment.world_size > 1 {
-        // Where loopback is down, as in a new network namespace, one can listen there, but nobody gets there: the ranks would
-        // wait for each other until their time is up. Connecting a datagram socket sends nothing.
+        // If loopback is down, as in a new network namespace, listening works, but connecting does not: the ranks would
+        // wait for each other until the deadline. Connecting a datagram socket sends nothing.
         let route = UdpSocket::bind((bare, 0)).and_then(|socket| socket.connect(bound));
         route.map_err(|source| LaunchError::Loopback { host: host.clone(), source })?;
     }
@@ -145,7 +145,7 @@ pub(crate) fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Optio
     })
 }
 
-/// The variables that one rank is given beside those it inherits, later ones before earlier ones.
+/// The variables of one rank in addition to the inherited ones; later ones take precedence over earlier ones.
 pub(crate) fn variables(
     job: &Job,
     assignment: &Assignment,
@@ -161,7 +161,7 @@ pub(crate) fn variables(
     set("ROLE_NAME", job.role.as_ref());
     set(NCCL_ERRORS, &std::env::var_os(NCCL_ERRORS).unwrap_or_else(|| "1".into()));
     set("TORCHELASTIC_SIGNALS_TO_HANDLE", signal_names(&job.stop_signals).as_ref());
-    // What an outer launcher has asked for is not for these ranks to write.
+    // An outer launcher's error file is not for these ranks.
     let error_file = job.logs.rank_folder(assignment.attempt, local_rank).map(|folder| folder.join("error.json"));
     set(ERROR_FILE, error_file.unwrap_or_default().as_os_str());
     if let Some(share) = share
@@ -176,7 +176,7 @@ pub(crate) fn variables(
     Ok(variables)
 }
 
-/// The one of the visible devices that a rank has for itself.
+/// The visible device that belongs to a rank.
 fn visible_device(local_rank: usize) -> Result<String, LaunchError> {
     let Ok(list) = std::env::var(VISIBLE_DEVICES) else { return Ok(local_rank.to_string()) };
     let device = list.split(',').nth(local_rank).map(|device| device.trim().to_owned());
@@ -187,7 +187,7 @@ fn visible_device(local_rank: usize) -> Result<String, LaunchError> {
 struct Inherited {
     store: Option<OwnedFd>,
     token: Option<OwnedFd>,
-    /// The guard's, up to the program's start.
+    /// The guard's descriptor, until the program starts.
     register: Option<OwnedFd>,
 }
 
@@ -204,7 +204,7 @@ fn start(
     let reporting = OwnedFd::from(reporting);
     let mut command = Command::new(&job.program);
     command.args(arguments(job, local_rank)).envs(variables(job, assignment, local_rank, share)?);
-    // A launcher inside a launched rank must not pass the outer job's descriptors on.
+    // A launcher inside a launched rank must not pass on the outer job's descriptors.
     command.env_remove(STORE_FD).env_remove(TOKEN_FD).env(CAUSE_FD, number(&reporting));
     for (name, descriptor) in [(STORE_FD, &store), (TOKEN_FD, &token)] {
         if let Some(descriptor) = descriptor {
@@ -214,8 +214,8 @@ fn start(
     command.stdin(Stdio::null());
     let [stdout, stderr] = routes(job, assignment, local_rank, filters)?;
     command.stdout(stdout.target()?).stderr(stderr.target()?);
-    // A group of its own: a Ctrl-C on the terminal reaches the launcher alone, which then stops everybody in order, and
-    // one signal reaches whatever the rank has started.
+    // A separate process group: a Ctrl-C on the terminal reaches only the launcher, which then stops all ranks in
+    // order. And one signal reaches all processes that the rank has started.
     command.process_group(0);
     let cores = share.map(Share::set);
     die_with_launcher(&mut command, store.into_iter().chain(token).chain([reporting]).collect(), register, cores);
@@ -234,7 +234,7 @@ fn start(
             Ok(Worker { child, pid, pidfd, streams, tail: Tail::default(), report, status: None })
         }
         Err(source) => {
-            // Unwatched it must not stay; both fail only if it is gone.
+            // A process that cannot be watched must not remain. Both calls fail only if it is gone.
             let _ = child.kill().and_then(|()| child.wait());
             Err(LaunchError::Kernel { what: "watch a process", source })
         }
@@ -250,8 +250,8 @@ pub(crate) fn arguments(job: &Job, local_rank: usize) -> Vec<OsString> {
     arguments
 }
 
-/// Makes the child die when its launcher does, however that happens, opens `inherited` up to it alone, and keeps it on `cores`.
-/// Its process group goes into the `register`.
+/// Makes the child die when its launcher does, in whatever way, opens `inherited` for it alone, and keeps it on
+/// `cores`. Writes its process group to `register`.
 fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>, register: Option<OwnedFd>, cores: Option<CpuSet>) {
     let launcher = rustix::process::getpid();
     let prepare = move || {
@@ -269,17 +269,17 @@ fn die_with_launcher(command: &mut Command, inherited: Vec<OwnedFd>, register: O
             writeln!(rest, "{}", rustix::process::getpid().as_raw_pid())?;
             let unused = rest.len();
             let line = line.get(..line.len() - unused).unwrap_or_default();
-            // Where nobody reads, there is no guard.
+            // Without a reader there is no guard.
             let _ = rustix::io::write(register, line);
         }
         if let Some(cores) = &cores {
-            // Where the kernel refuses, the rank runs where it may.
+            // If the kernel refuses, the rank runs on any core.
             let _ = sched_setaffinity(None, cores);
         }
         Ok(())
     };
-    // SAFETY: the hook runs between fork and exec, where only async-signal-safe functions may be called: it makes a
-    // few kinds of system calls, allocates nothing and takes no lock. `inherited` is read, not dropped, in the child.
+    // SAFETY: the hook runs between fork and exec, where only async-signal-safe functions may be called: it makes a few
+    // kinds of system calls, allocates nothing and takes no lock. `inherited` is read, not dropped, in the child.
     unsafe { command.pre_exec(prepare) };
 }
 
@@ -287,7 +287,7 @@ fn number(descriptor: &OwnedFd) -> String {
     descriptor.as_raw_fd().to_string()
 }
 
-/// Whether the workers will find `OMP_NUM_THREADS` set, by the job or by the launcher's environment.
+/// Whether the workers get `OMP_NUM_THREADS`, from the job or from the launcher's environment.
 fn omp_is_set(job: &Job) -> bool {
     const NAME: &str = "OMP_NUM_THREADS";
     let of_job = job.variables.iter().rev().find(|(name, _)| name == NAME).map(|(_, value)| value.clone());

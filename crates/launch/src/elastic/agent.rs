@@ -1,5 +1,5 @@
-//! The thread of a node's agent: a [`Member`] with its connection. The workers are run by the launcher's own thread, which
-//! gets [`Order`]s from here.
+//! The thread of a node's agent: a [`Member`] with its connection. The launcher's own thread runs the workers, and gets
+//! [`Order`]s from here.
 
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,19 +16,19 @@ use super::member::{Member, MemberAction, MemberEvent, Myself};
 use super::message::{Assigned, ToMember, Verdict, WorkersEnd};
 use super::{Endpoint, Tell};
 
-/// Longest attempt to reach a leader.
+/// Time limit of an attempt to reach a leader.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// What the launcher's thread is to do.
+/// An order to the launcher's thread.
 pub(super) enum Order {
-    /// Run workers. The first byte of the pipe asks to stop them, the second to kill them; the socket holds the port of
-    /// rank 0's store until then.
+    /// Run workers. The first byte of the pipe asks to stop them, the second one to kill them. The socket reserves the
+    /// port of rank 0's store until then.
     Start { assigned: Assigned, recall: PipeReader, reserved: Option<TcpListener> },
-    /// Nothing more.
+    /// Exit.
     Exit(Verdict),
 }
 
-/// What an agent hears of. Connections are numbered, so that what comes late from an older one is told apart.
+/// A notice to an agent. Connections are numbered, so that late notices of an older one can be told apart.
 pub(super) enum Notice {
     Connected(Result<Channel, String>),
     Message(u64, ToMember),
@@ -37,14 +37,14 @@ pub(super) enum Notice {
     StopRequest(i32),
 }
 
-/// Everything that an agent is told beforehand.
+/// The agent's settings.
 pub(super) struct Setting {
     pub(super) endpoint: Endpoint,
     pub(super) job: String,
     pub(super) myself: Myself,
     pub(super) rules: Rules,
     pub(super) tell: Tell,
-    /// Where this agent leads, if it does.
+    /// The hall, while this agent leads.
     pub(super) hall: Arc<Mutex<Option<Hall>>>,
 }
 
@@ -70,13 +70,13 @@ impl Agent {
         Agent { setting, origin, member, notices, orders, wake, channel, links, recall, reserved }
     }
 
-    /// Runs until the agent exits, or the launcher's thread is gone.
+    /// Runs until the agent exits, or the launcher's thread has ended.
     pub(super) fn run(mut self, inbox: &Receiver<Notice>) {
         let mut goes_on = self.handle(MemberEvent::Tick);
         while goes_on {
             let now = self.origin.elapsed();
             let deadline = self.member.deadline();
-            // Without a deadline there is an owner: the launcher's thread holds the other end.
+            // This wait has no deadline, but an owner: the launcher's thread holds the other end.
             let left = deadline.map_or(Duration::from_secs(3600), |deadline| deadline.saturating_sub(now));
             let notice = match inbox.recv_timeout(left) {
                 Ok(notice) => Some(notice),
@@ -113,7 +113,7 @@ impl Agent {
                 MemberEvent::WorkersEnded { end, port: self.reserve() }
             }
             Notice::StopRequest(signal) => {
-                // Who leads ends the job.
+                // The leader ends the job.
                 if let Some(hall) = self.hall().as_ref() {
                     hall.shut_down(signal);
                 }
@@ -122,7 +122,7 @@ impl Agent {
         })
     }
 
-    /// False when the agent has exited.
+    /// Handles an event; false once the agent has exited.
     fn handle(&mut self, event: MemberEvent) -> bool {
         for action in self.member.handle(self.origin.elapsed(), event) {
             match action {
@@ -136,7 +136,7 @@ impl Agent {
                     if let Some(channel) = &self.channel
                         && channel.send(kind, &payload).is_err()
                     {
-                        // Its reader tells of the end.
+                        // The reading thread reports the end.
                         channel.close();
                     }
                 }
@@ -152,7 +152,7 @@ impl Agent {
         true
     }
 
-    /// In a thread of its own, since it takes its time while signals must be heard.
+    /// Connects in a separate thread, since connecting takes time and signals must be handled meanwhile.
     fn connect(&self) {
         let (endpoint, job, notices) = (self.setting.endpoint.clone(), self.setting.job.clone(), self.notices.clone());
         let (hall, rules, tell) = (self.setting.hall.clone(), self.setting.rules.clone(), self.setting.tell.clone());
@@ -189,7 +189,8 @@ impl Agent {
         if let Some((pipe, done)) = &mut self.recall {
             (self.setting.tell)(&format!("{} the workers: {why}", if degree == 1 { "stopping" } else { "killing" }));
             while *done < degree {
-                // The pipe is empty or holds a byte, so that nothing waits; it is closed if they are gone already.
+                // The pipe is empty or holds one byte, so writing never blocks. It is closed if the workers have ended
+                // already.
                 let _ = pipe.write_all(&[0]);
                 *done += 1;
             }
@@ -198,12 +199,12 @@ impl Agent {
 
     fn order(&self, order: Order) {
         if self.orders.send(order).is_ok() {
-            // An event counter takes any number below its maximum.
+            // An event counter accepts any number below its maximum.
             let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// A free port for rank 0's store, held until workers start.
+    /// A free port for rank 0's store, reserved until workers start.
     fn reserve(&mut self) -> u16 {
         let host = if self.setting.endpoint.is_loopback() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         if self.reserved.is_none() {
@@ -229,7 +230,7 @@ fn read(channel: &Channel, link: u64, notices: &Sender<Notice>) {
     let _ = notices.send(Notice::Lost(link));
 }
 
-/// Becomes the leader where nobody is.
+/// Becomes the leader if there is none.
 fn open_hall(
     hall: &Mutex<Option<Hall>>,
     endpoint: &Endpoint,
@@ -255,11 +256,9 @@ fn reach(endpoint: &Endpoint, job: &str) -> Result<Channel, String> {
     for address in addresses {
         match Channel::connect(address, &endpoint.token, job, CONNECT_LIMIT) {
             Ok(channel) => return Ok(channel),
-            // Connected, and then nothing: an agent answers at once.
+            // Connected, but without an answer; an agent answers at once.
             Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                why = format!(
-                    "{place}: what listens there does not answer as an agent does: is it another program's port?"
-                );
+                why = format!("{place}: the listener does not answer like an agent: is it another program's port?");
             }
             Err(error) => why = format!("{place}: {error}"),
         }
@@ -274,11 +273,11 @@ mod tests {
 
     #[test]
     fn a_port_of_another_program_is_no_leader() {
-        // It takes connections, and says nothing.
+        // It accepts connections, and sends nothing.
         let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = other.local_addr().unwrap().port();
         let endpoint = Endpoint { host: "127.0.0.1".into(), port, token: Token::from_bytes([7; 32]) };
         let why = reach(&endpoint, "job").unwrap_err();
-        assert!(why.ends_with("does not answer as an agent does: is it another program's port?"), "{why}");
+        assert!(why.ends_with("does not answer like an agent: is it another program's port?"), "{why}");
     }
 }

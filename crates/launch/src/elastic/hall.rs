@@ -1,4 +1,4 @@
-//! Where agents meet: a [`Leader`] with its connections, behind the rendezvous endpoint.
+//! The meeting place of agents: a [`Leader`] with its connections, at the rendezvous endpoint.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,10 +13,10 @@ use super::leader::{Leader, LeaderAction, LeaderEvent, Rules};
 use super::message::ToLeader;
 use super::{Endpoint, Tell, Time};
 
-/// How long a leader waits for the answer of another one in its place.
+/// How long a leader waits for the answer of another leader in its place.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
-/// A leader at work. Dropping it closes everything.
+/// A running leader. Dropping it closes all connections.
 pub(super) struct Hall {
     shared: Arc<Shared>,
     listener: Option<ChannelListener>,
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl Hall {
-    /// Opens the hall, if the endpoint is an address of this machine on which nobody listens yet; `None` if it is not.
+    /// Opens the hall, if the endpoint is an address of this machine on which no other listens; otherwise `None`.
     pub(super) fn open(
         endpoint: &Endpoint,
         job: &str,
@@ -49,7 +49,7 @@ impl Hall {
         let addresses = endpoint.addresses()?;
         let is_local_name = addresses.iter().all(|address| address.ip().is_loopback()) && !endpoint.is_loopback();
         let bind = |address: &SocketAddr| match is_local_name {
-            // This machine's own name may lead to loopback here, and to the network elsewhere.
+            // This machine's own name may resolve to loopback here, and to the network elsewhere.
             true => TcpListener::bind(("0.0.0.0", endpoint.port)),
             false => TcpListener::bind(address),
         };
@@ -78,17 +78,17 @@ impl Hall {
         Ok(Some(hall))
     }
 
-    /// The job is to end, since this leader's own agent was told to.
+    /// Ends the job, because this leader's own agent was told to stop.
     pub(super) fn shut_down(&self, signal: i32) {
         self.shared.handle(LeaderEvent::Shutdown { signal });
     }
 
-    /// Whether this leader has no more to say.
+    /// Whether this leader's work is over.
     pub(super) fn is_over(&self) -> bool {
         self.shared.state().leader.verdict().is_some()
     }
 
-    /// Waits until all agents have heard how the job ended and are gone, or for so long.
+    /// Waits, for at most `limit`, until all agents have been told how the job ended and have disconnected.
     pub(super) fn linger(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let mut state = self.shared.state();
@@ -118,7 +118,7 @@ impl Drop for Hall {
 }
 
 impl Shared {
-    /// Every change is complete when the lock is released, also by a panic.
+    /// Every change is complete when the lock is released, even by a panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +138,7 @@ impl Shared {
             peer
         };
         while let Ok((kind, payload)) = channel.receive() {
-            // A connection that sends nonsense is closed.
+            // A connection that sends malformed data is closed.
             let Ok(message) = ToLeader::decode(kind, &payload) else { break };
             self.handle(LeaderEvent::Message { peer, address: address.clone(), message });
         }
@@ -157,7 +157,7 @@ impl Shared {
             match action {
                 LeaderAction::Send { peer, message } => {
                     let (kind, payload) = message.encode();
-                    // The thread that reads from a broken connection tells of its end.
+                    // The thread that reads from a broken connection reports its end.
                     if let Some(channel) = state.channels.get(&peer)
                         && channel.send(kind, &payload).is_err()
                     {
@@ -180,7 +180,7 @@ impl Shared {
         while !state.closing {
             let now = self.origin.elapsed();
             let deadline = state.leader.deadline(now);
-            // Without a deadline there is an owner: whatever happens wakes this thread.
+            // This wait has no deadline, but an owner: every event wakes this thread.
             let left = deadline.map_or(Duration::from_secs(3600), |deadline| deadline.saturating_sub(now));
             let (woken, timeout) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
             state = woken;
@@ -192,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// The thread that looks whether the endpoint still leads here.
+    /// The thread that checks whether the endpoint still leads here.
     fn watch_for_rivals(&self, endpoint: &Endpoint, job: &str, pause: Duration) {
         loop {
             let deadline = Instant::now() + pause;
@@ -227,13 +227,13 @@ fn is_own(address: IpAddr) -> bool {
 }
 
 impl Endpoint {
-    /// What the host's name leads to now.
+    /// The addresses to which the host's name resolves now.
     pub(super) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let bare = self.host.trim_start_matches('[').trim_end_matches(']');
         Ok((bare, self.port).to_socket_addrs()?.collect())
     }
 
-    /// Whether the host says by itself that only this machine is meant.
+    /// Whether the host's name itself means only this machine.
     pub(super) fn is_loopback(&self) -> bool {
         let bare = self.host.trim_start_matches('[').trim_end_matches(']');
         bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

@@ -1,4 +1,4 @@
-//! The leader: takes agents in, starts attempts, and stops them when something changes. See the parent module.
+//! The leader: admits agents, starts attempts, and stops them when something changes. See the parent module.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,42 +6,42 @@ use std::ops::Range;
 use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
 use super::{Time, Timing};
 
-/// No node runs more workers.
+/// Limit of workers on a node.
 const MOST_LOCAL_RANKS: u32 = 1 << 12;
 
-/// What the user asked for.
+/// The user's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Fewest nodes of an attempt.
     pub least: usize,
-    /// Most nodes of an attempt; others wait until one of those is gone.
+    /// Most nodes of an attempt; further nodes wait until one of those is gone.
     pub most: usize,
-    /// How often workers that failed are started again. Nodes that come or go do not count.
+    /// Restart limit for failed workers. Joining and leaving nodes do not count.
     pub max_restarts: u32,
     /// Durations.
     pub timing: Timing,
-    /// The host of the rendezvous endpoint: how others reach the agents of the leader's own machine.
+    /// The host of the rendezvous endpoint: the address under which others reach agents on the leader's own machine.
     pub endpoint_host: String,
 }
 
-/// What happens to a leader. Connections have numbers, which are not used again.
+/// Events for a leader. Connections have numbers, which are not used again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaderEvent {
-    /// An agent said something.
+    /// An agent sent a message.
     Message {
         /// The connection.
         peer: u64,
         /// The other end's address, as text.
         address: String,
-        /// What it said.
+        /// The message.
         message: ToLeader,
     },
     /// A connection broke or was closed by the other end.
     Closed {
-        /// Which one.
+        /// The connection.
         peer: u64,
     },
-    /// Another leader answers at the endpoint: this one gives up, and its agents find the other.
+    /// Another leader answers at the endpoint. This one gives up, and its agents find the other.
     Rival,
     /// The user stops this leader's agent, and with it the job.
     Shutdown {
@@ -52,34 +52,34 @@ pub enum LeaderEvent {
     Tick,
 }
 
-/// What a leader wants done, in this order.
+/// Actions for the driver, to be performed in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaderAction {
-    /// Tell an agent.
+    /// Send a message to an agent.
     Send {
         /// Its connection.
         peer: u64,
-        /// What.
+        /// The message.
         message: ToMember,
     },
-    /// Close a connection, of which nothing more will be heard.
+    /// Close a connection, which yields no further events.
     Close {
-        /// Which one.
+        /// The connection.
         peer: u64,
     },
-    /// Tell the user.
+    /// Print a line for the user.
     Say(String),
 }
 
-/// What an agent's workers are doing, as far as its leader knows.
+/// The state of an agent's workers, as far as the leader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It has none.
+    /// The agent has no workers.
     Idle,
     Running,
-    /// They ended, with success.
+    /// The workers succeeded.
     Done,
-    /// They ended with a failure, or were told to: until then the agent's answer must come.
+    /// The workers failed, or were told to stop. The agent must answer before the deadline.
     Stopping {
         until: Time,
     },
@@ -93,7 +93,7 @@ struct Peer {
     port: u16,
     local_world_size: u32,
     next_attempt: u32,
-    /// When it last gave a sign of life that was answered.
+    /// When its last answered heartbeat arrived.
     heard: Time,
     standing: Standing,
     leaving: bool,
@@ -109,14 +109,14 @@ enum Phase {
     Over(Verdict),
 }
 
-/// A failure of workers; `own` when the rank it blames is of the node that reports it.
+/// A failure of workers; `own` if the blamed rank runs on the reporting node.
 #[derive(Debug)]
 struct Failed {
     own: bool,
     verdict: Verdict,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Leader {
     name: u64,
@@ -126,13 +126,13 @@ pub struct Leader {
     peers: BTreeMap<u64, Peer>,
     /// Agents in the order of the last attempt's ranks.
     order: Vec<u64>,
-    /// The latest connection of every agent that ever came, by the agents' own count.
+    /// The latest visit of every agent that ever joined, as counted by the agents themselves.
     visits: BTreeMap<u64, u32>,
-    /// Agents that were lost with workers, and when these are gone for certain.
+    /// Agents that were lost with workers, and when those workers are certainly gone.
     fences: BTreeMap<u64, Time>,
     next_attempt: u32,
     has_run: bool,
-    /// Nodes came or went in the current attempt, so that failures of workers do not count.
+    /// Whether nodes joined or left during the current attempt, so that failures of workers do not count.
     changed: bool,
     failed: Option<Failed>,
     restarts: u32,
@@ -160,13 +160,13 @@ impl Leader {
         }
     }
 
-    /// Takes in what happened at `now`, which never goes back.
+    /// Handles an event at `now`, which never decreases.
     pub fn handle(&mut self, now: Time, event: LeaderEvent) -> Vec<LeaderAction> {
         match event {
             LeaderEvent::Message { peer, address, message } => self.hear(now, peer, address, message),
             LeaderEvent::Closed { peer } => self.lose(now, peer, "was lost"),
             LeaderEvent::Rival => {
-                self.say("another leader answers at the rendezvous endpoint: this one gives up".into());
+                self.say("another leader answers at the rendezvous endpoint; this one gives up".into());
                 let peers: Vec<u64> = std::mem::take(&mut self.peers).into_keys().collect();
                 self.actions.extend(peers.into_iter().map(|peer| LeaderAction::Close { peer }));
                 self.phase = Phase::Over(Verdict::NoLeader { why: "another leader has taken over".into() });
@@ -203,12 +203,12 @@ impl Leader {
         times.into_iter().filter(|&time| time > now).min()
     }
 
-    /// How the job ended, once it has.
+    /// How the job ended, if it has.
     pub fn verdict(&self) -> Option<&Verdict> {
         if let Phase::Over(verdict) = &self.phase { Some(verdict) } else { None }
     }
 
-    /// Whether agents are still to be told, or to hear, how it ended.
+    /// Whether any agents are still connected.
     pub fn has_peers(&self) -> bool {
         !self.peers.is_empty()
     }
@@ -237,7 +237,7 @@ impl Leader {
                         self.failed = Some(Failed { own, verdict });
                     }
                     if peer.standing == Standing::Running {
-                        // Until it says that it is ready for the next attempt.
+                        // Until the agent reports that it is ready for the next attempt.
                         peer.standing = Standing::Stopping { until: limit };
                         self.send(id, ToMember::Stop { attempt, why: "its own workers failed".into() });
                         self.stop(now, "workers failed");
@@ -252,7 +252,7 @@ impl Leader {
                     self.close(id);
                 }
             }
-            // Of an attempt that is over.
+            // From an attempt that is over.
             ToLeader::Ended { .. } | ToLeader::Stopped { .. } => {}
             ToLeader::Leave if peer.standing == Standing::Idle => self.close(id),
             ToLeader::Leave => {
@@ -270,7 +270,7 @@ impl Leader {
         let is_late = self.visits.get(&agent).is_some_and(|&latest| latest >= visit);
         let is_sensible = (1..=MOST_LOCAL_RANKS).contains(&local_world_size) && !self.peers.contains_key(&id);
         if is_late || !is_sensible {
-            // What comes late on a connection that its agent has given up says nothing about the agent now.
+            // A late message on a connection that its agent has given up says nothing about the agent now.
             return self.close(id);
         }
         if let Phase::Over(verdict) = &self.phase {
@@ -278,7 +278,7 @@ impl Leader {
             return self.send(id, ToMember::Over(verdict));
         }
         self.visits.insert(agent, visit);
-        // It is back, and none of its workers runs.
+        // The agent is back, and none of its workers runs.
         let former = self.peers.iter().find(|(_, peer)| peer.agent == agent).map(|(&former, _)| former);
         if let Some(former) = former {
             self.lose(now, former, "came back");
@@ -296,7 +296,7 @@ impl Leader {
         self.peers.insert(id, peer);
     }
 
-    /// A connection is gone, and nothing more will come through it.
+    /// Removes a connection that is gone.
     fn lose(&mut self, now: Time, id: u64, how: &str) {
         let Some(peer) = self.peers.remove(&id) else { return };
         if peer.standing != Standing::Idle {
@@ -305,7 +305,7 @@ impl Leader {
         }
     }
 
-    /// Nodes came or went: the attempt cannot go on, and what its workers say from now on follows from that.
+    /// Records that nodes joined or left: the attempt cannot go on, and later failures of its workers are consequences.
     fn change(&mut self, now: Time, why: &str, is_news: bool) {
         if let Phase::Running { .. } | Phase::Stopping = self.phase {
             self.changed = true;
@@ -331,7 +331,7 @@ impl Leader {
         }
     }
 
-    /// Does what is due.
+    /// Performs the actions that are due.
     fn proceed(&mut self, now: Time) {
         let fence = self.rules.timing.fence();
         let due = |peer: &Peer| match peer.standing {
@@ -354,7 +354,7 @@ impl Leader {
         }
     }
 
-    /// No workers are left that the leader is in touch with: again, unless they have failed too often.
+    /// Called when no connected agent has workers left: starts again, unless they have failed too often.
     fn conclude(&mut self, now: Time) {
         if let Some(failed) = self.failed.take()
             && !self.changed
@@ -384,7 +384,7 @@ impl Leader {
         }
         let enough = enough_since.unwrap_or(now);
         self.phase = Phase::Gathering { since, enough_since: Some(enough) };
-        // Workers of a former leader may live until their leases end; by then its agents have come, or are gone.
+        // Workers of a former leader may live until their leases end. By then its agents have joined, or are gone.
         let follows_another = !self.has_run && self.peers.values().any(|peer| peer.next_attempt > 0);
         let is_quiet = self.fences.is_empty() && (!follows_another || now >= self.started + self.rules.timing.fence());
         let is_called = here >= self.rules.most || self.has_run || follows_another || now >= enough + last_call;
@@ -393,7 +393,7 @@ impl Leader {
         }
     }
 
-    /// Deals out the ranks: those who were there before keep their order, newcomers follow in the order of their coming.
+    /// Assigns the ranks: nodes of the previous attempt keep their order, and new nodes follow in the order of joining.
     fn run(&mut self) {
         let place = |agent: u64| self.order.iter().position(|&known| known == agent).unwrap_or(usize::MAX);
         let mut chosen: Vec<u64> = self.peers.keys().copied().collect();
@@ -435,20 +435,20 @@ impl Leader {
         self.say(format!("attempt {attempt}: {node_count} node{nodes}, {world_size} rank{ranks}"));
     }
 
-    /// Ends the job when all are done, and restarts for newcomers.
+    /// Ends the job when all workers are done, and restarts for new nodes.
     fn look_after(&mut self, now: Time, newcomers_since: Option<Time>) {
         let count = |standing| self.peers.values().filter(|peer| peer.standing == standing).count();
         let (idle, running, done) = (count(Standing::Idle), count(Standing::Running), count(Standing::Done));
         if running == 0 && done > 0 {
             return self.finish(Verdict::Done);
         }
-        // An agent that comes when some are done comes too late.
+        // An agent that joins after some workers are done is too late.
         let welcome = idle > 0 && running < self.rules.most && done == 0;
         let since = newcomers_since.unwrap_or(now);
         self.phase = Phase::Running { newcomers_since: welcome.then_some(since) };
         let is_called = running + idle >= self.rules.most || now >= since + self.rules.timing.last_call;
         if welcome && is_called {
-            self.change(now, if idle == 1 { "a node has come" } else { "nodes have come" }, true);
+            self.change(now, if idle == 1 { "a node has joined" } else { "nodes have joined" }, true);
         }
     }
 

@@ -1,46 +1,46 @@
-//! The agent of one node: keeps in touch with the leader, and has workers started and stopped. See the parent module.
+//! The agent of one node: stays in contact with the leader, and has workers started and stopped. See the parent module.
 
 use std::collections::VecDeque;
 
 use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
 use super::{Time, Timing};
 
-/// Between two attempts to reach a leader.
+/// Pause between two attempts to reach a leader.
 const RETRY: Time = Time::from_millis(200);
 
-/// What an agent says of itself.
+/// An agent's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Myself {
-    /// A random number that no other agent has.
+    /// A random number that identifies the agent.
     pub agent: u64,
     /// The host's name, for people.
     pub host: String,
-    /// Where workers of other nodes reach this one; empty to go by the connection.
+    /// The address at which workers of other nodes reach this one; empty to use the connection's.
     pub address: String,
-    /// How many workers this node runs.
+    /// The number of workers on this node.
     pub local_world_size: u32,
 }
 
-/// What happens to an agent.
+/// Events for an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// The connection asked for is there. The port is one on which rank 0 could open its store.
+    /// The requested connection is open. The port is one on which rank 0 could open its store.
     Linked {
         /// That port.
         port: u16,
     },
-    /// It did not come about.
+    /// The connection failed.
     NotLinked {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The connection broke, or was closed by the other end.
     Lost,
-    /// The leader said something.
+    /// The leader sent a message.
     Message(ToMember),
-    /// No worker is left, whether they ended by themselves or were stopped.
+    /// No worker is left, whether the workers ended by themselves or were stopped.
     WorkersEnded {
-        /// How.
+        /// How they ended.
         end: WorkersEnd,
         /// A port for the next attempt.
         port: u16,
@@ -54,48 +54,48 @@ pub enum MemberEvent {
     Tick,
 }
 
-/// What an agent wants done, in this order.
+/// Actions for the driver, to be performed in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberAction {
     /// Connect to the leader at the endpoint, or become it.
     Connect,
-    /// Close the connection; nothing more will be heard of it.
+    /// Close the connection, which yields no further events.
     Disconnect,
-    /// Tell the leader.
+    /// Send a message to the leader.
     Send(ToLeader),
     /// Start this node's workers.
     Start(Assigned),
     /// Ask the workers to end.
     Stop {
-        /// Why, for people.
+        /// The reason, for the user.
         why: String,
     },
     /// Kill the workers.
     Kill {
-        /// Why, for people.
+        /// The reason, for the user.
         why: String,
     },
-    /// This agent is done: no workers are left.
+    /// Exit: no workers are left.
     Exit(Verdict),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Without workers and without a leader, until the deadline; `retry` is when to try again.
+    /// Without workers and without a leader, until the deadline; `retry` is the time of the next attempt.
     Seeking { deadline: Time, retry: Option<Time>, why: String },
-    /// In touch with a leader, without workers.
+    /// Connected to a leader, without workers.
     Idle,
     /// Workers run.
     Running { attempt: u32 },
-    /// They ended by themselves.
+    /// The workers ended by themselves.
     Ended { attempt: u32 },
-    /// They were asked to end; `exit` is why this agent exits afterwards, if it does.
+    /// The workers were asked to stop. If `exit` is set, the agent exits afterwards with this verdict.
     Stopping { attempt: u32, exit: Option<Verdict> },
-    /// Nothing is left to do.
+    /// The agent has exited.
     Over,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Member {
     myself: Myself,
@@ -105,20 +105,20 @@ pub struct Member {
     linked: bool,
     port: u16,
     next_attempt: u32,
-    /// Signs of life without an answer yet: number, and when they were sent.
+    /// Unanswered heartbeats: their numbers, and when they were sent.
     beats: VecDeque<(u32, Time)>,
     next_beat: u32,
     beat_due: Time,
-    /// When the leader may take it that this agent's workers are gone.
+    /// When the leader may assume that this agent's workers are gone.
     lease: Time,
     has_killed: bool,
     actions: Vec<MemberAction>,
 }
 
 impl Member {
-    /// An agent without workers, which looks for its leader at the first [`MemberEvent::Tick`].
+    /// An agent without workers. It looks for its leader at the first [`MemberEvent::Tick`].
     pub fn new(myself: Myself, timing: Timing, now: Time) -> Self {
-        let state = State::Seeking { deadline: now + timing.join, retry: Some(now), why: "none was sought".into() };
+        let state = State::Seeking { deadline: now + timing.join, retry: Some(now), why: "no attempt was made".into() };
         Member {
             myself,
             timing,
@@ -136,9 +136,9 @@ impl Member {
         }
     }
 
-    /// Takes in what happened at `now`, which never goes back.
+    /// Handles an event at `now`, which never decreases.
     pub fn handle(&mut self, now: Time, event: MemberEvent) -> Vec<MemberAction> {
-        // Before anything else: what was heard in time may have come too late to this machine's attention.
+        // First of all: a message may have arrived in time, but been noticed too late on this machine.
         self.check_lease(now);
         match event {
             MemberEvent::Linked { port } => self.linked(now, port),
@@ -172,7 +172,7 @@ impl Member {
 
     fn linked(&mut self, now: Time, port: u16) {
         let State::Seeking { .. } = self.state else {
-            // It was given up meanwhile.
+            // The connection was given up in the meantime.
             return self.actions.push(MemberAction::Disconnect);
         };
         self.visits += 1;
@@ -185,7 +185,8 @@ impl Member {
         self.actions.push(MemberAction::Send(join));
     }
 
-    /// Without a leader: workers end in order as long as the lease lasts, since the world they form may be whole.
+    /// Handles the loss of the leader. Workers may end in order as long as the lease lasts, since their world may be
+    /// intact.
     fn lost(&mut self, now: Time, why: &str) {
         self.linked = false;
         match self.state.clone() {
@@ -210,7 +211,7 @@ impl Member {
             ToMember::Echo { number } => {
                 while let Some((sent, when)) = self.beats.pop_front() {
                     if sent == number {
-                        // The leader counts from when it heard, which was later.
+                        // The leader counts from its receipt of the heartbeat, which was later.
                         self.lease = self.lease.max(when + self.timing.lease);
                         break;
                     }
@@ -219,9 +220,9 @@ impl Member {
             ToMember::Run(assigned) => {
                 let attempt = assigned.attempt;
                 if self.state != State::Idle || attempt < self.next_attempt || self.next_attempt == u32::MAX {
-                    // Not what this agent could have been told, after what it said.
+                    // The leader could not order this if it knew the agent's messages.
                     self.actions.push(MemberAction::Disconnect);
-                    return self.lost(now, "the leader told it to run an attempt that is over");
+                    return self.lost(now, "the leader ordered an attempt that is over");
                 }
                 self.next_attempt = attempt.saturating_add(1);
                 self.has_killed = false;
@@ -262,7 +263,7 @@ impl Member {
             State::Stopping { attempt, exit } => {
                 if self.linked {
                     if let WorkersEnd::Failed { rank: Some(_), .. } = end {
-                        // They had failed before they were asked: it may be why the others were stopped.
+                        // They had failed before they were asked to stop, which may be why the others were stopped.
                         self.actions.push(MemberAction::Send(ToLeader::Ended { attempt, end }));
                     }
                     self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port }));
@@ -277,7 +278,7 @@ impl Member {
         }
     }
 
-    /// The user stops this agent.
+    /// Handles the user's request to stop this agent.
     fn leave(&mut self, verdict: Verdict) {
         if self.linked && !matches!(self.state, State::Stopping { exit: Some(_), .. } | State::Over) {
             self.actions.push(MemberAction::Send(ToLeader::Leave));
@@ -317,7 +318,7 @@ impl Member {
         }
     }
 
-    /// When the lease ends, the leader may start others in the place of this agent's workers.
+    /// When the lease ends, the leader may replace this agent's workers.
     fn check_lease(&mut self, now: Time) {
         if now < self.lease {
             return;
@@ -327,11 +328,11 @@ impl Member {
             self.lost(now, "the leader has fallen silent");
         }
         if let State::Running { .. } | State::Stopping { .. } = self.state {
-            self.kill("the leader has not been heard of in time");
+            self.kill("the leader did not answer in time");
         }
     }
 
-    /// Does what is due.
+    /// Performs the actions that are due.
     fn proceed(&mut self, now: Time) {
         if self.linked && self.state != State::Over && now >= self.beat_due {
             self.beat_due = now + self.timing.beat();

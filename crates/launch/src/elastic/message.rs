@@ -1,57 +1,57 @@
-//! What agents and their leader say to each other, as values and as bounded bytes.
+//! Messages between agents and their leader, as values and as bounded bytes.
 
 use thiserror::Error;
 
-/// Longest text in a message, in bytes.
+/// Length limit of a text in a message, in bytes.
 pub(super) const TEXT_LIMIT: usize = 16 << 10;
 
 /// From an agent to its leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToLeader {
-    /// Here I am, and none of my workers runs.
+    /// The agent joins, and none of its workers runs.
     Join {
         /// A random number that tells agents apart.
         agent: u64,
-        /// Counts this agent's connections: what comes late on an older one is no news.
+        /// The number of this agent's connection, by which late messages on an older one are told apart.
         visit: u32,
         /// The agent's host name, for people.
         host: String,
-        /// Where workers of other nodes reach this one; empty where the leader is to go by the connection.
+        /// The address at which workers of other nodes reach this one; empty if the leader is to use the connection's.
         address: String,
         /// A port on which rank 0 could open its store.
         port: u16,
-        /// How many workers this node runs.
+        /// The number of workers on this node.
         local_world_size: u32,
         /// The lowest attempt that this agent would run.
         next_attempt: u32,
     },
-    /// A sign of life.
+    /// A heartbeat.
     Beat {
         /// Its number.
         number: u32,
     },
     /// The workers ended by themselves; none is left.
     Ended {
-        /// Of this attempt.
+        /// The attempt.
         attempt: u32,
-        /// How.
+        /// How they ended.
         end: WorkersEnd,
     },
-    /// The workers are gone, as was asked.
+    /// The workers are gone, as requested.
     Stopped {
-        /// Of this attempt.
+        /// The attempt.
         attempt: u32,
-        /// A port for the next one.
+        /// A port for the next attempt.
         port: u16,
     },
-    /// This node leaves. If it has workers, it is stopping them, and says so when they are gone.
+    /// This node leaves. If it has workers, it is stopping them, and reports when they are gone.
     Leave,
 }
 
 /// From the leader to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToMember {
-    /// The sign of life of this number has arrived.
+    /// The heartbeat of this number has arrived.
     Echo {
         /// Its number.
         number: u32,
@@ -60,9 +60,9 @@ pub enum ToMember {
     Run(Assigned),
     /// Stop the workers, if any are left.
     Stop {
-        /// Of this attempt.
+        /// The attempt.
         attempt: u32,
-        /// What has changed, for people.
+        /// The change that requires it, for people.
         why: String,
     },
     /// The job is over.
@@ -74,32 +74,32 @@ pub enum ToMember {
 pub struct Assigned {
     /// The attempt, counted over the whole job.
     pub attempt: u32,
-    /// The leader that it is an attempt of.
+    /// The leader of the attempt.
     pub leader: u64,
     /// This node among all nodes.
     pub node_rank: u32,
-    /// Number of nodes.
+    /// The number of nodes.
     pub node_count: u32,
     /// The rank of this node's first worker.
     pub first_rank: u32,
-    /// Number of workers on all nodes.
+    /// The number of workers on all nodes.
     pub world_size: u32,
-    /// Where rank 0 opens its store: host.
+    /// The host on which rank 0 opens its store.
     pub master_host: String,
-    /// And port.
+    /// The store's port.
     pub master_port: u16,
 }
 
 /// How one node's workers ended by themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkersEnd {
-    /// All with success.
+    /// All succeeded.
     Done,
-    /// With a failure.
+    /// A worker failed.
     Failed {
-        /// The rank to blame, where it is known.
+        /// The rank to blame, if known.
         rank: Option<u32>,
-        /// The exit code that the job ends with if it is not started again.
+        /// The exit code of the job if the workers are not restarted.
         code: u8,
         /// What happened, for people.
         report: String,
@@ -109,37 +109,37 @@ pub enum WorkersEnd {
 /// How the job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every worker with success.
+    /// Every worker succeeded.
     Done,
     /// Workers failed, and no restarts are left.
     Failed {
         /// The node whose worker is to blame.
         host: String,
-        /// Exit code.
+        /// The exit code.
         code: u8,
         /// What happened, for people.
         report: String,
     },
-    /// Too few nodes came in time.
+    /// Too few nodes joined in time.
     TooFew {
-        /// How many are here.
+        /// The number of nodes that joined.
         here: u32,
-        /// How many it takes.
+        /// The least number of nodes.
         least: u32,
     },
-    /// Somebody stopped the leader, by this signal.
+    /// The user stopped the leader with this signal.
     Interrupted {
         /// The signal's number.
         signal: i32,
     },
     /// No leader was found in time.
     NoLeader {
-        /// What the last attempt to reach one said.
+        /// The error of the last attempt to reach one.
         why: String,
     },
 }
 
-/// Bytes that are no message.
+/// The bytes do not encode a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a malformed message from another agent: do all nodes run the same version?")]
 pub struct MalformedMessage;
@@ -185,7 +185,7 @@ impl ToLeader {
         (kind, bytes)
     }
 
-    /// Reads what [`ToLeader::encode`] wrote, and nothing else.
+    /// Decodes the output of [`ToLeader::encode`], and nothing else.
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, MalformedMessage> {
         let mut rest = Reader(payload);
         let message = match kind {
@@ -269,7 +269,7 @@ impl ToMember {
         (kind, bytes)
     }
 
-    /// Reads what [`ToMember::encode`] wrote, and nothing else.
+    /// Decodes the output of [`ToMember::encode`], and nothing else.
     pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, MalformedMessage> {
         let mut rest = Reader(payload);
         let message = match kind {
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_shorter() {
+    fn messages_round_trip_and_shorter_ones_are_refused() {
         let to_leader = [
             ToLeader::Join {
                 agent: 7,

@@ -1,21 +1,23 @@
-//! Elastic jobs: `--nnodes MIN:MAX`. Nodes may come and go; between two attempts the ranks are dealt out anew.
+//! Elastic jobs: `--nnodes MIN:MAX`. Nodes may join and leave; between two attempts the ranks are assigned anew.
 //!
-//! Every node runs an agent. The one that listens at the rendezvous endpoint is also the *leader*: it takes the others in,
-//! starts an attempt when enough are there, and stops all workers when a node is lost, leaves, comes, or fails. Both sides
-//! are state machines without IO and without a clock ([`Leader`], [`Member`]): events and the time go in, actions come
-//! out, so that thousands of seeded schedules of faults run in virtual time.
+//! Every node runs an agent. The agent that listens at the rendezvous endpoint is also the *leader*: it admits the
+//! others, starts an attempt when there are enough, and stops all workers when a node is lost, leaves, joins, or fails.
+//! Both sides are state machines without IO and without a clock ([`Leader`], [`Member`]): they take events and the
+//! time, and return actions, so that thousands of seeded schedules of faults run in virtual time.
 //!
-//! What always holds, whatever fails:
+//! Invariants under all failures:
 //!
-//! - An agent never runs two attempts of one number, nor an older one after a newer. Every message about workers names its
-//!   attempt, and each attempt has a token of its own, so that workers left over from another one are strangers.
-//! - Two attempts of one leader never overlap, not even when the network is cut: an agent that has heard nothing from its
+//! - An agent never runs two attempts with the same number, nor an older one after a newer one. Every message about
+//!   workers names its attempt, and each attempt has its own token, so that workers left over from another attempt are
+//!   refused as strangers.
+//! - Two attempts of one leader never overlap, even if the network is cut: an agent that has had no answer from its
 //!   leader for the time of a *lease* kills its workers, and the leader waits for longer than that.
-//! - Leaders that do not know of each other (the endpoint has moved to another machine while the old one lives) part as
-//!   soon as the old one finds another at its endpoint. Until then each may run a world; the run folder, which takes
-//!   the checkpoints of one attempt only, decides between them.
+//! - Two leaders may not know of each other, if the endpoint has moved to another machine while the old leader lives.
+//!   The old one gives up as soon as it finds another at its endpoint. Until then each may run a world. The run folder,
+//!   which takes the checkpoints of one attempt only, decides between them.
 //!
-//! Workers are restarted at every change. Changing a world in place would be one more answer of the leader where it now
+//! Workers are restarted at every change. Changing a world in place would need one more answer of the leader where it
+//! now sends [`ToMember::Stop`], with an epoch next to the attempt's number.
 //! sends [`ToMember::Stop`], with an epoch beside the attempt's number.
 
 mod agent;
@@ -34,13 +36,13 @@ use enmasse_comm::Token;
 
 pub use run::{ElasticError, Ending, launch_elastic};
 
-/// Time since any fixed moment, by a clock that never goes back.
+/// Time since a fixed moment, by a clock that never decreases.
 type Time = Duration;
 
-/// Takes lines for the user, from any thread.
+/// Prints lines for the user, from any thread.
 type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Where agents meet, and what proves that they may.
+/// Where agents meet, and the secret that admits them.
 #[derive(Clone, Debug)]
 struct Endpoint {
     host: String,
@@ -48,29 +50,30 @@ struct Endpoint {
     token: Token,
 }
 
-/// A job whose nodes may come and go.
+/// A job whose nodes may join and leave.
 #[derive(Clone, Debug)]
 pub struct Elastic {
     /// Fewest nodes of an attempt.
     pub least: usize,
-    /// Most nodes of an attempt; others wait until one of those is gone.
+    /// Most nodes of an attempt; further nodes wait until one of those is gone.
     pub most: usize,
-    /// Where the nodes meet: host and port. The host must lead to one node on all of them.
+    /// Where the nodes meet: host and port. The host must resolve to the same node on all of them.
     pub endpoint: (String, u16),
-    /// The secret of the job, needed unless the endpoint is a loopback address.
+    /// The secret of the job, required unless the endpoint is a loopback address.
     pub token: Option<Token>,
-    /// Where workers of other nodes reach this one; by the address it connects from unless set.
+    /// The address at which workers of other nodes reach this one; by default the one from which it connects.
     pub local_address: Option<String>,
     /// Durations.
     pub timing: Timing,
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// An agent that has not heard from its leader for so long kills its workers.
+    /// An agent that has had no answer from its leader for this long kills its workers.
     pub lease: Duration,
-    /// How long to wait for more nodes once the least number is there, and to gather newcomers before a restart for them.
+    /// How long to wait for more nodes once the least number has joined, and to gather new nodes before a restart for
+    /// them.
     pub last_call: Duration,
     /// How long to wait for the least number of nodes, or for a leader.
     pub join: Duration,
@@ -79,7 +82,7 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// A lost node costs 5 s, a lost leader is waited for 10 min as under torchrun.
+    /// A lost node costs 5 s; a lost leader is awaited for 10 min, as under torchrun.
     fn default() -> Self {
         Timing {
             lease: Duration::from_secs(4),
@@ -91,12 +94,12 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Between two signs of life.
+    /// The time between two heartbeats.
     pub(crate) fn beat(&self) -> Duration {
         self.lease / 4
     }
 
-    /// After so long without a sign of life, an agent's lease has ended, by any clock that is not a quarter off.
+    /// After this long without a heartbeat, an agent's lease has ended, even if its clock is wrong by up to a quarter.
     pub(crate) fn fence(&self) -> Duration {
         self.lease + self.lease / 4
     }

@@ -22,13 +22,13 @@ use crate::signals::Signals;
 use crate::supervise::host_name;
 use crate::workers::Workers;
 
-/// The name of a job whose nodes were not given one, as torchrun has it.
+/// The name of a job without a given name, as with torchrun.
 const NAMELESS: &str = "none";
 
-/// Why an elastic job cannot begin.
+/// Reasons why an elastic job cannot begin.
 #[derive(Debug, Error)]
 pub enum ElasticError {
-    /// Agents of other machines can come, and nothing proves that they are ours.
+    /// Agents of other machines could join without proving a secret.
     #[error(
         "{endpoint} is open to other machines: set ENMASSE_TOKEN to one secret text of 16 bytes or more on all nodes"
     )]
@@ -36,7 +36,7 @@ pub enum ElasticError {
         /// The rendezvous endpoint.
         endpoint: String,
     },
-    /// The launcher's own trouble.
+    /// The launcher failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
 }
@@ -46,11 +46,11 @@ pub enum ElasticError {
 pub struct Ending {
     /// The code to exit with.
     pub code: u8,
-    /// What to say, if anything remains to be said.
+    /// The text to print, if anything remains to be said.
     pub report: Option<String>,
 }
 
-/// Runs this node's part of an elastic job, for as long as the job lasts. `tell` gets lines for the user.
+/// Runs this node's part of an elastic job until the job ends. `tell` gets lines for the user.
 pub fn launch_elastic(
     job: &Job,
     elastic: &Elastic,
@@ -90,7 +90,7 @@ pub fn launch_elastic(
     let ((notices, inbox), (orders, desk)) = (channel(), channel());
     signals.first_request = Some({
         let notices = notices.clone();
-        // An agent that is gone has nothing left to stop.
+        // An agent that has exited has nothing left to stop.
         Box::new(move |signal| drop(notices.send(Notice::StopRequest(signal))))
     });
     let agent = Agent::new(setting, notices.clone(), orders, wake.clone());
@@ -103,7 +103,7 @@ pub fn launch_elastic(
     let verdict = loop {
         match next_order(&desk, &wake, &mut signals)? {
             Next::Order(Order::Start { assigned, recall, reserved }) => {
-                // Free for the store from here on.
+                // From here on the port is free for the store.
                 drop(reserved);
                 let end = node.attempt(&assigned, &mut signals, recall.as_fd());
                 let _ = notices.send(Notice::WorkersEnded(end));
@@ -123,10 +123,10 @@ enum Next {
     Signal(i32),
 }
 
-/// Sleeps until there is something to do while no workers run.
+/// Sleeps until there is an order while no workers run.
 fn next_order(desk: &Receiver<Order>, wake: &OwnedFd, signals: &mut Signals) -> Result<Next, LaunchError> {
     loop {
-        // Whatever was counted, all orders are looked for.
+        // All orders are processed, whatever the count.
         let _ = rustix::io::read(wake, &mut [0; 8]);
         match desk.try_recv() {
             Ok(order) => return Ok(Next::Order(order)),
@@ -152,13 +152,13 @@ fn random_number() -> std::io::Result<u64> {
     Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// What the attempts of this node have in common.
+/// State that the attempts of this node share.
 struct Node<'a> {
     job: &'a Job,
     run_id: Option<String>,
     token: Token,
     tell: Tell,
-    /// The last failure that this node's user was told of.
+    /// The last failure reported to this node's user.
     told: Option<String>,
 }
 
@@ -179,7 +179,7 @@ impl Node<'_> {
             master: (assigned.master_host.clone(), assigned.master_port),
             attempt: assigned.attempt as usize,
             max_restarts: self.job.max_restarts,
-            // Nodes that know nothing of each other have a leader in common.
+            // Nodes that do not know each other share a leader.
             run_id: self.run_id.clone().unwrap_or_else(|| format!("enmasse-{:016x}", assigned.leader)),
         };
         // Workers that a lost node has left behind are strangers to the next attempt.
@@ -199,7 +199,7 @@ impl Node<'_> {
         }
     }
 
-    /// A failure is told here at once, and to the leader, who may tell it elsewhere.
+    /// Reports a failure here at once, and to the leader, which may report it elsewhere.
     fn failed(&mut self, rank: Option<u32>, code: u8, report: String) -> WorkersEnd {
         (self.tell)(&format!("error: {report}"));
         self.told = Some(report.clone());
@@ -213,7 +213,7 @@ fn ending(verdict: Verdict, told: Option<&String>, seconds: u64, place: &str) ->
         Verdict::Failed { code, report, .. } if Some(&report) == told => (code, None),
         Verdict::Failed { host, code, report } => (code, Some(format!("error: node {host}: {report}"))),
         Verdict::TooFew { here, least } => {
-            (1, Some(format!("error: {here} of at least {least} nodes came to {place} within {seconds} s")))
+            (1, Some(format!("error: only {here} of at least {least} nodes joined at {place} within {seconds} s")))
         }
         Verdict::Interrupted { signal: SIGINT } => (130, Some("interrupted: the workers are stopped".into())),
         Verdict::Interrupted { signal } => {

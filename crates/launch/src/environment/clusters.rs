@@ -1,4 +1,4 @@
-//! LSF's jsrun, and pods of Kubeflow that were started without their launcher.
+//! LSF's jsrun, and Kubeflow pods that were started without their launcher.
 
 use super::variables::Names;
 use super::{EnvironmentError, Interpretation, Job, Launcher, Variables};
@@ -13,8 +13,8 @@ const LSF: Names = Names {
 pub(super) fn read_lsf(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
     let Some(numbers) = variables.numbers(&LSF)? else { return Ok(None) };
     let (node, node_count) = numbers.nodes_by_block();
-    // "launch 1 c01 42 c02 42": hosts with their slots. The first is where the batch script runs, which is not
-    // one of those that jsrun uses.
+    // "launch 1 c01 42 c02 42": hosts with their slots. The first host runs the batch script, and is not one of those
+    // that jsrun uses.
     let hosts = variables.text("LSB_MCPU_HOSTS")?.unwrap_or_default();
     let hosts: Vec<&str> = hosts.split_whitespace().step_by(2).collect();
     let skipped = usize::from(hosts.len() > node_count);
@@ -31,15 +31,15 @@ pub(super) fn read_lsf(variables: Variables<'_>) -> Result<Option<Interpretation
     job.interpret(variables).map(Some)
 }
 
-/// The one process of a pod that is meant to run a launcher: Kubeflow hands torchrun's options to each pod.
+/// The one process of a pod that should run a launcher: Kubeflow passes torchrun's options to each pod.
 pub(super) fn without_launcher(
     variables: Variables<'_>,
 ) -> Result<Option<(String, Option<EnvironmentError>)>, EnvironmentError> {
     for variable in ["PET_NNODES", "PET_NPROC_PER_NODE"] {
         if let Some(value) = variables.text(variable)?.filter(|value| value != "1" && value != "1:1") {
             let mend =
-                "start it by the launcher that reads the PET_ variables, as in `enmasse launch enmasse train ...`";
-            let why = format!("{variable} is set for a launcher that was not started: one process, alone");
+                "start it with the launcher that reads the PET_ variables, as in `enmasse launch enmasse train ...`";
+            let why = format!("{variable} is set for a launcher that was not started: a single process");
             return Ok(Some((why, Some(EnvironmentError::NotLaunched { variable, value, mend }))));
         }
     }

@@ -1,13 +1,13 @@
-//! What can be wrong with a launcher's variables.
+//! Errors in a launcher's variables.
 
 use thiserror::Error;
 
 use super::node_list::NodeListError;
 
-/// What is wrong with the variables.
+/// An error in the variables.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EnvironmentError {
-    /// One variable without its companion.
+    /// One variable of a pair is missing.
     #[error("{missing} is not set although {present} is: set both or neither")]
     HalfSet {
         /// The variable that is set.
@@ -15,24 +15,24 @@ pub enum EnvironmentError {
         /// The variable that should be.
         missing: &'static str,
     },
-    /// Several ranks without a place to meet.
+    /// Several ranks have no place to meet.
     #[error("WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not set: set them to where rank 0 runs")]
     NoMaster {
         /// The number of ranks.
         world_size: usize,
     },
-    /// The launcher does not tell where rank 0 runs.
+    /// The launcher does not say where rank 0 runs.
     #[error(
-        "{launcher} does not tell where rank 0 runs, and there is more than one node: set MASTER_ADDR to the name of its node \
+        "{launcher} does not say where rank 0 runs, and there is more than one node: set MASTER_ADDR to the name of its node \
          ({how})"
     )]
     NoHost {
         /// The launcher's name.
         launcher: &'static str,
-        /// How its ranks are given a variable.
+        /// How to pass a variable to its ranks.
         how: &'static str,
     },
-    /// Not a number of the expected range.
+    /// Not a number in the expected range.
     #[error("{name} is {value:?}: expected a whole number from {least} to {most}")]
     Number {
         /// The variable.
@@ -53,31 +53,31 @@ pub enum EnvironmentError {
         value: usize,
         /// The variable that bounds it.
         bound_name: &'static str,
-        /// That one's value.
+        /// That variable's value.
         bound: usize,
         /// How they should compare.
         relation: &'static str,
     },
-    /// A text that is no text.
+    /// The variable is not valid text.
     #[error("{0} is not valid UTF-8: set it to plain text")]
     NotText(&'static str),
-    /// A list of nodes that Slurm would not have written.
+    /// Slurm would not write such a list of nodes.
     #[error("{name}: {source}")]
     NodeList {
         /// The variable.
         name: &'static str,
-        /// What is wrong with it.
+        /// The error in it.
         source: NodeListError,
     },
-    /// A count of tasks per node that Slurm would not have written.
+    /// Slurm would not write such a count of tasks per node.
     #[error("SLURM_STEP_TASKS_PER_NODE is {value:?}: expected counts such as 2(x3),1 with one for node {node}")]
     TasksPerNode {
         /// The value.
         value: String,
-        /// The node whose count was looked for, from 0.
+        /// The node whose count was needed, from 0.
         node: usize,
     },
-    /// Rank 0 is where nobody looks for it.
+    /// Rank 0 does not run on the node where the other ranks look for it.
     #[error(
         "rank 0 runs on {own}, but the others look for it on {first}, the first node of the step: start the step without \
          --distribution=arbitrary, or export MASTER_ADDR={own}"
@@ -88,12 +88,10 @@ pub enum EnvironmentError {
         /// The first node of the list.
         first: String,
     },
-    /// One process where several were asked for.
-    #[error(
-        "{variable} is {value}, but this process is one that nobody launched, and would wait or train alone: {mend}"
-    )]
+    /// There is one process where several were requested.
+    #[error("{variable} is {value}, but no launcher started this process, which would wait or train alone: {mend}")]
     NotLaunched {
-        /// The variable that asks for several.
+        /// The variable that requests several processes.
         variable: &'static str,
         /// Its value.
         value: String,

@@ -1,8 +1,8 @@
-//! The environment variables through which a rank learns its place, by any launcher.
+//! The environment variables, of any launcher, through which a rank learns its place.
 //!
-//! Reading is pure: it takes a lookup, so that every combination can be tested without touching the process. Launchers start
-//! each other (torchrun under srun, mpirun in an allocation), and the inner one's ranks see the outer one's variables too; so
-//! they are asked in the order of [`Launcher`], innermost first.
+//! Parsing is pure: it takes a lookup function, so every combination can be tested without touching the process.
+//! Launchers start each other (torchrun under srun, mpirun in an allocation), and the inner launcher's ranks see the
+//! outer one's variables too. So the launchers are tried in the order of [`Launcher`], innermost first.
 
 use std::ffi::OsString;
 
@@ -26,7 +26,7 @@ use variables::{Numbers, Variables};
 pub const RANK: &str = "RANK";
 /// The number of ranks.
 pub const WORLD_SIZE: &str = "WORLD_SIZE";
-/// The rank among those of its machine, from 0.
+/// The rank's number on its machine, from 0.
 pub const LOCAL_RANK: &str = "LOCAL_RANK";
 /// The number of ranks on this machine.
 pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
@@ -38,7 +38,7 @@ pub const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
 pub const MASTER_ADDR: &str = "MASTER_ADDR";
 /// The port on which rank 0 opens the store.
 pub const MASTER_PORT: &str = "MASTER_PORT";
-/// How often the launcher has started the ranks again.
+/// How many times the launcher has restarted the ranks.
 pub const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// Restart limit.
 pub const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
@@ -52,7 +52,7 @@ pub struct LaunchedRank {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// The rank among those of its node.
+    /// The rank's number on its node.
     pub local_rank: usize,
     /// The number of ranks on its node.
     pub local_world_size: usize,
@@ -60,22 +60,22 @@ pub struct LaunchedRank {
     pub node: usize,
     /// The number of nodes (`GROUP_WORLD_SIZE`).
     pub node_count: usize,
-    /// Where rank 0 opens the store: host and port. Always there when `world_size` is above 1.
+    /// Where rank 0 opens the store: host and port. Always set if `world_size` is above 1.
     pub master: Option<(String, u16)>,
-    /// How often the launcher has started the ranks again.
+    /// How many times the launcher has restarted the ranks.
     pub restart_count: usize,
     /// Restart limit.
     pub max_restarts: usize,
-    /// The name of the job; empty when the launcher gave none.
+    /// The name of the job; empty if the launcher gave none.
     pub run_id: String,
 }
 
-/// Who launched this process. They are asked in this order.
+/// The launcher of this process. They are tried in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// Explicit arguments, which nothing overrides.
+    /// Explicit arguments, which take precedence over everything.
     Arguments,
-    /// RANK and WORLD_SIZE: torchrun, `enmasse launch`, or a person.
+    /// RANK and WORLD_SIZE: set by torchrun, `enmasse launch`, or the user.
     Torch,
     /// RANK and WORLD_SIZE of a Kubeflow PyTorchJob, which count pods of one process each.
     Kubeflow,
@@ -87,31 +87,31 @@ pub enum Launcher {
     Slurm,
     /// jsrun, on a cluster with LSF.
     Lsf,
-    /// Nobody.
+    /// No launcher.
     Nobody,
 }
 
-/// What the variables mean.
+/// The interpretation of the variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpretation {
-    /// This process's place; `None` for a process that is alone.
+    /// This process's place; `None` for a single process.
     pub place: Option<LaunchedRank>,
-    /// Who gave it.
+    /// The launcher that assigned it.
     pub launcher: Launcher,
-    /// One sentence: which variables decided, and what of the others was passed over.
+    /// One sentence: which variables decided, and which others were ignored.
     pub why: String,
-    /// Whether the launcher told the local numbers. Otherwise `place` takes all ranks to share one machine.
+    /// Whether the launcher gave the local numbers. Otherwise `place` assumes that all ranks share one machine.
     pub is_local_told: bool,
-    /// Ports that rank 0 tries in this order where the master's is taken. Empty where somebody chose the port.
+    /// Ports that rank 0 tries, in this order, if the master's port is taken. Empty if the user chose the port.
     pub more_ports: Vec<u16>,
-    /// How often the job was started before, be it by requeueing: also known where `place` is `None`.
+    /// How many times the job was restarted, including requeueing. Known even if `place` is `None`.
     pub attempt: usize,
-    /// Why `place` should not be `None`: the variables ask for several processes, of which this is none.
+    /// Why `place` should not be `None`: the variables request several processes, and this process is none of them.
     pub warning: Option<EnvironmentError>,
 }
 
 impl Launcher {
-    /// What it is called in messages.
+    /// The launcher's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Launcher::Arguments => "the command line",
@@ -125,7 +125,7 @@ impl Launcher {
         }
     }
 
-    /// Its variables for the rank and the number of ranks, where they are not RANK and WORLD_SIZE.
+    /// Its variables for the rank and the number of ranks, if they are not RANK and WORLD_SIZE.
     fn own_numbers(self) -> Option<(&'static str, &'static str)> {
         match self {
             Launcher::OpenMpi => Some(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
@@ -138,8 +138,8 @@ impl Launcher {
 }
 
 impl LaunchedRank {
-    /// This process's place; `None` for a process that is alone, and an error for one that should not be: a batch script that
-    /// forgot its srun. Blank counts as not set.
+    /// This process's place; `None` for a single process. An error for a process that should not run alone: a batch
+    /// script without srun. A blank variable counts as not set.
     pub fn from_environment() -> Result<Option<Self>, EnvironmentError> {
         Self::from_lookup(process_variable)
     }
@@ -164,7 +164,7 @@ impl LaunchedRank {
         }
     }
 
-    /// What the variables mean, and why. Performs no IO.
+    /// Interprets the variables, and says why. Performs no IO.
     pub fn interpret(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Interpretation, EnvironmentError> {
         let variables = Variables(&lookup);
         let found = [torch::read, mpi::read_open_mpi, mpi::read_pmi, slurm::read, clusters::read_lsf]
@@ -179,10 +179,10 @@ impl LaunchedRank {
         }
     }
 
-    /// The variables that tell a process it is this rank, as torchrun sets them.
+    /// The variables that tell a process that it is this rank, as torchrun sets them.
     ///
-    /// `TORCHELASTIC_USE_AGENT_STORE=False` says that rank 0 opens the store itself. A worker without `OMP_NUM_THREADS`
-    /// among several would take every core, so `omp_is_set` decides whether it gets one thread.
+    /// `TORCHELASTIC_USE_AGENT_STORE=False` says that rank 0 opens the store itself. One of several workers without
+    /// `OMP_NUM_THREADS` would use every core, so it gets one thread unless `omp_is_set`.
     pub(crate) fn variables(&self, omp_is_set: bool) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             (RANK, self.rank.to_string()),
@@ -210,18 +210,18 @@ impl LaunchedRank {
     }
 }
 
-/// A variable of this process. MPICH's launcher names no job; its process stands in, so that the ranks of one job on one machine
-/// agree on something that no other job there has.
+/// A variable of this process. MPICH's launcher names no job. Its process number serves as the name, so that the ranks
+/// of one job on one machine agree on a name that no other job there has.
 pub fn process_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).or_else(|| mpi::stand_in(name))
 }
 
-/// What remains when no launcher has left its mark: a process that is alone, and perhaps should not be.
+/// The result without any launcher's variables: a single process, possibly by mistake.
 fn nobody(variables: Variables<'_>) -> Result<Interpretation, EnvironmentError> {
     let interpretation = Interpretation {
         place: None,
         launcher: Launcher::Nobody,
-        why: "no launcher has set its variables: one process, alone".into(),
+        why: "no launcher has set its variables: a single process".into(),
         is_local_told: true,
         more_ports: vec![],
         attempt: slurm::attempt(variables)?,
@@ -237,8 +237,8 @@ fn nobody(variables: Variables<'_>) -> Result<Interpretation, EnvironmentError> 
     })
 }
 
-/// A place in a job whose launcher tells numbers but no meeting point. MASTER_ADDR and MASTER_PORT say it, where a person has
-/// set them. Otherwise rank 0 is looked for on `host`, or on this machine where all ranks share it, and at a port that follows
+/// A place in a job whose launcher gives numbers but no meeting point. MASTER_ADDR and MASTER_PORT give it, if the user
+/// has set them. Otherwise rank 0 is looked for on `host`, or on this machine if all ranks share it, at a port derived
 /// from the job's name.
 struct Job<'a> {
     launcher: Launcher,
@@ -249,7 +249,7 @@ struct Job<'a> {
     name: String,
     attempt: usize,
     host: Option<&'a str>,
-    /// How this launcher's ranks are given a variable.
+    /// How to pass a variable to this launcher's ranks.
     how: &'static str,
     why: String,
 }

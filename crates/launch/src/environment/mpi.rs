@@ -17,7 +17,7 @@ const PMI: Names = Names {
     local_rank: "MPI_LOCALRANKID",
     local_world_size: "MPI_LOCALNRANKS",
 };
-/// Not a variable that anybody sets: what [`stand_in`] finds.
+/// A pseudo-variable: the result of [`stand_in`].
 const LOCAL_LAUNCHER: &str = "ENMASSE_LOCAL_LAUNCHER";
 
 pub(super) fn read_open_mpi(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
@@ -48,8 +48,8 @@ pub(super) fn read_pmi(variables: Variables<'_>) -> Result<Option<Interpretation
         return Ok(None);
     }
     let Some(numbers) = variables.numbers(&PMI)? else { return Ok(None) };
-    // MPICH's names no job. The process that started all ranks of a machine is one name for all of them only where they share
-    // it; elsewhere the token tells jobs apart.
+    // MPICH's launcher names no job. The process that started all ranks of a machine is a common name only if they
+    // share the machine; otherwise the token tells jobs apart.
     let name = match variables.text("PMI_JOBID")? {
         None if numbers.share_a_node() => variables.text(LOCAL_LAUNCHER)?,
         name => name,
@@ -67,8 +67,8 @@ pub(super) fn read_pmi(variables: Variables<'_>) -> Result<Option<Interpretation
     job.interpret(variables).map(Some)
 }
 
-/// `srun --mpi=pmi2` sets the variables of both, which agree, and Slurm's say more. Under mpiexec inside of a step Slurm's are
-/// those of mpiexec's own daemon; mpiexec marks its ranks by their local numbers.
+/// `srun --mpi=pmi2` sets the variables of both, which agree, and Slurm's carry more. Under mpiexec inside a step,
+/// Slurm's variables are those of mpiexec's own daemon. mpiexec's ranks are recognised by their local numbers.
 fn is_srun_with_pmi(variables: Variables<'_>) -> Result<bool, EnvironmentError> {
     if !variables.is_set("SLURM_STEP_ID") || variables.is_set(PMI.local_rank) {
         return Ok(false);
@@ -77,8 +77,8 @@ fn is_srun_with_pmi(variables: Variables<'_>) -> Result<bool, EnvironmentError> 
     Ok(rank.is_some() && rank == variables.index(PMI.rank)?)
 }
 
-/// For a rank of mpiexec: the process that started the ranks of this machine, which is the first one upwards without a rank of
-/// its own.
+/// For a rank of mpiexec: the process that started the ranks of this machine, which is the nearest ancestor without a
+/// rank of its own.
 pub(super) fn stand_in(name: &str) -> Option<OsString> {
     if name != LOCAL_LAUNCHER || std::env::var_os(PMI.rank).is_none() {
         return None;
@@ -95,7 +95,7 @@ pub(super) fn stand_in(name: &str) -> Option<OsString> {
     Some(format!("process {pid}").into())
 }
 
-/// The parent of a process: the second field after its name, which is in brackets.
+/// The parent of a process: the second field after its name, which is in parentheses.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn parents_are_found() {
         let own = i32::try_from(std::process::id()).unwrap();
-        // 0 where the parent is outside the container.
+        // 0 if the parent is outside the container.
         assert_eq!(parent(own), Some(rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid)));
         assert_eq!(parent(-1), None);
     }

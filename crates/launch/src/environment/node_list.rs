@@ -1,41 +1,47 @@
-//! Slurm's compressed lists of nodes: `node[1-3,7],login` and what they stand for.
+//! Slurm's compressed lists of nodes: `node[1-3,7],login`, and their expansion.
 //!
-//! A list is read as `scontrol show hostnames` reads it: nodes are separated by commas or blanks, a name may hold several
-//! pairs of brackets, of which the last one varies fastest, leading zeros give the width, order is kept and nothing is merged.
-//! What Slurm refuses is refused, and so is its one slip (an unclosed bracket).
+//! A list is read as by `scontrol show hostnames`. Nodes are separated by commas or blanks. A name may hold several
+//! pairs of brackets, of which the last one varies fastest. Leading zeros give the width. The order is kept and nothing
+//! is merged. Lists that Slurm refuses are refused, and so is an unclosed bracket, which Slurm accepts by mistake.
 
 use thiserror::Error;
 
-/// Most nodes that a list may stand for.
+/// Limit of the nodes in a list.
 const MOST_NODES: usize = 1 << 16;
-/// Longest name of a node that is believed.
+/// Longest accepted name of a node.
 const LONGEST_NAME: usize = 255;
 
-/// What is wrong with a list of nodes.
+/// An error in a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NodeListError {
-    /// Brackets that are not closed, or text where none can be.
+    /// Unclosed brackets, or text where none is allowed.
     #[error("{part:?} in the node list {list:?} {problem}; expected something like node[1-3,7],login1")]
     Malformed {
-        /// The whole list, cut where it is long.
+        /// The list, shortened if it is long.
         list: String,
-        /// The name it is about.
+        /// The name with the error.
         part: String,
-        /// What is wrong with it.
+        /// The error in it.
         problem: &'static str,
     },
-    /// A list that would take more memory than any cluster has nodes.
+    /// A list of more nodes than any cluster has.
     #[error("the node list {list:?} stands for more than {MOST_NODES} nodes")]
     TooMany {
-        /// The list, cut where it is long.
+        /// The list, shortened if it is long.
         list: String,
     },
-    /// Nothing in it.
+    /// The list is empty.
     #[error("the node list is empty")]
     Empty,
 }
 
-/// The nodes of a list, in its order: `gpu08`, `gpu09`, `gpu10` and `login` of `gpu[08-10],login`.
+/// The nodes of a list, in order.
+///
+/// ```
+/// use enmasse_launch::expand_node_list;
+/// assert_eq!(expand_node_list("gpu[08-10],login").unwrap(), ["gpu08", "gpu09", "gpu10", "login"]);
+/// assert!(expand_node_list("node[2-1]").is_err());
+/// ```
 pub(super) fn expand_node_list(list: &str) -> Result<Vec<String>, NodeListError> {
     let shown = || shortened(list);
     let mut nodes = Vec::new();
@@ -43,7 +49,7 @@ pub(super) fn expand_node_list(list: &str) -> Result<Vec<String>, NodeListError>
         let malformed = |problem| NodeListError::Malformed { list: shown(), part: shortened(part), problem };
         let name = parse(part).map_err(malformed)?;
         let limit = MOST_NODES - nodes.len();
-        // The product is known before anything is made: a short text cannot ask for much memory.
+        // The product is checked before anything is allocated: a short text cannot request much memory.
         match name.iter().try_fold(1usize, |product, (_, numbers)| product.checked_mul(numbers.len())) {
             Some(count) if count <= limit => nodes.extend(expand(&name)),
             _ => return Err(NodeListError::TooMany { list: shown() }),
@@ -55,7 +61,7 @@ pub(super) fn expand_node_list(list: &str) -> Result<Vec<String>, NodeListError>
 /// A name's pieces: a text, and the numbers that follow it.
 type Pieces<'a> = Vec<(&'a str, Vec<String>)>;
 
-/// The names of a list, cut at commas and blanks outside brackets.
+/// The names of a list, split at commas and blanks outside brackets.
 fn split(list: &str) -> impl Iterator<Item = &str> {
     let mut is_inside = false;
     let cut = move |character: char| {
@@ -100,9 +106,9 @@ fn parse(part: &str) -> Result<Pieces<'_>, &'static str> {
     Ok(pieces)
 }
 
-/// What stands between brackets: `1-3,07`.
+/// The text between brackets: `1-3,07`.
 fn numbers(ranges: &str) -> Result<Vec<String>, &'static str> {
-    const PROBLEM: &str = "has something between brackets that is no list of numbers and rising ranges";
+    const PROBLEM: &str = "has brackets whose content is not a list of numbers and ascending ranges";
     let number = |text: &str| -> Result<u64, &'static str> {
         let is_plain = !text.is_empty() && text.len() <= 18 && text.bytes().all(|byte| byte.is_ascii_digit());
         if is_plain { text.parse().map_err(|_| PROBLEM) } else { Err(PROBLEM) }
@@ -117,21 +123,21 @@ fn numbers(ranges: &str) -> Result<Vec<String>, &'static str> {
         if to - from >= (MOST_NODES - numbers.len().min(MOST_NODES)) as u64 {
             return Err("has more numbers between brackets than a cluster has nodes");
         }
-        // "08-11" counts with two digits throughout, "8-11" with as many as it takes.
+        // "08-11" has two digits throughout, "8-11" as many as each number needs.
         let width = first.len();
         numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
     }
     Ok(numbers)
 }
 
-/// Every combination, the last piece fastest.
+/// Every combination; the last piece varies fastest.
 fn expand(pieces: &Pieces<'_>) -> Vec<String> {
     pieces.iter().fold(vec![String::new()], |names, (text, numbers)| {
         names.iter().flat_map(|name| numbers.iter().map(move |number| format!("{name}{text}{number}"))).collect()
     })
 }
 
-/// A text that fits an error message.
+/// A text short enough for an error message.
 fn shortened(text: &str) -> String {
     const SHOWN: usize = 60;
     match text.char_indices().nth(SHOWN) {
@@ -187,12 +193,12 @@ mod tests {
         for list in
             ["node[2-1]", "node[a-c]", "node[1-2,]", "node[]", "x[0x1-0x2]", "node[1--2]", "node[-1]", "node[+1]"]
         {
-            check(list, "between brackets");
+            check(list, "brackets whose content");
         }
         check("node[1-", "not closed");
         check("node1]", "not opened");
         check("a][0]", "not opened");
-        check("node[1[2]]", "between brackets");
+        check("node[1[2]]", "brackets whose content");
         check("", "empty");
         check(" , ", "empty");
         check("n[1-65537]", "more numbers between brackets");
@@ -204,7 +210,7 @@ mod tests {
         assert_eq!(expand_node_list("n[0-65535]").unwrap().len(), 65536);
     }
 
-    /// One name as proptest makes it: pieces of text, each followed by ranges of a width.
+    /// One name as proptest generates it: pieces of text, each followed by ranges of a width.
     type Made = Vec<(String, Vec<(u64, u64, usize)>)>;
 
     fn names() -> impl Strategy<Value = Vec<Made>> {
@@ -214,7 +220,7 @@ mod tests {
         prop::collection::vec(prop_oneof![plain, prop::collection::vec(piece, 1..3)], 1..4)
     }
 
-    /// The list, and its meaning by plain loops.
+    /// The list, and its expansion by plain loops.
     fn written(names: &[Made]) -> (String, Vec<String>) {
         let (mut lists, mut nodes) = (Vec::new(), Vec::new());
         for name in names {
@@ -227,7 +233,7 @@ mod tests {
                         _ => format!("{from:0width$}-{}", from + more),
                     });
                     for number in from..=from + more {
-                        // The width is that of the first number as it was written.
+                        // The width is that of the first number as written.
                         let digits = width.max(from.to_string().len());
                         endings.push(format!("{number:0digits$}"));
                     }

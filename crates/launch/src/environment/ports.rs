@@ -1,14 +1,14 @@
-//! Ports that follow from a job's name, for launchers that choose none.
+//! Ports derived from a job's name, for launchers that choose none.
 
 /// Below the range from which Linux takes ports for outgoing connections, and above those of well-known services.
 const FIRST: u64 = 10_240;
 const COUNT: u64 = 32_768 - FIRST;
-/// So many ports are tried.
+/// Number of ports that are tried.
 const CANDIDATES: usize = 8;
 
-/// The port of an attempt of a job, and those to try after it.
+/// The port of an attempt of a job, and the ports to try after it.
 ///
-/// Jobs that share a machine mostly get ports of their own: the whole name counts, not its last digits.
+/// Jobs that share a machine usually get different ports, because the whole name counts, not its last digits.
 pub(super) fn of_job(name: &str, attempt: usize) -> (u16, Vec<u16>) {
     let mut ports = Vec::with_capacity(CANDIDATES);
     let mut state = hash(name.bytes().chain(attempt.to_le_bytes()));
@@ -22,12 +22,12 @@ pub(super) fn of_job(name: &str, attempt: usize) -> (u16, Vec<u16>) {
     (ports[0], ports.split_off(1))
 }
 
-/// FNV-1a.
+/// The FNV-1a hash.
 fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The step of SplitMix64.
+/// One step of SplitMix64.
 fn mix(state: u64) -> u64 {
     let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

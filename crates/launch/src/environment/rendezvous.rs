@@ -7,8 +7,8 @@ use super::{
 };
 
 impl Interpretation {
-    /// What this rank needs to join its group; `None` for a process that is alone, or has nobody to meet. The token, and a
-    /// socket that the launcher opened, come from `variable`.
+    /// The information that this rank needs to join its group; `None` for a single process. The token, and a socket
+    /// that the launcher opened, come from `variable`.
     ///
     /// ```no_run
     /// use enmasse_launch::{LaunchedRank, process_variable};
@@ -33,7 +33,7 @@ impl Interpretation {
             MASTER_PORT => Some(port.to_string()),
             RUN_ID => Some(place.run_id.clone()),
             RESTART_COUNT => Some(self.attempt.to_string()),
-            // What torchrun around another launcher says is not meant for that one's ranks.
+            // The variable of a torchrun around another launcher is not meant for that launcher's ranks.
             "TORCHELASTIC_USE_AGENT_STORE" if !of_torch => None,
             _ => variable(name),
         };

@@ -1,4 +1,4 @@
-//! Slurm's variables. Only a task of a step is a rank: a batch script and a shell of salloc see the counts of the job too.
+//! Slurm's variables. Only a task of a step is a rank; a batch script and a shell of salloc see the job's counts too.
 
 use super::node_list::expand_node_list;
 use super::variables::{Names, Numbers};
@@ -10,7 +10,7 @@ const TASKS: &str = "SLURM_NTASKS";
 const LOCAL_RANK: &str = "SLURM_LOCALID";
 const TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
 const NODES: &str = "SLURM_STEP_NODELIST";
-/// The job itself has this one too, and a step may run on some of its nodes only; so it comes second.
+/// Set for the job itself too, while a step may run on only some of its nodes; so it is tried second.
 const JOB_NODES: &str = "SLURM_NODELIST";
 const NAMES: Names = Names { rank: RANK, world_size: TASKS, local_rank: LOCAL_RANK, local_world_size: TASKS_PER_NODE };
 
@@ -61,12 +61,12 @@ pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, E
     job.interpret(variables).map(Some)
 }
 
-/// How often the job has been requeued; not set at first.
+/// How many times the job has been requeued; not set at first.
 pub(super) fn attempt(variables: Variables<'_>) -> Result<usize, EnvironmentError> {
     Ok(variables.number("SLURM_RESTART_COUNT", 0, usize::MAX)?.unwrap_or(0))
 }
 
-/// The one process of a batch script, or of a shell of salloc, of a job with several tasks.
+/// The single process of a batch script, or of a shell of salloc, in a job with several tasks.
 pub(super) fn without_srun(
     variables: Variables<'_>,
 ) -> Result<Option<(String, Option<EnvironmentError>)>, EnvironmentError> {
@@ -77,13 +77,13 @@ pub(super) fn without_srun(
     let warning = (tasks > 1).then(|| EnvironmentError::NotLaunched {
         variable: TASKS,
         value: tasks.to_string(),
-        mend: "start it by srun, as in `srun enmasse train ...`; or say --devices cpu:N for N ranks of this node alone",
+        mend: "start it with srun, as in `srun enmasse train ...`; or pass --devices cpu:N for N ranks on this node alone",
     });
-    let why = format!("inside a Slurm job but no task of a step ({STEP} is not set): one process, alone");
+    let why = format!("inside a Slurm job but not in a task of a step ({STEP} is not set): a single process");
     Ok(Some((why, warning)))
 }
 
-/// The tasks on a node, from counts such as `2(x3),1`: twice three times, then once.
+/// The tasks on a node, from counts such as `2(x3),1`: two on each of three nodes, then one.
 fn tasks_on_node(counts: &str, node: usize) -> Option<usize> {
     let mut before = 0usize;
     for part in counts.split(',') {

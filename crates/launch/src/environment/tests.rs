@@ -4,12 +4,12 @@ use super::*;
 use proptest::prelude::*;
 use std::os::unix::ffi::OsStringExt;
 
-/// Reads `"RANK=1 WORLD_SIZE=2"`.
+/// Parses `"RANK=1 WORLD_SIZE=2"`.
 fn read(variables: &str) -> Result<Option<LaunchedRank>, EnvironmentError> {
     LaunchedRank::from_lookup(lookup(variables))
 }
 
-/// Of several of one name the last counts.
+/// Of several variables with one name the last counts.
 fn lookup(variables: &str) -> impl Fn(&str) -> Option<OsString> {
     let pairs: Vec<(String, OsString)> = variables
         .split(' ')
@@ -30,7 +30,7 @@ fn places() {
     };
     check("", None);
     check("RANK= WORLD_SIZE=", None);
-    // What a batch script may export before anything is launched.
+    // Variables that a batch script may export before anything is launched.
     check("MASTER_ADDR=h", None);
     check("LOCAL_RANK=1", None);
     check("RANK=\t WORLD_SIZE=", None);
@@ -43,7 +43,8 @@ fn places() {
     );
 }
 
-/// As DeepSpeed's launcher, the old torch.distributed.launch and people set them: how many ranks share a machine, the ranks find out.
+/// As set by DeepSpeed's launcher, the old torch.distributed.launch and users: the ranks find out how many share a
+/// machine.
 #[test]
 fn a_local_rank_needs_no_local_size() {
     let check = |variables: &str, expected: [usize; 3]| {
@@ -96,7 +97,7 @@ fn contradictions() {
 }
 
 #[test]
-fn bytes_that_are_no_text() {
+fn bytes_that_are_not_text() {
     let place = LaunchedRank::from_lookup(|name| (name == RANK).then(|| OsString::from_vec(vec![0xff])));
     assert_eq!(place, Err(EnvironmentError::NotText(RANK)));
 }
@@ -113,7 +114,7 @@ fn one_thread_each_unless_told() {
     check(2, true, false);
 }
 
-/// What the variables mean, with the names of the nodes and the numbers apart.
+/// The interpretation of the variables, with node names and numbers separated.
 fn interpret(variables: &str) -> Result<Interpretation, EnvironmentError> {
     LaunchedRank::interpret(lookup(variables))
 }
@@ -153,7 +154,7 @@ fn slurm_steps() {
         let numbers = [rank, 4, rank % 2, 2, rank / 2, 2];
         check(&task(rank, ""), Launcher::Slurm, numbers, Some("node1"));
         check(&task(rank, "MASTER_ADDR=node2"), Launcher::Slurm, numbers, Some("node2"));
-        // The variables of both, which agree.
+        // The variables of both launchers, which agree.
         check(
             &task(rank, &format!("PMI_RANK={rank} PMI_SIZE=4 PMI_JOBID=7.0")),
             Launcher::Slurm,
@@ -172,7 +173,7 @@ fn slurm_steps() {
     let uneven = "SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_PROCID=2 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NTASKS=3 \
                   SLURM_STEP_TASKS_PER_NODE=2,1 SLURM_STEP_NODELIST=alpha,gpu[1-2]";
     check(uneven, Launcher::Slurm, [2, 3, 0, 1, 1, 3], Some("alpha"));
-    // Ranks that share a node need no name of it, and no secret.
+    // Ranks that share a node need neither its name nor a secret.
     let one = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_NTASKS=2 \
                SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=node2 SLURMD_NODENAME=node2";
     check(one, Launcher::Slurm, [1, 2, 1, 2, 0, 1], Some("127.0.0.1"));
@@ -181,7 +182,7 @@ fn slurm_steps() {
 }
 
 #[test]
-fn slurm_steps_that_cannot_be() {
+fn impossible_slurm_steps() {
     let swapped = task(0, "").replace("SLURMD_NODENAME=node1", "SLURMD_NODENAME=node2");
     refuse(&swapped, "rank 0 runs on node2, but the others look for it on node1");
     assert!(interpret(&format!("{swapped} MASTER_ADDR=node2")).is_ok());
@@ -200,7 +201,7 @@ fn slurm_steps_that_cannot_be() {
 
 /// A batch script, and a shell of salloc.
 #[test]
-fn inside_a_job_but_no_task() {
+fn inside_a_job_but_not_in_a_task() {
     let batch =
         "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=2(x2)";
     let salloc = "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=2(x2)";
@@ -209,7 +210,7 @@ fn inside_a_job_but_no_task() {
         assert_eq!((found.place, found.launcher), (None, Launcher::Nobody));
         assert!(found.why.contains("SLURM_STEP_ID is not set"), "{}", found.why);
         let error = read(variables).unwrap_err().to_string();
-        assert!(error.starts_with("SLURM_NTASKS is 4, but this process is one that nobody launched"), "{error}");
+        assert!(error.starts_with("SLURM_NTASKS is 4, but no launcher started this process"), "{error}");
         assert!(error.contains("srun enmasse train"), "{error}");
     }
     let one = interpret("SLURM_JOB_ID=7 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_RESTART_COUNT=1").unwrap();
@@ -226,7 +227,7 @@ fn mpi() {
         )
     };
     check(&open(3, "MASTER_ADDR=h"), Launcher::OpenMpi, [3, 4, 1, 2, 1, 2], Some("h"));
-    refuse(&open(3, ""), "Open MPI does not tell where rank 0 runs");
+    refuse(&open(3, ""), "Open MPI does not say where rank 0 runs");
     refuse(&open(3, ""), "mpirun -x MASTER_ADDR=HOST");
     refuse(&open(3, "MASTER_ADDR=h WORLD_SIZE=2"), "WORLD_SIZE must be left out, or equal to OMPI_COMM_WORLD_SIZE");
     refuse("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE is not set although OMPI_COMM_WORLD_RANK is");
@@ -240,13 +241,13 @@ fn mpi() {
     refuse("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "mpiexec -genv MASTER_ADDR HOST");
     let unnamed = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 ENMASSE_LOCAL_LAUNCHER=42";
     assert_eq!((name(hydra), name(unnamed)), ("9".into(), "42".into()));
-    // Each node has another process that started its ranks.
+    // On each node another process started its ranks.
     let apart = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=h ENMASSE_LOCAL_LAUNCHER=42";
     assert_eq!(name(apart), "");
     refuse("PMI_RANK=2 PMI_SIZE=2", "PMI_RANK must be less than PMI_SIZE");
 }
 
-/// Inside a Slurm job the ranks of another launcher see the variables of its daemon.
+/// Inside a Slurm job the ranks of another launcher see its daemon's Slurm variables.
 #[test]
 fn the_innermost_launcher_counts() {
     let slurm = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_STEP_NUM_TASKS=2 \
@@ -259,7 +260,7 @@ fn the_innermost_launcher_counts() {
     let all = format!("{torch} {ADDRESS} {open} {hydra} {slurm}");
     check(&all, Launcher::Torch, numbers, Some("h"));
     let why = interpret(&all).unwrap().why;
-    assert_eq!(why, "RANK and WORLD_SIZE are set; Open MPI's and PMI's and Slurm's are passed over");
+    assert_eq!(why, "RANK and WORLD_SIZE are set; Open MPI's and PMI's and Slurm's are ignored");
     check(&format!("{open} {hydra} {slurm} MASTER_ADDR=h"), Launcher::OpenMpi, numbers, Some("h"));
     check(&format!("{hydra} {slurm} MASTER_ADDR=h"), Launcher::Pmi, numbers, Some("h"));
     check(slurm, Launcher::Slurm, [1, 2, 0, 1, 1, 2], Some("node1"));
@@ -296,7 +297,7 @@ fn kubeflow_and_lsf() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_variables_round_trip(
         nodes in 1usize..4, per_node in 1usize..5, pick: prop::sample::Index, restarts in 0usize..4, port in 1u16..,
     ) {
         let (world_size, rank) = (nodes * per_node, pick.index(nodes * per_node));

@@ -1,4 +1,4 @@
-//! torchrun's variables, which `enmasse launch`, Kubeflow's PyTorchJob and people set too.
+//! torchrun's variables, which `enmasse launch`, Kubeflow's PyTorchJob and users set too.
 
 use super::variables::{Names, Numbers, at_most, below, both};
 use super::{
@@ -13,11 +13,11 @@ const KUBERNETES: &str = "KUBERNETES_SERVICE_HOST";
 
 pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
     let (has_rank, has_size) = (variables.is_set(RANK), variables.is_set(WORLD_SIZE));
-    // Batch scripts export one of them by itself; a launcher further down says what is meant, or nobody does.
+    // Batch scripts may export one of them alone. Then a later launcher decides, or none.
     if !has_rank && !has_size || has_rank != has_size && is_launched_otherwise(variables) {
         return Ok(None);
     }
-    // `env://` has no local size: DeepSpeed, the old torch.distributed.launch and people set LOCAL_RANK alone.
+    // `env://` has no local size: DeepSpeed, the old torch.distributed.launch and users set LOCAL_RANK alone.
     let is_size_missing = variables.is_set(LOCAL_RANK) && !variables.is_set(LOCAL_WORLD_SIZE);
     let filled =
         |name: &str| (variables.0)(if is_size_missing && name == LOCAL_WORLD_SIZE { WORLD_SIZE } else { name });
@@ -35,7 +35,7 @@ pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, E
     at_most(GROUP_WORLD_SIZE, node_count, WORLD_SIZE, world_size)?;
 
     let pair = (variables.text(MASTER_ADDR)?, variables.port(MASTER_PORT)?);
-    // A stray address alone harms nobody who is alone; two ranks without a whole one would never meet.
+    // A stray partial address does no harm to a single process; two ranks without a complete one would never meet.
     let master = match pair {
         (Some(host), Some(port)) => Some((host, port)),
         _ if world_size == 1 => None,
@@ -62,7 +62,7 @@ pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, E
     };
     let others = [("OMPI_COMM_WORLD_RANK", "Open MPI's"), ("PMI_RANK", "PMI's"), ("SLURM_PROCID", "Slurm's")];
     let passed: Vec<&str> = others.iter().filter(|(name, _)| variables.is_set(name)).map(|(_, whose)| *whose).collect();
-    let passed = if passed.is_empty() { String::new() } else { format!("; {} are passed over", passed.join(" and ")) };
+    let passed = if passed.is_empty() { String::new() } else { format!("; {} are ignored", passed.join(" and ")) };
     Ok(Some(Interpretation {
         place: Some(place),
         launcher,
@@ -79,7 +79,7 @@ fn is_launched_otherwise(variables: Variables<'_>) -> bool {
     slurm || ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "JSM_NAMESPACE_RANK"].iter().any(|name| variables.is_set(name))
 }
 
-/// A RANK or WORLD_SIZE that a script exports by itself must say what the launcher says.
+/// A RANK or WORLD_SIZE that a script exports must equal the launcher's.
 pub(super) fn check_leftovers(
     variables: Variables<'_>,
     interpretation: &Interpretation,

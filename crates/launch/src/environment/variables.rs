@@ -1,17 +1,17 @@
-//! Reading variables: texts and numbers, where a blank one counts as not set, and how they must compare.
+//! Reads variables: texts and numbers, where a blank one counts as not set, and comparisons between them.
 
 use std::ffi::OsString;
 
 use super::error::EnvironmentError;
 
-/// Ranks beyond this are a typing error rather than a cluster; the limit keeps later sizes within bounds.
+/// More ranks are a typing error rather than a cluster. The limit keeps later sizes within bounds.
 pub(super) const MOST_RANKS: usize = 1 << 20;
 
 /// A source of variables.
 #[derive(Clone, Copy)]
 pub(super) struct Variables<'a>(pub &'a dyn Fn(&str) -> Option<OsString>);
 
-/// Where a rank stands among all, and among those of its node.
+/// A rank's numbers among all ranks, and among those of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub rank: usize,
@@ -49,12 +49,12 @@ impl Variables<'_> {
         }
     }
 
-    /// A number from 0.
+    /// An index, from 0.
     pub fn index(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
         self.number(name, 0, MOST_RANKS - 1)
     }
 
-    /// A number from 1.
+    /// A count, from 1.
     pub fn count(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
         self.number(name, 1, MOST_RANKS)
     }
@@ -65,9 +65,10 @@ impl Variables<'_> {
         Ok(port.and_then(|port| u16::try_from(port).ok()))
     }
 
-    /// A rank's numbers, which fit together; `None` where neither rank nor world size is set.
+    /// A rank's numbers, checked against each other; `None` if neither rank nor world size is set.
     ///
-    /// Without local variables all ranks are taken to share this machine: `env://` by hand mostly means that.
+    /// Without local variables all ranks are assumed to share this machine, which is usually true of `env://` set by
+    /// hand.
     pub fn numbers(&self, names: &Names) -> Result<Option<Numbers>, EnvironmentError> {
         let pair = (self.index(names.rank)?, self.count(names.world_size)?);
         let Some((rank, world_size)) = both(pair, names.rank, names.world_size)? else { return Ok(None) };
@@ -75,7 +76,7 @@ impl Variables<'_> {
         let local = both(pair, names.local_rank, names.local_world_size)?;
         let (local_rank, local_world_size) = local.unwrap_or((rank, world_size));
         let numbers = Numbers { rank, world_size, local_rank, local_world_size };
-        // A rank that is none is the clearer complaint.
+        // A rank beyond the world size is the clearer error.
         below(names.rank, rank, names.world_size, world_size)?;
         numbers.check(names).map(|()| Some(numbers))
     }
@@ -89,8 +90,8 @@ impl Numbers {
         at_most(names.local_rank, self.local_rank, names.rank, self.rank)
     }
 
-    /// The node of this rank and the number of nodes, where the launcher names neither: ranks are taken to fill one
-    /// node after the other.
+    /// The node of this rank and the number of nodes, if the launcher gives neither. Ranks are assumed to fill one node
+    /// after another.
     pub fn nodes_by_block(&self) -> (usize, usize) {
         let node_count = self.world_size.div_ceil(self.local_world_size);
         ((self.rank / self.local_world_size).min(node_count - 1), node_count)

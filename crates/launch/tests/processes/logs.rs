@@ -1,4 +1,4 @@
-//! Where output goes, and what is left of it in files.
+//! Where output goes, and the files that keep it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("folders_that_nobody_asked_for_go", folders_that_nobody_asked_for_go),
 ];
 
-/// The one folder in a folder.
+/// The only folder in a folder.
 fn only(folder: &Path) -> PathBuf {
     let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -23,7 +23,7 @@ fn only(folder: &Path) -> PathBuf {
 }
 
 fn streams_go_where_they_should() {
-    /// Files of both ranks (standard output and error, `-` for none), then what is shown on either.
+    /// Files of both ranks (standard output and error, `-` for none), then the output shown on each stream.
     type Expected<'a> = ([[&'a str; 2]; 2], &'a [&'a str], &'a [&'a str]);
     let check = |redirects: &str, tee: &str, shown: &str, (files, stdout, stderr): Expected| {
         let case = format!("-r {redirects} -t {tee} --local-ranks-filter {shown}");
@@ -60,12 +60,12 @@ fn streams_go_where_they_should() {
         (both, &["[default0]:out 0", "[default1]:out 1"], &["[default0]:err 0", "[default1]:err 1"]),
     );
     check("0", "1:1", "0,1", ([["-", "-"], ["out 1", "-"]], &["[default1]:out 1", "out 0"], &["err 0", "err 1"]));
-    // Of a rank that is not shown, files are kept all the same.
+    // Files are kept even for a rank that is not shown.
     check("0", "0", "1", (none, &["out 1"], &["err 1"]));
     check("0", "3", "0", (both, &["[default0]:out 0"], &["[default0]:err 0"]));
 }
 
-/// Lines of two ranks do not mix, however they are written; what a progress bar overwrites is marked too.
+/// Lines of two ranks do not mix, however they are written. Lines that a progress bar overwrites are marked too.
 fn lines_are_marked_whole() {
     let folder = tempfile::tempdir().unwrap();
     let script = "for i in 1 2 3 4 5 6 7 8; do printf a; printf 'b\\n'; done; printf '1%%\\r2%%\\r\\nend'";
@@ -84,7 +84,7 @@ fn error_files_name_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let mut logs = Logs::create(Some(folder.path()), "run").unwrap();
     logs.redirects = enmasse_launch::Selection::parse("3").unwrap();
-    // Rank 1 writes why it fails; rank 0 loses it, says so later, and is gone first.
+    // Rank 1 writes why it fails. Rank 0 loses it, writes its file later, and ends first.
     let script = r#"
         record() { printf '{"message": {"message": "%s", "extraInfo": {"py_callstack": "at 7"}}}' "$1" \
             > "$TORCHELASTIC_ERROR_FILE"; }

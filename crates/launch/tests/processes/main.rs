@@ -1,4 +1,4 @@
-//! Launching real processes. This program plays three parts: the tests, a launcher that is signalled or killed, and
+//! Launching real processes. This program plays three parts: the tests, a launcher that is signalled or killed, and the
 //! ranks.
 
 mod logs;
@@ -10,7 +10,7 @@ use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Far beyond what anything here takes; it ends a test that would hang, and decides no other.
+/// Far longer than anything here takes. It only ends a test that would hang.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The launcher and the ranks that the tests start: this very program, told its part by its first argument.
+//! The launcher and the ranks that the tests start: this same program, told its part by its first argument.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::DEADLINE;
 
-/// Plays a part and gives its exit code; `None` when the arguments name none.
+/// Plays a part and returns its exit code; `None` if the arguments name none.
 pub fn play(arguments: &[String]) -> Option<ExitCode> {
     let (part, rest) = arguments.split_first()?;
     match part.as_str() {
@@ -33,9 +33,10 @@ pub fn play(arguments: &[String]) -> Option<ExitCode> {
     }
 }
 
-/// A launcher of `sh -c script` in a process of its own, whose output is read here.
+/// A launcher of `sh -c script` in a separate process, whose output is read here.
 ///
-/// Its ranks hold its standard output, so the end of that says that none of them, nor anything they started, is left.
+/// Its ranks hold its standard output, so the end of that output proves that neither they nor their descendants are
+/// left.
 pub struct Launcher {
     pub process: Child,
     lines: Receiver<String>,
@@ -52,15 +53,15 @@ impl Launcher {
         Self::run(&mut command, stderr)
     }
 
-    /// As `nohup` does.
+    /// Like `nohup`.
     pub fn start_ignoring_hangups(ranks: usize, script: &str) -> Self {
         let mut command = Command::new("sh");
-        // Also what a shell does with jobs in the background of a script.
+        // A shell does the same for the background jobs of a script.
         command.args(["-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh"]).arg(std::env::current_exe().unwrap());
         Self::run(command.args(["as-launcher", &ranks.to_string(), "all", "1000", script]), Stdio::piped())
     }
 
-    /// With log files in `folder`, and what torchrun's options of these names say.
+    /// With log files in `folder`, and torchrun's options of these names.
     pub fn start_logging(folder: &Path, script: &str, redirects: &str, tee: &str, shown: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["as-launcher", "2", "all", "1000", script]).arg(folder).args([redirects, tee, shown]);
@@ -73,12 +74,12 @@ impl Launcher {
         Launcher { process, lines }
     }
 
-    /// The next line that a rank printed.
+    /// The next line printed by a rank.
     pub fn line(&self) -> String {
         self.lines.recv_timeout(DEADLINE).expect("a rank prints a line")
     }
 
-    /// Waits until no process of the job is left; the lines printed meanwhile, sorted.
+    /// Waits until no process of the job is left; returns the lines printed meanwhile, sorted.
     pub fn lines_to_end(&self) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
@@ -105,7 +106,7 @@ impl Launcher {
     }
 }
 
-/// The lines of a stream, as they come.
+/// The lines of a stream, as they arrive.
 pub fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     let stream = BufReader::new(stream);
@@ -113,7 +114,7 @@ pub fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// A test that fails leaves nothing.
+/// A failing test leaves no process behind.
 impl Drop for Launcher {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -121,7 +122,7 @@ impl Drop for Launcher {
     }
 }
 
-/// Whether the tests run with SIGHUP ignored, which the processes here then inherit.
+/// Whether the tests run with SIGHUP ignored, which the processes here inherit.
 pub fn hangups_are_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -158,7 +159,7 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
     outcome.exit_code().into()
 }
 
-/// Spawns ranks of this program twice, and says how that went.
+/// Spawns ranks of this program twice, and reports the results.
 fn play_spawner(what: &str) -> ExitCode {
     let first = spawn_processes(1, |group| match group.world_size() {
         1 => {
@@ -185,7 +186,7 @@ fn play_spawner(what: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What the ranks of [`rank_job`] do; they leave what they find in `folder`.
+/// The part of a rank of [`rank_job`], which leaves its findings in `folder`.
 fn play_rank(place: &LaunchedRank, what: &str, folder: &Path) {
     let rank = place.rank;
     match what {

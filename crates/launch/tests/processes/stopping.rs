@@ -1,4 +1,4 @@
-//! However a job ends, nothing of it is left.
+//! However a job ends, none of its processes remains.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ const SHORT: Duration = Duration::from_millis(50);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 const HANG: &str = "echo ready; exec tail -f /dev/null";
-/// Says that it was asked to stop, and goes on.
+/// Prints that it was asked to stop, and continues.
 const STUBBORN: &str = "trap 'echo asked' INT TERM USR1; echo ready; while true; do tail -f /dev/null & wait; done";
 
 fn wait_until_ready(launcher: &Launcher, ranks: usize) {
@@ -50,7 +50,7 @@ fn a_killed_launcher_leaves_no_rank() {
     assert_eq!(launcher.process.wait().unwrap().signal(), Some(9));
 }
 
-/// The kernel ends the ranks, and not what they have started.
+/// The kernel ends the ranks, but not the processes they have started.
 fn a_killed_launcher_leaves_no_grandchild() {
     let script = "sh -c \"trap '' HUP INT TERM; echo ready; tail -f /dev/null\" & wait";
     let launcher = Launcher::start(2, "all", ENDLESS, script);
@@ -59,7 +59,7 @@ fn a_killed_launcher_leaves_no_grandchild() {
     assert_eq!(launcher.lines_to_end(), [""; 0]);
 }
 
-/// Ranks hear of it as of any other request to stop.
+/// Ranks receive it like any other request to stop.
 fn a_closed_terminal_leaves_nothing() {
     if hangups_are_ignored() {
         println!("a_closed_terminal_leaves_nothing skipped: the tests run with SIGHUP ignored");
@@ -91,7 +91,7 @@ fn a_closed_terminal_leaves_nothing() {
     terminal.kill().unwrap();
     terminal.wait().unwrap();
     assert_eq!([next(), next()], ["hung up", "hung up"]);
-    // The end of the pipe says that none is left.
+    // The end of the pipe proves that none is left.
     assert_eq!(lines.recv_timeout(DEADLINE), Err(RecvTimeoutError::Disconnected));
 }
 
@@ -124,7 +124,7 @@ fn a_second_interrupt_kills() {
     assert_eq!(launcher.finish().0, Some(130));
 }
 
-/// A second SIGTERM does not take from ranks the time in which they save.
+/// A second SIGTERM does not take away the ranks' time for saving.
 fn a_scheduler_may_repeat_itself() {
     let script = "trap 'echo asked' TERM; trap 'echo saved; exit 0' USR1; echo ready;
         while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
@@ -160,7 +160,7 @@ fn what_was_ignored_stays_ignored() {
     launcher.signal(Signal::USR1);
     assert_eq!(launcher.lines_to_end(), ["one"]);
     assert_eq!(launcher.finish().0, Some(0));
-    // A Ctrl-C that reaches it is meant, and ranks have it at its default.
+    // A Ctrl-C that reaches the launcher is meant for it, and ranks have the default action.
     let launcher = Launcher::start_ignoring_hangups(1, HANG);
     wait_until_ready(&launcher, 1);
     launcher.signal(Signal::INT);
@@ -169,7 +169,7 @@ fn what_was_ignored_stays_ignored() {
 }
 
 fn the_stubborn_are_killed() {
-    // Rank 1 fails once rank 0 has set its trap, which it tells through the file system.
+    // Rank 1 fails once rank 0 has set its trap, which rank 0 announces through the file system.
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("trapped");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
@@ -185,7 +185,7 @@ fn the_stubborn_are_killed() {
 }
 
 fn grandchildren_go_too() {
-    // One that ignores SIGTERM, left behind by a rank that succeeds, fails, or is stopped.
+    // A process that ignores SIGTERM, left behind by a rank that succeeds, fails, or is stopped.
     let check = |rank_ends: &str, expected: i32| {
         let script = format!("sh -c \"trap '' TERM; echo ready; tail -f /dev/null\" & {rank_ends}");
         let launcher = Launcher::start(2, "all", SHORT, &script);
@@ -214,7 +214,7 @@ fn grandchildren_may_finish() {
     assert_eq!(launcher.finish().0, Some(137));
 }
 
-/// A pipe that takes nothing more before somebody reads.
+/// A pipe that accepts no more until it is read.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
@@ -245,14 +245,14 @@ fn a_launcher_that_nobody_reads_can_be_stopped() {
 }
 
 fn a_full_standard_error_stops_nothing() {
-    // Nobody reads the launcher's standard error.
+    // The launcher's standard error is not read.
     let (mut reader, writer) = full_pipe();
     let script = "test $RANK = 0 && echo message >&2; echo $$; exec tail -f /dev/null";
     let mut launcher = Launcher::start_with(writer.into(), 2, "all", SHORT, script);
     let pids = [launcher.line(), launcher.line()].map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
     let pidfds = pids.map(|pid| pidfd_open(pid, PidfdFlags::empty()).unwrap());
     pidfd_send_signal(&pidfds[0], Signal::KILL).unwrap();
-    // The job is over before anybody reads.
+    // The job is over before the output is read.
     pidfds.iter().for_each(wait_for_the_end_of);
     let mut stderr = String::new();
     reader.read_to_string(&mut stderr).unwrap();

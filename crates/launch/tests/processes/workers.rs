@@ -1,4 +1,4 @@
-//! What workers are given, and how their ends are told.
+//! The workers' environment, and the reports of their ends.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("pytorch_runs", pytorch_runs),
 ];
 
-/// Waits for ever, as a rank does whose peer has failed and that does not notice.
+/// Waits for ever, like a rank that does not notice that its peer has failed.
 const HANG: &str = "exec tail -f /dev/null";
 
 fn shell(ranks: usize, script: &str) -> Job {
@@ -72,14 +72,14 @@ fn causes_name_the_culprit() {
     check("blame rank 2", 2, Status::Stopped, "rank 2 on host h fell silent: no heartbeat");
 }
 
-/// The others notice through their group, and may be gone before the launcher looks.
+/// The others notice through their group, and may end before the launcher looks.
 fn a_killed_rank_is_named_whoever_notices() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..5 {
         let job = rank_job(4, "work until rank 2 is killed", folder.path()).store(Store::Inherited);
         let Outcome::Failed(failure) = launch(&job.output(Output::RankZero)).unwrap() else { panic!("no failure") };
         assert_eq!((failure.rank, failure.status), (Some(2), Some(Status::Signal(9))));
-        // Those stopped before they noticed have nothing to say; nobody blames another.
+        // Ranks that were stopped before they noticed report nothing; no rank blames another.
         assert!(failure.cause.is_none_or(|cause| cause.rank == Some(2)));
     }
     let job = rank_job(4, "work until rank 2 panics", folder.path()).store(Store::Inherited);
@@ -114,8 +114,8 @@ fn launches_that_cannot_be() {
     check(shell(0, ""), "cannot launch 0 processes: ask for at least 1");
     check(
         Job::new("/no/such/program", 2),
-        "cannot start \"/no/such/program\" as rank 0: No such file or directory (os error 2): check that it exists, and \
-         so the interpreter that a script's first line names",
+        "cannot start \"/no/such/program\" as rank 0: No such file or directory (os error 2): check that it exists, \
+         as well as the interpreter in a script's first line",
     );
 }
 
@@ -125,7 +125,7 @@ fn the_environment_is_torchruns() {
     let job = shell(2, script)
         .variable("FOLDER", folder.path())
         .variable("OMP_NUM_THREADS", "")
-        // What an outer launcher may have left behind.
+        // Leftovers of an outer launcher.
         .variable("RANK", "7")
         .variable("ENMASSE_STORE_FD", "99");
     assert_eq!(launch(&job).unwrap(), Outcome::Done);
@@ -172,7 +172,7 @@ fn nodes_are_numbered_by_hand() {
         assert_eq!(found, format!("{rank} 6 {} 2 {} 3 localhost 29511 tale none\n", rank % 2, rank / 2));
     }
     let job = shell(2, script).nodes(Nodes { rank: 3, count: 3, master: None });
-    let expected = "node rank 3 of 3 nodes cannot be: nodes are counted from 0";
+    let expected = "node rank 3 of 3 nodes is impossible: node ranks start at 0";
     assert_eq!(launch(&job).unwrap_err().to_string(), expected);
 }
 
@@ -197,7 +197,7 @@ fn failures_are_tried_again() {
     check(2, Ok(()));
 }
 
-/// As the kernel sees it, not as we do.
+/// Read from the kernel, not from the launcher.
 fn cores_are_divided() {
     let available = rustix::thread::sched_getaffinity(None).unwrap().count() as usize;
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn cores_are_divided() {
     found.sort_unstable();
     found.dedup();
     if available == ranks {
-        // A core each, and no two the same.
+        // One core each, all different.
         assert_eq!(found.len(), ranks, "{found:?}");
         assert!(found.iter().all(|text| text.ends_with("\n1\n") && !text.contains(['-', ','])), "{found:?}");
     }
@@ -218,7 +218,7 @@ fn cores_are_divided() {
     assert!(read(0).ends_with("\n1\n") && read(0) == read(1), "{}", read(0));
 }
 
-/// A real kill by the kernel, where this user may make a control group for it.
+/// A real kill by the kernel, if this user may create a control group for it.
 fn memory_kills_are_told_apart() {
     let group = Path::new("/sys/fs/cgroup/memory").join(format!("enmasse-test-{}", std::process::id()));
     let limited = fs::create_dir(&group).and_then(|()| fs::write(group.join("memory.limit_in_bytes"), "64M"));
@@ -235,7 +235,7 @@ fn memory_kills_are_told_apart() {
         .args(["as-launcher", "2", "all", "100", eat])
         .env("EATER", &program)
         .output();
-    // Whether or not the test passes, the group goes, as soon as it is empty.
+    // The group is removed as soon as it is empty, whether or not the test passes.
     let removed = fs::remove_dir(&group);
     let ended = ended.unwrap();
     let text = String::from_utf8_lossy(&ended.stderr);
@@ -246,7 +246,7 @@ fn memory_kills_are_told_apart() {
     removed.unwrap();
 }
 
-/// Each rank is this program, which goes on to the call that it was started by.
+/// Each rank is this program, which proceeds to the call that started it.
 fn a_program_spawns_itself() {
     let check = |what: &str, expected: &[&str]| {
         let program = std::env::current_exe().unwrap();
@@ -261,7 +261,7 @@ fn a_program_spawns_itself() {
     check("panics", &["one alone", "well", "rank 1 on host H failed: panicked: a defect"]);
 }
 
-/// What a script gets that reads no variables.
+/// The arguments of a script that reads no variables.
 fn local_ranks_as_arguments() {
     let folder = tempfile::tempdir().unwrap();
     let job =
@@ -292,7 +292,7 @@ fn the_store_is_where_it_is_said() {
     assert_eq!(launch(&job).unwrap(), Outcome::Done);
 }
 
-/// An unchanged PyTorch program, if there is a PyTorch.
+/// An unchanged PyTorch program, if PyTorch is installed.
 fn pytorch_runs() {
     let python = std::env::var("ENMASSE_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let has_torch = Command::new(&python)

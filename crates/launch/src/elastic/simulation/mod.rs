@@ -1,7 +1,8 @@
-//! A job in virtual time: agents, leaders, workers and the network between them, with faults, all out of one seed.
+//! A job in virtual time: agents, leaders, workers and the network between them, with faults, all derived from one
+//! seed.
 //!
-//! What must hold whenever workers start is checked here ([`Simulation::check_start`]); schedules and what must hold in
-//! the end are in `schedules`; connections are in `network`.
+//! [`Simulation::check_start`] checks the conditions that must hold whenever workers start. `schedules` has the
+//! schedules and the conditions that must hold in the end; `network` has the connections.
 
 mod network;
 mod schedules;
@@ -14,7 +15,7 @@ use crate::elastic::leader::{Leader, LeaderAction, LeaderEvent, Rules};
 use crate::elastic::member::{Member, MemberAction, MemberEvent, Myself};
 use crate::elastic::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
 
-/// Numbers out of a seed (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -34,12 +35,12 @@ impl Random {
     }
 }
 
-/// How a node's agent goes.
+/// How a node's agent crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// The process dies, and the kernel closes its connections.
     Process,
-    /// The machine dies, and nobody is told.
+    /// The machine dies without notice.
     Machine,
 }
 
@@ -58,10 +59,10 @@ pub struct Node {
     pub leader: Option<Leader>,
     member: Member,
     agent: u64,
-    /// Counts agents of this node; what was meant for an earlier one is dropped.
+    /// Counts agents of this node; events for an earlier one are dropped.
     life: u32,
     workers: Option<Workers>,
-    /// Nothing of this node runs until then, except, if the flag is set, its workers.
+    /// Until then nothing on this node runs, except its workers if the flag is set.
     paused: (Time, bool),
     link: Option<u64>,
     last_attempt: Option<u32>,
@@ -73,7 +74,7 @@ struct Connection {
     ends: [(usize, u32); 2],
     /// Whether each end still has it open.
     open: [bool; 2],
-    /// What travels to each end, in order; `None` is the connection's end.
+    /// Messages in transit to each end, in order; `None` is the connection's end.
     queues: [VecDeque<(Time, Option<Payload>)>; 2],
 }
 
@@ -86,7 +87,7 @@ enum Event {
     TickMember(usize, u32),
     TickLeader(usize, u32),
     Linked(usize, u32),
-    /// Something may have reached this end of a connection.
+    /// A message may have reached this end of a connection.
     Pump(u64, usize),
     WorkersEnd(usize, u32, World, WorkersEnd),
     Probe(usize, u32),
@@ -111,18 +112,18 @@ impl Ord for Scheduled {
     }
 }
 
-/// See the module.
+/// See the module's documentation.
 pub struct Simulation {
     pub now: Time,
     pub random: Random,
     pub nodes: Vec<Node>,
-    /// Which node the endpoint's name leads to.
+    /// The node to which the endpoint's name resolves.
     pub endpoint: usize,
-    /// Nodes in different parts do not hear each other.
+    /// Nodes in different parts cannot reach each other.
     pub part: Vec<u8>,
     /// No leader starts while another one lives.
     pub one_leader: bool,
-    /// Longest time of a message on its way.
+    /// Longest time of a message in transit.
     pub delay: Time,
     pub rules: Rules,
     /// All attempts ever begun: their members as (node, place).
@@ -132,7 +133,7 @@ pub struct Simulation {
     count: u64,
 }
 
-/// How long killing may take, in milliseconds.
+/// Longest time for killing, in milliseconds.
 const KILLING: u64 = 20;
 
 const AGENT: usize = 0;
@@ -182,7 +183,7 @@ impl Simulation {
         (Member::new(myself, self.rules.timing, self.now), agent)
     }
 
-    /// Starts an agent on a node that has none.
+    /// Starts an agent on a node without one.
     pub fn start(&mut self, node: usize) {
         let (member, agent) = self.new_member(node);
         let state = &mut self.nodes[node];
@@ -214,9 +215,9 @@ impl Simulation {
         }
     }
 
-    /// Everything of this node stands still for so long; its workers too, or not.
+    /// Stops this node for the given time; its workers keep running if `workers_run` is set.
     pub fn pause(&mut self, node: usize, length: Time, workers_run: bool) {
-        // Two short pauses in a row would be a long one.
+        // Two short pauses in a row would make a long one.
         if self.now > self.nodes[node].paused.0 + Time::from_secs(2) {
             self.nodes[node].paused = (self.now + length, workers_run);
         }
@@ -235,13 +236,13 @@ impl Simulation {
         }
     }
 
-    /// Nodes with workers, and of which world.
+    /// Nodes with workers, and the world of those workers.
     pub fn running(&self) -> Vec<(usize, World)> {
         let world = |node: &Node| node.workers.as_ref().map(|workers| workers.world);
         self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, world(node)?))).collect()
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn run_until(&mut self, end: Time) {
         while let Some(Reverse(Scheduled(time, ..))) = self.queue.peek()
             && *time <= end
@@ -387,7 +388,7 @@ impl Simulation {
         }
     }
 
-    /// The others of a world notice sooner or later that workers of it are gone.
+    /// The other workers of a world eventually notice that some of them are gone.
     fn missed_by_peers(&mut self, world: World) {
         for node in 0..self.nodes.len() {
             let state = &self.nodes[node];
@@ -400,7 +401,7 @@ impl Simulation {
         }
     }
 
-    /// What must hold whenever workers start.
+    /// Checks the conditions that must hold whenever workers start.
     fn check_start(&mut self, node: usize, world: World, assigned: &Assigned) {
         let state = &mut self.nodes[node];
         assert!(
@@ -422,17 +423,17 @@ impl Simulation {
             assert!(ours.end <= theirs.start || theirs.end <= ours.start, "ranks overlap in {world:?}");
         }
         for (other, theirs) in self.running() {
-            // What stands still does nothing, and its agent's first deed afterwards is to kill it.
+            // Stopped workers do nothing, and their agent's first action afterwards is to kill them.
             let (until, workers_run) = self.nodes[other].paused;
             let stands_still = until + Time::from_millis(KILLING) > self.now && !workers_run;
-            // Of a dead leader's attempts only those can know who were there.
+            // Of a dead leader's attempts, only their members know.
             let follows = theirs.0 == world.0 || (self.one_leader && assigned.attempt > 0);
             let is_other_attempt = theirs != world && follows;
             assert!(!is_other_attempt || stands_still, "{world:?} begins while node {other} still runs {theirs:?}");
         }
     }
 
-    /// An agent that has exited stays for as long as it leads others.
+    /// An agent that has exited stays as long as it leads others.
     fn bury(&mut self, node: usize) {
         let state = &self.nodes[node];
         if state.alive && state.exit.is_some() && !state.leader.as_ref().is_some_and(Leader::has_peers) {

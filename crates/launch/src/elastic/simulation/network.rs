@@ -1,4 +1,4 @@
-//! Connections of the simulation: messages take their time, keep their order, and wait where the network is cut.
+//! Connections of the simulation: messages take time, keep their order, and wait while the network is cut.
 
 use std::collections::VecDeque;
 
@@ -17,12 +17,12 @@ impl Simulation {
         self.part[a] == self.part[b]
     }
 
-    /// An agent's attempt to connect meets the endpoint.
+    /// An agent's attempt to connect reaches the endpoint.
     pub(super) fn link(&mut self, node: usize) {
         let target = self.endpoint;
         let listens = self.nodes[target].alive && self.nodes[target].leader.is_some();
         if !listens || !self.hears(node, target) {
-            return self.member(node, MemberEvent::NotLinked { why: "nobody listens".into() });
+            return self.member(node, MemberEvent::NotLinked { why: "no listener".into() });
         }
         self.count += 1;
         let id = self.count;
@@ -33,7 +33,7 @@ impl Simulation {
         self.member(node, MemberEvent::Linked { port: 1 });
     }
 
-    /// A leader asks the endpoint whether it is still the one.
+    /// A leader asks the endpoint whether it still leads.
     pub(super) fn probe(&mut self, node: usize) {
         let (target, life) = (self.endpoint, self.nodes[node].life);
         if self.nodes[node].leader.is_none() {
@@ -73,7 +73,7 @@ impl Simulation {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let [(agent, _), (leader, _)] = connection.ends;
         if self.part[agent] != self.part[leader] {
-            // As TCP does: again later, for as long as both ends want it.
+            // Like TCP: retries as long as both ends keep the connection open.
             return self.schedule(self.now + Time::from_millis(300), Event::Pump(id, end));
         }
         let Some((arrival, _)) = connection.queues[end].front() else { return };

@@ -1,4 +1,4 @@
-//! Seeded schedules of faults, and what must hold in the end.
+//! Seeded schedules of faults, and the conditions that must hold in the end.
 
 use super::{Crash, Random, Simulation};
 use crate::elastic::leader::Rules;
@@ -19,7 +19,7 @@ fn failure() -> WorkersEnd {
     WorkersEnd::Failed { rank: None, code: 3, report: "exited with code 3".into() }
 }
 
-/// What may happen in a schedule, beside nodes that come, crash and leave, slow messages and cut links.
+/// The faults of a schedule, besides nodes that join, crash and leave, slow messages and cut links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Menu {
     workers_fail: bool,
@@ -34,7 +34,7 @@ fn check_schedule(seed: u64, menu: Menu) {
     let nodes = 2 + random.below(5);
     let least = 1 + random.below(nodes);
     let most = least + random.below(nodes + 1 - least);
-    // Where no worker fails by itself, no restart may be counted.
+    // If no worker fails by itself, no restart may be counted.
     let max_restarts = if menu.workers_fail { u32::MAX } else { 0 };
     let mut simulation = Simulation::new(seed, nodes, rules(least, most, max_restarts));
     simulation.one_leader = !menu.two_leaders;
@@ -75,7 +75,7 @@ fn do_something(simulation: &mut Simulation, random: &mut Random, menu: Menu) {
     }
 }
 
-/// Everything heals; a world of as many nodes as can be runs, goes on, and ends well.
+/// Ends all faults. A world of as many nodes as possible must run, continue, and end successfully.
 fn settle(simulation: &mut Simulation, least: usize, most: usize) {
     simulation.part.fill(0);
     simulation.delay = Time::from_millis(20);
@@ -143,7 +143,7 @@ fn there_may_be_two_leaders() {
     check_schedules(Menu { leaders_crash: true, two_leaders: true, workers_fail: true });
 }
 
-/// So many nodes, started one after another, at their first attempt.
+/// A number of nodes, started one after another, at their first attempt.
 fn started(nodes: usize, rules: Rules) -> Simulation {
     let mut simulation = Simulation::new(7, nodes, rules);
     for node in 0..nodes {
@@ -180,7 +180,7 @@ fn survivors_keep_their_order_and_spares_wait() {
 }
 
 #[test]
-fn newcomers_are_taken_in_together() {
+fn new_nodes_are_admitted_together() {
     let mut simulation = Simulation::new(7, 4, rules(1, 4, 0));
     simulation.start(0);
     simulation.run_until(seconds(10));
@@ -204,7 +204,7 @@ fn restarts_are_counted_and_the_last_failure_ends_the_job() {
     simulation.crash(2, Crash::Machine);
     simulation.run_until(simulation.now + seconds(30));
     assert_eq!(places(&simulation), (vec![0, 1], 2));
-    // Node 0 has rank 0, node 1 ranks 1 and 2: who reports its own rank is believed over who reports another's.
+    // Node 0 has rank 0, node 1 ranks 1 and 2. A report about the node's own rank is believed over one about another's.
     simulation.end_workers(0, failed(Some(2), 4));
     simulation.end_workers(1, failed(Some(2), 5));
     simulation.run_until(simulation.now + seconds(30));
@@ -223,7 +223,7 @@ fn waiting_ends() {
     };
     let too_few = Some(Verdict::TooFew { here: 2, least: 3 });
     assert_eq!(wait(&[0, 1]), [too_few.clone(), too_few]);
-    assert_eq!(wait(&[2]), [Some(Verdict::NoLeader { why: "nobody listens".into() })]);
+    assert_eq!(wait(&[2]), [Some(Verdict::NoLeader { why: "no listener".into() })]);
 }
 
 #[test]
