@@ -23,8 +23,8 @@ pub enum EnvironmentError {
     },
     /// The launcher does not say where rank 0 runs.
     #[error(
-        "{launcher} does not say where rank 0 runs, and there is more than one node: set MASTER_ADDR to the name of its node \
-         ({how})"
+        "{launcher} does not say where rank 0 runs, and there is more than one node: set MASTER_ADDR to the name of its \
+         node ({how})"
     )]
     NoHost {
         /// The launcher's name.
