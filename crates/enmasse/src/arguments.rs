@@ -1,4 +1,5 @@
-//! Arguments that several commands have: the flags of settings, made from the settings' own definitions; counts and paths.
+//! Arguments that several commands share: the flags of settings, generated from the settings' definitions; counts and
+//! paths.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +7,17 @@ use clap::{Arg, ArgAction, ArgMatches};
 use enmasse_files::expand_home;
 use enmasse_train::{Kind, SETTINGS, Setting};
 
-/// Spellings of other programs for our flags.
+/// Other programs' spellings of our flags.
 const ALIASES: &[(&str, &[&str])] =
     &[("batch", &["batch-size", "batch_size"]), ("sync_bn", &["syncBN", "syncbn"]), ("data", &["data_path", "data"])];
 
-/// The flag of the same meaning as DATA.
+/// The flag with the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
 
-/// Says to a rank that its flags are what another process of this program has decided.
+/// Tells a rank that another process of this program has decided its flags.
 pub const DECIDED: &str = "decided";
 
-/// Largest number that is taken where things are counted.
+/// Largest number that is accepted for a count.
 const MOST_COUNT: usize = 1_000_000;
 
 /// A run folder or a weights file.
@@ -28,12 +29,12 @@ pub fn source() -> Arg {
         .help("Run folder, or weights file (.pth or .safetensors) with torchvision's names")
 }
 
-/// A path, where the shell has left `~` alone.
+/// A path in which the shell has not expanded `~`.
 pub fn path(text: &str) -> Result<PathBuf, String> {
     expand_home(Path::new(text)).map_err(|error| error.to_string())
 }
 
-/// A flag that counts something.
+/// A flag with a count.
 pub fn count(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(placeholder).value_parser(count_value).help(help)
 }
@@ -43,12 +44,12 @@ fn count_value(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("must be a whole number from 1 to {MOST_COUNT}"))
 }
 
-/// The flags of the settings of these names.
+/// The flags of the settings with these names.
 pub fn settings(names: &[&str]) -> Vec<Arg> {
     names.iter().filter_map(|name| Setting::find(name)).map(flag).collect()
 }
 
-/// DATA, which a flag can say too.
+/// DATA, as an argument and as a flag.
 pub fn data() -> [Arg; 2] {
     let help = Setting::find("data").map_or("", |setting| setting.help);
     let positional = Arg::new("data").value_name("DATA").help(help);
@@ -84,7 +85,7 @@ pub fn flag(setting: &'static Setting) -> Arg {
             if let Some(default) = setting.default_text().filter(|text| !text.is_empty()) {
                 help.push_str(&format!(" [default: {default}]"));
             }
-            // Of several the last one counts, so that a script can add to what it was given.
+            // The last occurrence counts, so that a script can override earlier ones.
             let arg = match kind {
                 Kind::List => arg.action(ArgAction::Append),
                 _ => arg.overrides_with(setting.name),
@@ -99,7 +100,7 @@ fn aliases(name: &'static str) -> impl Iterator<Item = &'static str> {
     ALIASES.iter().filter(move |(of, _)| *of == name).flat_map(|(_, aliases)| *aliases).copied()
 }
 
-/// What the user gave for each setting on the command line; a repeatable flag's occurrences are joined by commas.
+/// The user's values on the command line; a repeatable flag's occurrences are joined by commas.
 pub fn given(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().filter_map(|setting| {
         let flag = if setting.name == "data" { matches.try_get_many::<String>(DATA_PATH).ok().flatten() } else { None };
@@ -108,7 +109,7 @@ pub fn given(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, String
     })
 }
 
-/// Whether this names a switch among the settings, in any of its flag's spellings.
+/// Whether this is the flag of a switch, in any of its spellings.
 pub fn is_switch(flag: &str) -> bool {
     let mut switches = SETTINGS.iter().filter(|setting| setting.kind == Kind::Switch);
     switches.any(|setting| setting.name == flag.replace('-', "_") || aliases(setting.name).any(|alias| alias == flag))

@@ -1,17 +1,17 @@
-//! Which start of a job this process belongs to, by its launcher's variables.
+//! The attempt of the job to which this process belongs, by its launcher's variables.
 
 use std::ffi::OsString;
 
 use enmasse_launch::{RESTART_COUNT, RUN_ID, process_variable};
 use enmasse_train::Attempt;
 
-/// This process's.
+/// The attempt of this process.
 pub fn attempt() -> Attempt {
     read(process_variable)
 }
 
-/// Slurm's jobs have numbers of their own; a launcher's job has the name that it was given. Numbers that are none count as not
-/// set: the caller that needs a place says so.
+/// Slurm's jobs have numbers; a launcher's job has the name that it was given. Malformed numbers count as not set: the
+/// code that needs a rank's place reports them.
 fn read(variable: impl Fn(&str) -> Option<OsString>) -> Attempt {
     let text = |name: &str| variable(name)?.into_string().ok().filter(|text| !text.trim().is_empty());
     let number = |name: &str| text(name).and_then(|text| text.trim().parse().ok()).unwrap_or(0);
@@ -20,7 +20,7 @@ fn read(variable: impl Fn(&str) -> Option<OsString>) -> Attempt {
         Some(job) => {
             Attempt { job: format!("slurm-{}", job.trim()), requeues: number("SLURM_RESTART_COUNT"), restarts }
         }
-        // What torchrun calls a job that nobody gave a name.
+        // torchrun's name for a job without a given name.
         None => Attempt { job: text(RUN_ID).filter(|name| name != "none").unwrap_or_default(), requeues: 0, restarts },
     }
 }

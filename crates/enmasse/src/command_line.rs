@@ -1,4 +1,4 @@
-//! Reads a command line as one of the commands that it is told of, and says in one line what is wrong with it.
+//! Parses a command line as one of the given commands, and reports an error in one line.
 
 use std::ffi::{OsStr, OsString};
 
@@ -8,7 +8,8 @@ use clap::{ArgMatches, Command};
 use crate::arguments::is_switch;
 use crate::failure::Failure;
 
-/// Reads the arguments of a command, whose name comes first. Help and the version are no failure, and already printed: `None`.
+/// Parses the arguments of a command, whose name comes first. Help and the version have been printed: they return
+/// `None`.
 pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) -> Result<Option<ArgMatches>, Failure> {
     let error = match command.try_get_matches_from(join_switches(arguments)) {
         Ok(matches) => return Ok(Some(matches)),
@@ -20,7 +21,7 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
             Ok(None)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            // A user who names no command wants to see them.
+            // A user who names no command wants to see the commands.
             eprint!("{}", error.render());
             Err(Failure::Told(2))
         }
@@ -28,13 +29,14 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
     }
 }
 
-/// Switches stand alone or have a value after `=`; where `True` or `False` follows as a word of its own, as Python's scripts
-/// have it, it is joined. Any other word that follows is no value: `--sync-bn photos` names the data.
+/// Switches stand alone or have a value after `=`. A `True` or `False` that follows as a separate word, as in Python's
+/// scripts, is joined to the switch. Any other word that follows is not its value: in `--sync-bn photos`, the word
+/// names the data.
 fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut joined = Vec::new();
     while let Some(mut argument) = arguments.next() {
-        // Another program's arguments are its own, and the 1 behind --json is a job.
+        // Another program's arguments are left alone, and the 1 after --json is a job.
         let others =
             argument == "--" || (joined.len() == 1 && ["launch", "slurm"].iter().any(|name| argument == *name));
         if is_flag_of_switch(&argument)
@@ -59,7 +61,7 @@ fn is_truth(word: &str) -> bool {
     ["true", "false", "1", "0"].contains(&word.to_ascii_lowercase().as_str())
 }
 
-/// The parser's message spans lines (what, tips, usage); the first ones say what is wrong and what was perhaps meant.
+/// The parser's message spans lines (error, tips, usage). The first ones state the error and any suggestion.
 fn usage_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let said: Vec<&str> = text.lines().take_while(|line| !line.starts_with("Usage:")).map(str::trim).collect();

@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed: an exit code, and one line on standard error.
+//! How a command that does not succeed ends: with an exit code, and one line on standard error.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,36 +6,36 @@ use std::io::{self, Write};
 use enmasse_train::{ConfigError, Stop, TrainError};
 use enmasse_wording::one_line;
 
-/// Exit code of a run that was saved and is to be started again: `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a run that was saved and is to be restarted: `EX_TEMPFAIL` of sysexits.h.
 pub const REQUEUED: u8 = 75;
 
-/// Exit code after SIGTERM, as a shell would put it.
+/// Exit code after SIGTERM, the one a shell reports.
 pub const TERMINATED: u8 = 143;
 
-/// Why a command did not succeed.
+/// The reason why a command did not succeed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The command line, the configuration or the environment asks for something that cannot be.
+    /// The command line, the configuration or the environment is invalid.
     Usage(String),
-    /// Anything else that went wrong.
+    /// Any other error.
     Error(String),
     /// The user asked to stop.
     Interrupted,
     /// The system or the scheduler asked to stop.
     Terminated,
-    /// The run stopped as it was asked to, and is saved; it has said so.
+    /// The run stopped as requested, and is saved; this has been printed.
     Stopped(Stop),
-    /// Somebody else tells the story (a rank's launcher), or has told it: only the exit code is left.
+    /// Another process (a rank's launcher) prints or has printed the error; only the exit code remains.
     Told(u8),
 }
 
 impl Failure {
-    /// An error in the words of `error`.
+    /// An error with the text of `error`.
     pub fn error(error: impl fmt::Display) -> Self {
         Failure::Error(error.to_string())
     }
 
-    /// What is wrong, as far as it is for this process to say.
+    /// The error's text, as far as this process is to print it.
     pub fn message(&self) -> &str {
         match self {
             Failure::Usage(message) | Failure::Error(message) => message,
@@ -67,10 +67,11 @@ impl Failure {
         }
     }
 
-    /// Prints the line and gives the exit code.
+    /// Prints the line and returns the exit code.
     pub fn say(&self) -> u8 {
         if let Some(line) = self.line() {
-            // Where standard error is gone, the code still tells. In one piece: another thread may end the process.
+            // If standard error is gone, the code still tells. Written in one piece, since another thread may end the
+            // process.
             let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
         }
         self.code()

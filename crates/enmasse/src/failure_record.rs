@@ -1,4 +1,5 @@
-//! Keeps why an attempt at a run failed, for the doctor. The file appears whole, and its one writer holds the run folder's lock.
+//! Records why an attempt at a run failed, for the doctor. The file appears whole, and its one writer holds the
+//! folder's lock.
 
 use std::fs::create_dir_all;
 use std::io::Write;
@@ -13,8 +14,8 @@ use crate::attempt::attempt;
 use crate::failure::Failure;
 use crate::output::say;
 
-/// Writes a record into a run folder in the place of an earlier one. Folders without a run stay as they are, and so do
-/// those that another process writes to by now. A failure to write is said, and is none of the run's.
+/// Writes a record to a run folder, in place of an earlier one. Folders without a run, and folders to which another
+/// process writes by now, stay unchanged. A failure to write is reported, but does not fail the run.
 pub fn keep(record: &FailureRecord, run: &Path) {
     let paths = RunPaths::new(run);
     if !paths.holds_run() {
@@ -37,14 +38,15 @@ pub fn keep(record: &FailureRecord, run: &Path) {
     }
 }
 
-/// Keeps why a rank ends, where it is the one that writes: the cause that the ranks of its `group` agree on, if there is one.
+/// Records why a rank ends, if it is the one that writes: the cause that the ranks of its `group` agree on, if there is
+/// one.
 pub fn keep_failure(run: Option<&Path>, group: Option<&Group>, failure: &Failure) {
     let is_first = group.is_none_or(Group::is_main);
     let (Some(run), true, Failure::Error(message)) = (run, is_first, failure) else { return };
     let own = match group {
         Some(group) => {
             let own = group.own_cause(CauseKind::Error, message.clone());
-            // The others need not wait for a slow disk.
+            // The other ranks need not wait for a slow disk.
             group.abort(own.clone());
             group.cause().map_or(own, |cause| (*cause).clone())
         }
@@ -59,7 +61,7 @@ mod tests {
     use enmasse_train::Attempt;
 
     #[test]
-    fn what_was_kept_is_read_back() {
+    fn records_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let record = FailureRecord { time: "20260131-235959".to_owned(), rank: Some(2), ..FailureRecord::default() };
         // Nobody has trained here.
@@ -72,7 +74,7 @@ mod tests {
         let later = FailureRecord { rank: None, ..record };
         keep(&later, folder.path());
         assert_eq!(read(), Some(later.clone()));
-        // Another process has gone on with the run: the record is not its own.
+        // Another process has continued the run, so the record is not this process's to write.
         let other = RunFolder::open(RunPaths::new(folder.path()), true, &Attempt::default()).unwrap();
         keep(&FailureRecord { rank: Some(5), ..later.clone() }, folder.path());
         drop(other);

@@ -1,7 +1,7 @@
-//! Keeps what a rank did last when its group fails, and says a word when ranks wait for long.
+//! Writes a rank's latest operations when its group fails, and warns when ranks wait long.
 //!
-//! A rank whose own code is stuck writes it too, from the thread that hears of the failure. `enmasse doctor RUN` lays the
-//! records of all ranks side by side.
+//! A rank whose own code is stuck writes them too, from the thread that learns of the failure. `enmasse doctor RUN`
+//! lays the records of all ranks side by side.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use enmasse_files::write_whole;
 
 use crate::output::say;
 
-/// Says on rank 0 that ranks wait for another.
+/// Warns on rank 0 that ranks wait for another.
 pub fn warn_of_stalls(group: &Group) {
     group.observe(|event| {
         if let GroupEvent::Stalled(stall) = event {
@@ -21,8 +21,8 @@ pub fn warn_of_stalls(group: &Group) {
     });
 }
 
-/// Keeps the rank's record beside its log when the group fails. Where there are no logs, no run has begun; and a rank that
-/// was asked to stop has nothing to tell.
+/// Writes the rank's record next to its log when the group fails. Without logs, no run has begun. A rank that was asked
+/// to stop writes no record.
 pub fn keep_flight(group: &Group, run: &Path) {
     let (rank, recorder, path) =
         (group.rank(), group.flight_recorder().clone(), flight_record::path(run, group.rank()));
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_kept_where_a_run_has_begun_and_failed() {
+    fn records_are_written_for_runs_that_have_begun_and_failed() {
         let folder = tempfile::tempdir().unwrap();
         let count = || std::fs::read_dir(folder.path().join("logs")).map_or(0, Iterator::count);
         fail(folder.path(), CauseKind::Error);

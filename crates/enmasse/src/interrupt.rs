@@ -6,8 +6,9 @@
 //! | SIGTERM | saves at the end of the step and ends with 143; a second one ends it at once | ends at once, with 143 |
 //! | the requeue signal | saves at the end of the step, has its job requeued, and ends with 75 | the kernel's default |
 //!
-//! In a rank that a launcher watches, SIGINT keeps its default, and a second SIGTERM means what the first one did: who stops a
-//! whole job, as Slurm does, tells the launcher, which passes it on, and the rank itself. That launcher can kill.
+//! In a rank that a launcher watches, SIGINT keeps its default action, and a second SIGTERM has no further effect:
+//! stopping a whole job, as Slurm does, signals the launcher, which passes the signal on, as well as the rank itself.
+//! The launcher can still kill the rank.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,17 +21,17 @@ use signal_hook::low_level::emulate_default_handler;
 use crate::failure::{Failure, TERMINATED};
 use crate::output::say;
 
-/// While this lives, requests to stop are heeded. Files appear whole or not at all however a process ends, so that none needs
-/// to be waited for. Afterwards such requests are for the next to ask for them.
+/// While this exists, requests to stop are handled here. Files appear whole or not at all however a process ends, so no
+/// write needs to be awaited. Afterwards the next watcher gets the requests.
 pub struct Interrupts(Handle);
 
 impl Interrupts {
-    /// Begins to watch, in a process that has nothing to save.
+    /// Starts watching, in a process that has nothing to save.
     pub fn watch() -> Result<Self, Failure> {
         Self::start(&[SIGINT, SIGTERM], end)
     }
 
-    /// Begins to watch, in a process that trains.
+    /// Starts watching, in a process that trains.
     pub fn watch_run(signals: &RunSignals) -> Result<Self, Failure> {
         let signals = signals.clone();
         Self::start(&[SIGINT, SIGTERM, SIGUSR1, SIGUSR2], move |signal| signals.heed(signal))
@@ -44,7 +45,7 @@ impl Interrupts {
             std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
             Ok(Interrupts(handle))
         };
-        // What a thread or a pipe is refused for.
+        // The usual reason why a thread or a pipe is refused.
         let remedy = "check the limits on processes and open files (ulimit -a)";
         start().map_err(|error| Failure::Error(format!("cannot handle signals: {error}: {remedy}")))
     }
@@ -61,10 +62,10 @@ fn end(signal: i32) {
     std::process::exit(failure.say().into());
 }
 
-/// What the signals to a process that trains mean. Clones are the same.
+/// The meaning of signals in a process that trains. Clones share it.
 #[derive(Clone, Default)]
 pub struct RunSignals {
-    /// Where the run hears of them.
+    /// The run reads stop requests from here.
     pub requests: StopRequests,
     state: Arc<Mutex<State>>,
 }
@@ -72,19 +73,19 @@ pub struct RunSignals {
 #[derive(Default)]
 struct State {
     launched: bool,
-    /// None before all options are read.
+    /// `None` before all options are parsed.
     requeue: Option<RequeueSignal>,
-    /// Arrived before it was known what they mean.
+    /// Signals that arrived before their meaning was known.
     early: Vec<i32>,
 }
 
 impl RunSignals {
-    /// Somebody watches over this process.
+    /// A launcher watches this process.
     pub fn launched(&self) {
         self.state().launched = true;
     }
 
-    /// Says which signal asks for a requeue.
+    /// Sets the signal that asks for a requeue.
     pub fn requeue_on(&self, signal: RequeueSignal) {
         let early = {
             let mut state = self.state();
@@ -103,11 +104,11 @@ impl RunSignals {
                 let launched = self.state().launched;
                 let heeded = self.requests.ask(Stop::End);
                 match launched {
-                    // The launcher knows why.
+                    // The launcher knows the reason.
                     true if !heeded => std::process::exit(TERMINATED.into()),
                     true => {}
                     false if again || !heeded => end(signal),
-                    false => say("terminated: saving at the end of this step; once more to end at once"),
+                    false => say("terminated: saving at the end of this step; send it again to end at once"),
                 }
             }
             other => {
@@ -142,9 +143,9 @@ fn number(signal: RequeueSignal) -> Option<i32> {
     }
 }
 
-/// Ends this process as if nobody handled the signal.
+/// Ends this process as if the signal had no handler.
 fn default(signal: i32) {
-    // It fails only for numbers that are no signals.
+    // It fails only for invalid signal numbers.
     let _ = emulate_default_handler(signal);
 }
 
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrives_before_it_is_known_to_mean_a_requeue_is_kept() {
+    fn early_requeue_signals_are_kept() {
         let signals = RunSignals::default();
         signals.heed(SIGUSR2);
         assert_eq!(signals.requests.asked(), None);

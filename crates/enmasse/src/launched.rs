@@ -1,4 +1,5 @@
-//! A process that is one rank of somebody's job: who says so, what contradicts it, and how it meets the others.
+//! A process that is one rank of a launched job: which launcher assigned it, what contradicts it, and how it joins the
+//! others.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::failure::Failure;
 /// Holds the secret of ranks that were given none, until all have joined.
 const TOKEN_FILE: &str = ".token";
 
-/// A rank's place, and how it came by it.
+/// A rank's place, and how it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
     /// The place itself.
@@ -21,12 +22,12 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// What the environment of this process says.
+    /// The rank's place according to this process's environment.
     pub fn from_environment(layers: &LayeredConfig) -> Result<Option<Self>, Failure> {
         Self::find(process_variable, layers)
     }
 
-    /// What an environment says, where `layers` may ask for ranks of this process's own.
+    /// The rank's place according to an environment, where `layers` may request ranks of this process's own.
     pub fn find(
         environment: impl Fn(&str) -> Option<OsString>,
         layers: &LayeredConfig,
@@ -34,16 +35,17 @@ impl Launched {
         let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
         let own_ranks = layers.config().devices.as_ref().map(Devices::count);
         match (&interpretation.warning, &interpretation.place) {
-            // A user who gives a number of ranks has thought of it.
+            // A user who sets a number of ranks did so on purpose.
             (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),
-            // A step of one task is a machine to run ranks on, as a batch script is.
+            // A step of one task is a machine to run ranks on, like a batch script.
             (_, Some(place)) if is_slurm(&interpretation) && place.world_size == 1 && own_ranks > Some(1) => Ok(None),
             (_, Some(place)) => Ok(Some(Launched { place: place.clone(), interpretation })),
             (_, None) => Ok(None),
         }
     }
 
-    /// What the command line says, whatever the environment does. Of that only the count of Slurm's restarts remains.
+    /// A place from the command line, which takes precedence over the environment. Only the count of Slurm's restarts
+    /// is still read from there.
     pub fn by_arguments(place: LaunchedRank, environment: impl Fn(&str) -> Option<OsString>) -> Self {
         let count = |name: &str| environment(name).filter(|_| name == "SLURM_RESTART_COUNT");
         let attempt = LaunchedRank::interpret(count).map_or(0, |found| found.attempt);
@@ -59,8 +61,8 @@ impl Launched {
         Launched { place, interpretation }
     }
 
-    /// Inside a launched job a rank is one device: a user who wants more asks the launcher. Under Slurm a number
-    /// of devices is that of the tasks of each node.
+    /// In a launched job a rank is one device: more are requested from the launcher. Under Slurm a number of devices
+    /// must equal the number of tasks on each node.
     pub fn check_devices(&self, layers: &LayeredConfig) -> Result<(), Failure> {
         let LaunchedRank { rank, world_size, local_world_size, .. } = self.place;
         let Some(devices) = &layers.config().devices else { return Ok(()) };
@@ -79,7 +81,7 @@ impl Launched {
         }
     }
 
-    /// Joins the others. Ranks that were given no token find one in the run folder, if they know where that is.
+    /// Joins the other ranks. Ranks that were given no token find one in the run folder, if they know the folder.
     pub fn join(&self, folder: Option<&Path>, options: GroupOptions) -> Result<Option<Group>, Failure> {
         let variable = |name: &str| std::env::var(name).ok();
         let Some(mut rendezvous) = self.interpretation.rendezvous(&variable).map_err(Failure::error)? else {
@@ -117,7 +119,7 @@ fn usage(error: EnvironmentError) -> Failure {
 mod tests {
     use super::*;
 
-    /// What comes of variables and `--devices`: the rank, nothing, or the message.
+    /// The result of variables and `--devices`: the rank, no rank, or the message.
     fn check(variables: &str, devices: Option<&str>, expected: Result<Option<usize>, &str>) {
         let mut layers = LayeredConfig::new();
         if let Some(devices) = devices {
@@ -149,13 +151,13 @@ mod tests {
         check(step, Some("cpu:2"), Ok(Some(3)));
         check(step, Some("cpu:4"), Err("2 of the 4 tasks of this step on this node"));
         check(step, Some("cpu:4"), Err("start the step with --ntasks-per-node=4, or leave --devices out"));
-        // One task with a node to itself.
+        // A single task with a node to itself.
         let one = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1";
         check(one, None, Ok(Some(0)));
         check(one, Some("cpu:4"), Ok(None));
         // A batch script.
         let batch = "SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4";
-        check(batch, None, Err("SLURM_NTASKS is 4, but this process is one that nobody launched"));
+        check(batch, None, Err("SLURM_NTASKS is 4, but no launcher started this process"));
         check(batch, Some("cpu:4"), Ok(None));
         check("SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=1", None, Ok(None));
     }

@@ -1,6 +1,6 @@
-//! Flags of `train` that scripts written for PyTorch take: they say again what a launcher says in the environment, or stand
-//! in for it. An address, a rank and a world size together are the whole answer, whatever the environment says, and leave nothing for
-//! a local rank to say. Less than that must agree with it: of two answers neither is picked silently.
+//! Flags of `train` from scripts written for PyTorch. They repeat a launcher's variables, or replace them. An address,
+//! a rank and a world size together are complete: they take precedence over the environment, and a local rank has no
+//! effect beside them. An incomplete set must agree with the environment: a contradiction is an error.
 
 use std::ffi::OsString;
 
@@ -15,7 +15,7 @@ use crate::settings;
 
 const HEADING: &str = "Known from PyTorch's scripts";
 
-/// The flags' definitions.
+/// The definitions of the flags.
 pub fn arguments() -> [Arg; 5] {
     let flags = [
         Arg::new("device")
@@ -50,14 +50,14 @@ pub fn arguments() -> [Arg; 5] {
             .value_parser(value_parser!(i64))
             .help("What LOCAL_RANK must be; -1: nothing"),
     ];
-    // Of several occurrences the last one counts, as for every other flag.
+    // The last occurrence counts, as for every other flag.
     flags.map(|flag| {
         let name = flag.get_id().clone();
         flag.help_heading(HEADING).overrides_with(name)
     })
 }
 
-/// What was given.
+/// The given flags.
 #[derive(Clone, Debug, Default)]
 pub struct LauncherFlags {
     device: Option<String>,
@@ -68,7 +68,7 @@ pub struct LauncherFlags {
 }
 
 impl LauncherFlags {
-    /// Reads the flags of a command line.
+    /// Reads the flags from a command line.
     pub fn of(matches: &ArgMatches) -> Self {
         LauncherFlags {
             device: matches.get_one("device").cloned(),
@@ -79,7 +79,7 @@ impl LauncherFlags {
         }
     }
 
-    /// This process's place in a launched job, if it has one and the flags agree with it. Where no launcher speaks,
+    /// This process's place in a launched job, if it has one and the flags agree with it. Without a launcher,
     /// `--world-size` becomes the number of ranks in `layers`.
     pub fn place(
         &self,
@@ -103,7 +103,7 @@ impl LauncherFlags {
             let place = LaunchedRank::from_lookup(said).map_err(|error| Failure::Usage(error.to_string()))?;
             return Ok(place.map(|place| Launched::by_arguments(place, environment)));
         }
-        // What is said stands in for what the environment lacks.
+        // The flags fill in variables that the environment lacks.
         let lookup = |name: &str| environment(name).filter(|value| !value.is_empty()).or_else(|| said(name));
         let launched = Launched::find(lookup, layers)?;
         match &launched {
@@ -117,7 +117,7 @@ impl LauncherFlags {
         let Some(device) = &self.device else { return Ok(()) };
         let reason = match device.split(':').next().unwrap_or_default() {
             _ if device == "cpu" => return Ok(()),
-            "cpu" => "is cpu alone; the number of ranks is --devices cpu:N",
+            "cpu" => "must be cpu alone; set the number of ranks with --devices cpu:N",
             _ => "this build of enmasse has no GPU support; use --device cpu",
         };
         Err(Failure::Usage(format!("--device {device}: {reason}")))
@@ -126,7 +126,7 @@ impl LauncherFlags {
     fn check_place(&self, place: &LaunchedRank, address: Option<(String, u16)>) -> Result<(), Failure> {
         let LaunchedRank { rank, world_size, local_rank, .. } = *place;
         let refuse = |flag: String, truth: String| {
-            Err(Failure::Usage(format!("{flag}: the launcher of this process says {truth}; leave the flag out")))
+            Err(Failure::Usage(format!("{flag}: this process's launcher has set {truth}; leave the flag out")))
         };
         match (self.world_size, self.local_rank) {
             (Some(given), _) if given != world_size => {
@@ -150,7 +150,7 @@ impl LauncherFlags {
         }
     }
 
-    /// Without a launcher.
+    /// The process has no launcher.
     fn stand_alone(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
         let missing = format!("no launcher has set {RANK} and {WORLD_SIZE}");
         if let Some(rank) = self.rank {
@@ -160,12 +160,12 @@ impl LauncherFlags {
         }
         if let Some(rank) = self.local_rank {
             return Err(Failure::Usage(format!(
-                "--local-rank {rank}: {missing}; start the ranks by enmasse launch, or leave the flag out"
+                "--local-rank {rank}: {missing}; start the ranks with enmasse launch, or leave the flag out"
             )));
         }
         if let Some(url) = self.dist_url.as_deref().filter(|url| url.starts_with("tcp://")) {
             return Err(Failure::Usage(format!(
-                "--dist-url {url}: {missing}; give each rank that is to meet there --rank R and --world-size N, or leave the flag out"
+                "--dist-url {url}: {missing}; give each of its ranks --rank R and --world-size N, or leave the flag out"
             )));
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
@@ -181,7 +181,7 @@ impl LauncherFlags {
     }
 }
 
-/// The scripts' default, -1, stands for "not said".
+/// The scripts' default, -1, means that the flag was not given.
 fn said(rank: Option<&i64>) -> Option<usize> {
     rank.and_then(|&rank| usize::try_from(rank).ok())
 }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::arguments::{given, settings};
 
-    /// The place and the devices that come of flags and variables; or the message.
+    /// The place and the devices that follow from flags and variables; or the message.
     fn place(flags: &str, variables: &[(&str, &str)]) -> Result<(Option<LaunchedRank>, Option<String>), String> {
         let line = std::iter::once("train").chain(flags.split_whitespace());
         let command = Command::new("train").args(settings(&["devices"])).args(arguments());
@@ -245,10 +245,10 @@ mod tests {
         let refused = |flags: &str, expected: &str| assert_eq!(place(flags, &[]).unwrap_err(), expected);
         let two = "--world-size 3: --devices cpu:2 asks for another number of ranks; leave one of them out";
         refused("--devices cpu:2 --world-size 3", two);
-        let url = "--dist-url tcp://h:1: no launcher has set RANK and WORLD_SIZE; give each rank that is to meet there \
+        let url = "--dist-url tcp://h:1: no launcher has set RANK and WORLD_SIZE; give each of its ranks \
                    --rank R and --world-size N, or leave the flag out";
         refused("--dist-url tcp://h:1 --world-size 2", url);
-        let rank = "--local-rank 0: no launcher has set RANK and WORLD_SIZE; start the ranks by enmasse launch, \
+        let rank = "--local-rank 0: no launcher has set RANK and WORLD_SIZE; start the ranks with enmasse launch, \
                     or leave the flag out";
         refused("--local_rank 0", rank);
         let rank = "--rank 1: no launcher has set RANK and WORLD_SIZE; give --dist-url tcp://HOST:PORT and --world-size N as \
@@ -272,7 +272,7 @@ mod tests {
         check("--rank 1 --world-size 2 --local-rank=-1");
         check("--rank=-1 --init-method env://");
         let refused = |flags: &str, says: &str| {
-            let expected = format!("{flags}: the launcher of this process says {says}; leave the flag out");
+            let expected = format!("{flags}: this process's launcher has set {says}; leave the flag out");
             assert_eq!(place(flags, &LAUNCHED).unwrap_err(), expected);
         };
         refused("--world-size 4", "WORLD_SIZE=2");
@@ -307,7 +307,7 @@ mod tests {
             let expected = "--local-rank 1: has no effect with --dist-url, --rank and --world-size; leave it out";
             assert_eq!(error, expected);
         }
-        // env:// has the address alone.
+        // env:// has only the address.
         let address = &LAUNCHED[4..];
         let (place, _) = place("--dist-url env:// --rank 1 --world-size 2", address).unwrap();
         assert_eq!(place.unwrap().master, Some(("127.0.0.1".to_owned(), 29500)));
@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(place(&format!("--device {device}"), &[]).unwrap_err(), expected);
             assert_eq!(place(&format!("--device {device}"), &LAUNCHED).unwrap_err(), expected);
         }
-        let cpu = "--device cpu:2: is cpu alone; the number of ranks is --devices cpu:N";
+        let cpu = "--device cpu:2: must be cpu alone; set the number of ranks with --devices cpu:N";
         assert_eq!(place("--device cpu:2", &[]).unwrap_err(), cpu);
     }
 }

@@ -1,8 +1,9 @@
 //! Data-parallel training of image classifiers.
 //!
-//! A model is a function from a [`Tensor`](prelude::Tensor) to a tensor; the whole training step is compiled from it into a
-//! plan, which every rank runs. The crates behind it can be used alone, and are named here: [`comm`] and [`launch`] know no
-//! model, [`graph`] knows no device, [`train`] holds the loop. The program `enmasse` stands on the same crates.
+//! A model is a function from a [`Tensor`](prelude::Tensor) to a tensor. The whole training step is compiled from it
+//! into a plan, which every rank runs. The underlying crates can be used alone, and are named here: [`comm`] and
+//! [`launch`] know no model, [`graph`] knows no device, [`train`] holds the loop. The program `enmasse` uses the same
+//! crates.
 //!
 //! ```no_run
 //! use enmasse::prelude::*;
@@ -19,7 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has a model, a data set and a transform of one's own, and the step taken apart.
+//! `examples/` has a custom model, data set and transform, and the step taken apart.
 
 pub use enmasse_comm as comm;
 pub use enmasse_data as data;
@@ -31,7 +32,7 @@ pub use enmasse_models as models;
 pub use enmasse_tensor as tensor;
 pub use enmasse_train as train;
 
-/// What a training program of one's own mostly needs.
+/// The items that a training program usually needs.
 pub mod prelude {
     pub use enmasse_comm::{Group, Reduce, Rendezvous};
     pub use enmasse_data::{DataError, Dataset, Picture, shapes};

@@ -1,4 +1,4 @@
-//! The `enmasse` program: reads the command line, runs one command, and turns its failure into a line and an exit code.
+//! The `enmasse` program: parses the command line, runs one command, and turns a failure into a line and an exit code.
 
 mod arguments;
 mod attempt;

@@ -1,4 +1,4 @@
-//! What a command says: figures for scripts on standard output, and text for people beside them.
+//! The output of a command: figures for scripts on standard output, and text for people.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub struct Output {
     json: bool,
-    /// The first line that could not be written to standard output.
+    /// The error of the first line that could not be written to standard output.
     failed: Option<io::Error>,
 }
 
@@ -19,12 +19,12 @@ impl Output {
         Output { json, failed: None }
     }
 
-    /// Whether figures are wanted as JSON.
+    /// Whether figures are printed as JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// A line for people about what is to come, beside the figures.
+    /// A line for people about what follows, besides the figures.
     pub fn fact(&mut self, line: impl fmt::Display) {
         say(line);
     }
@@ -38,7 +38,7 @@ impl Output {
         }
     }
 
-    /// A JSON object for scripts; nothing without `--json`.
+    /// A JSON object for scripts; ignored without `--json`.
     pub fn json(&mut self, object: impl fmt::Display) {
         if self.json {
             self.write(object);
@@ -52,7 +52,7 @@ impl Output {
         }
     }
 
-    /// An error if something could not be written. A reader who had enough (`| head`) is no error.
+    /// An error if something could not be written. A reader that has closed the pipe (`| head`) is not an error.
     pub fn finish(self) -> Result<(), Failure> {
         match self.failed {
             Some(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -63,8 +63,8 @@ impl Output {
     }
 }
 
-/// A line on standard error, in one piece, since other ranks may write there too.
+/// Prints a line on standard error in one piece, since other ranks may write there too.
 pub fn say(line: impl fmt::Display) {
-    // Where even this cannot be written, there is nobody to tell.
+    // If even this cannot be written, nothing is left to do.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

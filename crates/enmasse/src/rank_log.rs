@@ -1,4 +1,4 @@
-//! The log file of a rank, `RUN/logs/rank-R.log`: what the rank would tell people, whether or not anybody listens.
+//! The log file of a rank, `RUN/logs/rank-R.log`: the rank's lines for people, whether or not they are shown.
 
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::io::Write;
@@ -9,21 +9,21 @@ use enmasse_wording::utc_time;
 
 use crate::output::say;
 
-/// The log of a rank. A run does not end for want of it, but says so once.
+/// The log of a rank. A run goes on without it, but reports that once.
 pub struct RankLog {
     folder: PathBuf,
     name: String,
-    /// None before it is opened, and where it cannot be written.
+    /// `None` before the file is opened, and if it cannot be written.
     file: Option<File>,
 }
 
 impl RankLog {
-    /// The log of a rank of `run`, which is not touched yet.
+    /// The log of a rank of `run`, whose folder is not touched yet.
     pub fn new(run: &Path, rank: usize) -> Self {
         RankLog { folder: run.join("logs"), name: format!("rank-{rank}.log"), file: None }
     }
 
-    /// Opens the file after what an earlier part of the run has left there.
+    /// Opens the file, to append to the lines of an earlier part of the run.
     pub fn open(&mut self) {
         let mut options = OpenOptions::new();
         let options = options.append(true).create(true);
@@ -37,7 +37,7 @@ impl RankLog {
     pub fn line(&mut self, text: &str) {
         let Some(file) = &mut self.file else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // In one piece, so that a killed rank leaves whole lines.
+        // In one piece, so that a killed rank leaves only whole lines.
         let line = format!("{} {text}\n", utc_time(now.as_secs()));
         if let Err(error) = file.write_all(line.as_bytes()) {
             self.lose(&error);
@@ -59,7 +59,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         for text in ["first", "second"] {
             let mut log = RankLog::new(run.path(), 3);
-            log.line("before the run is known to be ours");
+            log.line("before the run's folder is claimed");
             log.open();
             log.line(text);
         }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_is_no_failure() {
+    fn an_unwritable_log_is_not_a_failure() {
         let mut log = RankLog::new(Path::new("/proc/nowhere"), 0);
         log.open();
         log.line("unheard");

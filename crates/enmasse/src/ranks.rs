@@ -1,4 +1,5 @@
-//! Where ranks run: this process alone, threads of it, processes that it launches, or itself one rank of somebody's job.
+//! Where ranks run: this process alone, its threads, processes that it launches, or this process as one rank of a
+//! launched job.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -21,9 +22,9 @@ use crate::interrupt::Interrupts;
 use crate::launched::Launched;
 use crate::settings::{self, cores};
 
-/// One rank, and what it knows of the others.
+/// One rank, and its group.
 pub struct Rank {
-    /// None for a rank that is alone.
+    /// `None` for a single rank.
     pub group: Option<Group>,
     local_rank: usize,
     local_ranks: usize,
@@ -31,50 +32,51 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// A rank without others.
+    /// A single rank.
     pub fn alone() -> Self {
         Rank { group: None, local_rank: 0, local_ranks: 1, attempt: 0 }
     }
 
-    /// How often the job's launcher has started it again; the same on all ranks.
+    /// How many times the job's launcher has restarted it; equal on all ranks.
     pub fn attempt(&self) -> usize {
         self.attempt
     }
 
-    /// Whether this rank writes and talks.
+    /// Whether this rank writes files and prints.
     pub fn is_first(&self) -> bool {
         self.group.as_ref().is_none_or(|group| group.rank() == 0)
     }
 
-    /// Number of ranks.
+    /// The number of ranks.
     pub fn world_size(&self) -> usize {
         self.group.as_ref().map_or(1, Group::world_size)
     }
 
-    /// This rank's share of the machine, to compute on.
+    /// This rank's share of the machine for computing.
     pub fn device(&self, config: &TrainConfig) -> Result<Box<dyn Device>, Failure> {
         let threads = |rank| config.threads_of_rank(cores(), rank, self.local_ranks);
         settings::device(config, self.local_rank, &(0..self.local_ranks).map(threads).collect::<Vec<_>>())
     }
 
-    /// This rank's share of the machine, to decode on.
+    /// This rank's share of the machine for decoding.
     pub fn loader_threads(&self, config: &TrainConfig) -> usize {
         config.loader_threads_of_rank(cores(), self.local_rank, self.local_ranks)
     }
 
-    /// The text that rank 0 has, on every rank.
+    /// The text of rank 0, on every rank.
     pub fn agree(&self, text: String) -> Result<String, Failure> {
         Ok(self.gather(text)?.into_iter().next().unwrap_or_default())
     }
 
-    /// The text of each rank, in their order.
+    /// The text of each rank, in rank order.
     fn gather(&self, text: String) -> Result<Vec<String>, Failure> {
         let Some(group) = &self.group else { return Ok(vec![text]) };
         let texts = group.all_gather_bytes(text.as_bytes()).map_err(Failure::error)?;
         Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
     }
 
-    /// A line that says which rank this is, where it runs and on what; on the first rank one for each. All ranks must ask.
+    /// Lines that say which rank this is, and where and on what it runs; on the first rank one line per rank. All ranks
+    /// must call it.
     pub fn introductions(&self, device: &str) -> Result<Vec<String>, Failure> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let place = format!("{host}:{}, {device}", std::process::id());
@@ -85,8 +87,8 @@ impl Rank {
     }
 }
 
-/// This rank's number among those that may run on the same cores, and how many these are. Launchers that bind ranks leave each
-/// its own cores, or some to a few in common; the others leave all to all, to be divided here.
+/// This rank's index among the ranks that may run on the same cores, and their number. Launchers that bind ranks give
+/// each its own cores, or share some among a few; the others leave all cores to all ranks, to be divided here.
 fn sharers(group: &Group, node: usize) -> Result<(usize, usize), Failure> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let cores = Cores::available().map_or(String::new(), |cores| cores.to_string());
@@ -95,20 +97,20 @@ fn sharers(group: &Group, node: usize) -> Result<(usize, usize), Failure> {
     Ok(among_equals(&all, group.rank()))
 }
 
-/// How many before a rank have what it has, and how many do in all.
+/// The number of equal values before a rank's own, and in total.
 fn among_equals(all: &[Vec<u8>], rank: usize) -> (usize, usize) {
     let alike = |ranks: &[Vec<u8>]| ranks.iter().filter(|other| **other == all[rank]).count();
     (alike(&all[..rank]), alike(all))
 }
 
-/// How ranks wait for each other.
+/// How long ranks wait for each other.
 fn options(config: &TrainConfig) -> GroupOptions {
     let usual = GroupOptions::default();
     let timeout = Duration::try_from_secs_f64(config.timeout).unwrap_or(Duration::MAX);
     GroupOptions { timeout, stall_warning: usual.stall_warning.min(timeout / 2), ..usual }
 }
 
-/// Runs `body` as the one rank that this process is; `folder` is the run's, if that is known.
+/// Runs `body` as the one rank of this process; `folder` is the run's folder, if it is known.
 pub fn as_rank(
     launched: &Launched,
     config: &TrainConfig,
@@ -121,17 +123,17 @@ pub fn as_rank(
         Some(group) => sharers(group, launched.place.node)?,
         None => (0, 1),
     };
-    // What rank 0 says counts: launchers of several nodes may count their restarts each for themselves.
+    // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
     let rank = Rank { group, local_rank, local_ranks, attempt };
     let failure = match body(&rank) {
         Ok(()) => return Ok(()),
-        // All ranks do the same.
+        // All ranks stop in the same way.
         Err(Failure::Stopped(stop)) => return Err(Failure::Stopped(stop)),
         Err(failure) => failure,
     };
     let Some(group) = &rank.group else { return Err(failure) };
-    // The others wait for this rank: they hear of it, unless they were first.
+    // The other ranks wait for this one: it reports its failure, unless the group has failed before.
     group.abort(group.own_cause(CauseKind::Error, failure.message()));
     let told = group.cause().is_some_and(|cause| report_cause(&cause));
     match failure {
@@ -140,8 +142,8 @@ pub fn as_rank(
     }
 }
 
-/// Runs `body` on so many ranks, which share this machine; `command` are the arguments that make a process of this program
-/// one of them. Whatever happens, no temporary file stays in `folder`.
+/// Runs `body` on the given number of ranks on this machine. `command` are the arguments that make a process of this
+/// program one of them. In every case no temporary file remains in `folder`.
 pub fn host(
     ranks: usize,
     config: &TrainConfig,
@@ -150,13 +152,13 @@ pub fn host(
     interrupts: Option<Interrupts>,
     body: impl Fn(&Rank) -> Result<(), Failure> + Sync,
 ) -> Result<(), Failure> {
-    // Other ranks mark what they say.
+    // The other ranks mark their lines.
     let output = if config.log_ranks { Output::RankZeroAndErrors } else { Output::RankZero };
     match (ranks, config.ranks) {
         (1, _) => body(&Rank::alone()),
         (_, RankKind::Thread) => threads(ranks, options(config), body),
         (_, RankKind::Process) => {
-            // The launcher hears of them from here on, and stops the ranks.
+            // From here on the launcher handles signals, and stops the ranks.
             drop(interrupts);
             let result = processes(ranks, command(), output, folder);
             folder.into_iter().for_each(clear);
@@ -181,7 +183,7 @@ fn threads(
         }
     };
     let groups = Group::threads_with(ranks, options).map_err(Failure::error)?;
-    // All ranks stop, and for one reason.
+    // All ranks stop, for one reason.
     match run_threads(groups, run).map_err(Failure::error)?.into_iter().flatten().next() {
         Some(stop) => Err(Failure::Stopped(stop)),
         None => Ok(()),
@@ -194,7 +196,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
     let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
     if let Some(code) = stopped(&outcome) {
-        // The first rank has said so.
+        // The first rank has printed it.
         return Err(Failure::Told(code));
     }
     if let (Some(folder), Some(record)) = (folder, FailureRecord::of_outcome(&outcome)) {
@@ -209,7 +211,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
     }
 }
 
-/// A run's own codes, whatever a rank's end looked like: 0, 1 error, 2 usage, 130 interrupted, 143 terminated.
+/// The run's own exit codes, however a rank ended: 0, 1 error, 2 usage, 130 interrupted, 143 terminated.
 fn exit_code(outcome: &Outcome) -> u8 {
     match outcome.exit_code() {
         code @ (0 | 2) => code,
@@ -218,15 +220,15 @@ fn exit_code(outcome: &Outcome) -> u8 {
     }
 }
 
-/// The code with which the ranks stopped as they were asked to.
+/// The exit code with which the ranks stopped as requested.
 fn stopped(outcome: &Outcome) -> Option<u8> {
     let Outcome::Failed(failure) = outcome else { return None };
     let Some(Status::Code(code)) = failure.status else { return None };
     [REQUEUED, TERMINATED].into_iter().find(|known| i32::from(*known) == code)
 }
 
-/// One line where the ranks themselves or the kernel said why; the last lines of a rank that ended without a word, or that a
-/// signal ended.
+/// One line if the ranks themselves or the kernel gave the reason; also the last lines of a rank that ended without a
+/// reason, or that a signal ended.
 fn story(outcome: &Outcome) -> Option<String> {
     let Outcome::Failed(failure) = outcome else { return outcome.report() };
     match (failure.status.zip(failure.end()), &failure.cause) {
@@ -242,10 +244,10 @@ fn story(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// Only a killed writer leaves temporary files; opening the folder as its next writer clears them away.
+/// Only a killed writer leaves temporary files. Opening the folder as its next writer removes them.
 fn clear(folder: &Path) {
     if folder.is_dir() {
-        // The failure that led here is the one to tell.
+        // The earlier failure is the one to report.
         let _ = RunFolder::open(RunPaths::new(folder), true, &attempt());
     }
 }
@@ -263,7 +265,7 @@ mod tests {
         };
         check(&["a 0 0,1"], &[(0, 1)]);
         check(&["a 0 0,1", "a 0 0,1", "b 1 0,1"], &[(0, 2), (1, 2), (0, 1)]);
-        // Bound by the launcher: each to its own, or two to a node of memory.
+        // Bound by the launcher: each to its own cores, or two to a memory node.
         check(&["a 0 0,1", "a 0 2,3"], &[(0, 1), (0, 1)]);
         check(&["a 0 0,1", "a 0 2,3", "a 0 0,1", "a 0 2,3"], &[(0, 2), (0, 2), (1, 2), (1, 2)]);
     }

@@ -1,4 +1,4 @@
-//! A run as people see it on a terminal, as scripts read it, and as each rank's log keeps it.
+//! A run's reports: for people on a terminal, for scripts, and in each rank's log.
 
 use std::path::Path;
 
@@ -13,34 +13,34 @@ use crate::failure::Failure;
 use crate::output::{Output, say};
 use crate::rank_log::RankLog;
 
-/// Tells of a run: facts, a bar on a terminal, a line per epoch, the end. What people see is the first rank's unless others
-/// are let speak too; each rank's log has all of its own lines.
+/// Reports a run: facts, a progress bar on a terminal, a line per epoch, the end. Only the first rank prints, unless
+/// the others are allowed to; each rank's log has all of its own lines.
 pub struct Reporter {
     audience: Audience,
-    /// Said before everything else: who the ranks are.
+    /// Printed first: the ranks.
     introduction: Vec<String>,
-    /// Said after the other facts.
+    /// Printed after the other facts.
     arguments: Option<String>,
     log: Option<RankLog>,
     epochs: usize,
-    /// Hidden where standard error is no terminal, and on other ranks.
+    /// Hidden if standard error is not a terminal, and on other ranks.
     bar: ProgressBar,
-    /// What the bar shows: epoch, and whether it validates.
+    /// The bar's content: epoch, and whether it validates.
     shown: Option<(u64, bool)>,
 }
 
-/// Who hears a rank.
+/// The audience of a rank.
 pub enum Audience {
     /// People and scripts: this is the first rank.
     Everybody(Output),
-    /// People at standard error, told which rank it is that speaks.
+    /// People reading standard error, with the rank's number in front.
     Marked(usize),
-    /// The log alone.
+    /// Only the log.
     Nobody,
 }
 
 impl Reporter {
-    /// Tells of a run of so many epochs; of an evaluation, where that is 0.
+    /// Reports a run of this many epochs, or an evaluation if it is 0.
     pub fn new(audience: Audience, epochs: usize) -> Self {
         let target = match audience {
             Audience::Everybody(_) => ProgressDrawTarget::stderr(),
@@ -54,18 +54,18 @@ impl Reporter {
         Reporter { audience, introduction: Vec::new(), arguments: None, log: None, epochs, bar, shown: None }
     }
 
-    /// Adds to the facts who the ranks are, and the effective arguments.
+    /// Adds the ranks and the effective arguments to the facts.
     pub fn introduce(self, ranks: Vec<String>, config: &TrainConfig) -> Self {
         Reporter { introduction: ranks, arguments: Some(arguments(config)), ..self }
     }
 
-    /// Keeps the lines in a log too, from the moment on when the run begins: before that the folder may turn out to be
-    /// another run's.
+    /// Also writes the lines to a log, but only once the run begins: before that the folder may turn out to be another
+    /// run's.
     pub fn log_to(self, log: RankLog) -> Self {
         Reporter { log: Some(log), ..self }
     }
 
-    /// The end of the run, and what to do next.
+    /// The end of the run, with suggested commands.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         self.shown = None;
@@ -89,13 +89,13 @@ impl Reporter {
         }
     }
 
-    /// The run stopped before its end, as it was asked to, and is saved.
+    /// The run stopped before its end, as requested, and is saved.
     pub fn stopped(mut self, run: Option<&Path>, epoch: u64, samples: u64) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         self.shown = None;
         let run = run.unwrap_or(Path::new(""));
         let (pictures, quoted) = (counted(samples as usize, "picture"), quoted(run));
-        let text = format!("stopped in epoch {}, after {pictures}: go on by --resume --out {quoted}", epoch + 1);
+        let text = format!("stopped in epoch {}, after {pictures}: continue with --resume --out {quoted}", epoch + 1);
         self.line(Line::Figure, text);
         match self.audience {
             Audience::Everybody(mut output) => {
@@ -106,7 +106,7 @@ impl Reporter {
         }
     }
 
-    /// Keeps in the log why the run ends; people hear it where the program ends.
+    /// Writes the reason for the run's end to the log; the program's end prints it for people.
     pub fn failed(&mut self, failure: &Failure) {
         self.bar.finish_and_clear();
         if let Some(log) = &mut self.log {
@@ -114,7 +114,7 @@ impl Reporter {
         }
     }
 
-    /// Takes the bar away, and says the last lines; the output's own end is its success.
+    /// Removes the bar, and prints the last lines. The result is that of the output.
     pub fn finish(self, say: impl FnOnce(&mut Output)) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         match self.audience {
@@ -139,18 +139,18 @@ impl Reporter {
         };
         match self.shown {
             Some(_) => self.bar.suspend(tell),
-            // A bar that shows nothing yet would appear after the line.
+            // An empty bar would appear after the line.
             None => tell(),
         }
     }
 }
 
-/// What a line is about.
+/// The kind of a line.
 #[derive(Clone, Copy)]
 enum Line {
-    /// Known before the first epoch: for people, beside the figures.
+    /// Known before the first epoch: for people, besides the figures.
     Fact,
-    /// What came of it.
+    /// A result.
     Figure,
 }
 
@@ -213,7 +213,7 @@ impl Reporter {
     }
 }
 
-/// What is known before the first step, a line each.
+/// The facts known before the first step, one line each.
 fn facts(started: &Started) -> Vec<String> {
     let Started { train_samples, validation_samples, size, ref normalization, .. } = *started;
     let list = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
@@ -261,7 +261,7 @@ fn facts(started: &Started) -> Vec<String> {
     lines.push(batch);
     if let Some(run) = &started.run {
         lines.push(format!("run:    {}", run.display()));
-        lines.push(format!("charts: tensorboard --logdir={}, then look at http://localhost:6006/", quoted(run)));
+        lines.push(format!("charts: tensorboard --logdir={}, then open http://localhost:6006/", quoted(run)));
     }
     lines.extend(started.tuning.map(|tuning| format!("tuned:  {tuning}")));
     lines.extend(started.pretrained.iter().flat_map(|report| report.lines()).map(|line| format!("weights: {line}")));
@@ -271,19 +271,19 @@ fn facts(started: &Started) -> Vec<String> {
     lines
 }
 
-/// The effective arguments, those that have a value, in one line.
+/// The effective arguments that have a value, in one line.
 fn arguments(config: &TrainConfig) -> String {
     let given = SETTINGS.iter().filter_map(|setting| config.get(setting.name).map(|value| (setting.name, value)));
     let pairs = given.filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!(" {name}={}", quoted(value)));
     format!("arguments:{}", pairs.collect::<String>())
 }
 
-/// A fraction as people read it.
+/// A fraction as a percentage.
 pub fn percent(fraction: f64) -> String {
     format!("{:.2} %", fraction * 100.0)
 }
 
-/// A path, or another text, as a shell takes it.
+/// A path or other text, quoted for a shell.
 fn quoted(text: impl AsRef<Path>) -> String {
     let text = text.as_ref().display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
@@ -340,7 +340,7 @@ augment: random_crop size=64 padding=4
 loader: 1 thread in every process
 batch:  32 per rank, 64 in all; each epoch leaves out the 32 pictures of the last incomplete one
 run:    runs/a
-charts: tensorboard --logdir=runs/a, then look at http://localhost:6006/
+charts: tensorboard --logdir=runs/a, then open http://localhost:6006/
 tuned:  12 operations measured in 2.0 s; another algorithm than untuned: 5 in a step
 weights: loaded 1 of 2 tensors from w.pth
 weights: missing in the file: fc.bias

@@ -1,4 +1,4 @@
-//! Having Slurm start this job again: `scontrol requeue`, which only one rank may call, once all have saved.
+//! Has Slurm requeue this job: `scontrol requeue`, which only one rank may call, once all have saved.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
@@ -15,18 +15,18 @@ use crate::failure::Failure;
 use crate::output::say;
 use crate::ranks::Rank;
 
-/// Slurm's own commands give up a controller that does not answer after some ten seconds each.
+/// Slurm's own commands give up on each unresponsive controller after some ten seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Has the job of these ranks requeued by the first of them; returns on all when that is done. Where no scheduler runs them,
-/// the exit code is all there is: their launcher may start them again.
+/// Has the job requeued by the first rank; returns on all ranks when that is done. Without a scheduler the exit code is
+/// the only signal: a launcher may restart the ranks.
 pub fn requeue(rank: &Rank) -> Result<(), Failure> {
     let mut problem = String::new();
     if rank.is_first()
         && let Some(job) = job(|name| std::env::var_os(name))
     {
         match scontrol(&job) {
-            Ok(()) => say(format_args!("requeued: Slurm starts job {job} again, which goes on from here")),
+            Ok(()) => say(format_args!("requeued: Slurm starts job {job} again, which resumes from here")),
             Err(reason) => {
                 problem = format!("saved, but job {job} is not requeued: {reason}; submit it again with --resume")
             }
@@ -38,7 +38,8 @@ pub fn requeue(rank: &Rank) -> Result<(), Failure> {
     }
 }
 
-/// By what `scontrol` knows the job: an element of an array as `ARRAY_ELEMENT`, since the last one's own number is the array's.
+/// The job's name for `scontrol`: an array element is `ARRAY_ELEMENT`, since the last element's own number is that of
+/// the array.
 fn job(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let number = |name: &str| {
         let text = variable(name)?.into_string().ok()?;
@@ -53,21 +54,21 @@ fn job(variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
 fn scontrol(job: &str) -> Result<(), String> {
     let mut command = Command::new("scontrol");
     command.args(["requeue", job]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Slurm answers by SIGTERM to the processes of the job, which is not meant for this one.
+    // Slurm reacts with SIGTERM to the job's processes, which is not meant for this one.
     command.process_group(0);
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "there is no scontrol here, as in many containers".to_owned(),
-        _ => format!("scontrol does not start: {error}"),
+        ErrorKind::NotFound => "scontrol is not installed, as in many containers".to_owned(),
+        _ => format!("cannot start scontrol: {error}"),
     })?;
     let ended = wait(&child).and_then(|ended| if ended { child.wait().map(Some) } else { Ok(None) });
     match ended {
         Ok(Some(status)) if status.success() => Ok(()),
-        // It was sent for what has been done.
+        // The signal is a result of the requeue.
         Ok(Some(status)) if status.signal() == Some(SIGTERM) => Ok(()),
         Ok(Some(status)) => {
             let mut said = String::new();
             if let Some(stderr) = child.stderr.take() {
-                // What cannot be read is not said.
+                // Unreadable output is left out.
                 let _ = stderr.take(1 << 10).read_to_string(&mut said);
             }
             Err(format!("scontrol requeue: {} ({status})", said.trim()))
@@ -76,7 +77,7 @@ fn scontrol(job: &str) -> Result<(), String> {
             let _ = child.kill().and_then(|()| child.wait());
             Err(format!("scontrol requeue has not answered within {} s", DEADLINE.as_secs()))
         }
-        Err(error) => Err(format!("scontrol cannot be waited for: {error}")),
+        Err(error) => Err(format!("cannot wait for scontrol: {error}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! From the command line, the environment and a file to a configuration.
+//! Builds a configuration from the command line, the environment and a file.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 const MOST_PIXELS: usize = 1 << 40;
 const MOST_RANKS: usize = 1 << 10;
 
-/// Everything but a saved run: `--config`, then the environment, then the flags of this command, which must fit together.
+/// Everything except a saved run: `--config`, then the environment, then the flags of this command, checked together.
 pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     let mut layers = LayeredConfig::new();
     if let Ok(Some(file)) = matches.try_get_one::<PathBuf>("config") {
@@ -29,12 +29,12 @@ pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     Ok(layers)
 }
 
-/// Whether the flags are what the process that started this rank made of all that it was given, and has judged.
+/// Whether the flags come from the process that started this rank, which has checked them already.
 pub fn is_decided(matches: &ArgMatches) -> bool {
     matches.try_get_one(DECIDED).ok().flatten() == Some(&true)
 }
 
-/// The configuration, unless it asks for more than any machine has: beyond this, sizes could not even be computed with.
+/// The configuration, unless it exceeds every machine: beyond these limits sizes could not even be computed.
 pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
     let source = layers.source("devices").cloned();
     let config = layers.finish()?;
@@ -55,30 +55,30 @@ pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
             return refuse(error.to_string());
         }
         if devices.count() > MOST_RANKS {
-            return refuse(format!("one machine hosts {MOST_RANKS} ranks at most"));
+            return refuse(format!("one machine hosts at most {MOST_RANKS} ranks"));
         }
     }
-    // What the device refuses shows here, before anything is read or written.
+    // If the device refuses, it does so here, before anything is read or written.
     device(&config, 0, &[1])?;
     Ok(config)
 }
 
-/// The kind of device where nobody names one.
+/// The default kind of device.
 pub fn usual_kind() -> &'static str {
     enmasse_devices::KINDS[0].name
 }
 
-/// The kind of device that a configuration names, or the usual one.
+/// The kind of device in a configuration, or the default one.
 pub fn kind(config: &TrainConfig) -> &str {
     config.devices.as_ref().map_or(usual_kind(), |devices| &devices.kind)
 }
 
-/// One device of that kind.
+/// One device of the default kind.
 fn usual_device() -> Devices {
     Devices::new(usual_kind(), 1)
 }
 
-/// The device of the rank at `local_rank`, where ranks that share its cores have so many computing threads each.
+/// The device of the rank at `local_rank`; `threads` has the number of computing threads of each rank that shares its cores.
 pub fn device(config: &TrainConfig, local_rank: usize, threads: &[usize]) -> Result<Box<dyn Device>, Failure> {
     let (kind, ordinal) = (kind(config), config.devices.as_ref().and_then(|devices| devices.ordinal(local_rank)));
     let (isa, exact) = (config.isa.clone(), config.exact);
@@ -101,7 +101,7 @@ pub fn rank_flags<'a>(
             "devices" => config.devices.as_ref().map_or_else(usual_device, Devices::of_ranks).to_string(),
             name => config.get(name)?,
         };
-        // An empty list is one that nobody gave.
+        // An empty list was not given by the user.
         (setting.kind != Kind::List || !value.is_empty()).then(|| format!("{}={value}", setting.flag()).into())
     })
 }

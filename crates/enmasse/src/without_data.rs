@@ -1,4 +1,4 @@
-//! What stands in for data: the embedded data set, and the sizes of a model that is looked at without any.
+//! Stand-ins for data: the embedded data set, and the sizes of a model that is examined without data.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use enmasse_train::TrainConfig;
 use crate::failure::Failure;
 use crate::settings;
 
-/// Height and width of the embedded data set's pictures, and of a model without data.
+/// Height and width of the embedded data set's pictures, and the input size of a model without data.
 pub const SHAPES_SIZE: usize = 64;
 
-/// The configuration of a model without data, and its classes: `--classes`, or as many as data sets of that size usually
-/// have.
+/// The configuration of a model without data, and its number of classes: `--classes`, or the usual number for data sets
+/// of that size.
 pub fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failure> {
     let mut config = settings::finish(settings::layers(matches)?)?;
     let size = config.picture_size(Some(SHAPES_SIZE));
@@ -22,7 +22,7 @@ pub fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failur
     Ok((config, classes))
 }
 
-/// The embedded data set, which is made once; others that want it at the same time wait.
+/// The embedded data set, which is created once; concurrent callers wait for it.
 pub fn shapes() -> Result<PathBuf, Failure> {
     shapes::default_cache().and_then(|cache| shapes::ensure(&cache)).map_err(Failure::error)
 }

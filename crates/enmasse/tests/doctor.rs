@@ -165,7 +165,7 @@ fn a_killed_rank_is_the_root_cause() {
     assert_eq!((&cause["facts"]["rank"], &cause["facts"]["signal"]), (&1.into(), &9.into()), "{cause}");
     let text = cause["text"].as_str().unwrap();
     assert!(text.contains(&format!("(process {victim}) was killed by signal 9 (SIGKILL)")), "{text}");
-    assert!(cause["remedy"].as_str().unwrap().ends_with("go on by --resume"), "{cause}");
+    assert!(cause["remedy"].as_str().unwrap().ends_with("continue with --resume"), "{cause}");
     assert_eq!(finding(&report, "run", "ranks")["facts"]["world_size"], 3);
     common::assert_whole(&run);
 

@@ -103,7 +103,7 @@ fn asked_twice_it_ends_at_once() {
     let _pipe = until("a reader", || rustix::fs::open(&picture, flags, rustix::fs::Mode::empty()).ok());
     send(child.id() as i32, Signal::TERM);
     let told = lines.find(|line| !line.starts_with("epoch "));
-    assert_eq!(told.as_deref(), Some("terminated: saving at the end of this step; once more to end at once"));
+    assert_eq!(told.as_deref(), Some("terminated: saving at the end of this step; send it again to end at once"));
     send(child.id() as i32, Signal::TERM);
     assert_eq!((lines.next().as_deref(), lines.next()), (Some("terminated"), None));
     assert_eq!(child.wait().unwrap().code(), Some(143));
@@ -170,7 +170,7 @@ fn a_run_that_cannot_be_requeued_says_so() {
     check("refused-ranks", &mut in_slurm(&bin), "cpu:2", To::Rank(0), Err(reason));
     let mut lacking = in_slurm(&bin);
     lacking.env("PATH", folder.path("empty"));
-    check("lacking", &mut lacking, "cpu:1", To::Program, Err("there is no scontrol here"));
+    check("lacking", &mut lacking, "cpu:1", To::Program, Err("scontrol is not installed"));
     // Nobody's job: the code asks the launcher.
     check("nobody", &mut program(), "cpu:1", To::Program, Ok(()));
 }
