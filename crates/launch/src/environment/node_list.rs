@@ -35,13 +35,7 @@ pub enum NodeListError {
     Empty,
 }
 
-/// The nodes of a list, in order.
-///
-/// ```
-/// use enmasse_launch::expand_node_list;
-/// assert_eq!(expand_node_list("gpu[08-10],login").unwrap(), ["gpu08", "gpu09", "gpu10", "login"]);
-/// assert!(expand_node_list("node[2-1]").is_err());
-/// ```
+/// The nodes of a list, in order: `gpu08`, `gpu09`, `gpu10` and `login` for `gpu[08-10],login`.
 pub(super) fn expand_node_list(list: &str) -> Result<Vec<String>, NodeListError> {
     let shown = || shortened(list);
     let mut nodes = Vec::new();
