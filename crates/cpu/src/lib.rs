@@ -29,6 +29,7 @@ mod conv;
 mod device;
 mod element;
 mod elementwise;
+mod function;
 mod gemm;
 #[cfg(test)]
 mod guard;

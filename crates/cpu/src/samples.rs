@@ -62,6 +62,83 @@ pub(crate) unsafe fn sample_sum(scale: f32, values: Region<f32>, labels: Region<
     unsafe { *sum.at(0, 1) = (total * f64::from(scale)) as f32 };
 }
 
+/// The gradient of each value of such a sum.
+///
+/// # Safety
+/// Regions are valid: as many gradients, which are written, as labels.
+pub(crate) unsafe fn sample_sum_backward(scale: f32, labels: Region<i32>, dvalues: Region<f32>) {
+    // SAFETY: the caller's promise.
+    let (labels, dvalues) = unsafe { (labels.slice(0, labels.len()), dvalues.slice_mut(0, labels.len())) };
+    dvalues.iter_mut().zip(labels).for_each(|(dvalue, &label)| *dvalue = if label >= 0 { scale } else { 0.0 });
+}
+
+/// `x`, with zeros where there is no sample.
+///
+/// # Safety
+/// Regions are valid: a row of `x` and of `y`, which is written and may lie over `x`, for each label.
+pub(crate) unsafe fn mask(context: &mut Context, x: Region<f32>, labels: Region<i32>, y: Region<f32>) {
+    let classes = x.len() / labels.len().max(1);
+    context.pool.run(labels.len(), |sample, _| {
+        for at in sample * classes..(sample + 1) * classes {
+            // SAFETY: the caller's promise; each task has its own sample, and values are read before they are written.
+            unsafe { *y.at(at, 1) = if *labels.at(sample, 1) >= 0 { *x.at(at, 1) } else { 0.0 } };
+        }
+    });
+}
+
+/// The logarithm of the softmax of each row of classes.
+///
+/// # Safety
+/// Regions are valid and as long as each other, of whole rows; `y` is written.
+pub(crate) unsafe fn log_softmax(context: &mut Context, classes: usize, x: Region<f32>, y: Region<f32>) {
+    context.pool.run(x.len() / classes.max(1), |sample, _| {
+        let first = sample * classes;
+        // SAFETY: the caller's promise; each task has its own sample.
+        let (x, y) = unsafe { (x.slice(first, classes), y.slice_mut(first, classes)) };
+        let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        // Subtracting the largest changes nothing but the range of the exponentials.
+        let sum: f64 = x.iter().map(|&x| f64::from(x - largest).exp()).sum();
+        let log_sum = f64::from(largest) + sum.ln();
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = (f64::from(x) - log_sum) as f32);
+    });
+}
+
+/// `dy - exp(y) * sum of dy` of each row of classes.
+///
+/// # Safety
+/// Regions are valid and as long as each other, of whole rows; `dx` is written.
+pub(crate) unsafe fn log_softmax_backward(
+    context: &mut Context,
+    classes: usize,
+    dy: Region<f32>,
+    y: Region<f32>,
+    dx: Region<f32>,
+) {
+    context.pool.run(dy.len() / classes.max(1), |sample, _| {
+        let first = sample * classes;
+        // SAFETY: the caller's promise; each task has its own sample.
+        let (dy, y, dx) = unsafe { (dy.slice(first, classes), y.slice(first, classes), dx.slice_mut(first, classes)) };
+        let sum: f64 = dy.iter().map(|&dy| f64::from(dy)).sum();
+        for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
+            *dx = (f64::from(dy) - f64::from(y).exp() * sum) as f32;
+        }
+    });
+}
+
+/// Each class times its factor.
+///
+/// # Safety
+/// Regions are valid and as long as each other, of whole rows of as many classes as factors; `y` is written.
+pub(crate) unsafe fn scale_classes(context: &mut Context, factors: &[f32], x: Region<f32>, y: Region<f32>) {
+    let classes = factors.len();
+    context.pool.run(x.len() / classes.max(1), |sample, _| {
+        let first = sample * classes;
+        // SAFETY: the caller's promise; each task has its own sample.
+        let (x, y) = unsafe { (x.slice(first, classes), y.slice_mut(first, classes)) };
+        y.iter_mut().zip(x).zip(factors).for_each(|((y, x), factor)| *y = x * factor);
+    });
+}
+
 /// The sum over the classes of each sample.
 ///
 /// # Safety

@@ -58,6 +58,45 @@ fn equal_the_reference() {
             // SAFETY: as above.
             unsafe { sum_classes_backward(c, Region::of(&dy), found) };
         });
+        let factors = &noise(5, classes);
+        check("scale_classes", samples * classes, &reference::scale_classes(&x, factors), |c, edge, found| {
+            let logits = place(edge, &logits);
+            // SAFETY: as above.
+            unsafe { scale_classes(c, factors, Region::of(&logits), found) };
+        });
+        // Beyond the range of f32's exponentials.
+        let large: Vec<f32> = logits.iter().map(|x| 300.0 * x + 500.0).collect();
+        for x in [&logits, &large] {
+            let y = reference::log_softmax(&wide(x), classes);
+            check("log_softmax", samples * classes, &y, |c, edge, found| {
+                let x = place(edge, x);
+                // SAFETY: as above.
+                unsafe { log_softmax(c, classes, Region::of(&x), found) };
+            });
+            let y: Vec<f32> = y.iter().map(|&y| y as f32).collect();
+            let dy = noise(6, samples * classes);
+            let expected = reference::log_softmax_backward(&wide(&dy), &wide(&y), classes);
+            check("log_softmax_backward", samples * classes, &expected, |c, edge, found| {
+                let (dy, y) = (place(edge, &dy), place(edge, &y));
+                // SAFETY: as above.
+                unsafe { log_softmax_backward(c, classes, Region::of(&dy), Region::of(&y), found) };
+            });
+        }
+        check("sample_sum_backward", samples, &reference::sample_sum_backward(&y, 0.25), |_, edge, found| {
+            let labels = Guarded::new(edge, &labels);
+            // SAFETY: as above.
+            unsafe { sample_sum_backward(0.25, Region::of(&labels), found) };
+        });
+        let unknown = |at: usize| if labels[at / classes] < 0 { f32::NAN } else { logits[at] };
+        let masked: Vec<f32> = (0..logits.len()).map(unknown).collect();
+        check("mask", samples * classes, &reference::mask(&wide(&masked), &y, classes), |c, edge, found| {
+            let labels = Guarded::new(edge, &labels);
+            // SAFETY: as above; the result lies over the operand.
+            unsafe {
+                found.slice_mut(0, masked.len()).copy_from_slice(&masked);
+                mask(c, found, Region::of(&labels), found);
+            }
+        });
         // Whatever lies where there is no sample.
         let values: Vec<f32> = dy.iter().zip(&labels).map(|(x, l)| if *l < 0 { f32::NAN } else { *x }).collect();
         let expected = reference::sample_sum(&wide(&values), &y, 0.25);

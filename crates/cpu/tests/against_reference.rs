@@ -6,7 +6,8 @@ use common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{Program, StepMetrics};
 use enmasse_graph::{
-    CompileOptions, Conv, Freeze, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Tensor, compile,
+    CompileOptions, Conv, Freeze, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans, Pool, Tensor,
+    compile,
 };
 use enmasse_reference::ReferenceProgram;
 use enmasse_tensor::RandomStream;
@@ -72,10 +73,28 @@ fn residual(x: Tensor) -> Tensor {
 
 #[test]
 fn a_small_residual_network() {
-    let options = CompileOptions { size: [37, 30], label_smoothing: 0.1, ..CompileOptions::new("residual", 5, 37, 7) };
+    let loss = Loss::CrossEntropy { smoothing: 0.1 };
+    let options = CompileOptions { size: [37, 30], loss, ..CompileOptions::new("residual", 5, 37, 7) };
     let plans = compile(&residual, &options).unwrap();
     for isa in levels() {
         check("residual", &plans, isa, 3, 2e-5);
+    }
+}
+
+/// The focal loss of classes with weights, clamped below: every function of logits.
+fn focal(logits: Tensor, targets: Tensor) -> Tensor {
+    let log_p = logits.log_softmax();
+    let p = (log_p.clone() * targets.clone()).sum_classes().exp();
+    let weighted = (log_p.scale_classes(&[1.0, 0.5, 2.0, 1.5, 0.25, 3.0, 1.0]) * targets).sum_classes();
+    p.clone().affine(-1.0, 1.0).power(2.0) * weighted.affine(-1.0, 0.0) + p.clamp_min(0.125).log().affine(-0.1, 0.0)
+}
+
+#[test]
+fn a_loss_of_functions() {
+    for shards in [1, 3] {
+        let loss = Loss::Own(PerSample::new(focal));
+        let options = CompileOptions { loss, shards, ..CompileOptions::new("residual", 4, 32, 7) };
+        check("focal", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
     }
 }
 

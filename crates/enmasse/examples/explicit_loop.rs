@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use enmasse::data::{DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse::prelude::*;
-use enmasse::train::{Preparation, Schedule, ScheduleKind, compile_plans, initialize};
+use enmasse::train::{Objective, Preparation, Schedule, ScheduleKind, compile_plans, initialize};
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The tutorial's config.py, and what its script fixes.
@@ -63,7 +63,8 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
 
     let device = device("cpu", 2)?;
     let forward = |x: Tensor, classes: usize| model.forward(x, classes);
-    let plans = compile_plans(config, &preparation, &forward, data.classes.len(), 1, &device.target())?;
+    let plans =
+        compile_plans(config, &preparation, &forward, &Objective::default(), data.classes.len(), 1, &device.target())?;
     let mut program = device.compile(plans, None)?;
     initialize(program.as_mut(), config.seed)?;
     let mut engine = Engine::new(program, 0);

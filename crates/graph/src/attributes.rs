@@ -1,4 +1,4 @@
-//! Attributes of operations: windows, groups, statistics, rectifiers.
+//! Attributes of operations: windows, groups, statistics, rectifiers, functions.
 
 use std::fmt;
 
@@ -95,6 +95,71 @@ pub enum Rectifier {
     Relu,
     /// `min(max(x, 0), 6)`.
     Relu6,
+}
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Function {
+    /// `scale * x + shift`.
+    Affine {
+        /// Factor of x.
+        scale: f32,
+        /// What is added.
+        shift: f32,
+    },
+    /// e to the power of x.
+    Exp,
+    /// The natural logarithm.
+    Log,
+    /// x to the power of an exponent. The derivative of the power 0 is 0 everywhere, as in PyTorch.
+    Power(f32),
+    /// The larger of x and a minimum; NaN stays NaN. The derivative at the minimum is 1, as in PyTorch.
+    ClampMin(f32),
+}
+
+impl Function {
+    /// The name in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Function::Affine { .. } => "affine",
+            Function::Exp => "exp",
+            Function::Log => "log",
+            Function::Power(_) => "power",
+            Function::ClampMin(_) => "clamp_min",
+        }
+    }
+
+    /// The name of its gradient.
+    pub(crate) const fn backward_name(self) -> &'static str {
+        match self {
+            Function::Affine { .. } => "affine_backward",
+            Function::Exp => "exp_backward",
+            Function::Log => "log_backward",
+            Function::Power(_) => "power_backward",
+            Function::ClampMin(_) => "clamp_min_backward",
+        }
+    }
+
+    /// Whether its attributes are.
+    pub(crate) fn is_finite(self) -> bool {
+        match self {
+            Function::Affine { scale, shift } => scale.is_finite() && shift.is_finite(),
+            Function::Exp | Function::Log => true,
+            Function::Power(value) | Function::ClampMin(value) => value.is_finite(),
+        }
+    }
+}
+
+/// The attributes, as they follow the name in the text of an operation.
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Function::Affine { scale, shift } => write!(f, " {{scale {scale} shift {shift}}}"),
+            Function::Exp | Function::Log => Ok(()),
+            Function::Power(exponent) => write!(f, " {{{exponent}}}"),
+            Function::ClampMin(minimum) => write!(f, " {{{minimum}}}"),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use crate::{Graph, GraphError, Node, NormStatistics, Op, Phase, Rectifier, Role, ValueId};
 
-/// Appends backward nodes for `loss_node`, a [`Op::CrossEntropy`], and returns the gradient of each trainable parameter as
+/// Appends backward nodes for `loss_node`, a [`Op::CrossEntropy`] or [`Op::SampleSum`], and returns the gradient of each trainable parameter as
 /// `(parameter, gradient)` in the order in which backward completes them. Those gradients have the role [`Role::Gradient`].
 ///
 /// With `allow_unused`, a trainable parameter that does not reach the loss has a gradient that nobody writes: it stays zero.
@@ -108,10 +108,18 @@ impl Backward<'_> {
 
     /// Each operation has a rule here, or refuses the gradient of its result by name.
     fn differentiate(&mut self, node: &Node) -> Result<(), GraphError> {
-        if let Op::CrossEntropy { scale, smoothing } = node.op {
-            let inputs = vec![node.outputs[0], node.inputs[1]];
-            self.emit_gradient(node.inputs[0], Op::CrossEntropyBackward { scale, smoothing }, inputs);
-            return Ok(());
+        match node.op {
+            Op::CrossEntropy { scale, smoothing } => {
+                let inputs = vec![node.outputs[0], node.inputs[1]];
+                self.emit_gradient(node.inputs[0], Op::CrossEntropyBackward { scale, smoothing }, inputs);
+                return Ok(());
+            }
+            // The last node of the loss: no other one stands before it.
+            Op::SampleSum { scale } => {
+                self.emit_gradient(node.inputs[0], Op::SampleSumBackward { scale }, vec![node.inputs[1]]);
+                return Ok(());
+            }
+            _ => {}
         }
         let Some(dy) = node.outputs.first().and_then(|output| self.gradients[output.0]) else { return Ok(()) };
         let x = node.inputs[0];
@@ -151,6 +159,10 @@ impl Backward<'_> {
                 self.emit_gradient(x, Op::Multiply, vec![dy, node.inputs[1]]);
                 self.emit_gradient(node.inputs[1], Op::Multiply, vec![dy, x]);
             }
+            Op::Map(function) => self.emit_gradient(x, Op::MapBackward(function), vec![dy, x]),
+            Op::LogSoftmax => self.emit_gradient(x, Op::LogSoftmaxBackward, vec![dy, node.outputs[0]]),
+            Op::ScaleClasses { .. } => self.emit_gradient(x, node.op.clone(), vec![dy]),
+            Op::MaskSamples => self.emit_gradient(x, Op::MaskSamples, vec![dy, node.inputs[1]]),
             Op::SumClasses => self.emit_gradient(x, Op::SumClassesBackward, vec![dy]),
             // No gradient reaches pictures, the loss's own results, or statistics, whose part is in batch norm's rule; the
             // others are no operations of a forward pass.
@@ -175,7 +187,10 @@ impl Backward<'_> {
             | Op::AdaptiveAvgPoolBackward(_)
             | Op::FlattenBackward
             | Op::CrossEntropyBackward { .. }
+            | Op::MapBackward(_)
+            | Op::LogSoftmaxBackward
             | Op::SumClassesBackward
+            | Op::SampleSumBackward { .. }
             | Op::SyncStatistics { .. }
             | Op::SyncSum
             | Op::AllReduceStart { .. }

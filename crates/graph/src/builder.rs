@@ -146,8 +146,14 @@ impl Builder {
 impl Forward {
     /// Goes on recording, in the loss phase: a function of logits and targets, which `what` stands for in errors. Returns
     /// its value, `f32 [N]`.
-    pub fn record(&mut self, what: &str, layer: &str, function: &PerSample) -> Result<ValueId, GraphError> {
-        let (logits, targets) = (self.logits, crate::metric::targets(self));
+    pub fn record(
+        &mut self,
+        what: &str,
+        layer: &str,
+        logits: ValueId,
+        function: &PerSample,
+    ) -> Result<ValueId, GraphError> {
+        let targets = crate::metric::targets(self);
         let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
         // In training dropout would not be left out, and so is refused.
         let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::autodiff::backward;
 use crate::builder::Forward;
+use crate::loss::{AddedLoss, add_loss};
 use crate::metric::{self, add_metrics};
 use crate::passes::memory::{place_activations, unshared_bytes};
 use crate::passes::{
@@ -12,7 +13,7 @@ use crate::passes::{
 };
 use crate::plan::aligned_bytes;
 use crate::{
-    Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Measured, Metric, Mode, Node, Op, Optimizer,
+    Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Loss, Measured, Metric, Mode, Node, Op, Optimizer,
     ParameterGroups, Per, Phase, Plan, Plans, Role, Slot, StateTensor, Target, Tensor, ValueId,
 };
 
@@ -33,8 +34,8 @@ pub struct CompileOptions {
     pub sync_batch_norm: bool,
     /// Which parameters are not trained.
     pub freeze: Freeze,
-    /// Label smoothing of the training loss.
-    pub label_smoothing: f32,
+    /// What training minimises.
+    pub loss: Loss,
     /// What is measured beside loss and accuracy, at most [`crate::MOST_METRICS`].
     pub metrics: Vec<Metric>,
     /// The optimiser.
@@ -71,7 +72,7 @@ impl CompileOptions {
             shards: 1,
             sync_batch_norm: false,
             freeze: Freeze::default(),
-            label_smoothing: 0.0,
+            loss: Loss::default(),
             metrics: Vec::new(),
             optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
             groups: ParameterGroups::default(),
@@ -191,29 +192,13 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
     Ok(())
 }
 
-/// Appends the loss and returns its node's index with `(loss, correct)`.
-fn add_loss(forward: &mut Forward, scale: f32, smoothing: f32) -> (usize, ValueId, ValueId) {
-    let graph = &mut forward.graph;
-    let probabilities = graph.add_like("probabilities", forward.logits);
-    let loss = graph.add_activation("loss", [1].into());
-    let correct = graph.add_activation("correct", [1].into());
-    graph.nodes.push(Node {
-        op: Op::CrossEntropy { scale, smoothing },
-        inputs: vec![forward.logits, forward.labels],
-        outputs: vec![probabilities, loss, correct],
-        phase: Phase::Loss,
-        layer: "loss".into(),
-    });
-    (graph.nodes.len() - 1, loss, correct)
-}
-
 fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, Vec<StateTensor>), GraphError> {
     // A mean over the global batch, so that the sum over shards needs no division.
     let scale = 1.0 / (options.batch * options.shards) as f32;
     // Running statistics are updated last; what autodiff walks ends with the loss.
     let (updates, forwards) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
     forward.graph.nodes = forwards;
-    let (loss_node, loss, correct) = add_loss(&mut forward, scale, options.label_smoothing);
+    let AddedLoss { node: loss_node, loss, correct } = add_loss(&mut forward, &options.loss, scale, Mode::Train)?;
     // After the loss, so that autodiff does not walk over them.
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
@@ -262,7 +247,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
 }
 
 fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Result<Plan, GraphError> {
-    let (_, loss, correct) = add_loss(&mut forward, 1.0, 0.0);
+    let AddedLoss { loss, correct, .. } = add_loss(&mut forward, &options.loss, 1.0, Mode::Evaluate)?;
     let measured = add_metrics(&mut forward, &options.metrics)?;
     place(forward, options, Mode::Evaluate, [loss, correct], measured, state, &[])
 }
@@ -506,7 +491,10 @@ mod tests {
     fn the_text_is_the_same_every_time_and_differs_with_the_plan() {
         let text = |options: &CompileOptions| compile(&residual_net, options).unwrap().train.unwrap().to_string();
         assert_eq!(text(&options(2)), text(&options(2)));
-        assert_ne!(text(&options(2)), text(&CompileOptions { label_smoothing: 0.1, ..options(2) }));
+        assert_ne!(
+            text(&options(2)),
+            text(&CompileOptions { loss: Loss::CrossEntropy { smoothing: 0.1 }, ..options(2) })
+        );
         assert!(
             text(&options(2)).contains("batch_norm_normalize {epsilon 0.00001 batch of 1024 relu}"),
             "{}",

@@ -130,7 +130,9 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
         let values = match metric {
             Metric::Top(among) => hits(forward, &name, *among),
             Metric::GradientNorm => continue,
-            Metric::Own { function, .. } => forward.record(&format!("metric {name}"), &name, function)?,
+            Metric::Own { function, .. } => {
+                forward.record(&format!("metric {name}"), &name, forward.logits, function)?
+            }
         };
         measured.push(Measured { value: sample_sum(forward, &name, values, 1.0), name, per: Per::Sample });
     }
@@ -138,7 +140,7 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
 }
 
 /// Which samples have their label among the largest logits, `[N]`.
-fn hits(forward: &mut Forward, layer: &str, among: usize) -> ValueId {
+pub(crate) fn hits(forward: &mut Forward, layer: &str, among: usize) -> ValueId {
     let samples = forward.graph.shape(forward.labels).clone();
     let hits = forward.graph.add_activation(format!("{layer}.hits"), samples);
     append(forward, Op::Hits { among }, vec![forward.logits, forward.labels], hits, layer);
@@ -146,7 +148,7 @@ fn hits(forward: &mut Forward, layer: &str, among: usize) -> ValueId {
 }
 
 /// The sum over samples, times `scale`, `[1]`.
-fn sample_sum(forward: &mut Forward, layer: &str, values: ValueId, scale: f32) -> ValueId {
+pub(crate) fn sample_sum(forward: &mut Forward, layer: &str, values: ValueId, scale: f32) -> ValueId {
     let sum = forward.graph.add_activation(layer, [1].into());
     append(forward, Op::SampleSum { scale }, vec![values, forward.labels], sum, layer);
     sum
@@ -162,7 +164,8 @@ pub(crate) fn targets(forward: &mut Forward) -> ValueId {
     targets
 }
 
-fn append(forward: &mut Forward, op: Op, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
+/// Appends an operation of one result to the loss phase.
+pub(crate) fn append(forward: &mut Forward, op: Op, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
     let (outputs, layer) = (vec![output], layer.into());
     forward.graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Loss, layer });
 }

@@ -7,7 +7,7 @@
 //! Element types: operands are f32 where nothing else is said. In a plan of [`crate::Precision::Bf16`] every map, an activation
 //! or gradient `[N,H,W,C]`, is bf16, and no other operand is: weights, biases, statistics, sums per channel and gradients of
 //! parameters stay f32, and so do matrices `[N,K]`, on which batch norm, rectifiers, dropout, addition,
-//! multiplication and [`Op::BiasBackward`] work too. So maps meet f32 in one operation: convolutions take `bf16 x, f32 w, f32 bias -> bf16 y`,
+//! multiplication, functions and [`Op::BiasBackward`] work too. So maps meet f32 in one operation: convolutions take `bf16 x, f32 w, f32 bias -> bf16 y`,
 //! their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`; [`Op::Normalize`] writes bf16,
 //! [`Op::Flatten`] reads it and [`Op::FlattenBackward`] writes it. All maps of one operation have one type. An operation computes
 //! in f32 whatever it reads, and rounds once, when it stores; weights may be rounded to bf16 where they are multiplied.
@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use crate::Update;
 
-use crate::{AdaptiveAvgPool, Conv2d, NormStatistics, Rectifier, Window};
+use crate::{AdaptiveAvgPool, Conv2d, Function, NormStatistics, Rectifier, Window};
 
 /// One operation. N = batch, C = channels of the value named, K = classes.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +118,10 @@ pub enum Op {
     Add,
     /// `(a, b) -> (c)`: element by element; `c` may lie over `a`.
     Multiply,
+    /// `(x) -> (y)`: the function of each element; `y` may lie over `x`.
+    Map(Function),
+    /// `(dy, x) -> (dx)`: dy times the function's derivative at each element; `dx` may lie over `dy`.
+    MapBackward(Function),
     /// `(x [N,H,W,C]) -> (y [N, C*H*W])` in the order of PyTorch's NCHW flatten.
     Flatten,
     /// `(dy [N, C*H*W]) -> (dx [N,H,W,C])`.
@@ -140,6 +144,15 @@ pub enum Op {
         /// As in the forward.
         smoothing: f32,
     },
+    /// `(x [N,K]) -> (y [N,K])`: the logarithm of the softmax over classes.
+    LogSoftmax,
+    /// `(dy [N,K], y [N,K]) -> (dx [N,K])`: `dy - exp(y) * sum of dy over classes`.
+    LogSoftmaxBackward,
+    /// `(x [N,K]) -> (y [N,K])`: each class times its factor. Its own gradient.
+    ScaleClasses {
+        /// A factor for each class.
+        factors: Vec<f32>,
+    },
     /// `(x [N,K]) -> (y [N])`: the sum over classes.
     SumClasses,
     /// `(dy [N]) -> (dx [N,K])`: dy at every class.
@@ -159,6 +172,14 @@ pub enum Op {
         /// Factor of the sum.
         scale: f32,
     },
+    /// `(labels i32 [N]) -> (dvalues [N])`: `scale`, and 0 where there is no sample.
+    SampleSumBackward {
+        /// As in the forward.
+        scale: f32,
+    },
+    /// `(x [N,K], labels i32 [N]) -> (y [N,K])`: x, with zeros where there is no sample. Its own gradient, which is 0 there
+    /// even if dy is NaN; `y` may lie over `x`.
+    MaskSamples,
     /// `(loss [1], correct [1], metrics [1]..) -> (metrics [shards + 1 + n + 2])` for n metrics of samples: zeros, but the shard's
     /// loss at its own place, after the losses its hits and its metrics, then 1 where the step was told to stop, and 1 where it
     /// was told to save a checkpoint. The sum over shards holds every shard's loss.
@@ -285,15 +306,22 @@ impl Op {
             Op::Dropout { .. } => named("dropout").in_place(0, 0),
             Op::Add => named("add").in_place(0, 0),
             Op::Multiply => named("multiply").in_place(0, 0),
+            Op::Map(function) => named(function.name()).in_place(0, 0),
+            Op::MapBackward(function) => named(function.backward_name()).in_place(0, 0),
             Op::Flatten => named("flatten"),
             Op::FlattenBackward => named("flatten_backward"),
             Op::CrossEntropy { .. } => named("cross_entropy"),
             Op::CrossEntropyBackward { .. } => named("cross_entropy_backward").in_place(0, 0),
+            Op::LogSoftmax => named("log_softmax"),
+            Op::LogSoftmaxBackward => named("log_softmax_backward"),
+            Op::ScaleClasses { .. } => named("scale_classes"),
             Op::SumClasses => named("sum_classes"),
             Op::SumClassesBackward => named("sum_classes_backward"),
             Op::Targets => named("targets"),
             Op::Hits { .. } => named("hits"),
             Op::SampleSum { .. } => named("sample_sum"),
+            Op::SampleSumBackward { .. } => named("sample_sum_backward"),
+            Op::MaskSamples => named("mask_samples").in_place(0, 0),
             Op::ShareMetrics { .. } => named("share_metrics"),
             Op::SyncStatistics { .. } => named("sync_statistics"),
             Op::SyncSum => named("sync_sum"),
@@ -360,7 +388,9 @@ impl fmt::Display for Op {
                 write!(f, " {{scale {scale} smoothing {smoothing}}}")
             }
             Op::Hits { among } => write!(f, " {{among {among}}}"),
-            Op::SampleSum { scale } => write!(f, " {{scale {scale}}}"),
+            Op::Map(function) | Op::MapBackward(function) => write!(f, "{function}"),
+            Op::ScaleClasses { factors } => write!(f, " {{factors {factors:?}}}"),
+            Op::SampleSum { scale } | Op::SampleSumBackward { scale } => write!(f, " {{scale {scale}}}"),
             Op::ShareMetrics { shards } => write!(f, " {{shards {shards}}}"),
             Op::SyncStatistics { count } => write!(f, " {{count {count}}}"),
             Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
@@ -380,9 +410,12 @@ impl fmt::Display for Op {
             | Op::Multiply
             | Op::Flatten
             | Op::FlattenBackward
+            | Op::LogSoftmax
+            | Op::LogSoftmaxBackward
             | Op::SumClasses
             | Op::SumClassesBackward
             | Op::Targets
+            | Op::MaskSamples
             | Op::SyncSum
             | Op::CheckFinite => Ok(()),
         }

@@ -7,7 +7,7 @@ use enmasse_graph::{Node, NormStatistics, Op, Plan, Rectifier, ValueId};
 
 use crate::kernels::batch_norm::{self, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
-use crate::kernels::{activation, dropout, image, linear, loss, pool, samples, update};
+use crate::kernels::{activation, dropout, function, image, linear, loss, pool, samples, update};
 
 /// Carries out `node` on its operands and returns its outputs, in order. `requests` are those to stop and to save.
 pub(crate) fn run(
@@ -98,6 +98,13 @@ pub(crate) fn run(
         (&Op::CrossEntropyBackward { scale, smoothing }, [probabilities, labels]) => {
             vec![loss::cross_entropy_backward(probabilities, labels, last(0), scale, smoothing)]
         }
+        (&Op::Map(function), [x]) => vec![function::map(x, function)],
+        (&Op::MapBackward(function), [dy, x]) => vec![function::map_backward(dy, x, function)],
+        (Op::LogSoftmax, [x]) => vec![samples::log_softmax(x, last(0))],
+        (Op::LogSoftmaxBackward, [dy, y]) => vec![samples::log_softmax_backward(dy, y, last(0))],
+        (Op::ScaleClasses { factors }, [x]) => vec![samples::scale_classes(x, factors)],
+        (&Op::SampleSumBackward { scale }, [labels]) => vec![samples::sample_sum_backward(labels, scale)],
+        (Op::MaskSamples, [x, labels]) => vec![samples::mask(x, labels, last(0))],
         (Op::SumClasses, [x]) => vec![samples::sum_classes(x, last(0))],
         (Op::SumClassesBackward, [dy]) => vec![samples::sum_classes_backward(dy, classes)],
         (Op::Targets, [labels]) => vec![samples::targets(labels, classes)],
@@ -133,15 +140,22 @@ pub(crate) fn run(
             | Op::Dropout { .. }
             | Op::Add
             | Op::Multiply
+            | Op::Map(_)
+            | Op::MapBackward(_)
             | Op::Flatten
             | Op::FlattenBackward
             | Op::CrossEntropy { .. }
             | Op::CrossEntropyBackward { .. }
+            | Op::LogSoftmax
+            | Op::LogSoftmaxBackward
+            | Op::ScaleClasses { .. }
             | Op::SumClasses
             | Op::SumClassesBackward
             | Op::Targets
             | Op::Hits { .. }
             | Op::SampleSum { .. }
+            | Op::SampleSumBackward { .. }
+            | Op::MaskSamples
             | Op::ShareMetrics { .. },
             _,
         ) => return Err(unsupported(node)),

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Batch, Model, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
-use enmasse_graph::{CompileOptions, Conv, Freeze, Mode, Pool, Role, Tensor, Window};
+use enmasse_graph::{CompileOptions, Conv, Freeze, Loss, Mode, PerSample, Pool, Role, Tensor, Window};
 use enmasse_reference::ReferenceProgram;
 
 /// Half the distance of the two points: rounding gives about 1e-10 of error, and hardly any ReLU changes sides.
@@ -238,9 +238,33 @@ fn frozen_parts() {
 
 #[test]
 fn label_smoothing_and_places_without_a_sample() {
-    check_batch(&residual_net, &CompileOptions { label_smoothing: 0.1, ..options() }, |_| {});
+    let smoothed = |smoothing| CompileOptions { loss: Loss::CrossEntropy { smoothing }, ..options() };
+    check_batch(&residual_net, &smoothed(0.1), |_| {});
     check_batch(&residual_net, &options(), |batch| batch.labels[1] = -1);
-    check_batch(&|x| head(stem(x, 3)), &CompileOptions { label_smoothing: 0.3, ..options() }, |b| b.labels[0] = -1);
+    check_batch(&|x| head(stem(x, 3)), &smoothed(0.3), |b| b.labels[0] = -1);
+}
+
+/// Each function of logits as a loss, and with a place without a sample, where it may well be infinite.
+#[test]
+fn losses_of_functions() {
+    let check = |function: fn(Tensor, Tensor) -> Tensor| {
+        let options = CompileOptions { loss: Loss::Own(PerSample::new(function)), ..options() };
+        let model = |x: Tensor| head(stem(x, 3).relu());
+        check_batch(&model, &options, |_| {});
+        check_batch(&model, &options, |batch| batch.labels[1] = -1);
+        check_batch(&model, &CompileOptions { batch: 2, shards: 3, ..options }, |batch| batch.labels[3] = -1);
+    };
+    check(|x, y| (x.log_softmax() * y).sum_classes());
+    check(|x, y| (x.log_softmax().exp() * y).sum_classes().log());
+    check(|x, y| (x.clone() * x).sum_classes() + y.sum_classes().affine(2.0, -1.0));
+    check(|x, _| x.affine(-0.5, 0.25).power(3.0).sum_classes());
+    check(|x, y| (x.power(2.0) * y).sum_classes().power(0.25));
+    check(|x, _| x.clamp_min(0.1).sum_classes());
+    check(|x, _| x.scale_classes(&[1.0, -0.5, 3.0, 0.25]).sum_classes().power(2.0));
+    check(|x, y| {
+        let log_p = (x.log_softmax() * y).sum_classes();
+        log_p.clone().exp().affine(-1.0, 1.0).power(2.0) * log_p.affine(-1.0, 0.0)
+    });
 }
 
 /// With several shards the loss is the sum of all shards' losses, and so is the gradient.

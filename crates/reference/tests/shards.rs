@@ -4,7 +4,7 @@ mod common;
 
 use common::{Batch, program, relative_error, state, submit, train};
 use enmasse_device::Program;
-use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Optimizer, ParameterGroups, Phase, Tensor};
+use enmasse_graph::{BucketSizes, CompileOptions, Conv, Loss, Mode, Optimizer, ParameterGroups, Phase, Tensor};
 use enmasse_reference::Difference;
 
 /// Batch norms with all that may be fused into them, dropout, and a layer that is not followed by a batch norm.
@@ -29,7 +29,7 @@ fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions 
         groups: ParameterGroups::one(5e-4),
         buckets,
         sync_batch_norm: true,
-        label_smoothing: 0.1,
+        loss: Loss::CrossEntropy { smoothing: 0.1 },
         ..CompileOptions::new("net", batch, 8, 5)
     }
 }

@@ -38,7 +38,7 @@ pub use config::{
 pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};
-pub use plans::{compile_plans, initialize};
+pub use plans::{Objective, compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};

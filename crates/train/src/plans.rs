@@ -2,17 +2,41 @@
 
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, Measured, Metric, Optimizer, ParameterGroups, Plans, StateTensor,
-    Target,
+    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, Loss, Measured, Metric, Optimizer, ParameterGroups,
+    PerSample, Plans, StateTensor, Target,
 };
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
+
+/// What a run minimises and measures, beyond its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Objective {
+    /// A loss in the place of cross-entropy with the configuration's label smoothing.
+    pub loss: Option<PerSample>,
+    /// Metrics after those of the configuration.
+    pub metrics: Vec<Metric>,
+}
+
+impl Objective {
+    /// The loss of a configuration. Smoothing is cross-entropy's: beside another loss it is an error.
+    fn loss(&self, config: &TrainConfig) -> Result<Loss, TrainError> {
+        let smoothing = config.label_smoothing as f32;
+        match &self.loss {
+            None => Ok(Loss::CrossEntropy { smoothing }),
+            Some(function) if smoothing == 0.0 => Ok(Loss::Own(function.clone())),
+            Some(_) => Err(TrainError::Graph(GraphError::Option(format!(
+                "--label-smoothing {smoothing} has no effect on this program's own loss: leave it out"
+            )))),
+        }
+    }
+}
 
 /// The plans of a configuration for so many shards and a device's target, whose pictures are prepared in this way.
 pub fn compile_plans(
     config: &TrainConfig,
     preparation: &Preparation,
     model: &ModelFn,
+    objective: &Objective,
     classes: usize,
     shards: usize,
     target: &Target,
@@ -33,7 +57,7 @@ pub fn compile_plans(
             true => Freeze::AllButClassifier(config.freeze.clone()),
             false => Freeze::Patterns(config.freeze.clone()),
         },
-        label_smoothing: config.label_smoothing as f32,
+        loss: objective.loss(config)?,
         optimizer,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
         average: config.ema.map(|decay| decay as f32),
@@ -41,7 +65,7 @@ pub fn compile_plans(
             no_decay_norm_bias: config.no_decay_norm_bias,
             ..ParameterGroups::one(config.weight_decay as f32)
         },
-        metrics: config.metrics.iter().copied().map(Metric::from).collect(),
+        metrics: config.metrics.iter().copied().map(Metric::from).chain(objective.metrics.iter().cloned()).collect(),
         seed: config.seed,
         precision: config.precision,
         mean: preparation.normalization.mean.clone(),
@@ -65,4 +89,47 @@ pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceErro
 /// What a training step measures beside loss and hits.
 pub(crate) fn training_metrics(plans: &Plans) -> &[Measured] {
     plans.train.as_ref().map_or(&[], |plan| &plan.measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use enmasse_data::DataKind;
+    use enmasse_graph::{Per, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn an_own_loss_takes_the_place_of_cross_entropy() {
+        let net = |x: Tensor, classes| x.flatten().linear("fc", classes);
+        let function = PerSample::new(|logits: Tensor, targets: Tensor| {
+            (logits.log_softmax() * targets).sum_classes().affine(-1.0, 0.0)
+        });
+        let check = |label_smoothing: f64, loss: Option<PerSample>, expected: Result<&str, &str>| {
+            let config = TrainConfig {
+                label_smoothing,
+                size: Some(8),
+                batch: Some(4),
+                model: "net".into(),
+                ..Default::default()
+            };
+            let preparation = Preparation::new(&config, DataKind::Folder);
+            let objective = Objective { loss, metrics: vec![Metric::Top(2), Metric::GradientNorm] };
+            let plans = compile_plans(&config, &preparation, &net, &objective, 3, 1, &Target::default());
+            match (plans, expected) {
+                (Ok(plans), Ok(operation)) => {
+                    let train = plans.train.unwrap();
+                    assert!(train.to_string().contains(operation), "{train}");
+                    let per: Vec<Per> = train.measured.iter().map(|metric| metric.per).collect();
+                    assert_eq!(per, [Per::Sample, Per::Step]);
+                }
+                (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected),
+                (found, _) => panic!("{label_smoothing}: {found:?}"),
+            }
+        };
+        check(0.0, None, Ok("cross_entropy {scale 0.25 smoothing 0}"));
+        check(0.125, None, Ok("cross_entropy {scale 0.25 smoothing 0.125}"));
+        check(0.0, Some(function.clone()), Ok("sample_sum {scale 0.25}"));
+        let refused = "--label-smoothing 0.125 has no effect on this program's own loss: leave it out";
+        check(0.125, Some(function), Err(refused));
+    }
 }

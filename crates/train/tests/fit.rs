@@ -13,9 +13,9 @@ use enmasse_data::{
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_train::{
-    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, OptimizerKind,
-    Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData, compile_plans,
-    evaluate, initialize,
+    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Objective,
+    OptimizerKind, Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData,
+    compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -189,7 +189,7 @@ fn the_engine_gives_the_trainers_bits() {
     fit(config.clone());
 
     let (cpu, preparation) = (cpu(2), Preparation::new(&config, DataKind::Folder));
-    let plans = compile_plans(&config, &preparation, &net, 3, 1, &cpu.target()).unwrap();
+    let plans = compile_plans(&config, &preparation, &net, &Objective::default(), 3, 1, &cpu.target()).unwrap();
     let mut program = cpu.compile(plans, None).unwrap();
     initialize(program.as_mut(), config.seed).unwrap();
     let sharding = Sharding::one(0, 1, 8);
@@ -216,8 +216,16 @@ fn the_engine_gives_the_trainers_bits() {
 fn explicit_epoch(refused: usize) -> Vec<f64> {
     let config =
         TrainConfig { optimizer: OptimizerKind::AdamW, size: Some(8), batch: Some(8), ..TrainConfig::default() };
-    let plans =
-        compile_plans(&config, &Preparation::new(&config, DataKind::Folder), &net, 3, 1, &Target::default()).unwrap();
+    let plans = compile_plans(
+        &config,
+        &Preparation::new(&config, DataKind::Folder),
+        &net,
+        &Objective::default(),
+        3,
+        1,
+        &Target::default(),
+    )
+    .unwrap();
     let mut program = cpu(1).compile(plans, None).unwrap();
     initialize(program.as_mut(), 0).unwrap();
     let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 8));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::DataKind;
 use enmasse_device::Device;
-use enmasse_train::{Preparation, TrainConfig, compile_plans, initialize};
+use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initialize};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Counts the bytes that all threads of the process ask for.
@@ -46,7 +46,7 @@ fn a_start_is_cheap() {
     let preparation = Preparation::new(&config, DataKind::Folder);
     let forward = |x, classes| model.forward(x, classes);
     let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
-    let plans = compile_plans(&config, &preparation, &forward, 1000, 1, &cpu.target()).unwrap();
+    let plans = compile_plans(&config, &preparation, &forward, &Objective::default(), 1000, 1, &cpu.target()).unwrap();
 
     let mut program = cpu.compile(plans, None).unwrap();
     // 0.6 of what PyTorch takes for the same step, without the 30 MB of the program itself.

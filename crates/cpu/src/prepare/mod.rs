@@ -20,6 +20,7 @@ use crate::batch_norm::{self, Forward};
 use crate::collectives::{self, BucketSum, StatisticsExchange, SumExchange};
 use crate::element::Element;
 use crate::elementwise::{self, Dropout, NormalizeTable};
+use crate::function;
 use crate::hosting::Schedule;
 use crate::instruction::{Instruction, kernel};
 use crate::isa::Isa;
@@ -249,6 +250,14 @@ impl<'a> Preparation<'a> {
                 let (a, b, product) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
                 kernel!(none, c => elementwise::multiply(c, a, b, product))
             }
+            &Op::Map(function) => {
+                let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+                kernel!(none, c => function::map(c, function, x, y))
+            }
+            &Op::MapBackward(function) => {
+                let (dy, x, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+                kernel!(none, c => function::map_backward(c, function, dy, x, dx))
+            }
             Op::Flatten => {
                 let [height, width, channels] = o.input_size(0)?;
                 let sizes = [self.plan.batch, height * width, channels];
@@ -274,6 +283,21 @@ impl<'a> Preparation<'a> {
                 let (labels, dlogits) = (o.batch_input(1, |step| step.labels)?, o.output(0)?);
                 kernel!(none, (c, step) => loss::backward(c, &entropy, probabilities, labels.of(step), dlogits))
             }
+            Op::LogSoftmax => {
+                let (classes, x, y) = (o.rows(0)?.channels, o.input(0)?, o.output(0)?);
+                kernel!(none, c => samples::log_softmax(c, classes, x, y))
+            }
+            Op::LogSoftmaxBackward => {
+                let (classes, dy, y, dx) = (o.rows(0)?.channels, o.input(0)?, o.input(1)?, o.output(0)?);
+                kernel!(none, c => samples::log_softmax_backward(c, classes, dy, y, dx))
+            }
+            Op::ScaleClasses { factors } => {
+                if factors.len() != o.rows(0)?.channels {
+                    return Err(o.unsupported());
+                }
+                let (factors, x, y) = (factors.clone(), o.input(0)?, o.output(0)?);
+                kernel!(none, c => samples::scale_classes(c, &factors, x, y))
+            }
             Op::SumClasses => {
                 let (x, y) = (o.input(0)?, o.output(0)?);
                 kernel!(none, c => samples::sum_classes(c, x, y))
@@ -295,6 +319,14 @@ impl<'a> Preparation<'a> {
                 let (values, labels) = (o.input(0)?, o.batch_input(1, |step| step.labels)?);
                 let sum = o.output(0)?;
                 kernel!(none, (_c, step) => samples::sample_sum(scale, values, labels.of(step), sum))
+            }
+            &Op::SampleSumBackward { scale } => {
+                let (labels, dvalues) = (o.batch_input(0, |step| step.labels)?, o.output(0)?);
+                kernel!(none, (_c, step) => samples::sample_sum_backward(scale, labels.of(step), dvalues))
+            }
+            Op::MaskSamples => {
+                let (x, labels, y) = (o.input(0)?, o.batch_input(1, |step| step.labels)?, o.output(0)?);
+                kernel!(none, (c, step) => samples::mask(c, x, labels.of(step), y))
             }
             Op::ShareMetrics { .. } => {
                 let numbers = (1..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;

@@ -12,7 +12,7 @@ use enmasse_data::DataKind;
 use enmasse_device::{Batch, Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase};
 use enmasse_tensor::{RandomStream, peak_rss_bytes};
-use enmasse_train::{Preparation, TrainConfig, compile_plans, initialize, tune};
+use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initialize, tune};
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
@@ -154,7 +154,15 @@ fn program(
     } else {
         let preparation = Preparation::new(config, DataKind::Folder);
         let (shards, target) = (config.shard_count(1), device.target());
-        compile_plans(config, &preparation, &|x, classes| model.forward(x, classes), classes, shards, &target)?
+        compile_plans(
+            config,
+            &preparation,
+            &|x, classes| model.forward(x, classes),
+            &Objective::default(),
+            classes,
+            shards,
+            &target,
+        )?
     };
     if config.tune {
         let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;

@@ -7,7 +7,7 @@ use enmasse_comm::Group;
 use enmasse_data::DataKind;
 use enmasse_device::Memory;
 use enmasse_graph::{Arena, Choices, Plan, Plans};
-use enmasse_train::{Preparation, compile_plans, tune};
+use enmasse_train::{Objective, Preparation, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::arguments::{count, settings};
@@ -63,6 +63,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
         &config,
         &Preparation::new(&config, DataKind::Folder),
         &forward,
+        &Objective::default(),
         classes,
         shards,
         &device.target(),

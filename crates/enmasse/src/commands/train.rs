@@ -10,8 +10,8 @@ use enmasse_graph::Target;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, LayeredConfig, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, Surroundings, TrainConfig,
-    TrainError, Trainer, TrainingData, compile_plans, locate_run,
+    Devices, LayeredConfig, Objective, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, Surroundings,
+    TrainConfig, TrainError, Trainer, TrainingData, compile_plans, locate_run,
 };
 use enmasse_wording::counted;
 
@@ -204,6 +204,7 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
         &config,
         &preparation,
         &|x, classes| model.forward(x, classes),
+        &Objective::default(),
         data.classes.len(),
         shards,
         &Target::default(),

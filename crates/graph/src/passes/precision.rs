@@ -49,7 +49,9 @@ pub fn precision(graph: &mut Graph, precision: Precision) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arena, CompileOptions, Conv, Mode, Op, Plan, Pool, Role, Tensor, compile};
+    use crate::{
+        Arena, CompileOptions, Conv, Loss, Metric, Mode, Op, PerSample, Plan, Pool, Role, Tensor, Value, compile,
+    };
 
     /// Every kind of operation that touches maps.
     fn net(x: Tensor) -> Tensor {
@@ -124,6 +126,26 @@ mod tests {
                 plan.arenas.iter().copied().filter(|&(arena, _)| arena != Arena::Activations).collect()
             };
             assert_eq!(others(&single), others(&half));
+        }
+    }
+
+    /// Logits and all that follows from them are no maps.
+    #[test]
+    fn functions_of_logits_stay_in_f32() {
+        let function = PerSample::new(|logits: Tensor, targets: Tensor| {
+            let y = logits.log_softmax().scale_classes(&[0.5; 10]) * targets;
+            y.exp().log().sum_classes().power(2.0).clamp_min(0.5).affine(-1.0, 1.0)
+        });
+        let own = Metric::Own { name: "own".into(), function: function.clone() };
+        let (loss, metrics) = (Loss::Own(function), vec![Metric::Top(5), own]);
+        let options =
+            CompileOptions { loss, metrics, precision: Precision::Bf16, ..CompileOptions::new("net", 4, 16, 10) };
+        let plans = compile(&net, &options).unwrap();
+        for plan in [plans.train.as_ref().unwrap(), &plans.evaluate] {
+            let of_loss = plan.instructions.iter().filter(|node| ["loss", "own", "top5"].contains(&&*node.layer));
+            let values: Vec<&Value> = of_loss.flat_map(|node| &node.outputs).map(|&id| plan.value(id)).collect();
+            assert!(values.len() > 20, "{plan}");
+            assert!(values.iter().all(|value| value.dtype == DType::F32 && !value.map), "{plan}");
         }
     }
 

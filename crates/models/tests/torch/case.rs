@@ -2,8 +2,8 @@
 
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{
-    Arena, CompileOptions, Conv, Freeze, GroupRule, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Precision,
-    Role, Tensor, Window, compile,
+    Arena, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
+    Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{AlexNet, Block, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
@@ -32,6 +32,8 @@ pub struct Case {
     /// Factors of the learning rate, by name pattern.
     pub scales: &'static [(&'static str, f32)],
     pub label_smoothing: f32,
+    /// A loss in the place of cross-entropy.
+    pub loss: Option<fn(Tensor, Tensor) -> Tensor>,
     pub freeze: &'static [&'static str],
     /// Mean and deviation per channel.
     pub normalization: (&'static [f32], &'static [f32]),
@@ -80,6 +82,7 @@ const USUAL: Case = Case {
     no_decay_norm_bias: false,
     scales: &[],
     label_smoothing: 0.0,
+    loss: None,
     freeze: &[],
     normalization: IMAGENET,
     precision: Precision::F32,
@@ -235,6 +238,42 @@ pub static UPDATE_CASES: [Case; 4] = [
 /// What these have in common.
 const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], ..USUAL };
 
+/// Losses that are functions of logits and targets. Forward is that of other cases.
+pub static LOSS_CASES: [Case; 2] = [
+    Case {
+        name: "loss_focal",
+        seed: 20,
+        model: lenet,
+        batch: 6,
+        size: [28, 30],
+        learning_rate: 0.01,
+        loss: Some(focal),
+        ..USUAL
+    },
+    Case {
+        name: "loss_weighted",
+        seed: 40,
+        model: mlp,
+        batch: 5,
+        size: [9, 7],
+        weight_decay: 0.0,
+        loss: Some(weighted),
+        ..USUAL
+    },
+];
+
+/// The focal loss with gamma 2: `-(1 - p)^2 log p`.
+fn focal(logits: Tensor, targets: Tensor) -> Tensor {
+    let log_p = (logits.log_softmax() * targets).sum_classes();
+    log_p.clone().exp().affine(-1.0, 1.0).power(2.0) * log_p.affine(-1.0, 0.0)
+}
+
+/// Cross-entropy with a weight for each class.
+fn weighted(logits: Tensor, targets: Tensor) -> Tensor {
+    let weights: [f32; CLASSES] = std::array::from_fn(|class| 0.5 + 0.25 * class as f32);
+    (logits.log_softmax() * targets).scale_classes(&weights).sum_classes().affine(-1.0, 0.0)
+}
+
 impl Case {
     fn groups(&self) -> ParameterGroups {
         let rule = |&(pattern, scale): &(&str, f32)| GroupRule {
@@ -255,7 +294,10 @@ impl Case {
             shards,
             sync_batch_norm: shards > 1,
             size: self.size,
-            label_smoothing: self.label_smoothing,
+            loss: match self.loss {
+                Some(function) => Loss::Own(PerSample::new(function)),
+                None => Loss::CrossEntropy { smoothing: self.label_smoothing },
+            },
             optimizer: self.optimizer,
             groups: self.groups(),
             clip_norm: self.clip_norm,

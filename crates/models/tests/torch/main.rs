@@ -14,7 +14,7 @@ use enmasse_device::Device;
 use enmasse_reference::{Reference, RoundingReference};
 
 use bf16::Candidate;
-use case::{CASES, Case, UPDATE_CASES};
+use case::{CASES, Case, LOSS_CASES, UPDATE_CASES};
 use fixture::Fixture;
 
 /// Largest error of a tensor in bf16, as a multiple of PyTorch's.
@@ -22,6 +22,11 @@ const BF16_LIMIT: f64 = 1.5;
 
 /// The same with Winograd, whose rounding shows most in batch norm's statistics: 1.94 was measured.
 const BF16_WINOGRAD_LIMIT: f64 = 2.5;
+
+/// Every case in f32.
+fn cases() -> impl Iterator<Item = &'static Case> {
+    CASES.iter().chain(&UPDATE_CASES).chain(&LOSS_CASES)
+}
 
 /// Runs a case on a device and compares everything; `floor` is the limit of the error per tensor.
 fn check(device: &dyn Device, case: &Case, shards: usize, floor: f64, twice_torch: bool) {
@@ -44,13 +49,13 @@ fn check(device: &dyn Device, case: &Case, shards: usize, floor: f64, twice_torc
 #[test]
 fn reference() {
     // Both sides compute in f64; what differs is that the files hold f32, whose rounding is up to 6e-8.
-    CASES.iter().chain(&UPDATE_CASES).for_each(|case| check(&Reference, case, 1, 1e-7, false));
+    cases().for_each(|case| check(&Reference, case, 1, 1e-7, false));
 }
 
 #[test]
 fn reference_in_shards() {
     // With common statistics, shards of a batch are the batch: the same fixtures hold.
-    for case in CASES.iter().chain(&UPDATE_CASES) {
+    for case in cases() {
         for shards in (2..=case.batch).filter(|shards| case.batch.is_multiple_of(*shards)) {
             check(&Reference, case, shards, 1e-7, false);
         }
@@ -67,7 +72,7 @@ fn cpu_at_every_level() {
         // Direct sums, and Winograd, whose rounding is about twice as large.
         for (exact, floor) in [(true, 1e-4), (false, 2e-4)] {
             let cpu = Cpu::new(CpuOptions { threads: 2, isa: Some(isa), exact, ..CpuOptions::default() }).unwrap();
-            CASES.iter().chain(&UPDATE_CASES).for_each(|case| check(&cpu, case, 1, floor, true));
+            cases().for_each(|case| check(&cpu, case, 1, floor, true));
         }
     }
 }

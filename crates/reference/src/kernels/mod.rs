@@ -8,6 +8,7 @@ pub mod activation;
 pub mod batch_norm;
 pub mod conv2d;
 pub mod dropout;
+pub mod function;
 pub mod image;
 pub mod linear;
 pub mod loss;

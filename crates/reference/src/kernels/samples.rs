@@ -25,6 +25,42 @@ pub fn sample_sum(values: &[f64], labels: &[f64], scale: f32) -> f64 {
     f64::from(scale) * samples.fold(0.0, |sum, (value, _)| sum + value)
 }
 
+/// The gradient of each value of such a sum.
+pub fn sample_sum_backward(labels: &[f64], scale: f32) -> Vec<f64> {
+    labels.iter().map(|&label| if label >= 0.0 { scale.into() } else { 0.0 }).collect()
+}
+
+/// x, with zeros where there is no sample.
+pub fn mask(x: &[f64], labels: &[f64], classes: usize) -> Vec<f64> {
+    let row = |(row, &label): (&[f64], &f64)| if label >= 0.0 { row.to_vec() } else { vec![0.0; classes] };
+    x.chunks(classes).zip(labels).flat_map(row).collect()
+}
+
+/// The logarithm of the softmax of each row.
+pub fn log_softmax(x: &[f64], classes: usize) -> Vec<f64> {
+    let row = |row: &[f64]| {
+        // Subtracting the largest changes nothing but the range of the exponentials.
+        let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let log_sum = largest + row.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
+        row.iter().map(|x| x - log_sum).collect::<Vec<_>>()
+    };
+    x.chunks(classes).flat_map(row).collect()
+}
+
+/// `dy - exp(y) * sum of dy` of each row.
+pub fn log_softmax_backward(dy: &[f64], y: &[f64], classes: usize) -> Vec<f64> {
+    let row = |(dy, y): (&[f64], &[f64])| {
+        let sum: f64 = dy.iter().sum();
+        dy.iter().zip(y).map(|(dy, y)| dy - y.exp() * sum).collect::<Vec<_>>()
+    };
+    dy.chunks(classes).zip(y.chunks(classes)).flat_map(row).collect()
+}
+
+/// Each class times its factor.
+pub fn scale_classes(x: &[f64], factors: &[f32]) -> Vec<f64> {
+    x.iter().zip(factors.iter().cycle()).map(|(x, &factor)| x * f64::from(factor)).collect()
+}
+
 /// `[N,K]` to `[N]`: the sum over classes.
 pub fn sum_classes(x: &[f64], classes: usize) -> Vec<f64> {
     x.chunks(classes).map(|row| row.iter().sum()).collect()
@@ -37,6 +73,7 @@ pub fn sum_classes_backward(dy: &[f64], classes: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::assert_close;
     use super::*;
 
     #[test]
@@ -65,9 +102,23 @@ mod tests {
     }
 
     #[test]
+    fn rows_by_hand() {
+        assert_eq!(mask(&[1.0, 2.0, f64::NAN, 4.0], &[1.0, -1.0], 2), [1.0, 2.0, 0.0, 0.0]);
+        assert_eq!(scale_classes(&[1.0, 2.0, 3.0, 4.0], &[0.5, -2.0]), [0.5, -4.0, 1.5, -8.0]);
+        let logs = |weights: [f64; 3]| weights.map(f64::ln);
+        let y = logs([0.125, 0.25, 0.625]);
+        assert_close(&log_softmax(&logs([1.0, 2.0, 5.0]), 3), &y);
+        assert_close(&log_softmax(&[1000.0, 1000.0], 2), &[0.5f64.ln(); 2]);
+        // The gradient of -log p at the last class is p minus the target.
+        assert_close(&log_softmax_backward(&[0.0, 0.0, -1.0], &y, 3), &[0.125, 0.25, -0.375]);
+        assert_close(&log_softmax_backward(&[2.0, 0.0, 2.0], &y, 3), &[1.5, -1.0, -0.5]);
+    }
+
+    #[test]
     fn sums_by_hand() {
         assert_eq!(sample_sum(&[1.0, f64::NAN, 4.0], &[0.0, -1.0, 9.0], 0.5), 2.5);
         assert_eq!(sample_sum(&[1.0], &[-1.0], 1.0).to_bits(), 0.0f64.to_bits());
+        assert_eq!(sample_sum_backward(&[0.0, -1.0, 9.0], 0.5), [0.5, 0.0, 0.5]);
         assert_eq!(sum_classes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3), [6.0, 15.0]);
         assert_eq!(sum_classes_backward(&[1.0, 2.0], 3), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
     }

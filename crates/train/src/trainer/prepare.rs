@@ -7,7 +7,7 @@ use enmasse_graph::Arena;
 
 use super::{EvaluationInput, Session, Trainer};
 use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
-use crate::plans::{compile_plans, initialize, training_metrics};
+use crate::plans::{Objective, compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
@@ -39,8 +39,15 @@ impl Session {
         };
         let validation = evaluation.loader(&data.validation)?;
 
-        let mut plans =
-            compile_plans(config, &preparation, model, data.classes.len(), shards, &trainer.device.target())?;
+        let mut plans = compile_plans(
+            config,
+            &preparation,
+            model,
+            &Objective::default(),
+            data.classes.len(),
+            shards,
+            &trainer.device.target(),
+        )?;
         if let Some(group) = group {
             compare_levels(group, trainer.device)?;
         }

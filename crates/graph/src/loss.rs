@@ -1,0 +1,146 @@
+//! What training minimises: cross-entropy, or a function on the builder.
+
+use crate::builder::Forward;
+use crate::metric::{append, hits, sample_sum};
+use crate::{GraphError, Mode, Node, Op, PerSample, Phase, ValueId};
+
+/// The loss of a sample; a training step minimises its mean over the global batch.
+///
+/// ```
+/// use enmasse_graph::{CompileOptions, Loss, PerSample, Tensor, compile};
+/// // The focal loss with gamma 2: -(1 - p)^2 log p of the label's probability p.
+/// let focal = PerSample::new(|logits: Tensor, targets: Tensor| {
+///     let log_p = (logits.log_softmax() * targets).sum_classes();
+///     log_p.clone().exp().affine(-1.0, 1.0).power(2.0) * log_p.affine(-1.0, 0.0)
+/// });
+/// let options = CompileOptions { loss: Loss::Own(focal), ..CompileOptions::new("softmax", 8, 16, 10) };
+/// compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub enum Loss {
+    /// Cross-entropy of the softmax (PyTorch's `CrossEntropyLoss`). Evaluation has no smoothing.
+    CrossEntropy {
+        /// Label smoothing, from 0 to below 1.
+        smoothing: f32,
+    },
+    /// A function of logits and targets, the same in evaluation. Where there is no sample it adds nothing and has no gradient.
+    Own(PerSample),
+}
+
+impl Default for Loss {
+    /// Cross-entropy without smoothing.
+    fn default() -> Self {
+        Loss::CrossEntropy { smoothing: 0.0 }
+    }
+}
+
+/// A loss in a graph.
+pub(crate) struct AddedLoss {
+    /// The node that autodiff begins with.
+    pub node: usize,
+    /// The sum of the samples' losses, scaled, `[1]`.
+    pub loss: ValueId,
+    /// Hits, `[1]`.
+    pub correct: ValueId,
+}
+
+/// Appends the loss, each sample's times `scale`, and the hits.
+pub(crate) fn add_loss(forward: &mut Forward, loss: &Loss, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
+    match loss {
+        Loss::CrossEntropy { smoothing } => {
+            let smoothing = if mode == Mode::Train { *smoothing } else { 0.0 };
+            Ok(cross_entropy(forward, scale, smoothing))
+        }
+        Loss::Own(function) => own_loss(forward, function, scale, mode),
+    }
+}
+
+fn cross_entropy(forward: &mut Forward, scale: f32, smoothing: f32) -> AddedLoss {
+    let graph = &mut forward.graph;
+    let probabilities = graph.add_like("probabilities", forward.logits);
+    let loss = graph.add_activation("loss", [1].into());
+    let correct = graph.add_activation("correct", [1].into());
+    graph.nodes.push(Node {
+        op: Op::CrossEntropy { scale, smoothing },
+        inputs: vec![forward.logits, forward.labels],
+        outputs: vec![probabilities, loss, correct],
+        phase: Phase::Loss,
+        layer: "loss".into(),
+    });
+    AddedLoss { node: graph.nodes.len() - 1, loss, correct }
+}
+
+fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
+    let mut logits = forward.logits;
+    if mode == Mode::Train {
+        // A function may have an infinite derivative where the targets are all 0, and 0 times that is NaN.
+        let masked = forward.graph.add_like("masked", logits);
+        append(forward, Op::MaskSamples, vec![logits, forward.labels], masked, "loss");
+        logits = masked;
+    }
+    let values = forward.record("the loss", "loss", logits, function)?;
+    let loss = sample_sum(forward, "loss", values, scale);
+    let node = forward.graph.nodes.len() - 1;
+    let hits = hits(forward, "correct", 1);
+    let correct = sample_sum(forward, "correct", hits, 1.0);
+    Ok(AddedLoss { node, loss, correct })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CompileOptions, Plan, Tensor, compile};
+
+    fn options(function: fn(Tensor, Tensor) -> Tensor) -> CompileOptions {
+        CompileOptions { loss: Loss::Own(PerSample::new(function)), ..CompileOptions::new("net", 4, 8, 10) }
+    }
+
+    fn net(x: Tensor) -> Tensor {
+        x.flatten().linear("fc", 10)
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let check = |function: fn(Tensor, Tensor) -> Tensor, expected: &str| {
+            assert_eq!(compile(&net, &options(function)).unwrap_err().to_string(), expected);
+        };
+        check(|logits, _| logits.log_softmax(), "the loss gives [4,10], not a number for each of 4 samples");
+        check(|_, targets| targets.sum_classes(), "the loss gives the same whatever the logits are");
+        check(
+            |logits, _| logits.scale_classes(&[1.0; 3]).sum_classes(),
+            "layer loss: scale_classes takes a factor for each of 10 classes, got 3",
+        );
+        check(
+            |logits, _| logits.scale_classes(&[f32::NAN; 10]).sum_classes(),
+            "layer loss: scale_classes takes finite factors, got NaN",
+        );
+        check(
+            |logits, _| logits.sum_classes().log_softmax(),
+            "layer loss: log_softmax cannot take an input of shape [4]: it must be [batch, classes]",
+        );
+        check(|logits, _| logits.sum_classes().power(f32::NAN), "layer loss: power {NaN} takes finite numbers alone");
+    }
+
+    /// Names of the loss phase, and of the backward phase.
+    fn names(plan: &Plan) -> [Vec<&'static str>; 2] {
+        [Phase::Loss, Phase::Backward].map(|phase| plan.phase(phase).iter().map(|node| node.op.name()).collect())
+    }
+
+    #[test]
+    fn both_plans_have_the_function_and_count_hits() {
+        let plans = compile(&net, &options(|x, y| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0))).unwrap();
+        let function = ["targets", "log_softmax", "multiply", "sum_classes", "affine", "sample_sum"];
+        let correct = ["hits", "sample_sum"];
+        let [loss, backward] = names(&plans.train.unwrap());
+        assert_eq!(loss, [&["mask_samples"], &function[..], &correct, &["share_metrics"]].concat());
+        let gradients = ["sample_sum", "affine", "sum_classes", "multiply", "log_softmax", "mask_samples"];
+        let gradients = gradients.map(|name| match name {
+            // Their own gradients.
+            "multiply" | "mask_samples" => name.into(),
+            _ => format!("{name}_backward"),
+        });
+        assert_eq!(backward[..gradients.len()], gradients);
+        let [loss, backward] = names(&plans.evaluate);
+        assert_eq!((loss, backward.len()), ([&function[..], &correct].concat(), 0));
+    }
+}
