@@ -7,10 +7,6 @@ use clap::{Arg, ArgAction, ArgMatches};
 use enmasse_files::expand_home;
 use enmasse_train::{Kind, SETTINGS, Setting};
 
-/// Other programs' spellings of our flags.
-const ALIASES: &[(&str, &[&str])] =
-    &[("batch", &["batch-size", "batch_size"]), ("sync_bn", &["syncBN", "syncbn"]), ("data", &["data_path", "data"])];
-
 /// The flag with the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
 
@@ -52,14 +48,16 @@ pub fn settings(names: &[&str]) -> Vec<Arg> {
 /// DATA, as an argument and as a flag.
 pub fn data() -> [Arg; 2] {
     let help = Setting::find("data").map_or("", |setting| setting.help);
+    let others =
+        Setting::find("data").into_iter().flat_map(Setting::aliases).filter(|word| as_flag(word)[2..] != *DATA_PATH);
     let positional = Arg::new("data").value_name("DATA").help(help);
     let flag = Arg::new(DATA_PATH)
         .long(DATA_PATH)
-        .aliases(aliases("data"))
+        .aliases(Setting::find("data").into_iter().flat_map(spellings).filter(|spelling| spelling != DATA_PATH))
         .value_name("DIR")
         .conflicts_with("data")
         .overrides_with(DATA_PATH)
-        .help("The same as DATA");
+        .help(format!("The same as DATA{}", also(others)));
     [positional, flag]
 }
 
@@ -70,8 +68,13 @@ pub fn flag(setting: &'static Setting) -> Arg {
     if let Kind::Choice(words) = setting.kind {
         help.push_str(&format!(" [one of: {}]", words.join(", ")));
     }
-    let underscored = (long != setting.name).then_some(setting.name);
-    let arg = Arg::new(setting.name).long(long).aliases(aliases(setting.name).chain(underscored));
+    if let Some(default) = setting.default_text().filter(|text| setting.kind != Kind::Switch && !text.is_empty()) {
+        help.push_str(&format!(" [default: {default}]"));
+    }
+    help.push_str(&also(setting.aliases()));
+    let arg = Arg::new(setting.name).aliases(spellings(setting).into_iter().filter(|spelling| *spelling != long));
+    let arg = setting.aliases().filter_map(letter).fold(arg, Arg::short).long(long).help(help);
+    // The last occurrence counts, so that a script can override earlier ones.
     match setting.kind {
         Kind::Switch => arg
             .overrides_with(setting.name)
@@ -79,25 +82,39 @@ pub fn flag(setting: &'static Setting) -> Arg {
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true")
-            .hide_possible_values(true)
-            .help(help),
-        kind => {
-            if let Some(default) = setting.default_text().filter(|text| !text.is_empty()) {
-                help.push_str(&format!(" [default: {default}]"));
-            }
-            // The last occurrence counts, so that a script can override earlier ones.
-            let arg = match kind {
-                Kind::List => arg.action(ArgAction::Append),
-                _ => arg.overrides_with(setting.name),
-            };
-            arg.value_name(setting.placeholder).allow_negative_numbers(true).help(help)
-        }
+            .hide_possible_values(true),
+        Kind::List => arg.action(ArgAction::Append).value_name(setting.placeholder),
+        _ => arg.overrides_with(setting.name).value_name(setting.placeholder).allow_negative_numbers(true),
     }
 }
 
-/// Other spellings of a setting's flag.
-fn aliases(name: &'static str) -> impl Iterator<Item = &'static str> {
-    ALIASES.iter().filter(move |(of, _)| *of == name).flat_map(|(_, aliases)| *aliases).copied()
+/// What the help says of other spellings.
+fn also(words: impl Iterator<Item = &'static str>) -> String {
+    let flags: Vec<String> = words.map(as_flag).collect();
+    if flags.is_empty() { String::new() } else { format!(" [also: {}]", flags.join(", ")) }
+}
+
+/// A word as a flag: `--batch-size`, `-b`.
+fn as_flag(word: &str) -> String {
+    let dashes = if letter(word).is_some() { "-" } else { "--" };
+    format!("{dashes}{}", word.replace('_', "-"))
+}
+
+/// The letter of a word that is one.
+fn letter(word: &str) -> Option<char> {
+    let mut letters = word.chars();
+    letters.next().filter(|_| letters.next().is_none())
+}
+
+/// All spellings of a setting's flag, without its dashes and single letters: our own and other tools' words, each with `-` and
+/// with `_`, as written and in small letters.
+fn spellings(setting: &'static Setting) -> Vec<String> {
+    let words = std::iter::once(setting.name).chain(setting.aliases()).filter(|word| letter(word).is_none());
+    let forms = words.flat_map(|word| [word.to_owned(), word.to_ascii_lowercase(), word.replace('_', "-")]);
+    let mut spellings: Vec<String> = forms.collect();
+    spellings.sort_unstable();
+    spellings.dedup();
+    spellings
 }
 
 /// The user's values on the command line; a repeatable flag's occurrences are joined by commas.
@@ -112,5 +129,5 @@ pub fn given(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, String
 /// Whether this is the flag of a switch, in any of its spellings.
 pub fn is_switch(flag: &str) -> bool {
     let mut switches = SETTINGS.iter().filter(|setting| setting.kind == Kind::Switch);
-    switches.any(|setting| setting.name == flag.replace('-', "_") || aliases(setting.name).any(|alias| alias == flag))
+    switches.any(|setting| spellings(setting).iter().any(|spelling| spelling == flag))
 }

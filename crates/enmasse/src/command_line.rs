@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
+use enmasse_train::{answer, is_near};
 
 use crate::arguments::is_switch;
 use crate::failure::Failure;
@@ -69,7 +70,18 @@ fn usage_line(error: &clap::Error) -> String {
         said.iter().filter(|part| !part.is_empty() && !part.starts_with("tip:")).copied().collect::<Vec<_>>().join(" ");
     line = line.trim_start_matches("error: ").trim_end_matches('.').to_owned();
     line = line.replace(" For more information, try '--help'", "");
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => flag.strip_prefix('-'),
+        _ => None,
+    };
+    let word = unknown.map(|flag| flag.trim_start_matches('-'));
+    if let (Some(flag), Some(answer)) = (unknown, word.and_then(answer)) {
+        return format!("-{flag}: {answer}");
+    }
+    let is_far = |name: &str| word.is_some_and(|word| !is_near(word, name.trim_start_matches('-')));
     match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
+        // The parser's idea of a near flag is a wide one.
+        Some(ContextValue::String(name)) if is_far(name) => format!("{line}; see --help"),
         Some(ContextValue::String(name)) => format!("{line}: did you mean {name}?"),
         Some(ContextValue::Strings(names)) => format!("{line}: did you mean {}?", names.join(" or ")),
         _ => format!("{line}; see --help"),

@@ -21,6 +21,7 @@ mod layers;
 mod metrics;
 mod resources;
 mod value;
+mod words;
 
 use std::path::PathBuf;
 
@@ -34,6 +35,7 @@ pub use value::{
     Augmentation, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind, SplitRule,
     UnusedParameters,
 };
+pub use words::{Meaning, WORDS, answer, is_near};
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
 

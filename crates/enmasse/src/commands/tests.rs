@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::ArgMatches;
-use enmasse_train::{Kind, SETTINGS};
+use enmasse_train::{Kind, Meaning, SETTINGS, Setting, WORDS};
 
 use super::command;
 use crate::arguments::given;
@@ -65,11 +65,45 @@ fn the_tutorials_spellings() {
     assert_eq!(read("train C --data-path D").unwrap_err(), Failure::Usage(both.into()));
 }
 
+/// Words of other tools, with `-` and with `_`.
+#[test]
+fn other_tools_words() {
+    for (words, meaning) in WORDS {
+        for word in *words {
+            let dashes = if word.len() == 1 { "-" } else { "--" };
+            for flag in [format!("{dashes}{word}"), format!("{dashes}{}", word.replace('_', "-"))] {
+                let line = format!("train {flag} 1");
+                match meaning {
+                    Meaning::Alias(name) => {
+                        let matches = read(&line).unwrap_or_else(|failure| panic!("{line}: {failure:?}"));
+                        let found: Vec<_> = given(matches.subcommand().unwrap().1).collect();
+                        assert_eq!(found, [(*name, "1".to_owned())], "{line}");
+                        let setting = Setting::find(name).unwrap();
+                        let help = command().find_subcommand("train").unwrap().clone().render_long_help().to_string();
+                        let also = format!("{dashes}{}", word.replace('_', "-"));
+                        assert!(help.contains(&also), "{} in the help of {}", also, setting.name);
+                    }
+                    // Flags that say what a launcher says are read in launcher_flags.rs.
+                    Meaning::Answer(_) if read(&line).is_ok() => {
+                        let launched = ["device", "world_size", "dist_url", "init_method", "rank", "local_rank"];
+                        assert!(launched.contains(word), "{line}");
+                    }
+                    Meaning::Answer(answer) => {
+                        assert_eq!(read(&line).unwrap_err(), Failure::Usage(format!("{flag}: {answer}")), "{line}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn usage_errors_are_one_line() {
     let check =
         |line: &str, expected: &str| assert_eq!(read(line).unwrap_err(), Failure::Usage(expected.into()), "{line}");
     check("train --epoch 3", "unexpected argument '--epoch' found: did you mean --epochs?");
+    check("train --epoch-size 3", "unexpected argument '--epoch-size' found; see --help");
+    check("train --ema", "a value is required for '--ema <SHARE>' but none was supplied; see --help");
     check("trian", "unrecognized subcommand 'trian': did you mean train?");
     check("train a b", "unexpected argument 'b' found; see --help");
     check("eval", "the following required arguments were not provided: <RUN|WEIGHTS>; see --help");

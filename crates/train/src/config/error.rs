@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::{Kind, SETTINGS, Setting};
+use super::layers::VARIABLE_PREFIX;
+use super::words::{answer, nearest};
+use super::{Kind, Setting};
 
 /// Where a value came from. Later ones outrank earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +61,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// A name that is no setting.
-    #[error("unknown {kind} {name} {place}: did you mean {nearest}?")]
+    #[error("unknown {kind} {name} {place}{}", did_you_mean(nearest))]
     Unknown {
         /// `key` or `variable`.
         kind: &'static str,
@@ -67,8 +69,18 @@ pub enum ConfigError {
         name: String,
         /// Where it stands.
         place: String,
-        /// The setting whose name is nearest.
-        nearest: String,
+        /// The setting whose name is nearest, where one is near.
+        nearest: Option<String>,
+    },
+    /// A word of another tool that is no setting here.
+    #[error("{word} {place}: {answer}")]
+    Foreign {
+        /// The word.
+        word: String,
+        /// Where it stands.
+        place: String,
+        /// What to give instead, or why there is nothing to give.
+        answer: &'static str,
     },
     /// A file that is not TOML, or cannot be read.
     #[error("{path}: {reason}")]
@@ -102,48 +114,24 @@ fn one_line(text: &str) -> String {
 }
 
 pub(super) fn unknown_key(name: &str, place: &str) -> ConfigError {
-    let nearest = nearest(&name.replace('-', "_"), SETTINGS.iter().map(|setting| setting.name.to_owned()));
+    if let Some(answer) = answer(name) {
+        return ConfigError::Foreign { word: name.to_owned(), place: place.to_owned(), answer };
+    }
+    let nearest = nearest(name).map(|setting| setting.name.to_owned());
     ConfigError::Unknown { kind: "key", name: one_line(name), place: place.to_owned(), nearest }
 }
 
 pub(super) fn unknown_variable(name: &str) -> ConfigError {
-    let nearest = nearest(name, SETTINGS.iter().map(Setting::variable));
-    ConfigError::Unknown { kind: "variable", name: one_line(name), place: "in the environment".to_owned(), nearest }
-}
-
-/// The candidate with the fewest edits, the first of equals.
-fn nearest(name: &str, candidates: impl Iterator<Item = String>) -> String {
-    candidates.min_by_key(|candidate| edit_distance(name, candidate)).unwrap_or_default()
-}
-
-/// Levenshtein's distance: insertions, deletions and substitutions of characters.
-fn edit_distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, &b) in to.iter().enumerate() {
-            let substituted = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
+    let place = "in the environment".to_owned();
+    let word = name.strip_prefix(VARIABLE_PREFIX).unwrap_or(name);
+    if let Some(answer) = answer(word) {
+        return ConfigError::Foreign { word: name.to_owned(), place, answer };
     }
-    row[to.len()]
+    let setting = Setting::spelled(word).or_else(|| nearest(word));
+    let nearest = setting.map(Setting::variable);
+    ConfigError::Unknown { kind: "variable", name: one_line(name), place, nearest }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn edit_distances() {
-        let check = |from, to, expected| assert_eq!(edit_distance(from, to), expected, "{from} {to}");
-        check("", "", 0);
-        check("", "lr", 2);
-        check("batch", "batch", 0);
-        check("bach", "batch", 1);
-        check("kitten", "sitting", 3);
-        check("ü", "u", 1);
-    }
+fn did_you_mean(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(|| "; see enmasse train --help".to_owned(), |name| format!(": did you mean {name}?"))
 }

@@ -173,13 +173,15 @@ pub(super) fn toml_settings(text: &str, place: &str) -> Result<Vec<(&'static Set
         refuse(format!("line {line} is not TOML: {}", error.message().lines().next().unwrap_or_default()))
     })?;
     let mut settings: Vec<(&'static Setting, String)> = Vec::with_capacity(table.len());
+    let mut keys: Vec<&str> = Vec::with_capacity(table.len());
     for (key, value) in &table {
-        let setting = Setting::find(key).ok_or_else(|| unknown_key(key, &format!("in {place}")))?;
-        if settings.iter().any(|(known, _)| known.name == setting.name) {
-            return Err(refuse(format!("{} is given twice, with - and with _", setting.name)));
+        let setting = Setting::spelled(key).ok_or_else(|| unknown_key(key, &format!("in {place}")))?;
+        if let Some(earlier) = settings.iter().position(|(known, _)| known.name == setting.name) {
+            return Err(refuse(format!("{} is given twice, as {} and as {key}", setting.name, keys[earlier])));
         }
         let value = scalar(value).ok_or_else(|| refuse(format!("{key} must be a text, a number, true or false")))?;
         settings.push((setting, value));
+        keys.push(key);
     }
     Ok(settings)
 }

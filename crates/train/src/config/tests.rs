@@ -207,9 +207,11 @@ fn errors_say_where_a_value_came_from() {
     check("batch = 0", "batch = 0 in x.toml: must be 1 or more");
     check("lr = nan", "lr = nan in x.toml: must be a finite number, above 0");
     check("bach = 1", "unknown key bach in x.toml: did you mean batch?");
-    check("syncbn = true", "unknown key syncbn in x.toml: did you mean sync_bn?");
-    check("[train]\nbatch = 1", "unknown key train in x.toml: did you mean mean?");
-    check("sync_bn = true\nsync-bn = false", "x.toml: sync_bn is given twice, with - and with _");
+    check("[train]\nbatch = 1", "unknown key train in x.toml; see enmasse train --help");
+    check("pretrained = true", &format!("pretrained in x.toml: {}", answer("pretrained").unwrap()));
+    check("fp16 = { mode = 1 }", "fp16 in x.toml: give --precision bf16, which needs no loss scaling");
+    check("sync-bn = false\nsync_bn = true", "x.toml: sync_bn is given twice, as sync-bn and as sync_bn");
+    check("BATCH_SIZE = 4\nbatch = 8", "x.toml: batch is given twice, as BATCH_SIZE and as batch");
     check("batch = [[1]]", "x.toml: batch must be a text, a number, true or false");
     check("mean = [0.5, \"0.5\", 1]", "x.toml: mean must be a text, a number, true or false");
     check("mean = [0.5, 2]", "mean = 0.5,2 in x.toml: must be finite numbers, from 0 to 1");
@@ -221,6 +223,10 @@ fn errors_say_where_a_value_came_from() {
     assert_eq!(environment("ENMASSE_LR", "-1"), "ENMASSE_LR=-1: must be a finite number, above 0");
     let unknown = "unknown variable ENMASSE_EPOCH in the environment: did you mean ENMASSE_EPOCHS?";
     assert_eq!(environment("ENMASSE_EPOCH", "1"), unknown);
+    let alias = "unknown variable ENMASSE_WD in the environment: did you mean ENMASSE_WEIGHT_DECAY?";
+    assert_eq!(environment("ENMASSE_WD", "0"), alias);
+    let foreign = "ENMASSE_AMP in the environment: give --precision bf16, which needs no loss scaling";
+    assert_eq!(environment("ENMASSE_AMP", "1"), foreign);
     let missing = LayeredConfig::new().file(Path::new("/nowhere.toml")).unwrap_err().to_string();
     assert_eq!(missing, "/nowhere.toml: cannot read the configuration: No such file or directory (os error 2)");
 

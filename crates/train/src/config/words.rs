@@ -1,0 +1,323 @@
+//! The words of other tools: options of timm, PyTorch's ImageNet example, torchvision's reference scripts and Transformers,
+//! Lightning's `Trainer`, the keys of ColossalAI's `config.py`. One table for command lines, files and the environment.
+//!
+//! A word is another spelling of a setting only where it means the same there. Any other word has an answer: what to
+//! give instead, or why there is nothing to give.
+
+use super::{SETTINGS, Setting};
+use Meaning::{Alias, Answer};
+
+/// The meaning of a word of another tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Another spelling of the setting of this name.
+    Alias(&'static str),
+    /// No setting: the end of a message that begins with the word.
+    Answer(&'static str),
+}
+
+/// All words, as their tools spell them: `-` and `_` are the same, case does not matter, and one letter is a flag such as `-b`.
+pub const WORDS: &[(&[&str], Meaning)] = &[
+    // Data.
+    (&["data_path", "data_dir", "data_root"], Alias("data")),
+    (&["img_size", "image_size"], Alias("size")),
+    (&["hflip"], Alias("flip")),
+    (&["nb_classes"], Alias("num_classes")),
+    (&["dataset"], Answer("the data set is recognised by its files; give its folder as DATA")),
+    (&["dataset_download", "download"], Answer("enmasse downloads nothing; give the folder of the data as DATA")),
+    (
+        &["train_dir", "val_dir", "train_split", "val_split", "train_data", "val_data"],
+        Answer("DATA holds both parts as train/ and val/; of a folder without them a fifth validates"),
+    ),
+    (&["class_map"], Answer("the names of the class folders, in order, are the classes; leave it out")),
+    (&["input_size", "train_crop_size", "val_crop_size"], Answer("pictures have one size; give --size PIXELS")),
+    (
+        &["val_resize_size", "crop_pct"],
+        Answer("validation pictures are resized in torchvision's proportion, to 256 for --size 224; leave it out"),
+    ),
+    (&["interpolation"], Answer("pictures are resized bilinearly, as by Pillow; leave it out")),
+    (&["no_aug"], Answer("give --augment none --flip 0")),
+    (
+        &[
+            "auto_augment",
+            "aa",
+            "mixup",
+            "mixup_alpha",
+            "cutmix",
+            "cutmix_alpha",
+            "random_erase",
+            "reprob",
+            "color_jitter",
+        ],
+        Answer("there is no such augmentation yet; --augment and --flip are the ones there are"),
+    ),
+    (&["ra_sampler", "ra_reps", "aug_repeats"], Answer("there is no repeated augmentation yet; leave it out")),
+    (&["dummy"], Answer("enmasse bench step measures on synthetic pictures")),
+    // Model.
+    (&["arch", "a"], Alias("model")),
+    (&["initial_checkpoint"], Alias("weights")),
+    (
+        &["pretrained"],
+        Answer("enmasse comes without weights; give --weights FILE, such as a .pth file of torchvision's"),
+    ),
+    (&["freeze_backbone"], Answer("give --freeze-layers, which trains the classifier alone")),
+    (&["find_unused_parameters"], Answer("give --unused-parameters zero")),
+    (&["dropout", "drop", "drop_path"], Answer("dropout is part of a model; leave it out")),
+    // Training.
+    (&["num_epochs", "max_epochs", "num_train_epochs"], Alias("epochs")),
+    (&["batch_size", "b", "per_device_train_batch_size"], Alias("batch")),
+    (&["learning_rate"], Alias("lr")),
+    (&["seed_everything"], Alias("seed")),
+    (&["opt"], Alias("optimizer")),
+    (&["wd"], Alias("weight_decay")),
+    (
+        &["grad_accum_steps", "accumulate_grad_batches", "gradient_accumulation", "gradient_accumulation_steps"],
+        Alias("accumulate"),
+    ),
+    (&["gradient_clip_val", "clip_grad_norm", "clip_grad", "max_grad_norm", "gradient_clipping"], Alias("clip_norm")),
+    (&["model_ema_decay", "ema_decay"], Alias("ema")),
+    (&["sched", "lr_scheduler", "lr_scheduler_type"], Alias("schedule")),
+    (&["lr_step_size", "decay_epochs"], Alias("step_size")),
+    (&["lr_gamma", "decay_rate"], Alias("gamma")),
+    (&["lr_warmup_epochs"], Alias("warmup_epochs")),
+    (&["smoothing", "label_smoothing_factor"], Alias("label_smoothing")),
+    (
+        &["global_batch_size", "total_batch_size"],
+        Answer("give --batch, the samples of one shard; a rank has one shard unless told otherwise"),
+    ),
+    (
+        &["validation_batch_size", "val_batch_size", "eval_batch_size", "per_device_eval_batch_size"],
+        Answer("validation uses --batch too; leave it out"),
+    ),
+    (&["warmup", "warmup_steps", "warmup_ratio"], Answer("give --warmup-epochs EPOCHS, such as 0.5")),
+    (
+        &["warmup_lr", "lr_warmup_decay", "lr_warmup_method"],
+        Answer("the rate rises linearly from a hundredth of --lr; leave it out"),
+    ),
+    (&["min_lr", "lr_min"], Answer("give --lrf, the fraction of --lr at which the cosine ends")),
+    (&["start_epoch"], Answer("--resume goes on at the last checkpoint; leave it out")),
+    (&["ckpt_path"], Answer("give --resume with the run's folder as --out")),
+    (&["model_ema"], Answer("give --ema SHARE, such as 0.9998")),
+    (&["model_ema_steps"], Answer("the average takes in every step; leave it out")),
+    (
+        &["norm_weight_decay", "bias_weight_decay"],
+        Answer("give --no-decay-norm-bias for no weight decay on norms and biases"),
+    ),
+    (
+        &["opt_betas", "betas", "opt_eps", "adam_beta1", "adam_beta2", "adam_epsilon"],
+        Answer("adamw uses PyTorch's defaults; leave it out"),
+    ),
+    (
+        &["gradient_clip_algorithm", "clip_mode"],
+        Answer("gradients are clipped by their norm over all parameters, with --clip-norm; leave it out"),
+    ),
+    (&["patience", "patience_epochs"], Answer("there is no early stopping yet; leave it out")),
+    (
+        &["amp", "fp16", "bf16", "amp_dtype", "native_amp", "apex_amp"],
+        Answer("give --precision bf16, which needs no loss scaling"),
+    ),
+    (&["deterministic", "use_deterministic_algorithms"], Answer("every run gives the same bits again; leave it out")),
+    (&["benchmark", "cudnn_benchmark"], Answer("give --tune")),
+    (
+        &["torchcompile", "compile", "channels_last"],
+        Answer("every run is compiled, in the device's layout; leave it out"),
+    ),
+    (
+        &["fast_dev_run", "limit_train_batches", "overfit_batches"],
+        Answer("give --max-steps STEPS, after which the run validates and ends"),
+    ),
+    (&["limit_val_batches", "num_sanity_val_steps"], Answer("every validation is a whole one; leave it out")),
+    (&["check_val_every_n_epoch", "val_check_interval"], Answer("validation follows every epoch; leave it out")),
+    (&["evaluate", "e", "test_only"], Answer("enmasse eval RUN DATA evaluates")),
+    // Devices and ranks.
+    (&["workers", "j", "num_workers", "dataloader_num_workers"], Alias("loader_threads")),
+    (&["sync_batchnorm", "syncBN"], Alias("sync_bn")),
+    (
+        &["gpus", "num_gpus", "n_gpus", "gpu", "cuda", "no_cuda", "no_accel"],
+        Answer("this build has no GPU support; the number of ranks is --devices cpu:N"),
+    ),
+    (&["accelerator"], Answer("the kind of device is a part of --devices, as in cpu:4")),
+    (
+        &["strategy", "multiprocessing_distributed"],
+        Answer("training is always data-parallel; the number of ranks is --devices cpu:N"),
+    ),
+    (
+        &["parallel", "zero", "tensor_parallel", "pipeline_parallel"],
+        Answer("there is only data parallelism so far; leave it out"),
+    ),
+    (&["device"], Answer("the kind of device is a part of --devices, as in cpu:4")),
+    (&["world_size"], Answer("give --devices cpu:N for N ranks on this machine")),
+    (&["num_nodes", "nnodes"], Answer("enmasse launch --nnodes N starts ranks on several machines")),
+    (
+        &["nproc_per_node", "nproc"],
+        Answer("enmasse launch has it; without a launcher the number of ranks is --devices cpu:N"),
+    ),
+    (&["node_rank", "master_addr", "master_port"], Answer("enmasse launch has it; see enmasse launch --help")),
+    (&["rank", "local_rank", "dist_url", "init_method"], Answer("the launcher of a rank says it; leave it out")),
+    (
+        &["dist_backend", "backend"],
+        Answer("ranks use shared memory on one machine and TCP between machines; leave it out"),
+    ),
+    (&["dist_bn"], Answer("running statistics are the mean over all ranks; leave it out")),
+    (
+        &["pin_mem", "pin_memory", "prefetch_factor", "persistent_workers"],
+        Answer("the loader is made of threads, and needs no such setting; leave it out"),
+    ),
+    (&["cache_dataset"], Answer("pictures are read anew in each epoch; leave it out")),
+    // Output.
+    (&["output_dir"], Alias("out")),
+    (&["output", "default_root_dir", "log_dir", "experiment"], Answer("give --out DIR, the folder of this run alone")),
+    (
+        &["print_freq", "p", "log_interval", "log_every_n_steps"],
+        Answer("a terminal shows progress all the time; leave it out"),
+    ),
+    (
+        &["logger", "log_wandb", "wandb", "report_to"],
+        Answer("every run writes TensorBoard events and metrics.jsonl; leave it out"),
+    ),
+    (
+        &["enable_checkpointing", "enable_progress_bar", "enable_model_summary", "profiler"],
+        Answer("there is nothing to switch; leave it out"),
+    ),
+    (&["checkpoint_hist", "save_top_k"], Answer("a run keeps its last and its best checkpoint; leave it out")),
+];
+
+impl Setting {
+    /// The setting that a word names, in its own spelling or another tool's.
+    pub fn spelled(word: &str) -> Option<&'static Setting> {
+        let own = SETTINGS.iter().find(|setting| is_same(setting.name, word));
+        own.or_else(|| match meaning(word)? {
+            Alias(name) => Setting::find(name),
+            Answer(_) => None,
+        })
+    }
+
+    /// The words of other tools for this setting.
+    pub fn aliases(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let name = self.name;
+        WORDS.iter().filter(move |(_, meaning)| *meaning == Alias(name)).flat_map(|(words, _)| *words).copied()
+    }
+}
+
+/// What to tell a user of this word, which is no setting: the end of a message that begins with the word.
+pub fn answer(word: &str) -> Option<&'static str> {
+    match meaning(word)? {
+        Alias(_) => None,
+        Answer(answer) => Some(answer),
+    }
+}
+
+fn meaning(word: &str) -> Option<Meaning> {
+    let known = |(words, _): &&(&[&str], Meaning)| words.iter().any(|known| is_same(known, word));
+    WORDS.iter().find(known).map(|(_, meaning)| *meaning)
+}
+
+/// Whether two spellings are of one word.
+fn is_same(known: &str, word: &str) -> bool {
+    let plain = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
+    known.bytes().map(plain).eq(word.bytes().map(plain))
+}
+
+/// The setting whose name, or other spelling, is nearest to a mistyped word; `None` where none is near.
+pub(super) fn nearest(word: &str) -> Option<&'static Setting> {
+    let word = word.replace('-', "_").to_ascii_lowercase();
+    let spellings = |setting: &'static Setting| std::iter::once(setting.name).chain(setting.aliases());
+    let all = SETTINGS.iter().flat_map(|setting| spellings(setting).map(move |spelling| (setting, spelling)));
+    let near = all.filter(|(_, spelling)| is_near(&word, &spelling.to_ascii_lowercase()));
+    near.min_by_key(|(_, spelling)| edit_distance(&word, spelling)).map(|(setting, _)| setting)
+}
+
+/// Whether one word may be the other, mistyped: at most a third of it differs.
+pub fn is_near(typed: &str, meant: &str) -> bool {
+    edit_distance(typed, meant) <= (typed.chars().count() + 1) / 3
+}
+
+/// Levenshtein's distance: insertions, deletions and substitutions of characters.
+fn edit_distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, &b) in to.iter().enumerate() {
+            let substituted = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::layers::toml_settings;
+
+    #[test]
+    fn every_word_has_one_meaning() {
+        let mut seen = BTreeSet::new();
+        for (words, meaning) in WORDS {
+            for word in *words {
+                assert!(Setting::find(word).is_none(), "{word} is a setting");
+                assert!(seen.insert(word.to_ascii_lowercase()), "{word} is there twice");
+                let spelled = [word.replace('_', "-"), word.to_ascii_uppercase(), (*word).to_owned()];
+                for spelled in &spelled {
+                    let in_a_file = toml_settings(&format!("{spelled} = 1"), "x.toml");
+                    match meaning {
+                        Alias(name) => {
+                            assert_eq!(in_a_file.unwrap()[0].0.name, *name, "{spelled}");
+                            assert!(Setting::find(name).unwrap().aliases().any(|alias| alias == *word), "{word}");
+                        }
+                        Answer(answer) => {
+                            assert_eq!(in_a_file.unwrap_err().to_string(), format!("{spelled} in x.toml: {answer}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Flags of other commands stand beside the command's name.
+    #[test]
+    fn answers_name_settings_that_there_are() {
+        for (words, meaning) in WORDS {
+            let Answer(answer) = meaning else { continue };
+            assert!(!answer.ends_with('.'), "{answer}");
+            for flag in answer.split([' ', ',', ';']).filter(|_| !answer.contains("enmasse launch")) {
+                let Some(flag) = flag.strip_prefix("--") else { continue };
+                assert!(Setting::find(flag).is_some(), "{words:?}: {flag}");
+            }
+        }
+    }
+
+    #[test]
+    fn mistyped_words() {
+        let check = |word: &str, expected: Option<&str>| {
+            assert_eq!(nearest(word).map(|setting| setting.name), expected, "{word}");
+        };
+        check("bach", Some("batch"));
+        check("bacth", Some("batch"));
+        check("epoch", Some("epochs"));
+        check("learnig_rate", Some("lr"));
+        check("Batch-Sise", Some("batch"));
+        check("sync-bm", Some("sync_bn"));
+        // Nothing is better than nonsense.
+        check("train", None);
+        check("rate", None);
+        check("x", None);
+        check("", None);
+    }
+
+    #[test]
+    fn edit_distances() {
+        let check = |from, to, expected| assert_eq!(edit_distance(from, to), expected, "{from} {to}");
+        check("", "", 0);
+        check("", "lr", 2);
+        check("batch", "batch", 0);
+        check("bach", "batch", 1);
+        check("kitten", "sitting", 3);
+        check("ü", "u", 1);
+    }
+}
