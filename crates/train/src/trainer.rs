@@ -9,7 +9,7 @@ use std::time::Instant;
 use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{Mode, Phase, Tensor};
+use enmasse_graph::{Metric, Mode, PerSample, Phase, Tensor};
 use enmasse_tensor::{HostMemory, peak_rss_bytes};
 use enmasse_weights::Matching;
 
@@ -17,7 +17,7 @@ use crate::agreement::check_ranks;
 use crate::callback::{Callbacks, Request};
 use crate::evaluation::{EpochPosition, Evaluation, at, evaluate_until, predict};
 use crate::loaded::LoadedBatch;
-use crate::plans::training_metrics;
+use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::stop::agree;
 use crate::weights::take_part;
@@ -46,6 +46,7 @@ pub struct Trainer<'a> {
     device: &'a dyn Device,
     group: Option<Group>,
     loader_threads: usize,
+    objective: Objective,
     callbacks: Callbacks<'a>,
     attempt: Attempt,
     /// What the last fit left.
@@ -61,6 +62,7 @@ impl<'a> Trainer<'a> {
             device,
             group: None,
             loader_threads,
+            objective: Objective::default(),
             callbacks: Callbacks::default(),
             attempt: Attempt::default(),
             trained: None,
@@ -70,6 +72,24 @@ impl<'a> Trainer<'a> {
     /// Makes this trainer one rank of a group. Every rank must call the same methods.
     pub fn group(self, group: Group) -> Self {
         Trainer { group: Some(group).filter(|group| group.world_size() > 1), ..self }
+    }
+
+    /// Sets the loss, in the place of cross-entropy: a function on the builder, as the model is, from logits `[N,K]` and targets
+    /// `[N,K]` (1 at the label, 0 elsewhere) to a number for each sample `[N]`. Training minimises its mean over the global
+    /// batch, at any number of shards; validation reports its mean over the samples.
+    pub fn loss(mut self, function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Self {
+        self.objective.loss = Some(PerSample::new(function));
+        self
+    }
+
+    /// Adds a metric: a function as a loss is. Records have its mean over the samples of an epoch as `train_NAME` and `val_NAME`.
+    pub fn metric(
+        mut self,
+        name: impl Into<String>,
+        function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static,
+    ) -> Self {
+        self.objective.metrics.push(Metric::Own { name: name.into(), function: PerSample::new(function) });
+        self
     }
 
     /// Adds a callback.

@@ -7,7 +7,7 @@ use enmasse_graph::Arena;
 
 use super::{EvaluationInput, Session, Trainer};
 use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
-use crate::plans::{Objective, compile_plans, initialize, training_metrics};
+use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
@@ -43,7 +43,7 @@ impl Session {
             config,
             &preparation,
             model,
-            &Objective::default(),
+            &trainer.objective,
             data.classes.len(),
             shards,
             &trainer.device.target(),
