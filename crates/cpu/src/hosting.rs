@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use enmasse_comm::{Fold, HostedShard};
 use enmasse_device::Hosting;
-use enmasse_graph::{Op, Plan};
+use enmasse_graph::Plan;
 
 /// The hosted shards in the order they run, and what the program holds for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +22,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// The schedule of what a program hosts; `train` is its training plan, if it has one.
     pub(crate) fn new(hosting: &Hosting, train: Option<&Plan>) -> Self {
-        let exchanges = |plan: &Plan| {
-            plan.instructions.iter().any(|node| matches!(node.op, Op::SyncStatistics { .. } | Op::SyncSum))
-        };
+        let exchanges = |plan: &Plan| plan.instructions.iter().any(|node| node.op.is_joint());
         let lockstep = hosting.count() > 1 && train.is_some_and(exchanges);
         let shards = if lockstep { together(hosting) } else { hosting.map().schedule(hosting.rank()) };
         let slots = shards.iter().map(|shard| shard.slot + 1).max().unwrap_or(1);

@@ -6,14 +6,15 @@ use crate::{Cores, Cpu, CpuOptions, Isa};
 
 /// The CPU device for one rank.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
-    if request.ordinal.is_some() {
+    let DeviceRequest { ordinal, threads, local_rank, isa, exact } = request;
+    if ordinal.is_some() {
         return Err(DeviceError::Unsupported("cores have no numbers here: use cpu:N".into()));
     }
     let options = CpuOptions {
         threads: request.own_threads(),
-        isa: Some(level(request.isa.as_deref())?),
-        exact: request.exact,
-        cores: Cores::available().and_then(|cores| own_cores(cores, &request.threads, request.local_rank)),
+        isa: Some(level(isa.as_deref())?),
+        exact: *exact,
+        cores: Cores::available().and_then(|cores| own_cores(cores, threads, *local_rank)),
     };
     Ok(Box::new(Cpu::new(options)?))
 }

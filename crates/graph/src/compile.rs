@@ -218,7 +218,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     graph.nodes.push(node(Op::ShareMetrics { shards: options.shards }, &own, &[metrics], Phase::Loss));
     graph.nodes.sort_by_key(|node| node.phase);
     if options.sync_batch_norm {
-        sync_batch_norm(graph, options.shards);
+        sync_batch_norm(graph, options.shards)?;
     }
     let arena = gradient_arena(graph, &gradients);
     let buckets = data_parallel(graph, &arena, options.shards, options.buckets);

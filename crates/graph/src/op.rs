@@ -232,6 +232,10 @@ struct Traits {
     name: &'static str,
     in_place: Option<(usize, usize)>,
     products: Option<Products>,
+    /// It works with statistics of the batch, so that SyncBatchNorm has to know it.
+    of_batch: bool,
+    /// One instruction computes it for all shards of all ranks together.
+    joint: bool,
     /// Of so many equal parts of the operands the first is read, and the others are state that is changed in place.
     parts: usize,
 }
@@ -258,11 +262,19 @@ pub(crate) enum Operand {
 impl Traits {
     /// A pass over memory, whose results lie apart from its operands.
     const fn named(name: &'static str) -> Self {
-        Traits { name, in_place: None, products: None, parts: 1 }
+        Traits { name, in_place: None, products: None, of_batch: false, joint: false, parts: 1 }
     }
 
     const fn in_place(self, output: usize, input: usize) -> Self {
         Traits { in_place: Some((output, input)), ..self }
+    }
+
+    const fn of_batch(self) -> Self {
+        Traits { of_batch: true, ..self }
+    }
+
+    const fn joint(self) -> Self {
+        Traits { joint: true, ..self }
     }
 
     const fn changes(self, parts: usize) -> Self {
@@ -287,12 +299,12 @@ impl Op {
             Op::LinearBackwardData => named("linear_backward_data").products(Input(0), Input(1)),
             Op::LinearBackwardWeights => named("linear_backward_weights").products(Input(1), Output(0)),
             Op::BiasBackward => named("bias_backward"),
-            Op::BatchNormStatistics => named("batch_norm_statistics"),
-            Op::BatchNormNormalize { .. } => named("batch_norm_normalize"),
-            Op::BatchNormReduce { .. } => named("batch_norm_reduce"),
-            Op::BatchNormBackward { residual: true, .. } => named("batch_norm_backward").in_place(1, 0),
-            Op::BatchNormBackward { residual: false, .. } => named("batch_norm_backward"),
-            Op::RunningShare { .. } => named("running_share"),
+            Op::BatchNormStatistics => named("batch_norm_statistics").of_batch(),
+            Op::BatchNormNormalize { .. } => named("batch_norm_normalize").of_batch(),
+            Op::BatchNormReduce { .. } => named("batch_norm_reduce").of_batch(),
+            Op::BatchNormBackward { residual: true, .. } => named("batch_norm_backward").of_batch().in_place(1, 0),
+            Op::BatchNormBackward { residual: false, .. } => named("batch_norm_backward").of_batch(),
+            Op::RunningShare { .. } => named("running_share").of_batch(),
             Op::Rectify(Rectifier::Relu) => named("relu").in_place(0, 0),
             Op::Rectify(Rectifier::Relu6) => named("relu6").in_place(0, 0),
             Op::RectifyBackward(Rectifier::Relu) => named("relu_backward").in_place(0, 0),
@@ -323,8 +335,8 @@ impl Op {
             Op::SampleSumBackward { .. } => named("sample_sum_backward"),
             Op::MaskSamples => named("mask_samples").in_place(0, 0),
             Op::ShareMetrics { .. } => named("share_metrics"),
-            Op::SyncStatistics { .. } => named("sync_statistics"),
-            Op::SyncSum => named("sync_sum"),
+            Op::SyncStatistics { .. } => named("sync_statistics").joint(),
+            Op::SyncSum => named("sync_sum").joint(),
             Op::AllReduceStart { .. } => named("all_reduce_start"),
             Op::AllReduceWait { .. } => named("all_reduce_wait"),
             Op::CheckFinite => named("check_finite"),
@@ -349,6 +361,16 @@ impl Op {
     /// The matrix product that the operation is, if it is one.
     pub(crate) fn products(&self) -> Option<Products> {
         self.traits().products
+    }
+
+    /// Whether it works with statistics of the batch.
+    pub(crate) fn is_of_batch(&self) -> bool {
+        self.traits().of_batch
+    }
+
+    /// Whether one instruction computes it for all shards of all ranks together, instead of once for each shard.
+    pub fn is_joint(&self) -> bool {
+        self.traits().joint
     }
 
     /// Which of its `inputs` operands it changes in place: what outlives the step.

@@ -9,18 +9,18 @@ use crate::ReferenceProgram;
 /// The reference device for one rank. It computes in one way, so that any choice of another is refused.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let refuse = |reason: String| Err(DeviceError::Unsupported(reason));
-    match request {
-        DeviceRequest { ordinal: Some(_), .. } => {
-            refuse("the reference device has no numbers: use reference:N".to_owned())
-        }
-        DeviceRequest { isa: Some(isa), .. } => {
-            refuse(format!("--isa {}: the reference device has no levels; leave it out", isa.escape_default()))
-        }
-        DeviceRequest { exact: true, .. } => {
-            refuse("--exact: the reference device has no other algorithms; leave it out".to_owned())
-        }
-        _ => Ok(Box::new(Reference)),
+    // It computes on the thread of the rank, wherever that runs.
+    let DeviceRequest { ordinal, threads: _, local_rank: _, isa, exact } = request;
+    if ordinal.is_some() {
+        return refuse("the reference device has no numbers: use reference:N".to_owned());
     }
+    if let Some(isa) = isa {
+        return refuse(format!("--isa {}: the reference device has no levels; leave it out", isa.escape_default()));
+    }
+    if *exact {
+        return refuse("--exact: the reference device has no other algorithms; leave it out".to_owned());
+    }
+    Ok(Box::new(Reference))
 }
 
 /// Makes programs that run in f64.

@@ -85,7 +85,7 @@ impl<'a> Preparation<'a> {
             return Err(DeviceError::Unsupported(reason));
         }
         let prepare = |hosted: usize, index: usize, node: &Node| {
-            if hosted > 0 && (is_joint(&node.op) || !is_of_a_shard(node.phase)) {
+            if hosted > 0 && (node.op.is_joint() || !is_of_a_shard(node.phase)) {
                 return Ok(Instruction::nothing());
             }
             let chosen = Algorithm::chosen(plan, index)?;
@@ -396,11 +396,6 @@ impl<'a> Preparation<'a> {
         };
         Ok(instruction)
     }
-}
-
-/// Whether an instruction is carried out for all hosted shards at once.
-fn is_joint(op: &Op) -> bool {
-    matches!(op, Op::SyncStatistics { .. } | Op::SyncSum)
 }
 
 /// Whether a phase runs for every shard, rather than once for their sum.

@@ -15,8 +15,25 @@ use crate::arguments::{path, source};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What `--to` takes, which is also how the files' names end.
-const FORMATS: [&str; 2] = ["pth", "safetensors"];
+/// A format that `--to` takes.
+#[derive(Clone, Copy)]
+enum Format {
+    /// PyTorch's.
+    Pth,
+    Safetensors,
+}
+
+impl Format {
+    const ALL: [Format; 2] = [Format::Pth, Format::Safetensors];
+
+    /// Its word in `--to`, which is also how names of files end.
+    fn extension(self) -> &'static str {
+        match self {
+            Format::Pth => "pth",
+            Format::Safetensors => "safetensors",
+        }
+    }
+}
 
 /// The command line of `enmasse export`.
 pub fn command() -> Command {
@@ -28,7 +45,7 @@ pub fn command() -> Command {
                 .long("to")
                 .value_name("FORMAT")
                 .required(true)
-                .value_parser(FORMATS)
+                .value_parser(Format::ALL.map(Format::extension))
                 .help("What torch.load opens, or safetensors"),
         )
         .arg(
@@ -43,7 +60,8 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
-    let format = matches.get_one::<String>("to").map_or(FORMATS[0], String::as_str);
+    let word = matches.get_one::<String>("to").map_or("", String::as_str);
+    let format = Format::ALL.into_iter().find(|format| format.extension() == word).unwrap_or(Format::Pth);
     let weights = Weights::open(&source)?;
     let out = match matches.get_one::<PathBuf>("out") {
         Some(out) => out.clone(),
@@ -53,8 +71,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
     let Weights { tensors, averaged, steps, .. } = &weights;
     write_whole(&out, |file| match format {
-        "pth" => pth::write(file, tensors, *steps),
-        _ => {
+        Format::Pth => pth::write(file, tensors, *steps),
+        Format::Safetensors => {
             // Other programs expect the writer's name here.
             let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
             safetensors::write(file, &metadata, tensors, *steps)
@@ -66,7 +84,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(matches.get_flag("json"));
     match output.is_json() {
         true => output.json(json!({
-            "event": "export", "file": out, "format": format, "tensors": tensors.len(), "elements": elements,
+            "event": "export", "file": out, "format": format.extension(), "tensors": tensors.len(), "elements": elements,
             "averaged": averaged
         })),
         false => {
@@ -110,14 +128,14 @@ impl Weights {
     }
 
     /// Among a run's weights, or beside the file.
-    fn usual_place(&self, source: &Path, format: &str) -> Result<PathBuf, Failure> {
+    fn usual_place(&self, source: &Path, format: Format) -> Result<PathBuf, Failure> {
         if !source.is_dir() {
-            return Ok(self.file.with_extension(format));
+            return Ok(self.file.with_extension(format.extension()));
         }
         let folder = source.join("weights");
         create_dir_all(&folder)
             .map_err(|error| Failure::Error(format!("cannot create {}: {error}", folder.display())))?;
-        Ok(folder.join("best").with_extension(format))
+        Ok(folder.join("best").with_extension(format.extension()))
     }
 
     /// What is exported must not be lost by it.

@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{Graph, Node, NormStatistics, Op, ValueId};
+use crate::{Graph, GraphError, Node, NormStatistics, Op, ValueId};
 
 /// Inserts the collectives of SyncBatchNorm for `shards` shards into a graph with its backward nodes. Gradients of weight and bias
 /// stay this shard's own: their bucket sums them.
-pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
+pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphError> {
     if shards == 1 {
-        return;
+        return Ok(());
     }
     let over_all = |statistics: &mut NormStatistics| match statistics {
         NormStatistics::Batch { count } => *count *= shards,
@@ -39,7 +39,12 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
                     *input = *summed.get(input).unwrap_or(input);
                 }
             }
-            // What is no batch norm knows nothing of the batch.
+            // Their results are exchanged below.
+            Op::BatchNormStatistics | Op::BatchNormReduce { .. } => {}
+            op if op.is_of_batch() => {
+                let reason = format!("{} has no rule for statistics over all shards: leave --sync-bn out", op.name());
+                return Err(GraphError::Attribute { layer: node.layer, reason });
+            }
             _ => {}
         }
         let (outputs, layer, phase) = (node.outputs.clone(), node.layer.clone(), node.phase);
@@ -60,6 +65,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) {
             graph.nodes.push(Node { op, inputs: outputs, outputs: all, phase, layer });
         }
     }
+    Ok(())
 }
 
 /// Whether a reduction works on running statistics: the layer is frozen, and its sums are nobody else's business.
