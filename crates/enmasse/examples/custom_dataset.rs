@@ -1,4 +1,4 @@
-//! A data set of one's own: length, label, picture. Here the pictures are computed; they might as well come from a database.
+//! A custom data set: length, label, picture. Here the pictures are computed; they could as well come from a database.
 //!
 //! ```text
 //! cargo run --release --example custom_dataset
@@ -13,7 +13,7 @@ use enmasse::models;
 use enmasse::prelude::*;
 use enmasse::tensor::RandomStream;
 
-/// Noisy waves in four patterns, none of which another one's mirror image is: training mirrors pictures.
+/// Noisy waves in four patterns. None is another one's mirror image, since training mirrors pictures.
 struct Waves {
     seed: u64,
     count: usize,
@@ -32,7 +32,7 @@ impl Dataset for Waves {
     }
 
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        // The same index must give the same picture every time: the random numbers are a function of seed and index.
+        // The same index must always give the same picture: the random numbers are a function of seed and index.
         let mut random = RandomStream::new(self.seed, "waves", 0, index as u64);
         let (length, phase) = (random.uniform(5.0, 12.0), random.uniform(0.0, 12.0));
         let wave = |along: f64| (std::f64::consts::TAU * (along + phase) / length).sin();

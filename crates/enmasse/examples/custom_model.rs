@@ -1,4 +1,4 @@
-//! A model of one's own, trained on the embedded data set: alone, or as several ranks.
+//! A custom model, trained on the embedded data set, by one process or by several ranks.
 //!
 //! ```text
 //! cargo run --release --example custom_model
@@ -11,7 +11,7 @@ use std::error::Error;
 
 use enmasse::prelude::*;
 
-/// A residual network of three stages, each half as wide and twice as deep in channels as the one before.
+/// A residual network of three stages, each with half the width and twice the channels of the one before.
 fn model(x: Tensor, classes: usize) -> Tensor {
     let mut x = convolution(x, "stem", 16, 1).relu();
     for (stage, channels) in [16, 32, 64].into_iter().enumerate() {
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = shapes::ensure(&shapes::default_cache()?)?;
     let data = TrainingData::open(&folder, &config.open_options())?;
 
-    // A launcher, ours or torchrun, tells each rank its place; without one this process is alone.
+    // A launcher, ours or torchrun, tells each rank its place; without one this is a single process.
     let launched = std::env::var_os("RANK").is_some();
     let group = if launched { Rendezvous::from_environment()?.join()? } else { Group::single() };
     let threads = std::thread::available_parallelism()?.get().div_ceil(group.world_size());

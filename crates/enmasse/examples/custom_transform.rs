@@ -1,4 +1,4 @@
-//! A transform of one's own: black squares hide a part of some training pictures, after the usual crops and flips.
+//! A custom transform: black squares hide a part of some training pictures, after the usual crops and flips.
 //!
 //! ```text
 //! cargo run --release --example custom_transform
@@ -10,7 +10,7 @@ use enmasse::data::{Canvas, RandomStream, Transform};
 use enmasse::models;
 use enmasse::prelude::*;
 
-/// Hides a square of `edge` pixels with a probability of `probability`.
+/// Hides a square of `edge` pixels with probability `probability`.
 struct Hide {
     edge: usize,
     probability: f64,
@@ -26,7 +26,7 @@ impl Transform for Hide {
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
-        // All draws come from `random`, so that every start, at any number of ranks and threads, hides the same pixels.
+        // All draws come from `random`, so every start, with any number of ranks and threads, hides the same pixels.
         if random.unit() >= self.probability {
             return;
         }

@@ -1,4 +1,4 @@
-//! A callback of one's own: training ends when the validation loss has not fallen for three epochs.
+//! A custom callback: training ends when the validation loss has not fallen for three epochs.
 //!
 //! ```text
 //! cargo run --release --example early_stopping

@@ -1,5 +1,5 @@
-//! The training step taken apart, as ColossalAI's engine has it: train, zero_grad, forward, criterion, backward, step, then eval,
-//! argmax, correct / total. The bits are those of `Trainer`.
+//! The training step taken apart, as in ColossalAI's engine: train, zero_grad, forward, criterion, backward, step, then
+//! eval, argmax, correct / total. The bits are those of `Trainer`.
 //!
 //! ```text
 //! cargo run --release --example explicit_loop -- CIFAR10          ResNet-34 on a folder of CIFAR-10, two epochs

@@ -1,4 +1,4 @@
-//! The process group by hand: replicas that talk through nothing but the sums of their gradients, as `Trainer` does it inside.
+//! The process group by hand: replicas that communicate only by summing their gradients, as `Trainer` does internally.
 //!
 //! ```text
 //! cargo run --release --example process_group
@@ -20,7 +20,7 @@ const LEARNING_RATE: f64 = 0.1;
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = shapes::ensure(&shapes::default_cache()?)?;
     let data = TrainingData::open(&folder, &TrainConfig::default().open_options())?;
-    // What torch.multiprocessing.spawn does: n ranks, and the first failure as the result.
+    // Like torch.multiprocessing.spawn: n ranks, and the first failure as the result.
     let accuracies = spawn(RANKS, |group| main_of_rank(&group, &data).map_err(|error| error.to_string()))?;
     println!("every rank found the same: {accuracies:?}");
     Ok(())
@@ -74,8 +74,8 @@ fn main_of_rank(group: &Group, data: &TrainingData) -> Result<f64, Box<dyn Error
     Ok(accuracy)
 }
 
-/// What DistributedDataParallel and the optimiser do, in the plainest way: sum each gradient over the ranks, divide by their
-/// number, go down the slope. The same numbers on every rank, so that replicas stay equal.
+/// The work of DistributedDataParallel and the optimiser, in the plainest way: sum each gradient over the ranks, divide
+/// by their number, take a step. The numbers are the same on every rank, so replicas stay equal.
 fn average_gradients_and_step(group: &Group, program: &mut dyn Program) -> Result<(), Box<dyn Error>> {
     let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
     for name in names {

@@ -1,4 +1,4 @@
-//! Bad input of every kind: the exit code, one line that says what is wrong and where, and nothing half written.
+//! Bad input of every kind: the exit code, one line with the error and its place, and no partial files.
 
 mod common;
 
@@ -26,7 +26,7 @@ impl Place {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// A short training run on the pictures, then the other arguments, which win where they come again.
+    /// A short training run on the pictures with further arguments, which take precedence.
     fn train(&self, others: &[&str]) -> Ended {
         enmasse(&self.arguments(others))
     }
@@ -61,14 +61,14 @@ impl Place {
     }
 }
 
-/// The command failed with this code and one line on standard error, which mentions all of these.
+/// The command failed with this code and one line on standard error, which contains all of these.
 #[track_caller]
 fn refused(ended: &Ended, code: i32, mentions: &[&str]) {
     assert_eq!(ended.stderr.lines().count(), 1, "not one line: {}", ended.stderr);
     failed(ended, code, mentions);
 }
 
-/// The run failed with this code; after the facts comes one line that mentions all of these.
+/// The run failed with this code; after the facts comes one line that contains all of these.
 #[track_caller]
 fn failed(ended: &Ended, code: i32, mentions: &[&str]) {
     assert_eq!(ended.code, Some(code), "{ended:?}");
@@ -81,7 +81,7 @@ fn failed(ended: &Ended, code: i32, mentions: &[&str]) {
 }
 
 #[test]
-fn values_that_cannot_be() {
+fn invalid_values() {
     let place = Place::new();
     let check = |others: &[&str], code: i32, mentions: &[&str]| {
         let ended = place.train(others);
@@ -113,7 +113,7 @@ fn values_that_cannot_be() {
 }
 
 #[test]
-fn data_that_cannot_be() {
+fn invalid_data() {
     let check = |name: &str, spoil: &dyn Fn(&Place) -> String, mentions: &[&str]| {
         let place = Place::new();
         let data = spoil(&place);
@@ -149,13 +149,13 @@ fn data_that_cannot_be() {
     );
 
     let place = Place::new();
-    // Twelve pictures train: 5 per class, one of them held out.
+    // Twelve pictures train: 5 per class, one of which is held out.
     refused(&place.train(&["--devices", "cpu:64"]), 1, &["12 samples", "global batch of 128", "64 shards of 2"]);
     refused(&place.train(&["--batch", "13"]), 1, &["12 samples", "global batch of 13"]);
 }
 
 #[test]
-fn losses_that_cannot_be() {
+fn non_finite_losses() {
     let place = Place::new();
     for (devices, ranks) in [("cpu:1", "process"), ("cpu:2", "process"), ("cpu:2", "thread")] {
         let out = place.path(&format!("{devices}-{ranks}"));
@@ -166,7 +166,7 @@ fn losses_that_cannot_be() {
 }
 
 #[test]
-fn pictures_that_cannot_be() {
+fn invalid_pictures() {
     let grey = vec![90; 12 * 14];
     let cmyk = vec![90; 12 * 14 * 4];
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path), &'a [&'a str]);
@@ -200,7 +200,7 @@ fn pictures_that_cannot_be() {
             assert_whole(Path::new(&out));
             assert!(!Path::new(&out).join("checkpoints/best.safetensors").exists(), "{name}");
         }
-        // What is a picture can be converted.
+        // Any real picture can be converted.
         if mentions.contains(&"--convert-rgb") {
             place.train(&["--convert-rgb"]).well();
         }
@@ -208,7 +208,7 @@ fn pictures_that_cannot_be() {
 }
 
 #[test]
-fn outputs_that_cannot_be() {
+fn invalid_outputs() {
     let place = Place::new();
     let file = place.path("file");
     fs::write(&file, "mine").unwrap();
@@ -219,7 +219,7 @@ fn outputs_that_cannot_be() {
     };
     check(&file, &["is a file"]);
     check(&format!("{file}/run"), &["cannot create"]);
-    // Where even root cannot write.
+    // Not even root can write here.
     check("/proc/enmasse", &["cannot create"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
 
@@ -227,9 +227,9 @@ fn outputs_that_cannot_be() {
     let before = fs::read(format!("{run}/metrics.jsonl")).unwrap();
     check(&run, &["holds a run already", "--resume"]);
     assert_eq!(fs::read(format!("{run}/metrics.jsonl")).unwrap(), before);
-    // `--resume RUN` names data, and a run is none.
+    // `--resume RUN` names RUN as data, but it is a run.
     refused(&enmasse(&["train", "--resume", &run]), 2, &["is a run, not data", &format!("--out {run} --resume")]);
-    // Another model cannot go on with it.
+    // Another model cannot resume it.
     let resumed = place.train(&["--out", &run, "--resume", "--model", "lenet"]);
     refused(&resumed, 2, &["--model lenet", "mlp", &run]);
 
@@ -242,7 +242,7 @@ fn outputs_that_cannot_be() {
 }
 
 #[test]
-fn weights_that_cannot_be() {
+fn invalid_weights() {
     let place = Place::new();
     let (run, data) = (place.trained("run"), place.data.display().to_string());
     let best = format!("{run}/checkpoints/best.safetensors");
@@ -264,7 +264,7 @@ fn weights_that_cannot_be() {
     refused(&enmasse(&["eval", &run, &data, "--size", "9"]), 2, &["--size 9"]);
     refused(&enmasse(&["eval", &best, "--split", "val"]), 2, &["--split val", "run folder"]);
 
-    // One bit in the middle of the tensors.
+    // A flipped bit in the middle of the tensors.
     for path in [&best, &last] {
         let mut bytes = fs::read(path).unwrap();
         let middle = bytes.len() / 2;
@@ -273,13 +273,13 @@ fn weights_that_cannot_be() {
     }
     refused(&enmasse(&["eval", &run, &data]), 1, &[&best, "checksum"]);
     refused(&place.train(&["--out", &run, "--resume", "--epochs", "2"]), 1, &[&last, "checksum"]);
-    // Only its beginning.
+    // A truncated file.
     let bytes = fs::read(&best).unwrap();
     fs::write(&best, &bytes[..bytes.len() / 3]).unwrap();
     refused(&enmasse(&["predict", &run, &picture]), 1, &[&best]);
 }
 
-/// A small disk of its own, which only this command sees: nothing stays mounted.
+/// A separate small disk, which only this command sees: nothing stays mounted.
 fn on_small_disk(place: &Place, options: &str) -> Option<Ended> {
     let disk = place.path("disk");
     fs::create_dir_all(&disk).unwrap();

@@ -1,4 +1,4 @@
-//! Kinds of devices and shards through the whole program: the f64 reference trains a LeNet, and `--shards` fixes the bits.
+//! Kinds of devices and shards in the whole program: the f64 reference trains a LeNet, and `--shards` fixes the bits.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
 }
 
 #[test]
-fn what_a_kind_of_device_cannot_is_refused_before_anything_is_written() {
+fn unsupported_requests_are_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
     let check = |others: &[&str], expected: &str| {
@@ -71,6 +71,6 @@ fn shards_fix_the_weights_on_any_number_of_processes() {
             assert!(run(devices, others) == alone, "{devices} {others:?}");
         }
     }
-    // Two ranks that accumulate twice are four shards.
+    // Two ranks with two accumulated shards each are four shards.
     assert!(run("cpu:2", &["--accumulate", "2"]) == run("cpu:1", &["--accumulate", "4"]));
 }

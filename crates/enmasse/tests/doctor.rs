@@ -17,13 +17,13 @@ fn findings<'a>(report: &'a Value, section: &str) -> &'a [Value] {
     found.and_then(|found| found["findings"].as_array()).unwrap_or_else(|| panic!("no {section} in {report}"))
 }
 
-/// The one finding of that name.
+/// The only finding with that name.
 fn finding<'a>(report: &'a Value, section: &str, name: &str) -> &'a Value {
     let found = findings(report, section).iter().find(|finding| finding["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {report}"))
 }
 
-/// The report on standard output, whose problems the exit code must tell of.
+/// The report on standard output; the exit code must reflect its problems.
 #[track_caller]
 fn report(ended: &Ended) -> Value {
     let [report] = &ended.json()[..] else { panic!("{ended:?}") };
@@ -33,7 +33,7 @@ fn report(ended: &Ended) -> Value {
 }
 
 #[test]
-fn the_report_is_whole() {
+fn the_report_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 10);
     let ended = finish(program().args(["doctor", "--json", "--data"]).arg(&data).current_dir(folder.path()));
@@ -50,12 +50,12 @@ fn the_report_is_whole() {
     assert_eq!(finding(&report, "data", "folder")["facts"]["pictures"], 30);
     assert_eq!(finding(&report, "data", "pictures")["facts"]["unreadable"], 0);
     assert!(finding(&report, "disk", "runs")["facts"]["free_bytes"].as_u64() > Some(0));
-    // Looking leaves nothing behind.
+    // The examination leaves nothing behind.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
-fn a_place_by_launcher_is_told_and_does_not_reach_the_test() {
+fn a_launchers_variables_are_reported_and_do_not_reach_the_test() {
     let mut command = program();
     command.args(["doctor", "--json"]).env("RANK", "1").env("WORLD_SIZE", "2");
     command.env("MASTER_ADDR", "node1").env("MASTER_PORT", "29500").env("ENMASSE_STORE_FD", "77");
@@ -90,14 +90,14 @@ fn problems_have_an_exit_code_and_what_to_do() {
     check(program().args(["doctor", "--data", "/nowhere/pictures"]), "/nowhere/pictures");
 }
 
-/// Threads look after other programs and after calls that may hang.
+/// Threads watch other programs, and calls that may hang.
 #[test]
 fn without_a_thread_to_start_the_report_says_so() {
     let mut command = Command::new("prlimit");
     plain_environment(&mut command);
     command.arg("--nproc=1");
     if rustix::process::geteuid().is_root() {
-        // The limit is none for root.
+        // Root has no limit.
         command.args(["setpriv", "--reuid=65534", "--clear-groups"]);
     }
     let ended = finish(command.args([env!("CARGO_BIN_EXE_enmasse"), "doctor", "--json"]));
@@ -118,7 +118,7 @@ fn no_secret_is_shown() {
         let mut command = program();
         command.args(json).env("ENMASSE_TOKEN", secrets[0]).env("DB_PASSWORD", secrets[1]);
         command.env("AWS_SECRET_ACCESS_KEY", secrets[2]).env("SLURM_JWT", secrets[3]);
-        // Even where it got into a variable that is shown.
+        // Even if it is in a variable that is shown.
         let ended = finish(command.env("MASTER_ADDR", secrets[1]));
         assert!(
             ended.stdout.contains("ENMASSE_TOKEN=(secret)") && ended.stdout.contains("[secret]"),
@@ -131,7 +131,7 @@ fn no_secret_is_shown() {
     }
 }
 
-/// What the doctor says of a run folder.
+/// The doctor's findings about a run folder.
 fn diagnosis(run: &Path) -> Value {
     report(&finish(program().args(["doctor", "--json"]).arg(run)))
 }
@@ -153,7 +153,7 @@ fn a_killed_rank_is_the_root_cause() {
     let mut running = Running::start(program().args(arguments(&[&ENDLESS[..], &["--devices", "cpu:3"]].concat())));
     running.line();
     let working = diagnosis(&run);
-    // Where the table of locks names another device (overlay), a run at work looks like one that was killed.
+    // If the table of locks names another device (overlay), a running run looks like a killed one.
     assert!(["state", "root cause"].iter().any(|name| findings(&working, "run")[0]["name"] == *name), "{working}");
     let victim = running.children()[1];
     send(victim, Signal::KILL);
@@ -169,7 +169,7 @@ fn a_killed_rank_is_the_root_cause() {
     assert_eq!(finding(&report, "run", "ranks")["facts"]["world_size"], 3);
     common::assert_whole(&run);
 
-    // The run goes on and ends: what was is past.
+    // The run resumes and ends, so the earlier failure no longer counts.
     enmasse(&arguments(&["--epochs", "2", "--devices", "cpu:2", "--resume"])).well();
     let report = diagnosis(&run);
     assert_eq!(findings(&report, "run")[0]["text"], "the run has ended well", "{report}");
@@ -193,7 +193,7 @@ fn ranks_of_other_launchers_leave_a_record_or_their_logs() {
         ranks[0].line();
         ranks[victim].signal(Signal::KILL);
         ranks.into_iter().for_each(|rank| drop(rank.finish()));
-        // Rank 0 writes for all; where it is the one that is gone, the other's log names it.
+        // Rank 0 writes for all. If it was the victim, the other rank's log names it.
         assert_eq!(run.join("logs/failure.json").exists(), victim == 1);
         let report = diagnosis(&run);
         let cause = &findings(&report, "run")[0];

@@ -1,4 +1,4 @@
-//! Nodes that come and go: agents as processes of this machine, which meet at a loopback address.
+//! Nodes that join and leave: agents as processes of this machine, which meet at a loopback address.
 
 mod common;
 
@@ -27,11 +27,11 @@ impl Agent {
         Self::start_by(program(), endpoint, nodes, workers, script)
     }
 
-    /// The same by a command that runs its arguments elsewhere.
+    /// The same, started by a command that runs its arguments elsewhere.
     fn start_by(mut command: Command, endpoint: &str, nodes: &str, workers: usize, script: &str) -> Self {
         command.args(["launch", "--nnodes", nodes, "--nproc-per-node", &workers.to_string()]);
         command.args(["--rdzv-endpoint", endpoint, "--rdzv-id", "test", "--shutdown-timeout", "5"]);
-        // As many nodes as there may be are waited for, so that no attempt depends on how fast they come.
+        // Agents wait for the greatest number of nodes, so that no attempt depends on how fast they join.
         command.args(["--rdzv-conf", "last_call_timeout=100,keep_alive_interval=5,keep_alive_max_attempt=1"]);
         command.args(["--no-python", "sh", "-c", script]);
         let mut process =
@@ -51,13 +51,13 @@ impl Agent {
         self.errors.try_iter().collect()
     }
 
-    /// The agent dies without a word, and its workers with it.
+    /// Kills the agent, and its workers with it.
     fn kill(&mut self) {
         self.process.kill().expect("runs");
         self.process.wait().expect("waits");
     }
 
-    /// The code it exits with.
+    /// Its exit code.
     #[track_caller]
     fn code(&mut self) -> Option<i32> {
         until("the agent's end", || self.process.try_wait().expect("waits")).code()
@@ -77,12 +77,12 @@ fn lines_of(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 fn endpoint() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// Workers wait for bytes from here, a line each.
+/// Workers wait for lines from here.
 struct Gate {
     path: PathBuf,
     file: File,
@@ -92,7 +92,7 @@ impl Gate {
     fn new(folder: &Path) -> Self {
         let path = folder.join("gate");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
-        // Open for reading too, so that it does not wait for a reader.
+        // Opened for reading too, so that opening does not wait for a reader.
         let file = File::options().read(true).write(true).open(&path).unwrap();
         Gate { path, file }
     }
@@ -102,7 +102,7 @@ impl Gate {
     }
 }
 
-/// Says its process, attempt and place, and waits.
+/// Prints its process, attempt and place, and waits.
 fn waiting(gate: &Gate) -> String {
     let gate = gate.path.display();
     format!(
@@ -110,7 +110,7 @@ fn waiting(gate: &Gate) -> String {
     )
 }
 
-/// The lines of all workers, without their processes, sorted; and the processes.
+/// The lines of all workers, without their process numbers, sorted; and the process numbers.
 fn places(agents: &[&Agent], workers: usize) -> (Vec<String>, Vec<i32>) {
     let lines = agents.iter().flat_map(|agent| (0..workers).map(|_| agent.line()));
     let split = |line: String| {
@@ -132,7 +132,7 @@ fn a_world_shrinks_grows_and_outlives_its_leader() {
     let folder = tempfile::tempdir().unwrap();
     let (endpoint, mut gate) = (endpoint(), Gate::new(folder.path()));
     let start = || Agent::start(&endpoint, "2:3", 2, &waiting(&gate));
-    // The first one there leads.
+    // The first one leads.
     let mut first = start();
     until("the endpoint", || std::net::TcpStream::connect(&endpoint).ok());
     let (second, mut third) = (start(), start());
@@ -147,7 +147,7 @@ fn a_world_shrinks_grows_and_outlives_its_leader() {
     let (found, _) = places(&[&first, &second, &fourth], 2);
     assert_eq!(found, expected(2, 3, 2));
 
-    // Another one of this machine takes the endpoint over.
+    // Another agent of this machine takes over the endpoint.
     first.kill();
     let (found, processes) = places(&[&second, &fourth], 2);
     assert_eq!(found, expected(3, 2, 2));
@@ -160,7 +160,7 @@ fn a_world_shrinks_grows_and_outlives_its_leader() {
 }
 
 #[test]
-fn whoever_is_asked_to_stop_leaves_and_a_failure_ends_all() {
+fn an_agent_that_is_asked_to_stop_leaves_and_a_failure_ends_all() {
     let folder = tempfile::tempdir().unwrap();
     let (endpoint, gate) = (endpoint(), Gate::new(folder.path()));
     let script = waiting(&gate);
@@ -177,7 +177,7 @@ fn whoever_is_asked_to_stop_leaves_and_a_failure_ends_all() {
     let told = first.told().join("\n");
     assert!(told.contains(" leaves") && !told.contains("error"), "{told}");
 
-    // No restarts are allowed for what fails by itself.
+    // Failures of workers may not be restarted.
     send(processes[1], Signal::SEGV);
     assert_eq!((first.code(), second.code()), (Some(139), Some(139)), "{:?} {:?}", first.told(), second.told());
     let told = [&first, &second].map(|agent| agent.errors.iter().collect::<Vec<_>>().join("\n"));
@@ -193,7 +193,7 @@ fn a_job_without_a_token_stays_on_its_machine() {
     assert!(ended.stderr.contains("set ENMASSE_TOKEN"), "{}", ended.stderr);
 }
 
-/// Three hosts with a network between them, or none and why.
+/// Three hosts with a network between them.
 struct Network {
     tool: PathBuf,
 }
@@ -231,7 +231,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // What runs there is of this test.
+        // Everything that runs there belongs to this test.
         let _ = self.command(&["down"]).status();
     }
 }
@@ -245,7 +245,7 @@ fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
     let agents = ["h1", "h2", "h3"].map(start);
     let (found, processes) = places(&agents.each_ref(), 1);
     assert_eq!(found, expected(0, 3, 1));
-    // Who came when is not settled, so neither is who has which rank.
+    // The order of joining varies, and with it the ranks.
     let of_third = |pid: &i32| {
         fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
             let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
@@ -257,7 +257,7 @@ fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
     common::finish(&mut network.command(&["cut", "h3"])).well();
     let (found, _) = places(&[&agents[0], &agents[1]], 1);
     assert_eq!(found, expected(1, 2, 1));
-    assert!(!exists(third), "the worker that is cut off lives on");
+    assert!(!exists(third), "the worker that was cut off still runs");
 
     common::finish(&mut network.command(&["heal"])).well();
     let (found, _) = places(&agents.each_ref(), 1);
@@ -268,7 +268,7 @@ fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
     }
 }
 
-/// One number of a run's first epoch.
+/// A number from a run's first epoch.
 fn first_loss(run: &Path) -> f64 {
     metrics(run)[0]["train_loss"].as_f64().expect("a number")
 }
@@ -278,7 +278,8 @@ fn training_goes_on_in_mid_epoch_at_another_world_size() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run, alone) = (pictures(folder.path(), 20), folder.path().join("run"), folder.path().join("alone"));
     let (endpoint, gate) = (endpoint(), Gate::new(folder.path()));
-    // So small a rate changes no weight, so that the mean loss of an epoch tells which samples were in it, and how often.
+    // At such a small rate no weight changes, so the mean loss of an epoch shows which samples were in it, and how
+    // often.
     let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--epochs", "2", "--lr", "1e-30"];
     let arguments = |out: &Path| {
         let (data, out) = (data.display().to_string(), out.display().to_string());
@@ -289,7 +290,7 @@ fn training_goes_on_in_mid_epoch_at_another_world_size() {
     let executable = env!("CARGO_BIN_EXE_enmasse");
     let train = format!("{executable} {} --resume --json", arguments(&run).join(" "));
     let gate_path = gate.path.display();
-    // Attempts 0 and 1 stop in the middle of the first epoch, and wait there for what happens to them.
+    // Attempts 0 and 1 stop in the middle of the first epoch, and wait there for their fault.
     let script = format!(
         "case $TORCHELASTIC_RESTART_COUNT in 0) n=3;; 1) n=6;; *) exec {train} --save-every 1;; esac; \
          {train} --save-every 1 --max-steps $n || exit; echo {{\\\"paused\\\":$n}}; read line < {gate_path}"

@@ -1,4 +1,4 @@
-//! A live rank stalls: the others wait until a deadline, and the error names what it was at.
+//! A live rank stalls: the others wait until a deadline, and the error names its activity.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::runs::arguments;
 use common::{Running, enmasse, exists, files, pictures, program};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// A pipe that nobody writes to is as good as a disk that does not answer.
+/// A pipe without a writer acts like a disk that does not answer.
 #[test]
 fn a_rank_that_waits_for_its_disk_is_named() {
     let temporary = tempfile::tempdir().unwrap();
@@ -17,7 +17,7 @@ fn a_rank_that_waits_for_its_disk_is_named() {
     for part in ["train", "val"] {
         fs::rename(pictures(temporary.path(), 8), data.join(part)).unwrap();
     }
-    // Longer than a heartbeat of five seconds, so that the late rank has said what it is at.
+    // Longer than a heartbeat of five seconds, so that the late rank has reported its activity.
     let others = ["--epochs", "1000000", "--devices", "cpu:2", "--timeout", "12"];
     let mut running = Running::start(program().args(arguments(&data, &run, &others)));
     let line = running.line();

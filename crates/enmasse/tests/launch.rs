@@ -1,4 +1,4 @@
-//! `enmasse launch` as a person uses it: any program, a real PyTorch script, and one job on two hosts.
+//! `enmasse launch` as users run it: any program, a real PyTorch script, and one job on two hosts.
 
 mod common;
 
@@ -39,11 +39,11 @@ fn programs_and_their_codes() {
     check(&["--standalone", "-n", "2", "sh", "-c", "exit 7"], 7, &[], &["error: rank ", "exited with code 7"]);
     let killed = ["rank 0 on host ", "was killed by signal 11 (SIGSEGV)", "last lines", "\n  | last word"];
     check(&["sh", "-c", "echo last word >&2; kill -SEGV $$"], 139, &[], &killed);
-    let again = ["error: rank 0", "exited with code 3", "\nstarting all ranks again: attempt 1 of 2\n"];
+    let again = ["error: rank 0", "exited with code 3", "\nrestarting all ranks: attempt 1 of 2\n"];
     let once = "test $TORCHELASTIC_RESTART_COUNT = 1 || exit 3";
     check(&["--max-restarts", "2", "sh", "-c", once], 0, &[], &again);
     check(&["--nodes", "2", "sh"], 2, &[], &["error: unexpected argument '--nodes' found; see --help\n"]);
-    check(&["--nnodes", "1:2", "sh"], 2, &[], &["say where the nodes meet"]);
+    check(&["--nnodes", "1:2", "sh"], 2, &[], &["set where the nodes meet"]);
     let nothing = "error: --local-ranks-filter 2,9: would show nothing: the local ranks are 0 to 1\n";
     check(&["-n", "2", "--local-ranks-filter", "9,2", "true"], 2, &[], &[nothing]);
     check(&["/no/such/program"], 1, &[], &["error: cannot start \"/no/such/program\" as rank 0: "]);
@@ -53,9 +53,9 @@ fn programs_and_their_codes() {
     check(&["--master-port", &port, "true"], 1, &[], &[&taken_port]);
 }
 
-/// Without PyTorch's `@record`, as most programs are.
+/// Without PyTorch's `@record`, like most programs.
 #[test]
-fn an_exception_that_nobody_recorded_is_on_the_first_line() {
+fn an_unrecorded_exception_is_on_the_first_line() {
     let traceback =
         "echo 'Traceback (most recent call last):\n  File \"a.py\", line 7, in f\nValueError: no\nand more' >&2; exit";
     let first_line = |code: &str| {
@@ -65,12 +65,12 @@ fn an_exception_that_nobody_recorded_is_on_the_first_line() {
     };
     let line = first_line("1");
     assert!(line.starts_with("error: rank 0 on host ") && line.ends_with(" failed: ValueError: no"), "{line}");
-    // Who goes on to exit with another code has caught it.
+    // A program that exits with another code has caught the exception.
     let line = first_line("3");
     assert!(line.ends_with(" exited with code 3"), "{line}");
 }
 
-/// A new network namespace has a loopback interface, but nobody has brought it up: one can listen there all the same.
+/// In a new network namespace the loopback interface exists but is down. Listening works there all the same.
 #[test]
 fn ranks_that_could_never_meet_are_not_started() {
     let namespace = ["--user", "--map-root-user", "--net"];
@@ -183,7 +183,7 @@ fn error_files_travel_up() {
     assert!(message["extraInfo"]["timestamp"].as_str().unwrap().parse::<u64>().unwrap() > 1 << 30, "{record}");
 }
 
-/// The interpreter with PyTorch, where there is one.
+/// The interpreter with PyTorch, if there is one.
 fn python() -> Option<String> {
     let python = std::env::var("ENMASSE_TEST_PYTHON").ok();
     if python.is_none() {
@@ -236,7 +236,7 @@ fn pytorch_scripts_run_unmodified() {
     };
     let nodes = [node("0"), node("1")].map(|node| node.finish().well());
     check(&nodes, &["0 10.0", "1 10.0", "2 10.0", "3 10.0"]);
-    // The exception of the rank that raised it comes first, not the lost connections of the others.
+    // The exception of the rank that raised it comes first, not the others' lost connections.
     let ended = finish(&mut run(&["-n", "3", "--log-dir", "logs", "--redirects", "3", "train.py", "fail"]));
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let error = ended.stderr.lines().find(|line| line.starts_with("error: ")).unwrap();
@@ -253,7 +253,7 @@ fn free_port() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
-/// Our own ranks under our own launcher.
+/// Ranks of enmasse under its own launcher.
 #[test]
 fn training_under_the_launcher() {
     let folder = tempfile::tempdir().unwrap();
@@ -271,7 +271,7 @@ fn training_under_the_launcher() {
     assert_eq!(figures(&alone).len(), 2);
 }
 
-/// Two hosts of a network of their own, where this machine can make one.
+/// Two hosts in a separate network, if this machine can create one.
 #[test]
 fn two_hosts_train_as_one() {
     let mini_net = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-net");
@@ -308,7 +308,7 @@ fn two_hosts_train_as_one() {
     assert!(weights("four") == weights("hosts"), "the weights differ");
 }
 
-/// A network that goes with its last use.
+/// A network that is removed on drop.
 struct Net<'a> {
     program: &'a Path,
     name: String,

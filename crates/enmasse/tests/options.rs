@@ -1,4 +1,4 @@
-//! Every option acts, or is refused, or a line of warning says that it does not.
+//! Every option takes effect, is refused, or is reported as having no effect.
 
 mod common;
 
@@ -9,16 +9,16 @@ use common::runs::tensors;
 use common::{Ended, enmasse, finish, metrics, pictures, program};
 use enmasse_train::{Checkpoint, TrainConfig};
 
-/// What becomes of options.
+/// The expected outcome of options.
 enum Fate<'a> {
-    /// Exit code 2, and this line alone.
+    /// Exit code 2, and only this line.
     Refused(&'a str),
     /// These lines of warning, and nothing else unusual.
     Warned(&'a [&'a str]),
 }
 use Fate::{Refused, Warned};
 
-/// Data sets of every arrangement, and places for runs.
+/// Data sets of every layout, and places for runs.
 struct Place {
     folder: tempfile::TempDir,
     runs: usize,
@@ -86,7 +86,7 @@ fn has_fate(ended: &Ended, fate: &Fate, case: &str) {
 fn options_of_a_run() {
     let mut place = Place::new();
     let mut check = |data: &str, variables: &[(&str, &str)], options: &str, fate: Fate| {
-        // Every kind of rank says it once.
+        // Every kind of rank prints it once.
         for ranks in ["--devices cpu:1", "--devices cpu:2", "--devices cpu:2 --ranks thread"] {
             let ended = place.train(data, variables, &format!("{ranks} {options}"));
             has_fate(&ended, &fate, &format!("{data} {variables:?} {ranks} {options}"));
@@ -95,27 +95,27 @@ fn options_of_a_run() {
         }
     };
     check("pictures", &[], "", Warned(&[]));
-    // The optimiser's.
+    // Options of the optimiser.
     let adamw = "has no effect with --optimizer adamw; leave it out, or use --optimizer sgd";
     check("pictures", &[], "--optimizer adamw --momentum 0.9", Refused(&format!("--momentum 0.9: {adamw} or lars")));
     check("pictures", &[], "--optimizer adamw --nesterov", Refused(&format!("--nesterov: {adamw}")));
     check("pictures", &[], "--nesterov --momentum 0", Refused("--nesterov: needs a --momentum above 0"));
     let momentum = "ENMASSE_MOMENTUM=0.5 has no effect with --optimizer adamw";
     check("pictures", &[("ENMASSE_MOMENTUM", "0.5")], "--optimizer adamw", Warned(&[momentum]));
-    // The schedule's.
+    // Options of the schedule.
     let cosine = "--step-size 3: has no effect with --schedule cosine; leave it out, or use --schedule step";
     check("pictures", &[], "--schedule cosine --step-size 3", Refused(cosine));
     let step = "--lrf 0.1: has no effect with --schedule step; leave it out, or use --schedule cosine";
     check("pictures", &[], "--lrf 0.1 --schedule step", Refused(step));
     check("pictures", &[], "--gamma 0.5", Warned(&["--gamma 0.5 has no effect with --schedule cosine"]));
     check("pictures", &[], "--gamma 0.5 --step-size 3 --schedule step", Warned(&[]));
-    // The augmentation's.
+    // Options of the augmentation.
     let padding = "--crop-padding 2: has no effect with --augment none; leave it out, or use --augment crop";
     check("pictures", &[], "--augment none --crop-padding 2", Refused(padding));
     let padding = "--crop-padding 2 has no effect on this data set without --augment crop";
     check("pictures", &[], "--crop-padding 2", Warned(&[padding]));
     check("pictures", &[], "--crop-padding 2 --augment crop", Warned(&[]));
-    // The data set's.
+    // Options of the data set.
     check("pictures", &[], "--split python --split-seed 3 --convert-rgb", Warned(&[]));
     let parts = ["--split python", "--split-seed 3"]
         .map(|given| format!("{given} has no effect on a data set that comes in parts for training and validation"));
@@ -127,7 +127,7 @@ fn options_of_a_run() {
 }
 
 #[test]
-fn options_of_a_run_that_goes_on() {
+fn options_of_a_resumed_run() {
     let mut place = Place::new();
     place.train("pictures", &[("ENMASSE_GAMMA", "0.5")], "--devices cpu:1 --optimizer adamw").well();
     let run = place.path("run-1").display().to_string();
@@ -135,7 +135,7 @@ fn options_of_a_run_that_goes_on() {
         let options = ["train", "--out", &run, "--resume", "--json"].into_iter().chain(options.split_whitespace());
         has_fate(&enmasse(&options.collect::<Vec<_>>()), &fate, "resumed");
     };
-    // What the run holds without effect does not matter.
+    // Ineffective options in the saved run do not matter.
     check("--max-steps 2", Warned(&[]));
     check("--max-steps 3 --momentum 0.5", Warned(&["--momentum 0.5 has no effect with --optimizer adamw"]));
     check(
@@ -173,7 +173,7 @@ fn options_of_ranks_that_a_launcher_starts() {
     let store = "--rdzv-conf store_type=file has no effect: nodes meet at enmasse's own store";
     check("-n 1 --rdzv-conf store_type=file,join_timeout=5", "", Warned(&[store]));
     let keys = "join_timeout, timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt";
-    check("-n 1 --rdzv-conf joint=1", "", Refused(&format!("--rdzv-conf joint: is no key; the keys are {keys}")));
+    check("-n 1 --rdzv-conf joint=1", "", Refused(&format!("--rdzv-conf joint: is not a key; the keys are {keys}")));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn frozen_by_name_and_all_but_the_classifier() {
     assert_eq!(state.iter().filter(|tensor| trained(tensor)).count(), 1, "the classifier's weight alone is trained");
 }
 
-/// A run's own way to compute gives the digits of its own validation.
+/// A run's own settings give the digits of its own validation.
 #[test]
 fn eval_computes_as_the_run_did() {
     let mut place = Place::new();
@@ -200,11 +200,11 @@ fn eval_computes_as_the_run_did() {
         enmasse(&[&fixed, others].concat()).well().json()[0]["loss"].clone()
     };
     assert_eq!(loss(&[]), *own);
-    assert_ne!(loss(&["--exact=false"]), *own, "said otherwise");
+    assert_ne!(loss(&["--exact=false"]), *own, "overridden");
 }
 
 #[test]
-fn a_level_that_this_machine_has_not_is_said() {
+fn a_missing_level_is_reported() {
     let levels = enmasse_devices::with_threads("cpu", 1).unwrap().levels();
     let lacking = ["avx2", "avx512", "avx512_bf16", "amx"].into_iter().find(|level| !levels.contains(level));
     let Some(lacking) = lacking else { return };
@@ -218,7 +218,7 @@ fn a_level_that_this_machine_has_not_is_said() {
     checkpoint.meta.configuration = TrainConfig { isa: Some(lacking.to_string()), ..configuration }.to_toml();
     checkpoint.save(&file).unwrap();
     let best = levels.last().unwrap();
-    let line = format!("the run computed at --isa {lacking}, which this machine has not; it computes at {best} now");
+    let line = format!("the run used --isa {lacking}, which this machine lacks; it now uses {best}");
     let (run, picture) = (run.display().to_string(), place.path("pictures/red/000.png").display().to_string());
     has_fate(&enmasse(&["predict", &run, &picture]), &Warned(&[&line]), "predict");
     for devices in ["cpu:1", "cpu:2"] {

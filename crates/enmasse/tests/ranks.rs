@@ -1,4 +1,4 @@
-//! Ranks as processes and as threads: the same bits, and an end for all of them whatever happens to one.
+//! Ranks as processes and as threads: the same bits, and all of them end whatever happens to one.
 
 mod common;
 
@@ -16,7 +16,7 @@ use enmasse_cpu::Isa;
 use enmasse_train::Checkpoint;
 use rustix::process::Signal;
 
-/// So soon everybody is gone; on a busy machine the kernel may take its time to schedule them.
+/// Time limit for all ranks to end; on a busy machine the kernel may schedule them late.
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
@@ -40,7 +40,7 @@ fn processes_and_threads_give_the_same_bits() {
     };
     check(2, &["--check-ranks"]);
     check(3, &["--check-ranks", "--optimizer", "adamw", "--lr", "0.01"]);
-    // Batch norm's own statistics travel with the last bucket, or are common to all.
+    // Without SyncBatchNorm statistics travel with the last bucket; with it all ranks share them.
     check(2, &["--model", "resnet18", "--size", "32", "--max-steps", "2"]);
     check(2, &["--model", "resnet18", "--size", "32", "--max-steps", "2", "--sync-bn"]);
 }
@@ -51,7 +51,7 @@ fn evaluation_is_exact_at_any_number_of_ranks() {
     let (data, run) = (pictures(folder.path(), 9), folder.path().join("run"));
     enmasse(&arguments(&data, &run, &["--epochs", "1", "--lr", "0.001", "--devices", "cpu:1"])).well();
     let (data, run) = (data.display().to_string(), run.display().to_string());
-    // 27 pictures in batches of 4 per rank: the last global batch leaves some ranks little or nothing.
+    // 27 pictures in batches of 4 per rank: some ranks get few or no pictures of the last global batch.
     let found: Vec<_> = ["cpu:1", "cpu:2", "cpu:3", "cpu:5"]
         .into_iter()
         .map(|devices| {
@@ -67,7 +67,7 @@ fn evaluation_is_exact_at_any_number_of_ranks() {
     }
 }
 
-/// A run of so many ranks that would go on for hours, with its first epoch done.
+/// A run that would continue for hours, with its first epoch done.
 fn endless(data: &Path, run: &Path, others: &[&str]) -> Running {
     let fixed = ["--epochs", "1000000", "--lr", "0.001"];
     let mut running = Running::start(program().args(arguments(data, run, &[&fixed, others].concat())));
@@ -76,7 +76,7 @@ fn endless(data: &Path, run: &Path, others: &[&str]) -> Running {
     running
 }
 
-/// The program's own end, with the time that it took from now.
+/// The program's own end, within the limit.
 #[track_caller]
 fn ends_soon(running: Running, ranks: &[i32]) -> Ended {
     let began = Instant::now();
@@ -105,7 +105,7 @@ fn a_killed_rank_ends_all_with_its_story() {
         let [story] = errors.as_slice() else { panic!("{ended:?}") };
         let (rank, pid) = (format!("rank {victim} "), format!("process {}", ranks[victim]));
         assert!([rank.as_str(), &pid, "signal 9"].iter().all(|part| story.contains(part)), "{story}");
-        // What it said last, but for rank 0, whose output is on the terminal already.
+        // Its last lines, except for rank 0, whose output is on the terminal already.
         let last_lines = ended.stderr.lines().any(|line| line.starts_with(&format!("  | [rank {victim}] ")));
         assert_eq!(last_lines, victim > 0, "{}", ended.stderr);
         assert_whole(&run);
@@ -143,7 +143,7 @@ fn a_killed_launcher_takes_its_ranks_along() {
     let ranks = running.children();
     running.signal(Signal::KILL);
     running.finish();
-    // The process that adopts orphans reaps them in its own time; all that counts is that they do not run.
+    // The process that adopts orphans reaps them at some later time; it only matters that they do not run.
     let runs = |pid: i32| {
         let state = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
         state.and_then(|stat| stat.rsplit(") ").next().map(|rest| !rest.starts_with(['Z', 'X']))).unwrap_or(false)
@@ -152,7 +152,7 @@ fn a_killed_launcher_takes_its_ranks_along() {
 }
 
 #[test]
-fn a_run_killed_in_mid_epoch_ends_as_one_never_stopped() {
+fn a_run_killed_in_mid_epoch_resumes_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 40);
     let check = |name: &str, others: &[&str], victim: usize| {
@@ -187,10 +187,10 @@ fn a_run_killed_in_mid_epoch_ends_as_one_never_stopped() {
 }
 
 #[test]
-fn resume_starts_fresh_where_there_is_nothing_and_goes_on_where_there_is() {
+fn resume_starts_fresh_without_a_run_and_continues_an_existing_one() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
-    // The same command serves both. Without more to do it says what was reached.
+    // The same command serves both. When the run is complete, it prints the results.
     let go =
         |epochs: &str| enmasse(&arguments(&data, &run, &["--devices", "cpu:1", "--resume", "--epochs", epochs])).well();
     assert_eq!(figures(&go("1")).len(), 1);
@@ -199,7 +199,7 @@ fn resume_starts_fresh_where_there_is_nothing_and_goes_on_where_there_is() {
     assert_eq!(metrics(&run).len(), 3);
 }
 
-/// Ranks that somebody else starts: a place in the environment, and nothing else.
+/// Ranks started by hand: a place in the environment, and nothing else.
 fn by_hand_command(rank: usize, world_size: usize, port: u16, arguments: &[String]) -> Command {
     let mut command = program();
     command.args(arguments).env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
@@ -269,7 +269,7 @@ fn ranks_that_disagree_say_so_before_the_first_step() {
     };
     check(arguments(&data, &run, &["--epochs", "1", "--seed", "7"]), &["configuration", "seed = 0", "seed = 7"]);
     check(arguments(&data, &run, &["--epochs", "1", "--model", "lenet", "--size", "28"]), &["configuration", "model"]);
-    // The same command, and other pictures under the same path would differ likewise.
+    // With the same command, other pictures under the same path would be reported in the same way.
     check(arguments(&fewer, &run, &["--epochs", "1"]), &["configuration", "data"]);
 }
 
@@ -308,7 +308,7 @@ fn ranks_compute_at_one_level() {
 }
 
 #[test]
-fn a_restarted_rank_goes_on_where_it_was() {
+fn a_restarted_rank_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
     let words = arguments(&data, &run, &["--epochs", "2"]);
@@ -318,7 +318,7 @@ fn a_restarted_rank_goes_on_where_it_was() {
         finish(&mut command)
     };
     assert_eq!(figures(&place("0").well()).len(), 2);
-    // A person who starts it again is asked what is meant; a launcher is not.
+    // A user who starts it again must confirm with --resume; a launcher need not.
     assert!(place("0").stderr.contains("--resume"));
     assert_eq!(figures(&place("1").well()).len(), 0);
 }

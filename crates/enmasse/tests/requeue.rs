@@ -1,5 +1,5 @@
-//! Jobs of a real Slurm that are warned, lose nodes, or are cut off: they go on with the same bits, and what is left of an earlier
-//! start harms nothing. On hosts made up for the test; skipped where these cannot be had.
+//! Jobs of a real Slurm that are warned, lose nodes, or are cut off. They resume with the same bits, and stale
+//! processes of an earlier start do no harm. On made-up hosts; skipped where these cannot be created.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::runs::{Folder, assert_same};
 use common::{assert_whole, enmasse, exists, metrics, until};
 use rustix::fs::OFlags;
 
-/// So many that what happens after the first epoch comes in time.
+/// Enough epochs that a signal after the first one comes in time.
 const EPOCHS: &str = "200";
 
 struct Job {
@@ -22,7 +22,7 @@ struct Job {
 }
 
 impl Job {
-    /// What it has printed so far.
+    /// The output so far.
     fn text(&self) -> String {
         fs::read_to_string(&self.output).unwrap_or_default()
     }
@@ -34,14 +34,14 @@ impl Job {
 }
 
 impl Folder {
-    /// A run of so many ranks that nothing has stopped.
+    /// An uninterrupted run on this many ranks.
     fn never_stopped(&self, ranks: usize) -> PathBuf {
         let run = self.path(&format!("whole{ranks}"));
         enmasse(&self.arguments(&run, &["--devices", &format!("cpu:{ranks}")])).well();
         run
     }
 
-    /// Submits a job whose script is made of the command of its ranks, and waits for its first epoch.
+    /// Submits a job whose script is built from its ranks' command, and waits for its first epoch.
     fn submit(&self, cluster: &Cluster, options: &[&str], script: impl Fn(&str) -> String) -> Job {
         let (run, output, file) = (self.path("run"), self.path("job.out"), self.path("job.sh"));
         let words = self.arguments(&run, &[]).join(" ");
@@ -74,10 +74,10 @@ fn a_warned_job_is_requeued_and_goes_on_with_the_same_bits() {
     assert_whole(&job.run);
 }
 
-/// The whole first start sits on a node that Slurm has lost sight of, but not the file system. There it waits for a picture, which
-/// comes when the second start is under way.
+/// The whole first start runs on a node that Slurm has lost contact with, but that still reaches the file system. It
+/// waits there for a picture, which arrives when the second start is running.
 #[test]
-fn an_earlier_start_that_was_cut_off_can_write_no_more() {
+fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
     let Some(cluster) = Cluster::start(2) else { return };
     let folder = Folder::new(EPOCHS);
     let whole = folder.never_stopped(2);
@@ -89,7 +89,7 @@ fn an_earlier_start_that_was_cut_off_can_write_no_more() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
     fs::rename(&pipe, &picture).unwrap();
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    // This succeeds once somebody reads.
+    // This succeeds once there is a reader.
     let mut pipe = until("a reader", || rustix::fs::open(&picture, flags, rustix::fs::Mode::empty()).ok()).into();
     let bytes = fs::read(&kept).unwrap();
     fs::rename(&kept, &picture).unwrap();
@@ -127,13 +127,14 @@ fn a_job_that_lost_a_node_goes_on_with_the_others() {
     assert_whole(&job.run);
 }
 
-/// A job that keeps what it has left of its nodes starts its ranks again on these, fewer than before.
+/// A job that keeps its remaining nodes restarts its ranks on them, fewer than before.
 #[test]
 fn a_job_that_is_not_killed_shrinks_when_its_ranks_start_again() {
     let Some(cluster) = Cluster::start(2) else { return };
     let folder = Folder::new(EPOCHS);
     let job = folder.submit(&cluster, &["--nodes=2", "--ntasks-per-node=2", "--no-kill"], |train| {
-        // Slurm waits for what the lost node says of the first step, and gives its processors to nobody meanwhile.
+        // Slurm waits for the lost node's part of the first step, and assigns its processors to no other step
+        // meanwhile.
         format!("srun --no-kill {train} || srun --overlap --nodes=1 --ntasks=2 {train} --resume")
     });
     cluster.fault("crash", "node2");

@@ -55,7 +55,7 @@ fn train_eval_predict() {
     assert_eq!((&done["event"], &done["run"]), (&"done".into(), &run_text.as_str().into()));
     assert!(done["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(metrics(&run), [first.clone(), second.clone()]);
-    // People's text has gone to standard error.
+    // Text for people is on standard error.
     for fact in ["45 pictures found in 3 classes: 36 for training, 9 for validation", "epoch 2/2", "done in", &run_text]
     {
         assert!(trained.stderr.contains(fact), "{fact}: {}", trained.stderr);
@@ -68,7 +68,7 @@ fn train_eval_predict() {
     assert!(configuration.contains("devices = \"cpu:1\"") && configuration.contains("lr = 0.02"), "{configuration}");
     assert!(common::files(&run).iter().any(|path| path.to_string_lossy().contains("tfevents")));
 
-    // The run's own validation part gives the run's own figures, at any number of ranks, with DATA named or not.
+    // The run's own validation part gives the run's own figures, at any number of ranks, whether or not DATA is named.
     let best = done["best_val_accuracy"].as_f64().unwrap();
     for arguments in [&["--split", "val", &data_text][..], &["--split", "val"]] {
         let evaluated =
@@ -83,7 +83,7 @@ fn train_eval_predict() {
     let whole = enmasse(&["eval", &run_text, &data_text, "--devices", "cpu:1", "--json"]).well();
     assert_eq!(whole.json()[0]["samples"], 45);
 
-    // In the order given, though it is not the order of names.
+    // In the given order, which is not the order of names.
     let images = ["red/001.jpg", "dark/000.png", "light/002.png"].map(|image| data.join(image).display().to_string());
     let predict = ["predict", &run_text, &images[0], &images[1], &images[2], "--top", "2", "--json"];
     let predictions = enmasse(&predict).well().json();
@@ -98,7 +98,7 @@ fn train_eval_predict() {
         assert_eq!(top[0]["class"], ["dark", "light", "red"][index]);
     }
 
-    // Bare weights take the order of class names, and numbers for names.
+    // Bare weights use the order of class names, with numbers as names.
     let checkpoint = run.join("checkpoints/best.safetensors").display().to_string();
     let weights = folder.path().join("bare.safetensors").display().to_string();
     strip_metadata(&checkpoint, &weights);
@@ -122,7 +122,7 @@ fn a_run_in_bf16_is_evaluated_in_bf16() {
         let fixed = ["eval", &run.display().to_string(), "--split", "val", "--batch", "4", "--json"];
         enmasse(&[&fixed, others].concat()).well().json()[0]["loss"].clone()
     };
-    // At any number of ranks, in processes of their own too.
+    // At any number of ranks, also in separate processes.
     for devices in ["cpu:1", "cpu:2"] {
         assert_eq!(loss(&["--devices", devices]), of_best["val_loss"], "{devices}");
         assert_ne!(loss(&["--devices", devices, "--precision", "f32"]), of_best["val_loss"], "{devices}");
@@ -193,7 +193,7 @@ fn a_run_without_arguments_makes_its_own_data_once() {
     let times: Vec<_> = pictures.iter().map(|path| made(path)).collect();
     go();
     assert_eq!(pictures.iter().map(|path| made(path)).collect::<Vec<_>>(), times);
-    // Each run has a folder of its own, by time and model.
+    // Each run has its own folder, by time and model.
     let runs: Vec<_> =
         fs::read_dir(folder.path().join("runs")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(runs.len() == 2 && runs.iter().all(|run| run.to_string_lossy().contains("-mlp")), "{runs:?}");
@@ -251,7 +251,7 @@ fn exported_weights_are_the_runs() {
         assert_eq!(keys(&exported[0]), ["event", "file", "format", "tensors", "elements", "averaged"]);
         assert_eq!(exported[0]["tensors"], expected.len());
         assert_eq!(evaluate(file), evaluate(&run));
-        // Nothing but the weights, and nothing that only this program understands.
+        // Only the weights, without anything specific to this program.
         let again = folder.path().join(format!("again.{format}")).display().to_string();
         let said = enmasse(&["export", file, "--to", format, "--out", &again]).well().stdout;
         assert!(said.starts_with(&format!("wrote {again}: ")), "{said}");

@@ -1,4 +1,4 @@
-//! Where settings come from: help, files, the environment, flags, and who outranks whom.
+//! Sources of settings: help, files, the environment, flags, and their precedence.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn help_and_version() {
 }
 
 #[test]
-fn later_ones_win() {
+fn later_sources_take_precedence() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 5).display().to_string();
     let file = folder.path().join("x.toml");
@@ -56,10 +56,10 @@ fn later_ones_win() {
         let text = fs::read_to_string(run.join("config.toml")).unwrap();
         assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
     };
-    // A default, the file's own, the environment's over the file's, the command line's over both.
+    // A default, a value from the file, one from the environment over the file, one from the command line over both.
     ["weight_decay = 0.0005", "momentum = 0.5", "lr = 0.02", "seed = 3"].into_iter().for_each(saved);
 
-    // A resumed run keeps its own where nobody says otherwise.
+    // A resumed run keeps its settings unless they are overridden.
     let resumed = enmasse(&["train", "--out", &run.display().to_string(), "--resume", "--epochs", "2"]).well();
     assert!(resumed.stdout.contains("epoch 2/2") && !resumed.stdout.contains("epoch 1/2"), "{}", resumed.stdout);
     ["lr = 0.02", "seed = 3", "momentum = 0.5", "epochs = 2"].into_iter().for_each(saved);

@@ -1,4 +1,4 @@
-//! Ranks as tasks of a real Slurm, on hosts made up for the test; skipped where these cannot be had.
+//! Ranks as tasks of a real Slurm, on made-up hosts; skipped where these cannot be created.
 
 mod common;
 
@@ -11,7 +11,7 @@ use enmasse_train::{Checkpoint, NamedTensor};
 
 const ENMASSE: &str = env!("CARGO_BIN_EXE_enmasse");
 
-/// The words of a run on `data` into `run`, with the program.
+/// The words of a run on `data` into `run`, including the program.
 fn train(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
     let fixed = ["--size", "8", "--batch", "2", "--threads", "1", "--json", "--out", &run.display().to_string()];
     let program = [ENMASSE, "train", &data.display().to_string()];
@@ -34,7 +34,7 @@ fn losses(run: &Path) -> Vec<String> {
     metrics(run).iter().map(|epoch| format!("{} {}", epoch["train_loss"], epoch["val_loss"])).collect()
 }
 
-/// The tensors of a run's checkpoint, optimiser state included, bit by bit.
+/// The tensors of a run's checkpoint, including optimiser state, as bits.
 fn tensors(run: &Path) -> Vec<(String, Vec<u32>)> {
     let checkpoint = Checkpoint::load(&run.join("checkpoints/last.safetensors")).unwrap();
     let bits = |tensor: NamedTensor| (tensor.name, tensor.values.into_iter().map(f32::to_bits).collect());
@@ -58,7 +58,7 @@ fn two_nodes_of_two_tasks_give_the_bits_of_four_local_ranks() {
         assert!(!run.join(".token").exists(), "{name}");
     };
     check("mlp", &["--epochs", "2", "--check-ranks"]);
-    // A number of devices is that of the tasks of a node.
+    // A number of devices equals the number of tasks on a node.
     check("resnet", &["--model", "resnet18", "--size", "32", "--max-steps", "2", "--devices", "cpu:2"]);
 
     // A step of one task has its node to itself.
@@ -71,8 +71,8 @@ fn two_nodes_of_two_tasks_give_the_bits_of_four_local_ranks() {
     mistakes(&cluster, &data, folder.path());
 }
 
-/// torchrun as the task of each node: its ranks see the variables of both launchers, of which the inner one counts, and meet
-/// on a network through the store of its agents.
+/// torchrun as the task of each node: its ranks see the variables of both launchers, of which the inner one counts.
+/// They meet on a network through the store of torchrun's agents.
 fn agents_in_a_step(cluster: &Cluster, data: &Path, folder: &Path) {
     let Ok(interpreter) = std::env::var("ENMASSE_TEST_PYTHON") else {
         println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
@@ -80,7 +80,7 @@ fn agents_in_a_step(cluster: &Cluster, data: &Path, folder: &Path) {
     };
     let (own, run) = (folder.join("mlp-own"), folder.join("agents"));
     let torchrun = [&interpreter, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"];
-    // Every node has a network of its own, so that any port is free.
+    // Every node has its own network, so any port is free.
     let meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29500", "--rdzv-id", "job", "--no-python"];
     let words = torchrun.iter().chain(&meet).map(|word| word.to_string());
     let command: Vec<String> = words.chain(train(data, &run, &["--epochs", "2"])).collect();
@@ -90,7 +90,7 @@ fn agents_in_a_step(cluster: &Cluster, data: &Path, folder: &Path) {
     assert!(tensors(&run) == tensors(&own), "weights differ");
 }
 
-/// What a person may get wrong is said at once, by one line that tells what to change.
+/// Likely mistakes are reported at once, in one line that tells what to change.
 fn mistakes(cluster: &Cluster, data: &Path, folder: &Path) {
     let run = folder.join("mistaken");
     let said = |ended: &Ended, expected: &str| {
@@ -99,7 +99,7 @@ fn mistakes(cluster: &Cluster, data: &Path, folder: &Path) {
         lines.len()
     };
     let ended = srun(cluster, &["--nodes=2", "--ntasks-per-node=2"], &train(data, &run, &["--devices", "cpu:4"]));
-    // Every rank compares for itself.
+    // Every rank checks for itself.
     assert_eq!((ended.code, said(&ended, "start the step with --ntasks-per-node=4")), (Some(2), 4));
 
     let bare = [ENMASSE, "train", &data.display().to_string(), "--model", "mlp"].map(str::to_owned);
@@ -127,7 +127,7 @@ fn mistakes(cluster: &Cluster, data: &Path, folder: &Path) {
     assert!(!run.exists());
 }
 
-/// A command as a shell reads it; no word here holds what a shell takes for itself.
+/// A command for a shell; no word here needs quoting.
 fn line(words: &[String]) -> String {
     words.join(" ")
 }
@@ -138,7 +138,7 @@ fn batch(folder: &Path, body: &str) -> PathBuf {
     script
 }
 
-/// What a batch script printed, once it has ended.
+/// The output of a batch script, once it has ended.
 fn ended_batch(cluster: &Cluster, script: &Path, options: &[&str]) -> String {
     let output = script.with_extension("out");
     let (output, script) = (output.display().to_string(), script.display().to_string());

@@ -1,4 +1,4 @@
-//! `enmasse slurm` as users run it: against stand-ins for Slurm's commands, and on a real cluster of made-up hosts.
+//! `enmasse slurm` as users run it: with stand-ins for Slurm's commands, and on a real cluster of made-up hosts.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::cluster::Cluster;
 use common::{Ended, assert_whole, finish, metrics, pictures, program};
 use serde_json::{Value, json};
 
-/// A folder to work in, whose `bin` comes first on the search path.
+/// A working folder whose `bin` comes first in the search path.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -26,7 +26,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// Puts a shell script in the place of one of Slurm's commands.
+    /// Puts a shell script in place of one of Slurm's commands.
     fn stand_in(&self, name: &str, body: &str) {
         let path = self.path("bin").join(name);
         fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// As a tutorial on several machines prints it.
+/// As printed in a tutorial on several machines.
 const TUTORIAL: &str = "#!/bin/bash
 #SBATCH --job-name=MultiGPU
 #SBATCH --partition=gpu
@@ -60,7 +60,7 @@ python ...
 ";
 
 #[test]
-fn check_tells_each_mistake_with_its_line_and_its_mend() {
+fn check_reports_each_mistake_with_its_line_and_its_remedy() {
     let place = Place::new();
     place.write("job.sh", TUTORIAL);
     let ended = place.slurm(&["check", "job.sh"]);
@@ -82,7 +82,7 @@ job.sh: 4 findings
     assert_eq!((ended.code, lines), (Some(1), vec![json!(6), json!(7), json!(8), json!(11), Value::Null]));
 
     let written = place.slurm(&["script", "--nodes", "2", "-c", "2", "--to", "own.sh", "--", "data"]).well();
-    assert_eq!(written.stdout, "submit it: sbatch own.sh\n");
+    assert_eq!(written.stdout, "submit with: sbatch own.sh\n");
     assert_eq!(place.slurm(&["check", "own.sh"]).well().stdout, "own.sh: nothing found\n");
     let again = place.slurm(&["script", "--to", "own.sh"]);
     assert_eq!(
@@ -134,7 +134,7 @@ fn submit_hands_over_the_script_and_says_the_job() {
     };
     place.stand_in("sbatch", "echo; echo 'sbatch: error: invalid partition' >&2; exit 1");
     refused("sbatch refuses the script: invalid partition");
-    // Nothing is wrong with the script then.
+    // In this case the script is not at fault.
     place.stand_in(
         "sbatch",
         "echo 'sbatch: error: fetch_config: DNS SRV lookup failed
@@ -148,7 +148,7 @@ sbatch: fatal: Could not establish a configuration source' >&2; exit 1",
     refused("sbatch refuses the script: no reason was given");
     fs::remove_file(place.path("bin/sbatch")).unwrap();
     if !Path::new("/usr/bin/sbatch").exists() {
-        refused("sbatch: there is no such program here; run this where Slurm is, on a login node");
+        refused("sbatch: not found; run this on a login node of a Slurm cluster");
     }
 }
 
@@ -195,7 +195,7 @@ fn status_joins_what_slurm_knows_with_the_run() {
     assert_eq!(place.slurm(&["status"]).well().stdout, "no jobs\n");
 }
 
-/// Everything on a real controller: an array is written, submitted, runs, and is told of.
+/// All of it on a real controller: an array is written, submitted, run, and reported.
 #[test]
 fn an_array_trains_on_a_real_cluster() {
     let Some(cluster) = Cluster::start(2) else { return };
@@ -240,14 +240,14 @@ fn an_array_trains_on_a_real_cluster() {
     }
     let ended = slurm(&["status", &id]).well();
     assert!(ended.stdout.contains(": epoch 2/2: train loss "), "{}", ended.stdout);
-    // What the controller says of a tutorial's script is what check says of it.
+    // The controller and `check` agree about a tutorial's script.
     place.write("job.sh", TUTORIAL);
     let refused = slurm(&["submit", "job.sh"]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("sbatch refuses the script: Invalid directive"), "{}", refused.stderr);
 }
 
-/// The ranks of two nodes meet in the run folder that the script names: nobody hands them a secret.
+/// The ranks of two nodes meet in the run folder of the script, without a given secret.
 #[test]
 fn a_written_script_trains_on_two_nodes() {
     let Some(cluster) = Cluster::start(2) else { return };

@@ -1,5 +1,5 @@
-//! A run that is told to stop: it saves at the end of a step on all ranks, says so by its exit code, and goes on later as if
-//! nothing had been.
+//! A run that is told to stop: it saves at the end of a step on all ranks, exits with its own code, and later resumes
+//! with the same bits.
 
 mod common;
 
@@ -14,17 +14,17 @@ use common::{Ended, Running, assert_whole, enmasse, exists, program, send, until
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 
-/// So many that a signal after the first epoch comes in time.
+/// Enough epochs that a signal after the first one comes in time.
 const EPOCHS: &str = "60";
 
-/// Who is sent the signal.
+/// The receiver of the signal.
 #[derive(Clone, Copy, Debug)]
 enum To {
     /// The process that was started.
     Program,
     /// One of its ranks.
     Rank(usize),
-    /// All of them, as a scheduler does that stops a whole job.
+    /// All of them, as when a scheduler stops a whole job.
     Everybody,
 }
 
@@ -49,7 +49,7 @@ impl Folder {
     }
 }
 
-/// The run says that it stopped, and nothing else that is no epoch.
+/// The run prints that it stopped, and nothing else besides epochs.
 #[track_caller]
 fn assert_stopped(ended: &Ended, code: i32, run: &Path) {
     assert_eq!(ended.code, Some(code), "{ended:?}");
@@ -60,7 +60,7 @@ fn assert_stopped(ended: &Ended, code: i32, run: &Path) {
 }
 
 #[test]
-fn terminated_runs_go_on_as_if_never_stopped() {
+fn terminated_runs_resume_with_the_same_bits() {
     let folder = Folder::new(EPOCHS);
     let check = |name: &str, others: &[&str], receivers: &[To]| {
         let whole = folder.path(&format!("{name}-whole"));
@@ -79,7 +79,7 @@ fn terminated_runs_go_on_as_if_never_stopped() {
     check("processes", &["--devices", "cpu:2"], &[To::Program, To::Rank(0), To::Rank(1), To::Everybody]);
 }
 
-/// While it reads a picture that does not come: no step ends.
+/// While it reads a picture that does not arrive, no step ends.
 #[test]
 fn asked_twice_it_ends_at_once() {
     let folder = Folder::new(EPOCHS);
@@ -99,7 +99,7 @@ fn asked_twice_it_ends_at_once() {
     assert!(lines.any(|line| line.starts_with("epoch ")));
     fs::rename(&pipe, &picture).unwrap();
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    // This succeeds once somebody reads, who then waits for more than an open pipe.
+    // This succeeds once there is a reader, which then waits for data.
     let _pipe = until("a reader", || rustix::fs::open(&picture, flags, rustix::fs::Mode::empty()).ok());
     send(child.id() as i32, Signal::TERM);
     let told = lines.find(|line| !line.starts_with("epoch "));
@@ -109,7 +109,7 @@ fn asked_twice_it_ends_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(143));
 }
 
-/// A folder with a `scontrol` that keeps what it is asked in a file, and does what `script` says.
+/// A folder with a `scontrol` that writes its arguments to a file, and runs `script`.
 fn scontrol(folder: &Folder, name: &str, script: &str) -> (PathBuf, PathBuf) {
     let (bin, asked) = (folder.path(&format!("{name}-bin")), folder.path(&format!("{name}-asked")));
     fs::create_dir(&bin).unwrap();
@@ -171,12 +171,12 @@ fn a_run_that_cannot_be_requeued_says_so() {
     let mut lacking = in_slurm(&bin);
     lacking.env("PATH", folder.path("empty"));
     check("lacking", &mut lacking, "cpu:1", To::Program, Err("scontrol is not installed"));
-    // Nobody's job: the code asks the launcher.
+    // Outside Slurm the exit code asks the launcher for a restart.
     check("nobody", &mut program(), "cpu:1", To::Program, Ok(()));
 }
 
 #[test]
-fn a_signal_that_means_nothing_ends_as_ever() {
+fn a_signal_without_meaning_has_its_default_action() {
     let folder = Folder::new(EPOCHS);
     let run = folder.path("run");
     let words = folder.arguments(&run, &["--devices", "cpu:1", "--requeue-signal", "none"]);

@@ -1,4 +1,4 @@
-//! Ranks that the real torchrun starts, with one agent and with two, and again after a failure.
+//! Ranks started by the real torchrun, with one agent and with two, and restarted after a failure.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::{Ended, Running, assert_whole, enmasse, finish, metrics, pictures, plain_environment};
 
-/// `torchrun` with these options; `None`, with the reason printed, where there is none.
+/// `torchrun` with these options; `None`, with the reason printed, if it is not installed.
 fn torchrun(options: &[&str]) -> Option<Command> {
     let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
         println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
@@ -17,7 +17,7 @@ fn torchrun(options: &[&str]) -> Option<Command> {
     };
     let mut command = Command::new(interpreter);
     plain_environment(&mut command);
-    // Nothing may listen where other machines could reach it.
+    // No socket may be reachable from other machines.
     command.args(["-m", "torch.distributed.run"]).args(options);
     Some(command)
 }
@@ -48,7 +48,7 @@ fn one_agent() {
     let own = folder.path().join("own");
     enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well();
     let port = free_port().to_string();
-    // The agent's store is found in either way; neither gives a token.
+    // The agent's store is found in both ways; neither passes a token.
     let ways: [&[&str]; 2] = [&["--standalone"], &["--master-addr", "127.0.0.1", "--master-port", &port]];
     for (number, way) in ways.into_iter().enumerate() {
         let run = folder.path().join(format!("run{number}"));
@@ -62,7 +62,7 @@ fn one_agent() {
         assert!(!run.join(".token").exists());
     }
 
-    // One program after another is no restart: the second run is one of its own.
+    // One program after another is not a restart: the second run is separate.
     let script = format!("{ENMASSE} train \"$@\" && exec {ENMASSE} train \"$@\"");
     let Some(mut command) = torchrun(&["--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", &script])
     else {
@@ -77,7 +77,8 @@ fn one_agent() {
     assert!(runs.len() == 2 && runs[0] != runs[1], "{runs:?}");
 }
 
-/// Each agent has one rank; together they train an epoch, one rank fails, and the second epoch comes after the restart.
+/// Each agent has one rank. Together they train an epoch, one rank fails, and after the restart they train the second
+/// one.
 #[test]
 fn two_agents_and_a_restart() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +101,7 @@ fn two_agents_and_a_restart() {
         .filter_map(|_| {
             let mut command = torchrun(&["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"])?;
             command.args(["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job"]);
-            // The name of this machine need not lead back to it.
+            // The name of this machine may not resolve to it.
             command.args(["--local-addr", "127.0.0.1", "--no-python", "sh", "-c", &script, "sh", ENMASSE]);
             Some(Running::start(command.args(train(&data, &run, &[]))))
         })
@@ -114,7 +115,7 @@ fn two_agents_and_a_restart() {
     assert_eq!(losses(&run), losses(&own));
     assert_eq!(metrics(&run).len(), 2);
     assert_whole(&run);
-    // What makes this hard: only the agent whose rank failed has counted the restart.
+    // The difficulty: only the agent whose rank failed has counted the restart.
     let counts = fs::read_to_string(counts).unwrap();
     let mut counts: Vec<&str> =
         counts.lines().filter_map(|line| line.split_once(' ')).map(|(_, count)| count).collect();
@@ -122,7 +123,7 @@ fn two_agents_and_a_restart() {
     assert_eq!(counts, ["0", "1"]);
 }
 
-/// An agent's store asks nobody for a secret, so ranks of several machines need one of their own.
+/// An agent's store requires no secret, so ranks of several machines need a token.
 #[test]
 fn several_machines_need_a_token() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What readers of PyTorch's tutorials type and trip over, with the real program: spellings, traps, and what is said.
+//! The commands and mistakes of readers of PyTorch's tutorials, with the real program: spellings, traps, and messages.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 use common::{Ended, Running, assert_whole, enmasse, files, finish, metrics, pictures, program};
 use enmasse_tensor::RandomStream;
 
-/// The arguments of a short run on `data` into `run`, as words of one text.
+/// The arguments of a short run on `data` into `run`, as one text.
 fn command(data: &Path, run: &Path, others: &str) -> Command {
     let mut command = program();
     command.args(["train", "--data-path"]).arg(data).arg("--out").arg(run);
@@ -23,7 +23,7 @@ fn train(data: &Path, run: &Path, others: &str) -> Ended {
     finish(&mut command(data, run, others))
 }
 
-/// The value of an effective argument, as standard error tells it.
+/// The value of an effective argument, as printed on standard error.
 #[track_caller]
 fn argument(ended: &Ended, name: &str) -> String {
     let lines: Vec<&str> = ended.stderr.lines().filter_map(|line| line.strip_prefix("arguments: ")).collect();
@@ -32,7 +32,7 @@ fn argument(ended: &Ended, name: &str) -> String {
     value.unwrap_or_else(|| panic!("{name} is not among {line}")).to_owned()
 }
 
-/// It was refused with this code and one line that mentions all of these, before anything was begun.
+/// It was refused with this code and one line that contains all of these, before anything was written.
 #[track_caller]
 fn refused(ended: &Ended, run: &Path, code: i32, mentions: &[&str]) {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(code), ""), "{ended:?}");
@@ -77,7 +77,7 @@ fn a_mistyped_weights_path_never_trains_from_scratch() {
     }
     // A folder holds no weights either.
     let ended = train(&data, &run, &format!("--weights {} --devices cpu:1", data.display()));
-    refused(&ended, &run, 1, &["--weights", "is no file"]);
+    refused(&ended, &run, 1, &["--weights", "is not a file"]);
 
     let inner = command(&data, &run, &format!("--weights {weights}"));
     let mut launch = program();
@@ -112,12 +112,12 @@ fn contradicting_the_launcher_is_an_error() {
     check("--local_rank 0", &["--local-rank 0", "LOCAL_RANK=1"]);
     check("--dist-url tcp://127.0.0.1:29501", &["--dist-url", "MASTER_PORT=29500"]);
     check("--devices cpu:2", &["--devices cpu:2", "rank 1 of 2"]);
-    // And what only a launcher could know, without one.
+    // Flags that only a launcher could fill, without a launcher.
     refused(&train(&data, &run, "--local_rank 0"), &run, 2, &["--local-rank 0", "RANK"]);
     refused(&train(&data, &run, "--dist-url tcp://127.0.0.1:1"), &run, 2, &["--dist-url", "RANK and WORLD_SIZE"]);
 }
 
-/// Ranks that are told everything by flags, in an environment that says something else.
+/// Ranks that get everything from flags, in a contradicting environment.
 #[test]
 fn an_address_a_rank_and_a_world_size_are_enough() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn an_address_a_rank_and_a_world_size_are_enough() {
     }
 }
 
-/// Each rank works in a folder of its own, so that what it writes shows.
+/// Each rank works in its own folder, which shows what it writes.
 #[test]
 fn one_writer_of_class_indices() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ fn one_writer_of_class_indices() {
     assert_whole(&folder.path().join("0/run"));
 }
 
-/// With a rate of 0 nothing changes: so the epoch that logs 0 is the one that used it.
+/// At a rate of 0 nothing changes, so the epoch that logs 0 must be the one that used it.
 #[test]
 fn the_logged_rate_is_the_one_used() {
     let folder = tempfile::tempdir().unwrap();
@@ -186,13 +186,13 @@ fn the_logged_rate_is_the_one_used() {
     let told = |line: &str, rate: &str| line.contains(&format!(" lr {rate},"));
     assert!(told(lines[0], "0.015000") && told(lines[1], "0.000000"), "{lines:?}");
 
-    // And the epoch that logs the rate did learn.
+    // The epoch that logs the rate did learn.
     let run = folder.path().join("other");
     train(&data, &run, "--epochs 1 --devices cpu:1 --momentum 0 --lr 0.00000001").well();
     assert_ne!(metrics(&run)[0]["val_loss"].as_f64().unwrap(), losses[0]);
 }
 
-/// At a rate that changes nothing, the mean over an epoch is the same in batches of any size; a batch's own is not.
+/// At a rate that changes nothing, the mean over an epoch is the same for any batch size; a single batch's mean is not.
 #[test]
 fn the_last_batchs_loss_is_not_the_epochs() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn the_last_batchs_loss_is_not_the_epochs() {
     }
 }
 
-/// The tutorial's ranks pass their initial weights through a file of a fixed name in the folder for temporary files.
+/// The tutorial's ranks pass their initial weights through a file with a fixed name in the folder for temporary files.
 #[test]
 fn two_jobs_at_once_do_not_collide() {
     let folder = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn two_jobs_at_once_do_not_collide() {
 }
 
 #[test]
-fn what_is_said_before_the_first_epoch_and_at_the_end() {
+fn output_before_the_first_epoch_and_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 10);
     let check = |others: &str, ranks: &[&str], facts: &[&str]| {
@@ -249,7 +249,7 @@ fn what_is_said_before_the_first_epoch_and_at_the_end() {
         assert_eq!(argument(&ended, "batch"), "2");
         let board = format!("tensorboard --logdir={}", run.display());
         assert!(ended.stderr.contains(&board), "{}", ended.stderr);
-        // Standard output has the epochs and the end, and nothing else.
+        // Standard output has only the epochs and the end.
         let lines: Vec<&str> = ended.stdout.lines().collect();
         let [first, second, .., last] = lines.as_slice() else { panic!("{lines:?}") };
         for (epoch, line) in [(1, first), (2, second)] {
@@ -267,7 +267,7 @@ fn what_is_said_before_the_first_epoch_and_at_the_end() {
 }
 
 #[test]
-fn every_rank_has_its_log_and_speaks_where_asked() {
+fn every_rank_has_its_log_and_prints_if_asked() {
     let folder = tempfile::tempdir().unwrap();
     let data = pictures(folder.path(), 10);
     for kind in ["process", "thread"] {
@@ -289,7 +289,7 @@ fn every_rank_has_its_log_and_speaks_where_asked() {
             }
         }
     }
-    // A rank that fails says why, in its own log too.
+    // A rank that fails writes the reason to its own log too.
     let run = folder.path().join("failed");
     let ended = train(&data, &run, "--devices cpu:1 --lr 1e30");
     assert_eq!(ended.code, Some(1));
@@ -298,7 +298,7 @@ fn every_rank_has_its_log_and_speaks_where_asked() {
 }
 
 #[test]
-fn the_home_folder_is_found_where_no_shell_looks() {
+fn the_home_folder_is_found_where_no_shell_expands_it() {
     let home = tempfile::tempdir().unwrap();
     pictures(home.path(), 5);
     let elsewhere = tempfile::tempdir().unwrap();
@@ -327,7 +327,7 @@ fn launched_ranks_meet_at_an_address_of_their_own() {
     let (data, port) = (pictures(folder.path(), 10), free_port());
     let run = folder.path().join("run");
     let rank = |rank: usize| {
-        // As older launchers pass it, beside the variables.
+        // As older launchers pass it, besides the variables.
         let flags = format!("--dist-url tcp://127.0.0.1:{port} --world-size 2 --local_rank={rank} --json");
         let mut command = command(&data, &run, &flags);
         Running::start(command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2"))
@@ -338,9 +338,9 @@ fn launched_ranks_meet_at_an_address_of_their_own() {
     assert_eq!(without.code, Some(2), "{without:?}");
 }
 
-/// As many elements are no fit: name and shape decide, and what came of it is said.
+/// An equal number of elements is not a match: name and shape decide, and the result is reported.
 #[test]
-fn weights_are_what_a_run_begins_with() {
+fn a_run_starts_from_the_given_weights() {
     let folder = tempfile::tempdir().unwrap();
     let (data, first) = (pictures(folder.path(), 10), folder.path().join("first"));
     train(&data, &first, "--devices cpu:1 --lr 0.01").well();
@@ -357,7 +357,7 @@ fn weights_are_what_a_run_begins_with() {
         assert!(ended.stderr.contains("weights: loaded 6 of 6 tensors from "), "{}", ended.stderr);
     }
 
-    // Frozen, all but the classifier stays to the last bit.
+    // When frozen, everything but the classifier keeps its bits.
     let run = folder.path().join("frozen");
     let others = format!("--weights {} --freeze-layers True --devices cpu:1 --lr 0.01", weights.display());
     train(&data, &run, &others).well();
@@ -367,14 +367,14 @@ fn weights_are_what_a_run_begins_with() {
     let changed: Vec<&str> = changed.map(|(tensor, _)| tensor.name.as_str()).collect();
     assert_eq!(changed, ["fc3.weight", "fc3.bias"]);
 
-    // Another number of classes leaves the classifier as it was drawn.
+    // Another number of classes leaves the classifier at its initial values.
     fs::remove_dir_all(data.join("red")).unwrap();
     let ended = train(&data, &folder.path().join("two"), &format!("--weights {} --devices cpu:2", weights.display()));
     for report in ["weights: loaded 4 of 6 tensors", "weights: skipped fc3.bias: [3] in the file, [2] in the model"] {
         assert!(ended.stderr.contains(report), "{report}: {}", ended.stderr);
     }
     ended.well();
-    // What is resumed needs them no more.
+    // A resumed run no longer needs them.
     fs::remove_file(&weights).unwrap();
     let mut resume = program();
     finish(resume.args(["train", "--resume", "--epochs", "2", "--out"]).arg(folder.path().join("two"))).well();
@@ -394,7 +394,7 @@ fn digits(folder: &Path) {
             let mut picture = [0u8; 28 * 28];
             let (left, top) = (2 + random.below(16) as usize, 1 + random.below(10) as usize);
             let ink = 150 + random.below(100) as u8;
-            // The order of classes is nothing to learn by.
+            // The order of classes must carry no information.
             let digit = index * 7 % 10;
             for [x, y, width, height] in (0..7).filter(|bar| SEGMENTS[digit] >> bar & 1 == 1).map(|bar| BARS[bar]) {
                 for row in top + y..top + y + height {
@@ -414,7 +414,7 @@ fn digits(folder: &Path) {
 }
 
 #[test]
-fn mnist_is_known_by_its_files_and_seen_in_one_channel() {
+fn mnist_is_recognised_by_its_files_and_read_as_one_channel() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (folder.path().join("data"), folder.path().join("run"));
     digits(&data.join("MNIST/raw"));
@@ -437,12 +437,12 @@ fn mnist_is_known_by_its_files_and_seen_in_one_channel() {
     };
     assert_eq!((shape("conv1.weight"), shape("fc1.weight")), (vec![6, 1, 5, 5], vec![120, 256]));
 
-    // Bare weights do not say how pictures are prepared: the data set does.
+    // Bare weights do not say how pictures are prepared; the data set decides.
     let bare =
         finish(program().args(["eval", "--model", "lenet", "--json"]).arg(run.join("weights/model-7.pth")).arg(&data));
     assert_eq!(bare.well().json()[0]["accuracy"], accuracy);
 
-    // The same without a split on file: what a resumed run and an evaluation go on with.
+    // The same without a split in the files: what a resumed run and an evaluation use.
     finish(&mut arguments("--epochs 9 --resume")).well();
     let evaluated = finish(program().args(["eval", "--split", "val", "--json"]).arg(&run).arg(&data)).well();
     assert_eq!(evaluated.json()[0]["samples"], 150);

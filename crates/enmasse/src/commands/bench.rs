@@ -25,7 +25,7 @@ use crate::without_data::without_data;
 use process_age::process_age;
 use profile::Profile;
 
-/// Steps before the clock counts: pages are touched, threads and caches warm.
+/// Steps before the timed ones, which touch memory pages and warm up threads and caches.
 const WARM_UP: usize = 3;
 
 /// The command line of `enmasse bench`.
@@ -81,7 +81,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;
     if let Some(devices) = config.devices.as_ref().filter(|devices| devices.count() > 1) {
-        return Err(Failure::Usage(format!("--devices {devices}: a step is timed on one device; ask for one")));
+        return Err(Failure::Usage(format!("--devices {devices}: a step is timed on one device; set one")));
     }
     let device = Rank::alone().device(&config)?;
     let mut output = Output::new(config.json);
@@ -99,7 +99,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let peak = peak_rss_bytes();
     let plan = program.plans().plan(mode).unwrap_or(&program.plans().evaluate);
     let gflops = (shards as u64 * plan.total_work().flops) as f64 / median / 1e6;
-    // Winograd multiplies less than a direct convolution, so that the share can exceed 1.
+    // Winograd multiplies less than a direct convolution, so the share can exceed 1.
     let share = device.peak_gflops(plan).map_err(Failure::error)?.map(|peak| gflops / peak);
     let profile = match profiled {
         true => Some(Profile::new(program.as_ref(), device.as_ref(), mode, steps).map_err(Failure::error)?),
@@ -173,13 +173,13 @@ fn program(
     Ok(program)
 }
 
-/// Milliseconds.
+/// Times in milliseconds.
 struct Times {
-    /// From the start of the process to the first step, to the hundredth of a second that the kernel tells.
+    /// From the start of the process to the first step, in the kernel's precision of 10 ms.
     start: f64,
-    /// Of the first step, which touches most pages of memory for the first time.
+    /// The first step, which touches most memory pages for the first time.
     first: f64,
-    /// Of each step after the warm-up.
+    /// Each step after the warm-up.
     rest: Vec<f64>,
 }
 

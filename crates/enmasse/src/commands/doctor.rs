@@ -1,4 +1,4 @@
-//! `enmasse doctor [RUN]`: one page about this machine, and about why a run failed, for a bug report.
+//! `enmasse doctor [RUN]`: one page for a bug report, about this machine and the cause of a run's failure.
 
 use std::path::PathBuf;
 

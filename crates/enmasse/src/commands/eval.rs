@@ -24,7 +24,7 @@ use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, cores};
 use crate::without_data::shapes;
 
-/// Settings that it knows.
+/// Settings that apply to evaluation.
 const EVALUATION: &[&str] = &[
     "model",
     "size",
@@ -69,7 +69,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
     let launched = Launched::from_environment(&layers)?;
     let interrupts = match &launched {
-        // A rank's launcher decides what becomes of it.
+        // A rank's launcher handles its signals.
         Some(launched) => launched.check_devices(&layers).map(|()| None)?,
         None => Some(Interrupts::watch()?),
     };
@@ -79,7 +79,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let root = match data {
         Some(data) => data,
         None if part == Part::Whole => {
-            return Err(Failure::Usage("name the DATA to evaluate; only --split val knows it from the run".to_owned()));
+            return Err(Failure::Usage("name the DATA to evaluate; only --split val takes it from the run".to_owned()));
         }
         None => match saved.and_then(|saved| saved.data) {
             Some(data) => data,
@@ -100,7 +100,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     {
         return Err(Failure::Usage("--metrics gradient_norm: only training has gradients; leave it out".to_owned()));
     }
-    // Ranks that are processes are told what was decided here.
+    // Ranks that are processes get the values decided here.
     let config = weights.compute_as_trained(settings::finish(layers)?)?;
     let data = match known {
         Some(known) => test_part(&weights, known, &root)?,
@@ -117,12 +117,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// What of DATA is evaluated.
+/// The part of DATA to evaluate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// All of it.
+    /// All of DATA.
     Whole,
-    /// What the run validated on.
+    /// The part on which the run validated.
     Validation,
 }
 
@@ -135,7 +135,7 @@ impl Part {
     }
 }
 
-/// What is evaluated, by what, how.
+/// One evaluation: its weights, data and configuration.
 struct Task {
     weights: Weights,
     data: Arc<dyn Dataset>,
@@ -143,7 +143,7 @@ struct Task {
 }
 
 impl Task {
-    /// One rank of the evaluation; the first one tells.
+    /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
         let Task { weights, data, config } = self;
         let batch = config.batch_per_shard(rank.world_size());
@@ -157,7 +157,7 @@ impl Task {
             compare_levels(group, device.as_ref())?;
         }
         let forward = |x, classes| weights.model.forward(x, classes);
-        // Evaluation has no collectives: only the sums at its end are the group's.
+        // Evaluation has no collectives: the group only adds up the sums at its end.
         let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
@@ -176,7 +176,7 @@ impl Task {
             }
             false => {
                 let pictures = counted(samples as usize, "picture");
-                let averaged = if weights.classifier.averaged { ", by the averages that --ema kept" } else { "" };
+                let averaged = if weights.classifier.averaged { ", with the averages of --ema" } else { "" };
                 let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
                 output.text(format_args!(
                     "{pictures}: accuracy {}, loss {loss:.4}{metrics}{averaged}",
@@ -188,7 +188,7 @@ impl Task {
 
     /// The arguments of a rank.
     fn command_line(&self, part: Part, root: &Path) -> Vec<OsString> {
-        // What a run or a checkpoint knows of itself must not be given again.
+        // Values from a run or a checkpoint must not be passed again.
         let is_own = |name: &str| !self.weights.is_bare && (name == "model" || PREPARATION.contains(&name));
         let names = EVALUATION.iter().filter(|name| !is_own(name));
         let mut arguments = vec!["eval".into()];
@@ -208,14 +208,14 @@ fn saved_config(path: &Path) -> Result<Option<TrainConfig>, Failure> {
     text.map(|text| TrainConfig::from_toml(&text)).transpose().map_err(Failure::error)
 }
 
-/// The test part of a known data set, which is what it was held out for.
+/// The test part of a known data set, which is held out for evaluation.
 fn test_part(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
     let known = &weights.classifier.classes;
     let fits = if weights.is_bare { opened.classes.len() == known.len() } else { opened.classes == *known };
     match fits {
         true => Ok(opened.validation),
         false => Err(Failure::Error(format!(
-            "{}: the {} of {} are not the {} that the weights tell apart",
+            "{}: the {} of {} are not the {} of the weights",
             root.display(),
             counted(opened.classes.len(), "class"),
             opened.kind.name(),
@@ -224,13 +224,11 @@ fn test_part(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn
     }
 }
 
-/// Pictures in folders, labelled by the classes of the weights.
+/// Pictures in folders, with labels by the weights' classes.
 fn open_folder(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
     if part == Part::Validation {
         if !weights.path.is_dir() {
-            return Err(Failure::Usage(
-                "--split val: only a run folder knows which part of DATA validated it".to_owned(),
-            ));
+            return Err(Failure::Usage("--split val: only a run folder knows its validation part of DATA".to_owned()));
         }
         let split = RunPaths::new(&weights.path).read_split().map_err(Failure::error)?;
         return Ok(TrainingData::from_record(root, split, convert_rgb)?.validation);
@@ -249,12 +247,12 @@ fn open_folder(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) ->
     let (found, known) = (folder.classes().len(), weights.classifier.classes.len());
     let folder = match weights.is_bare {
         false => folder.relabel(&weights.classifier.classes).map_err(Failure::error)?,
-        // Without names the order of classes is all there is to go by.
+        // Without names, only the order of classes is known.
         true if found == known => folder,
         true => {
             let path = root.display();
             return Err(Failure::Error(format!(
-                "{path}: has {}, but the weights tell {known} apart",
+                "{path}: has {}, but the weights have {known}",
                 counted(found, "class")
             )));
         }

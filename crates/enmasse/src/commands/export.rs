@@ -26,7 +26,7 @@ enum Format {
 impl Format {
     const ALL: [Format; 2] = [Format::Pth, Format::Safetensors];
 
-    /// Its word in `--to`, which is also how names of files end.
+    /// Its value of `--to`, which is also the files' extension.
     fn extension(self) -> &'static str {
         match self {
             Format::Pth => "pth",
@@ -73,7 +73,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     write_whole(&out, |file| match format {
         Format::Pth => pth::write(file, tensors, *steps),
         Format::Safetensors => {
-            // Other programs expect the writer's name here.
+            // Other programs expect this field to name the writer.
             let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
             safetensors::write(file, &metadata, tensors, *steps)
         }
@@ -90,7 +90,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         false => {
             let what = counted(tensors.len(), "tensor");
             let numbers = grouped(elements as u64);
-            let averaged = if *averaged { ", the averages that --ema kept" } else { "" };
+            let averaged = if *averaged { ", the averages of --ema" } else { "" };
             output.text(format_args!("wrote {}: {what}, {numbers} numbers{averaged}", out.display()));
         }
     }
@@ -99,17 +99,17 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// A model's parameters and running statistics.
 struct Weights {
-    /// The file they come from.
+    /// The file with the weights.
     file: PathBuf,
     tensors: Vec<NamedTensor>,
-    /// Whether they are the averages that a run kept.
+    /// Whether they are a run's averages.
     averaged: bool,
-    /// Updates that they have seen, for PyTorch's counters; 0 where the file does not say.
+    /// Number of updates, for PyTorch's counters; 0 if the file does not have it.
     steps: i64,
 }
 
 impl Weights {
-    /// A run's best checkpoint, a checkpoint, or any weights file.
+    /// Opens a run's best checkpoint, a checkpoint, or any weights file.
     fn open(source: &Path) -> Result<Self, Failure> {
         let file = match source.is_dir() {
             true => RunPaths::new(source).require_best().map_err(Failure::error)?,
@@ -122,12 +122,12 @@ impl Weights {
             }
             false => (load_weights(&file).map_err(Failure::error)?, 0),
         };
-        // The optimiser's are of no use to others.
+        // Other programs do not need the optimiser's state.
         let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
         Ok(Weights { file, tensors, averaged, steps })
     }
 
-    /// Among a run's weights, or beside the file.
+    /// The default path: among a run's weights, or next to the file.
     fn usual_place(&self, source: &Path, format: Format) -> Result<PathBuf, Failure> {
         if !source.is_dir() {
             return Ok(self.file.with_extension(format.extension()));
@@ -138,7 +138,7 @@ impl Weights {
         Ok(folder.join("best").with_extension(format.extension()))
     }
 
-    /// What is exported must not be lost by it.
+    /// The export must not overwrite its own source.
     fn check_out(&self, out: &Path) -> Result<(), Failure> {
         let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
         match same(&self.file, out) {

@@ -1,4 +1,4 @@
-//! One module per command, each with its own part of the command line. Only this one knows all of them.
+//! One module per command, each with its own part of the command line. Only this module knows all of them.
 
 mod bench;
 mod doctor;
@@ -17,7 +17,8 @@ use clap::{ArgMatches, Command};
 
 use crate::failure::Failure;
 
-/// PyTorch's launcher before torchrun, as in `python -m torch.distributed.launch`: ours, and ranks are told `--local-rank=N`.
+/// PyTorch's launcher before torchrun, as in `python -m torch.distributed.launch`: like `launch`, but ranks get
+/// `--local-rank=N`.
 const OLD_LAUNCH: &str = "torch.distributed.launch";
 
 /// The whole command line.
@@ -40,7 +41,7 @@ pub fn command() -> Command {
         .subcommand(doctor::command())
 }
 
-/// Runs the command that was asked for; help has already been given.
+/// Runs the requested command; help has already been printed.
 pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
     match matches.as_ref().and_then(ArgMatches::subcommand) {
         Some(("train", matches)) => train::run(matches),

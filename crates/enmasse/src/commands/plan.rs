@@ -1,4 +1,4 @@
-//! `enmasse plan print`: what every rank runs, as text, with its buckets and its memory.
+//! `enmasse plan print`: the instructions of every rank as text, with buckets and memory.
 
 use std::fmt::Write;
 
@@ -79,7 +79,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
-    // Rank 0's program: nothing is exchanged before a step, so the others need not be there.
+    // Rank 0's program. Nothing is exchanged before a step, so the other ranks need not exist.
     let group = Group::threads(world_size).map_err(Failure::error)?.into_iter().next();
     let program = device.compile(plans.clone(), group).map_err(Failure::error)?;
     let memory = memory_table(plan, &plans, program.memory());
@@ -87,7 +87,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// What a rank holds, arena by arena.
+/// The memory of a rank, arena by arena.
 fn memory_table(plan: &Plan, plans: &Plans, memory: Memory) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -106,7 +106,7 @@ fn memory_table(plan: &Plan, plans: &Plans, memory: Memory) -> String {
     text
 }
 
-/// How gradients are summed over ranks, in the order in which the sums start.
+/// The buckets in which gradients are summed over ranks, in the order in which the sums start.
 fn bucket_table(plan: &Plan) -> String {
     let title = match plan.buckets.len() {
         0 => "buckets: none, as nothing is summed over ranks".to_owned(),

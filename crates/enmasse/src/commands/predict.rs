@@ -50,7 +50,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
     let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
     if weights.classifier.averaged {
-        say(format_args!("the weights are the averages that --ema kept"));
+        say(format_args!("the weights are the averages of --ema"));
     }
     let config = weights.compute_as_trained(settings::finish(layers)?)?;
     let images: Vec<&PathBuf> = matches.get_many("images").into_iter().flatten().collect();
@@ -73,7 +73,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// The picture, and a line for each class.
+/// The picture, and one line per class.
 fn lines(prediction: &Prediction) -> String {
     let mut text = prediction.image.clone();
     for guess in &prediction.top {

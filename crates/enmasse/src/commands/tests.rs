@@ -1,4 +1,4 @@
-//! The whole command line: every setting has its flag, and what is wrong is one line.
+//! The whole command line: every setting has its flag, and every error is one line.
 
 use std::ffi::OsString;
 
@@ -41,7 +41,7 @@ fn every_setting_has_its_flag() {
     check("--batch-size 4 --weight_decay 0 --syncBN", &[("batch", "4"), ("sync_bn", "true"), ("weight_decay", "0")]);
 }
 
-/// As a tutorial's reader types them.
+/// As readers of the tutorials type them.
 #[test]
 fn the_tutorials_spellings() {
     let check = |line: &str, expected: &[(&str, &str)]| {

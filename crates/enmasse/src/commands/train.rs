@@ -1,4 +1,4 @@
-//! `enmasse train`: checks everything that can be checked, then runs the ranks.
+//! `enmasse train`: checks everything possible, then runs the ranks.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -70,23 +70,23 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// What a run is made of, once everything is known to fit together.
+/// The parts of a run, once they have been checked against each other.
 struct Run {
     config: TrainConfig,
     model: Model,
     data: TrainingData,
-    /// Whether the data came in parts, so that nothing was drawn.
+    /// Whether the data has a validation part of its own, so that none was drawn.
     has_parts: bool,
 }
 
-/// In a process that nobody launched: decides where the run goes and how many ranks it has, and runs them.
+/// For a process without a launcher: decides the run's folder and its number of ranks, and runs them.
 fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSignals) -> Result<(), Failure> {
     let attempt = attempt();
     let asked = layers.config();
     let located = match asked.resume || attempt.is_repeated() {
         true => {
             let paths = locate_run(asked.out.as_deref(), &asked.model, asked.resume, &attempt);
-            // Slurm has started it again: it goes on where it was.
+            // Slurm has restarted the job: the run resumes.
             layers.argument("resume", "true")?;
             Some(paths.map_err(Failure::error)?)
         }
@@ -98,17 +98,17 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     let mut config = settings::finish(layers.clone())?;
     signals.requeue_on(config.requeue_signal);
     let world_size = config.rank_count(cores());
-    // The effective configuration says what the machine decided.
+    // The effective configuration includes the machine's defaults.
     config.devices = config.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
     let mut run = prepare(config, located.as_ref().filter(|paths| paths.is_resumable()), world_size)?;
     warn(&layers, &run, false);
-    // The folder comes last: what is refused before leaves nothing behind.
+    // The folder comes last: a run that is refused before leaves nothing behind.
     let paths = match located {
         Some(paths) => paths,
         None => locate_run(run.config.out.as_deref(), &run.config.model, false, &attempt).map_err(Failure::error)?,
     };
     run.config.out = Some(paths.root().to_owned());
-    // Shows that the folder can be written, and is free; rank 0 opens it again.
+    // Checks that the folder can be written, and is free; rank 0 opens it again.
     RunFolder::open(paths.clone(), run.config.resume, &attempt).map_err(Failure::error)?;
     let command = || command_line(&run.config);
     if signals.requests.asked() == Some(Stop::Requeue) {
@@ -119,11 +119,11 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     ranks::host(world_size, &run.config, Some(paths.root()), command, Some(interrupts), body)
 }
 
-/// In a rank of somebody's job: takes part in the run that rank 0 decides on.
+/// For a rank of a launched job: takes part in the run that rank 0 decides on.
 fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSignals) -> Result<(), Failure> {
     let attempt = attempt();
     let asked = layers.config();
-    // The job's launcher, or Slurm, has started it again: it goes on where it was.
+    // The job's launcher, or Slurm, has restarted it: the run resumes.
     let repeated = rank.attempt() > 0 || attempt.is_repeated();
     let out = match &asked.out {
         Some(out) => out.clone(),
@@ -148,7 +148,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSi
     let mut config = settings::finish(layers.clone())?;
     signals.requeue_on(config.requeue_signal);
     config.out = Some(out);
-    // What a rank of a job computes on is one device; the run's record says how many there are.
+    // A rank of a job computes on one device; the run's record has the number of devices.
     let kind = config.devices.as_ref().map_or(settings::usual_kind(), |given| &given.kind);
     config.devices = Some(Devices::new(kind, rank.world_size()));
     let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
@@ -159,7 +159,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSi
     train(&run, rank, &signals.requests)
 }
 
-/// Lays the configuration of the run to be resumed below everything else, where there is one.
+/// Puts the configuration of the run to be resumed below all other settings, if there is one.
 fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Failure> {
     if let Some(text) = paths.saved_config().map_err(Failure::error)? {
         layers.saved_run(&text, paths.root())?;
@@ -167,16 +167,16 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
     Ok(())
 }
 
-/// Opens the data, and lets everything be refused that no rank needs to run for.
+/// Opens the data, and makes all checks that need no running ranks.
 fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -> Result<Run, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     if let (Some(weights), None) = (&config.weights, resumed) {
         check_weights(weights)?;
     }
     if let Some(run) = config.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
-        // What `--resume RUN` means to the command line.
+        // Here the command line reads `--resume RUN` as the switch and DATA.
         let run = run.display();
-        return Err(Failure::Usage(format!("{run} is a run, not data: to go on with it, say --out {run} --resume")));
+        return Err(Failure::Usage(format!("{run} is a run, not data: to resume it, pass --out {run} --resume")));
     }
     let (root, own_size) = match &config.data {
         Some(root) => (root.clone(), None),
@@ -209,12 +209,12 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
         shards,
         &Target::default(),
     )?;
-    // Where a run goes on, its split is what it was, and saying so is no mistake.
+    // A resumed run keeps its split, so repeating the option is not a mistake.
     let has_parts = resumed.is_none() && has_parts(&root);
     Ok(Run { config, model, data, has_parts })
 }
 
-/// Says what was given and has no effect.
+/// Warns of options that have no effect.
 fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool) {
     let Run { config, data, has_parts, .. } = run;
     let size = config.picture_size(data.kind.native_size());
@@ -225,16 +225,16 @@ fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool) {
     }
 }
 
-/// A mistyped path must not end in training from random weights; it shows before anything else is done.
+/// A mistyped path must not lead to training from random weights. This is checked before anything else is done.
 fn check_weights(path: &Path) -> Result<(), Failure> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(()),
-        Ok(_) => Err(Failure::Error(format!("--weights {}: is no file", path.display()))),
+        Ok(_) => Err(Failure::Error(format!("--weights {}: is not a file", path.display()))),
         Err(error) => Err(Failure::Error(format!("--weights {}: cannot be read: {error}", path.display()))),
     }
 }
 
-/// The number of classes that the user expects must be the data's.
+/// The number of classes that the user expects must match the data.
 fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Result<(), Failure> {
     const SHOWN: usize = 10;
     match config.num_classes {
@@ -295,7 +295,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
     }
 }
 
-/// The arguments of a rank: every value as it was decided here, so that no rank decides otherwise.
+/// The arguments of a rank: every value as decided here, so that ranks cannot decide differently.
 fn command_line(config: &TrainConfig) -> Vec<OsString> {
     let mut arguments = vec!["train".into(), format!("--{DECIDED}").into()];
     arguments.extend(settings::rank_flags(config, SETTINGS.iter().filter(|setting| setting.name != "data")));

@@ -1,4 +1,4 @@
-//! What `eval` and `predict` share: opening a run's best checkpoint or a weights file.
+//! Shared by `eval` and `predict`: opening a run's best checkpoint or a weights file.
 
 use std::path::PathBuf;
 
@@ -11,26 +11,25 @@ use crate::failure::Failure;
 use crate::output::say;
 use crate::settings;
 
-/// Weights, and the model they belong to.
+/// Weights, and their model.
 pub struct Weights {
     pub path: PathBuf,
     pub classifier: Classifier,
     pub model: Model,
-    /// Whether a weights file says nothing but its tensors, so that classes have no names.
+    /// Whether a weights file has only tensors, so that classes have no names.
     pub is_bare: bool,
-    /// The settings that are those of its run where nobody says otherwise.
+    /// The settings that default to those of the run.
     as_trained: Vec<&'static str>,
 }
 
-/// What a run says itself, and bare weights do not: how the pictures that the model sees are made.
+/// Settings that a run has and bare weights lack: how the model's pictures are prepared.
 pub const PREPARATION: &[&str] = &["size", "mean", "std"];
 
-/// How a run computed. Uses of its weights do so too unless told otherwise, and get the same digits.
-/// Pictures that it was trained on are pictures to it still.
+/// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
 const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "metrics"];
 
-/// Opens `RUN|WEIGHTS` of a command line. A run carries its model and transform; for bare weights they are given, or
-/// follow from the `kind` of the pictures. `warns` unless another process tells the user.
+/// Opens `RUN|WEIGHTS` of a command line. A run has its model and transform; for bare weights they are given, or follow
+/// from the `kind` of the pictures. `warns` is false if another process tells the user.
 pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns: bool) -> Result<Weights, Failure> {
     let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let config = layers.config();
@@ -45,7 +44,7 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
     }
     let model = given("model").then_some(config.model.as_str());
     if let Some(name) = model {
-        // Before the file, which may be large.
+        // Checked before the file, which may be large.
         find(name)?;
     }
     let mut classifier = Classifier::open(&path, model, &Preparation::new(config, kind))?;
@@ -59,7 +58,7 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
 }
 
 impl Weights {
-    /// A configuration in which what nobody has said is as in the run.
+    /// A configuration in which values that the user did not set are those of the run.
     pub fn compute_as_trained(&self, mut config: TrainConfig) -> Result<TrainConfig, Failure> {
         for name in &self.as_trained {
             if let Some(text) = self.classifier.configuration.get(name) {
@@ -70,16 +69,17 @@ impl Weights {
     }
 }
 
-/// Settles how the weights are computed with: as in their run, except for what was said. Returns the names of what it settled.
+/// Decides how to compute with the weights: as in their run, except for the user's settings. Returns the names of the
+/// decided settings.
 fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'static str>, Failure> {
     let (config, run) = (layers.config(), &mut classifier.configuration);
     if settings::kind(config) != settings::kind(run) {
-        // These are words of the device that the run had.
+        // These values belong to the run's own device.
         (run.exact, run.isa, run.tune) = (false, None, false);
     }
     let mut names = AS_TRAINED.to_vec();
     if classifier.is_tuned() {
-        // What it chose is for batches of its own.
+        // Its choices are for its own batches.
         let run = &mut classifier.configuration;
         let shards = run.shard_count(run.devices.as_ref().map_or(1, Devices::count));
         run.batch = Some(run.batch_per_shard(shards));
@@ -95,7 +95,7 @@ fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'st
     Ok(names)
 }
 
-/// Where the device that `config` asks for has not the level of a run, its best one; and the line that says so.
+/// If the device of `config` lacks the run's level, chooses the device's best level, and returns a line that says so.
 fn take_available_isa(run: &mut TrainConfig, config: &TrainConfig) -> Result<Option<String>, Failure> {
     let device = |isa: Option<String>| {
         let devices = config.devices.clone();
@@ -104,7 +104,7 @@ fn take_available_isa(run: &mut TrainConfig, config: &TrainConfig) -> Result<Opt
     let Some(lacking) = run.isa.clone().filter(|isa| device(Some(isa.clone())).is_err()) else { return Ok(None) };
     run.isa = device(None)?.levels().last().map(|level| level.to_string());
     let best = run.isa.as_deref().unwrap_or("no level");
-    Ok(Some(format!("the run computed at --isa {lacking}, which this machine has not; it computes at {best} now")))
+    Ok(Some(format!("the run used --isa {lacking}, which this machine lacks; it now uses {best}")))
 }
 
 fn find(name: &str) -> Result<Model, Failure> {

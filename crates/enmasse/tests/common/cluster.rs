@@ -1,4 +1,5 @@
-//! A real Slurm cluster of made-up hosts on this machine, for one test at a time; where it cannot be had, the test says so.
+//! A real Slurm cluster of made-up hosts on this machine, for one test at a time. If it cannot be created, the test
+//! says so.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,16 +9,16 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{Ended, finish, plain_environment, until};
 
-/// A cluster, up until this is dropped.
+/// A cluster, which runs until this is dropped.
 pub struct Cluster {
     tool: PathBuf,
-    /// Only one cluster can be up on a machine.
+    /// Only one cluster can run on a machine.
     _lock: File,
 }
 
 impl Cluster {
-    /// Brings up so many nodes, named `node1` onwards, of 8 processors and 4 made-up devices each; waits for the cluster of
-    /// another test to end. `None`, with the reason printed, where that cannot be done here.
+    /// Starts nodes named `node1` and so on, with 8 processors and 4 made-up devices each. Waits for the cluster of
+    /// another test to end. `None`, with the reason printed, if that is impossible here.
     pub fn start(nodes: usize) -> Option<Self> {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-slurm");
         if !tool.exists() {
@@ -32,7 +33,7 @@ impl Cluster {
         let lock = File::options().create(true).append(true).open(path).expect("a lock file");
         flock(&lock, FlockOperation::LockExclusive).expect("locks");
         let cluster = Cluster { tool, _lock: lock };
-        // What a killed test may have left running.
+        // A killed test may have left processes running.
         cluster.tool(&["stop"]);
         let started = cluster.tool(&["start", "--nodes", &nodes.to_string()]);
         if started.code != Some(0) {
@@ -42,13 +43,13 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Runs a command on the head node, where `sbatch`, `srun`, `squeue` and `scontrol` are.
+    /// Runs a command on the head node, which has `sbatch`, `srun`, `squeue` and `scontrol`.
     #[track_caller]
     pub fn head(&self, command: &[&str]) -> Ended {
         self.tool(&[&["exec"], command].concat())
     }
 
-    /// A command on the head node, to be started with variables of its own, or left running.
+    /// A command on the head node, to be started with its own variables, or left running.
     pub fn head_command(&self, command: &[&str]) -> Command {
         self.tool_command(&[&["exec"], command].concat())
     }
@@ -73,7 +74,7 @@ impl Cluster {
         self.field(job, "JobState")
     }
 
-    /// One field of what `scontrol show job` tells; empty where there is none.
+    /// One field of `scontrol show job`; empty if it is missing.
     #[track_caller]
     pub fn field(&self, job: &str, name: &str) -> String {
         let ended = self.head(&["scontrol", "--oneliner", "show", "job", job]);
@@ -90,21 +91,21 @@ impl Cluster {
         })
     }
 
-    /// A fault, or its end: `cut`, `crash`, `heal` and a node. The others notice nothing but silence.
+    /// A fault, or its end: `cut`, `crash`, `heal` and a node. The other nodes notice only silence.
     #[track_caller]
     pub fn fault(&self, kind: &str, node: &str) {
         let mut command = Command::new(self.tool.with_file_name("mini-net"));
         finish(command.args(["--net", "slurm", kind, node])).well();
     }
 
-    /// Lifts the faults of a node and takes it into service again.
+    /// Repairs the faults of a node and puts it back into service.
     #[track_caller]
     pub fn revive(&self, node: &str) {
         self.tool(&["revive", node]).well();
     }
 
-    /// Numbers of the processes, anywhere in the cluster, whose command line holds `part`. What has ended but was not
-    /// collected yet has no command line.
+    /// Numbers of the processes, anywhere in the cluster, whose command line contains `part`. A process that has ended
+    /// but was not reaped has no command line.
     pub fn processes(&self, part: &str) -> Vec<i32> {
         let own = i32::try_from(std::process::id()).expect("a process number");
         let numbers = std::fs::read_dir("/proc").expect("readable").filter_map(|entry| {
@@ -130,7 +131,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // A test that failed has its own message; the next one stops what is left.
+        // A failed test has its own message; the next test stops the remaining processes.
         let _ = self.tool_command(&["stop"]).output();
     }
 }

@@ -1,4 +1,4 @@
-//! Running the real program on tiny pictures, always with a deadline.
+//! Runs the real program on tiny pictures, always with a deadline.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -17,7 +17,7 @@ use jpeg_encoder::{ColorType, Encoder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// No run here takes a tenth of it; a hang becomes a failure that says so.
+/// Ten times longer than any run here; turns a hang into a failure.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How a run ended.
@@ -29,13 +29,13 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The JSON objects on standard output, which must hold nothing else.
+    /// The JSON objects on standard output, which must contain nothing else.
     pub fn json(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
         self.stdout.lines().map(parse).collect()
     }
 
-    /// The same, of a run that must have succeeded.
+    /// The same, for a run that must have succeeded.
     #[track_caller]
     pub fn well(self) -> Self {
         assert_eq!(self.code, Some(0), "stderr: {}\nstdout: {}", self.stderr, self.stdout);
@@ -43,14 +43,14 @@ impl Ended {
     }
 }
 
-/// The program, in an environment that says nothing to it.
+/// The program, without variables that affect it.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_enmasse"));
     plain_environment(&mut command);
     command
 }
 
-/// Takes away what a launcher around the tests, or a user, may have set.
+/// Removes variables that a launcher around the tests, or a user, may have set.
 pub fn plain_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -88,7 +88,7 @@ pub fn finish(command: &mut Command) -> Ended {
     Running::start(command).finish()
 }
 
-/// A program at work. Dropped before its end, it is killed.
+/// A running program. Dropped before its end, it is killed.
 pub struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -106,7 +106,7 @@ impl Running {
         let (sender, stderr) = mpsc::channel();
         thread::spawn(move || {
             let mut text = String::new();
-            // What is no text shows in the comparison that fails.
+            // Invalid UTF-8 shows in the comparison that fails.
             let _ = stream.read_to_string(&mut text);
             let _ = sender.send(text);
         });
@@ -126,7 +126,7 @@ impl Running {
         line
     }
 
-    /// Processes that this one has started, in the order of their start.
+    /// The child processes, in the order of their start.
     pub fn children(&self) -> Vec<i32> {
         let list = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).expect("readable");
         list.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
@@ -159,7 +159,7 @@ impl Drop for Running {
     }
 }
 
-/// Kills a process that takes longer than the deadline, so that the test that waits for it goes on, and fails.
+/// Kills a process that exceeds the deadline, so that the test that waits for it continues, and fails.
 struct Guard {
     done: mpsc::Sender<()>,
     late: thread::JoinHandle<bool>,
@@ -190,12 +190,12 @@ pub fn send(pid: i32, signal: Signal) {
     let _ = kill_process(Pid::from_raw(pid).expect("a process number"), signal);
 }
 
-/// Whether there is such a process, be it only its remains.
+/// Whether the process exists, including a zombie.
 pub fn exists(pid: i32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Asks again and again until the answer is there, or the deadline has passed.
+/// Calls `ask` repeatedly until it has an answer, or the deadline has passed.
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
@@ -208,7 +208,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder of three class folders with `each` pictures: dark, light, and red ones, PNG and JPEG by turns.
+/// A folder of three class folders with `each` pictures: dark, light, and red ones, alternately PNG and JPEG.
 pub fn pictures(root: &Path, each: usize) -> PathBuf {
     let data = root.join("pictures");
     for (label, class) in ["dark", "light", "red"].into_iter().enumerate() {
@@ -257,7 +257,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Asserts that a run folder holds whole files only: no temporary ones, no half ones.
+/// Asserts that a run folder holds only complete files, and no temporary ones.
 #[track_caller]
 pub fn assert_whole(folder: &Path) {
     for path in files(folder) {
@@ -283,7 +283,7 @@ pub fn metrics(run: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Writes the tensors of a checkpoint as a bare weights file, such as other programs write.
+/// Writes the tensors of a checkpoint as a bare weights file, like those of other programs.
 pub fn strip_metadata(checkpoint: &str, bare: &str) {
     let bytes = fs::read(checkpoint).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();

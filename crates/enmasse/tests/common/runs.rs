@@ -1,4 +1,4 @@
-//! Runs on tiny pictures: their arguments, and what of two of them must be the same.
+//! Runs on tiny pictures: their arguments, and comparisons between two runs.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -8,7 +8,7 @@ use enmasse_train::{Checkpoint, NamedTensor};
 
 use super::{Ended, metrics, pictures};
 
-/// The arguments of a run on `data` into `run`, then others.
+/// The arguments of a run on `data` into `run`, and further ones.
 pub fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
     let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--json", "--out"];
     let mut arguments = vec!["train".to_owned(), data.display().to_string()];
@@ -17,7 +17,7 @@ pub fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
     arguments
 }
 
-/// Pictures, and runs on them, in a folder that goes with its last use.
+/// Pictures and runs, in a folder that is removed on drop.
 pub struct Folder {
     temporary: tempfile::TempDir,
     pub data: PathBuf,
@@ -35,7 +35,7 @@ impl Folder {
         self.temporary.path().join(name)
     }
 
-    /// The arguments of a run of so many epochs.
+    /// The arguments of a run.
     pub fn arguments(&self, run: &Path, others: &[&str]) -> Vec<String> {
         arguments(&self.data, run, &[&["--epochs", self.epochs, "--lr", "0.001"], others].concat())
     }
@@ -47,7 +47,7 @@ pub fn figures(ended: &Ended) -> Vec<String> {
     epochs.map(|epoch| format!("{} {} {}", epoch["train_loss"], epoch["val_loss"], epoch["val_accuracy"])).collect()
 }
 
-/// The tensors of a run's checkpoint, optimiser state included, bit by bit.
+/// The tensors of a run's checkpoint, including optimiser state, as bits.
 pub fn tensors(run: &Path, name: &str) -> Vec<(String, Vec<u32>)> {
     let path = run.join("checkpoints").join(name);
     let checkpoint = Checkpoint::load(&path).unwrap_or_else(|error| panic!("{error}"));

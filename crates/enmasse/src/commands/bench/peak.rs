@@ -1,4 +1,4 @@
-//! `enmasse bench peak`: what this machine can do at most, in one thread and in all that are asked for.
+//! `enmasse bench peak`: this machine's peak, with one thread and with all requested threads.
 
 use clap::{ArgMatches, Command};
 use enmasse_cpu::{Peaks, measure_peaks};
@@ -23,7 +23,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let threads = config.threads_of_rank(cores(), 0, 1);
     let _interrupts = Interrupts::watch()?;
     let mut peaks = Vec::new();
-    // One column where one thread is all there is.
+    // A single column if there is only one thread.
     for threads in if threads == 1 { vec![1] } else { vec![1, threads] } {
         let failed = |error| Failure::Error(format!("cannot measure {}: {error}", counted(threads, "thread")));
         peaks.push(measure_peaks(threads).map_err(failed)?);
@@ -47,7 +47,7 @@ fn object(peaks: &Peaks) -> Value {
     })
 }
 
-/// A line for each figure, with a column for each number of threads.
+/// One line per figure, with a column for each number of threads.
 fn table(columns: &[Peaks]) -> String {
     let mut text = format!("{:<34}", "");
     for peaks in columns {

@@ -1,4 +1,4 @@
-//! The profile of a step: what each instruction takes, and what it gets out of the machine in that time.
+//! The profile of a step: the time of each instruction, and the throughput it reaches.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use enmasse_device::{Device, DeviceError, Program};
 use enmasse_graph::{Mode, Plan, Work};
 use serde_json::{Value, json};
 
-/// Instructions that are listed; the rest is in the sums.
+/// Number of instructions listed; the rest is only in the sums.
 const LISTED: usize = 40;
 
-/// One instruction, or several of a kind.
+/// One instruction, or several of one kind.
 struct Entry {
     name: String,
     count: usize,
@@ -17,7 +17,7 @@ struct Entry {
     work: Work,
 }
 
-/// What the instructions of a step take, on average.
+/// The average times of a step's instructions.
 pub struct Profile {
     entries: Vec<Entry>,
     kinds: Vec<Entry>,
@@ -55,7 +55,7 @@ impl Profile {
         self.kinds.iter().map(|entry| entry.seconds).sum()
     }
 
-    /// One object for each instruction, the longest first.
+    /// One object per instruction, the longest first.
     pub fn json(&self) -> Value {
         let total = self.total();
         let object = |entry: &Entry| {
@@ -70,7 +70,7 @@ impl Profile {
         self.entries.iter().map(object).collect()
     }
 
-    /// Two tables: by kind, and the longest instructions. GFLOP/s count direct convolutions, also where another algorithm
+    /// Two tables: by kind, and the longest instructions. GFLOP/s count direct convolutions, even if another algorithm
     /// multiplies less; GB/s count each operand once.
     pub fn table(&self) -> String {
         let total = self.total();
@@ -103,7 +103,7 @@ impl Profile {
     }
 }
 
-/// Billions per second; 0 where no time was measured.
+/// Billions per second; 0 if no time was measured.
 fn rate(amount: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { amount as f64 / seconds / 1e9 } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! The flags of `enmasse launch`, which are torchrun's, and the variables `PET_NAME` that stand in for them.
+//! The flags of `enmasse launch`, which are torchrun's, and their variables `PET_NAME`.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::failure::Failure;
 
-/// A flag: its name, the letter for it, what its value is (nothing for a switch), and its help.
+/// A flag: its name, its letter, its value's placeholder (`None` for a switch), and its help.
 type Flag = (&'static str, Option<char>, Option<&'static str>, &'static str);
 
 const FLAGS: &[Flag] = &[
@@ -63,7 +63,7 @@ const FLAGS: &[Flag] = &[
     ("shutdown-timeout", None, Some("SECONDS"), "Time to stop in order, before SIGKILL [default: 30]"),
 ];
 
-/// `enmasse launch`, or what `torch.distributed.launch` was.
+/// `enmasse launch`, or the old `torch.distributed.launch`.
 pub fn command(name: &'static str) -> Command {
     let flags = FLAGS.iter().map(|&(name, short, value, help)| {
         let arg = Arg::new(name).long(name).short(short).help(help).overrides_with(name);
@@ -75,7 +75,7 @@ pub fn command(name: &'static str) -> Command {
     });
     Command::new(name)
         .about("Run any program as N ranks, as torchrun does: its flags, its variables, its log folders")
-        // As torchrun's: some write --nnode, or --nproc.
+        // Abbreviations are allowed as with torchrun: some write --nnode, or --nproc.
         .infer_long_args(true)
         .after_help("Every flag is also a variable PET_NAME; the command line wins.")
         .args(flags)
@@ -104,14 +104,14 @@ pub fn command(name: &'static str) -> Command {
         )
 }
 
-/// What was said, on the command line or in variables.
+/// The given flags, from the command line or from variables.
 pub struct Given<'a> {
     pub matches: &'a ArgMatches,
     pub environment: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
 impl Given<'_> {
-    /// The value of a flag as `read` understands it. An error says where it was given, and what `read` expects.
+    /// The value of a flag as parsed by `read`. An error names its place and the expected form.
     pub fn value<T>(
         &self,
         name: &str,
@@ -120,7 +120,7 @@ impl Given<'_> {
     ) -> Result<Option<T>, Failure> {
         let Some((place, text)) = self.text(name)? else { return Ok(None) };
         let value = read(text.trim());
-        // An empty one would not be seen.
+        // An empty value would be invisible.
         let shown = if text.trim().is_empty() { format!("{text:?}") } else { text };
         value.map(Some).ok_or_else(|| Failure::Usage(format!("{place}{shown}: must be {expected}")))
     }
@@ -138,7 +138,7 @@ impl Given<'_> {
         Ok(value.transpose()?.unwrap_or(false))
     }
 
-    /// A value and what stands before it where it was given.
+    /// A value, and the name to print before it, by where it was given.
     pub fn text(&self, name: &str) -> Result<Option<(String, String)>, Failure> {
         match self.matches.get_one::<String>(name) {
             Some(text) => Ok(Some((format!("--{name} "), text.clone()))),

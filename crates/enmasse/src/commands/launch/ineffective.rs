@@ -1,5 +1,5 @@
-//! Flags of a launch that have no effect beside others, or never: one table of them. torchrun's scripts have them, so none of
-//! them ends a job.
+//! Flags of a launch that have no effect beside others, or never: a single table. torchrun's scripts use them, so none
+//! of them is an error.
 
 use enmasse_launch::Nodes;
 
@@ -7,26 +7,26 @@ use super::flags::Given;
 use super::options::Topology;
 use crate::failure::Failure;
 
-/// What flags meet in a launch.
+/// The circumstances of a launch that decide whether a flag has an effect.
 struct Surroundings {
     is_standalone: bool,
-    /// Whether nodes meet, or are several that were numbered by hand.
+    /// Whether nodes meet, or are several nodes numbered by hand.
     meets: bool,
     is_numbered: bool,
-    /// Whether it is one node that takes a free port of its own.
+    /// Whether it is a single node that takes any free port.
     is_anywhere: bool,
-    /// Whether the endpoint is where ranks meet.
+    /// Whether ranks meet at the endpoint.
     is_at_endpoint: bool,
     is_teed: bool,
 }
 
-/// Flags, where they have no effect, and why.
+/// Flags, the circumstances in which they have no effect, and the reason.
 type Rule = (&'static [&'static str], fn(&Surroundings) -> bool, &'static str);
 
 const RULES: &[Rule] = &[
     (&["monitor-interval"], |_| true, "the end of a rank is noticed at once"),
     (&["start-method"], |_| true, "ranks are programs"),
-    (&["event-log-handler"], |_| true, "what happens is said on standard error"),
+    (&["event-log-handler"], |_| true, "events are printed on standard error"),
     (
         &["duplicate-stdout-filters", "duplicate-stderr-filters"],
         |of| !of.is_teed,
@@ -39,12 +39,12 @@ const RULES: &[Rule] = &[
     ),
     (&["node-rank"], |of| of.meets, "nodes are numbered where they meet"),
     (&["master-addr", "master-port"], |of| of.meets, "nodes that meet agree on it"),
-    (&["master-addr", "master-port"], |of| of.is_at_endpoint, "--rdzv-endpoint says it"),
+    (&["master-addr", "master-port"], |of| of.is_at_endpoint, "--rdzv-endpoint sets it"),
     (&["master-addr"], |of| of.is_anywhere, "one node takes a free port of its own, unless --master-port names one"),
     (&["rdzv-conf", "local-addr"], |of| of.is_numbered, "nodes that are numbered by hand do not meet"),
 ];
 
-/// A line for each flag that was given and has no effect.
+/// A line for each given flag that has no effect.
 pub fn without_effect(given: &Given<'_>, topology: &Topology) -> Result<Vec<String>, Failure> {
     let is_given = |name: &str| given.text(name).map(|text| text.is_some_and(|(_, text)| !text.is_empty()));
     let is_standalone = given.is_on("standalone")?;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_without_effect_are_said() {
+    fn flags_without_effect_are_reported() {
         let check = |line: &str, expected: &[&str]| {
             let words = std::iter::once("launch").chain(line.split_whitespace()).chain(["program"]);
             let matches = super::super::command("launch").try_get_matches_from(words).unwrap();
@@ -88,7 +88,7 @@ mod tests {
         check("--nnodes 2 --rdzv-endpoint h:1 --rdzv-conf join_timeout=5 --local-addr n", &[]);
         check("--monitor-interval 5", &["--monitor-interval 5 has no effect: the end of a rank is noticed at once"]);
         check("--start-method fork", &["--start-method fork has no effect: ranks are programs"]);
-        let handler = "--event-log-handler console has no effect: what happens is said on standard error";
+        let handler = "--event-log-handler console has no effect: events are printed on standard error";
         check("--event-log-handler console", &[handler]);
         let filters = "has no effect: lines are marked and copied with --tee alone";
         check("--duplicate-stderr-filters a", &[&format!("--duplicate-stderr-filters a {filters}")]);
@@ -111,7 +111,7 @@ mod tests {
             &[&format!("--rdzv-conf timeout=900 {numbered}")],
         );
         check("--nnodes 2 --node-rank 1 --local-addr n", &[&format!("--local-addr n {numbered}")]);
-        let endpoint = "--master-addr h has no effect: --rdzv-endpoint says it";
+        let endpoint = "--master-addr h has no effect: --rdzv-endpoint sets it";
         check("--nnodes 2 --node-rank 1 --rdzv-endpoint n:1 --master-addr h", &[endpoint]);
         check("--rdzv-backend static --rdzv-endpoint n:1 --master-addr h", &[endpoint]);
         check("--master-addr h --master-port 7", &[]);

@@ -1,4 +1,4 @@
-//! `enmasse launch --nnodes MIN:MAX --rdzv-endpoint HOST:PORT`: nodes meet, and may come and go.
+//! `enmasse launch --nnodes MIN:MAX --rdzv-endpoint HOST:PORT`: nodes meet, and may join and leave.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::options::Meeting;
 use crate::failure::Failure;
 use crate::output::say;
 
-/// The text that proves, on all nodes, that they belong to the job.
+/// The variable with the text that proves, on all nodes, that they belong to the job.
 const TOKEN: &str = "ENMASSE_TOKEN";
-/// How much longer than its workers' own time to stop an agent may take.
+/// How much longer than its workers' time limit an agent may take to stop.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
 
 /// Runs this node's part of the job.

@@ -18,7 +18,7 @@ use self::options::{Options, Topology};
 use crate::failure::Failure;
 use crate::output::say;
 
-/// Runs the command. `use_env` is what `--use-env` is unless it is given.
+/// Runs the command. `use_env` is the default of `--use-env`.
 pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var_os(name);
     let given = Given { matches, environment: &environment };
@@ -29,7 +29,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let preview = options.print_env || options.dry_run;
     let (job, run_id) = match &options.topology {
         Topology::Static(nodes) => {
-            // Nodes that know nothing of each other must agree on a name.
+            // Nodes that do not know each other must agree on a name.
             let known = options.run_id.clone().or_else(|| (nodes.count > 1).then(|| "none".to_owned()));
             let run_id = known.map_or_else(|| new_run_id().map_err(Failure::error), Ok)?;
             (job.nodes(nodes.clone()).run_id(run_id.clone()), run_id)
@@ -61,7 +61,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     result
 }
 
-/// What the options say of every attempt.
+/// The options that are common to every attempt.
 fn job(given: &Given<'_>, options: &Options, use_env: bool) -> Result<Job, Failure> {
     let mut job = program::job(given, options.local_world_size, use_env)?
         .max_restarts(options.max_restarts)
@@ -81,10 +81,10 @@ fn job(given: &Given<'_>, options: &Options, use_env: bool) -> Result<Job, Failu
     Ok(job)
 }
 
-/// Runs the job to its end, and tells of every failure.
+/// Runs the job to its end, and reports every failure.
 fn follow(job: &Job, max_restarts: usize) -> Result<(), Failure> {
     let outcome = enmasse_launch::launch_telling(job, |failure, attempt| {
-        say(format_args!("error: {failure}\nstarting all ranks again: attempt {attempt} of {max_restarts}"));
+        say(format_args!("error: {failure}\nrestarting all ranks: attempt {attempt} of {max_restarts}"));
     });
     let outcome = outcome.map_err(Failure::error)?;
     if let Some(report) = outcome.report() {
@@ -93,7 +93,7 @@ fn follow(job: &Job, max_restarts: usize) -> Result<(), Failure> {
     }
     let code = outcome.exit_code();
     if let Outcome::Failed(failure) = &outcome {
-        // A launcher of this launcher may want to know too.
+        // A launcher of this launcher may want the error too.
         let (first, rest) = (failure.to_string(), [&failure.stderr, &failure.traceback]);
         let lines = rest.into_iter().find(|lines| !lines.is_empty()).cloned().unwrap_or_default();
         write_error_file(first.lines().next().unwrap_or_default(), &lines, Some(code));

@@ -1,4 +1,4 @@
-//! What a launch is asked to do: torchrun's options, read and checked.
+//! The options of a launch: torchrun's, parsed and checked.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -12,29 +12,29 @@ use super::{ineffective, timing};
 use crate::failure::Failure;
 use crate::settings::cores;
 
-/// Beyond these, a number is a typing error.
+/// Larger numbers are typing errors.
 const MOST_LOCAL_RANKS: usize = 1 << 10;
 const MOST_NODES: usize = 1 << 16;
 const MOST_SECONDS: u64 = 1 << 32;
 
-/// Where rank 0 listens when there are several nodes and nobody says otherwise, as in PyTorch.
+/// Where rank 0 listens by default if there are several nodes, as in PyTorch.
 const DEFAULT_PORT: u16 = 29500;
 
-/// Which nodes a job has.
+/// The nodes of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Known beforehand, each with its number.
     Static(Nodes),
-    /// They meet at an endpoint, where they are numbered; they may come and go.
+    /// They meet at an endpoint, where they are numbered; they may join and leave.
     Meeting(Meeting),
 }
 
 /// Where and how nodes meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// How few nodes are enough.
+    /// The least number of nodes.
     pub least: usize,
-    /// How many there may be.
+    /// The greatest number of nodes.
     pub most: usize,
     /// Host and port.
     pub endpoint: (String, u16),
@@ -52,20 +52,20 @@ pub struct Options {
     pub run_id: Option<String>,
     pub role: Option<String>,
     pub max_restarts: usize,
-    /// Names; `None` for the usual ones.
+    /// Names of signals; `None` for the default ones.
     pub stop_signals: Option<Vec<String>>,
     pub shutdown_timeout: Duration,
     pub binding: Binding,
     pub virtual_local_rank: bool,
     pub print_env: bool,
     pub dry_run: bool,
-    /// A line for each flag that was given and has no effect.
+    /// A line for each given flag that has no effect.
     pub warnings: Vec<String>,
 }
 
 impl Options {
     pub fn read(given: &Given<'_>) -> Result<Self, Failure> {
-        // Of these only the spelling counts.
+        // These values are only checked for validity.
         given.value("monitor-interval", "a number of seconds", seconds)?;
         given.value("start-method", "spawn, fork or forkserver", |text| {
             ["spawn", "fork", "forkserver"].contains(&text).then_some(())
@@ -92,7 +92,7 @@ impl Options {
             run_id: given.value("rdzv-id", "a name", word)?,
             role: given.value("role", "a name", word)?,
             max_restarts: restarts.unwrap_or(0),
-            stop_signals: given.value("signals-to-handle", "names of signals with commas between", |text| {
+            stop_signals: given.value("signals-to-handle", "comma-separated names of signals", |text| {
                 Some(text.split(',').map(|name| name.trim().to_owned()).collect())
             })?,
             shutdown_timeout: Duration::from_secs(timeout),
@@ -105,12 +105,12 @@ impl Options {
     }
 }
 
-/// The folder of this run's logs, and what goes there.
+/// The folder of this run's logs, and the streams that go there.
 pub fn logs(given: &Given<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failure> {
-    let streams = "0, 1, 2 or 3, or such numbers of local ranks as in 0:3,1:2";
+    let streams = "0, 1, 2 or 3, or one of these per local rank, as in 0:3,1:2";
     let redirects = given.value("redirects", streams, Selection::parse)?.unwrap_or_default();
     let tee = given.value("tee", streams, Selection::parse)?.unwrap_or_default();
-    let shown = given.value("local-ranks-filter", "local ranks with commas between", |text| {
+    let shown = given.value("local-ranks-filter", "comma-separated local ranks", |text| {
         let ranks = text.split(',').map(|rank| rank.trim().parse().ok()).collect::<Option<BTreeSet<usize>>>();
         if text.is_empty() { Some(None) } else { ranks.map(Some) }
     })?;
@@ -128,7 +128,7 @@ pub fn logs(given: &Given<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failu
     let mut logs = match Logs::create(base.as_deref(), run_id) {
         Ok(logs) => logs,
         Err(error) if asked => return Err(Failure::error(error)),
-        // Nobody has asked for files; ranks do without error files.
+        // The user has not asked for files, and ranks do without error files.
         Err(_) => Logs::default(),
     };
     logs.redirects = redirects;
@@ -140,7 +140,7 @@ pub fn logs(given: &Given<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failu
     Ok(logs)
 }
 
-/// The variable that torchrun reads where the option is not given.
+/// The variable that torchrun reads if the option is not given.
 fn shutdown_timeout_of_torch(given: &Given<'_>) -> Result<u64, Failure> {
     const NAME: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
     let Some(text) = (given.environment)(NAME) else { return Ok(30) };
@@ -168,7 +168,7 @@ fn local_world_size(given: &Given<'_>) -> Result<usize, Failure> {
     given.value("nproc-per-node", &expected, read)?.unwrap_or(Ok(1))
 }
 
-/// GPUs that a rank would see: those that CUDA_VISIBLE_DEVICES leaves, or all of the machine.
+/// The GPUs that a rank would see: those in CUDA_VISIBLE_DEVICES, or all of the machine.
 fn gpus(given: &Given<'_>) -> usize {
     let device = |entry: std::fs::DirEntry| {
         let name = entry.file_name();
@@ -177,7 +177,7 @@ fn gpus(given: &Given<'_>) -> usize {
     };
     let all = || std::fs::read_dir("/dev").map_or(0, |entries| entries.flatten().filter_map(device).count());
     match (given.environment)("CUDA_VISIBLE_DEVICES") {
-        // As CUDA reads it: what follows -1, or nothing, is not visible.
+        // As CUDA reads it: entries after -1, or after an empty one, are not visible.
         Some(list) => {
             let list = list.to_string_lossy().into_owned();
             list.split(',').map(str::trim).take_while(|device| !device.is_empty() && *device != "-1").count().min(all())
@@ -189,8 +189,7 @@ fn gpus(given: &Given<'_>) -> usize {
 fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
     let expected = format!("N or MIN:MAX, whole numbers from 1 to {MOST_NODES}");
     let (least, most) = given.value("nnodes", &expected, range)?.unwrap_or((1, 1));
-    let node_rank =
-        given.value("node-rank", "a whole number, this node among all from 0", |text| number(text, 0, MOST_NODES))?;
+    let node_rank = given.value("node-rank", "a node number from 0", |text| number(text, 0, MOST_NODES))?;
     let address = given.value("master-addr", "a host or an address", word)?;
     let port = given.value("master-port", "a port from 1 to 65535", |text| number(text, 1, 65535))?;
     let port = port.and_then(|port| u16::try_from(port).ok());
@@ -213,7 +212,7 @@ fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
     if let Some((host, Some(0))) = endpoint.as_deref().and_then(host_and_port)
         && most > 1
     {
-        let why = "port 0 is any, and the other nodes would not know which; name one";
+        let why = "port 0 means any free port, which the other nodes would not know; set a port";
         return Err(Failure::Usage(format!("--rdzv-endpoint {host}:0: {why}")));
     }
     let static_backend = backend.as_deref() == Some("static");
@@ -229,7 +228,7 @@ fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
     if most > 1 && meet && !static_backend {
         let Some((host, port)) = endpoint else {
             return Err(Failure::Usage(format!(
-                "--nnodes {least}:{most}: say where the nodes meet, --rdzv-endpoint HOST:PORT, HOST being one of them"
+                "--nnodes {least}:{most}: set where the nodes meet with --rdzv-endpoint HOST:PORT, where HOST is one of them"
             )));
         };
         let endpoint = (host, port.unwrap_or(DEFAULT_MEETING_PORT));
@@ -241,7 +240,7 @@ fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
     let rank = node_rank.unwrap_or(0);
     if rank >= most {
         return Err(Failure::Usage(format!(
-            "--node-rank {rank}: must be less than --nnodes {most}: nodes are counted from 0"
+            "--node-rank {rank}: must be less than --nnodes {most}: node numbers start at 0"
         )));
     }
     let master = match (endpoint.filter(|_| most > 1 || static_backend), port) {
@@ -249,13 +248,13 @@ fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
         (None, None) if most == 1 => None,
         (None, port) => Some((address.unwrap_or_else(|| "127.0.0.1".to_owned()), port.unwrap_or(DEFAULT_PORT))),
     };
-    // An address of colons alone is what programs expect in MASTER_ADDR.
+    // Programs expect MASTER_ADDR to hold an IPv6 address without brackets.
     let bare = |host: String| host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let master = master.map(|(host, port)| (bare(host), port));
     Ok(Topology::Static(Nodes { rank, count: most, master }))
 }
 
-/// Where nodes meet when the endpoint names no port, as in PyTorch.
+/// Where nodes meet if the endpoint has no port, as in PyTorch.
 const DEFAULT_MEETING_PORT: u16 = 29400;
 
 fn range(text: &str) -> Option<(usize, usize)> {
@@ -267,7 +266,7 @@ fn range(text: &str) -> Option<(usize, usize)> {
 /// HOST, HOST:PORT, [ADDRESS]:PORT.
 fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match text.rsplit_once(':') {
-        // An address of colons alone has no port.
+        // An IPv6 address without brackets has no port.
         Some((host, _)) if host.contains(':') && !host.ends_with(']') => {
             let address = text.split_once('%').map_or(text, |(address, _)| address);
             (address.parse::<Ipv6Addr>().ok().map(|_| text)?, None)
@@ -278,7 +277,7 @@ fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
-/// Words with commas between; a doubled comma is one of a word.
+/// Comma-separated words; a doubled comma stands for a comma in a word.
 fn words(text: &str) -> Option<Vec<String>> {
     let words = text.replace(",,", "\0");
     Some(words.split(',').filter(|word| !word.is_empty()).map(|word| word.replace('\0', ",")).collect())
@@ -301,7 +300,7 @@ mod tests {
     use super::super::flags::command;
     use super::*;
 
-    /// The options that a command line and variables give, or the message.
+    /// The options from a command line and variables, or the message.
     fn read(line: &str, variables: &[(&str, &str)]) -> Result<Options, String> {
         let words = std::iter::once("launch").chain(line.split_whitespace()).chain(["program"]);
         let matches = command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_numbered_by_hand() {
+    fn nodes_numbered_by_hand() {
         let check = |line: &str, expected: Topology| {
             assert_eq!(read(line, &[]).map(|options| options.topology), Ok(expected), "{line}");
         };
@@ -323,10 +322,10 @@ mod tests {
         check("--nnodes 1:1", nodes(0, 1, None));
         check("--standalone --rdzv-endpoint h:1 --rdzv-backend c10d", nodes(0, 1, None));
         check("--rdzv-endpoint localhost:0 --rdzv-backend c10d", nodes(0, 1, None));
-        // argparse takes the beginning of a flag for it.
+        // argparse accepts abbreviated flags.
         check("--nnode 2 --node_r 1", nodes(1, 2, Some(("127.0.0.1", 29500))));
         check("--nnode=2 --master_p=7", nodes(0, 2, Some(("127.0.0.1", 7))));
-        // What a single node is told of meetings does not matter to it.
+        // Options for meetings do not matter to a single node.
         check("--nnodes=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:29400 --rdzv_id=7", nodes(0, 1, None));
         check("--master-addr h", nodes(0, 1, None));
         check("--master_port 5000", nodes(0, 1, Some(("127.0.0.1", 5000))));
@@ -372,21 +371,21 @@ mod tests {
         }
         check("-n 0", "--nproc-per-node 0: must be auto, cpu, gpu or a whole number from 1 to 1024");
         check("-n xpu", "--nproc-per-node xpu: must be auto, cpu, gpu or a whole number from 1 to 1024");
-        check("--nnodes 2 --node-rank 2", "--node-rank 2: must be less than --nnodes 2: nodes are counted from 0");
-        check("--node-rank -1", "--node-rank -1: must be a whole number, this node among all from 0");
+        check("--nnodes 2 --node-rank 2", "--node-rank 2: must be less than --nnodes 2: node numbers start at 0");
+        check("--node-rank -1", "--node-rank -1: must be a node number from 0");
         check("--master-port 65536", "--master-port 65536: must be a port from 1 to 65535");
         check("--nnodes 2 --rdzv-endpoint h:x", "--rdzv-endpoint h:x: must be HOST or HOST:PORT");
         check("--nnodes 2 --rdzv-endpoint :1", "--rdzv-endpoint :1: must be HOST or HOST:PORT");
         check("--nnodes 2 --rdzv-endpoint a:b:1", "--rdzv-endpoint a:b:1: must be HOST or HOST:PORT");
-        let any = "--rdzv-endpoint h:0: port 0 is any, and the other nodes would not know which; name one";
+        let any = "--rdzv-endpoint h:0: port 0 means any free port, which the other nodes would not know; set a port";
         check("--nnodes 2 --rdzv-endpoint h:0", any);
         check("--nnodes 2 --node-rank 1 --rdzv-endpoint h:0", any);
         check("--role=", "--role \"\": must be a name");
         check("--rdzv-backend etcd", "--rdzv-backend etcd: must be static or c10d: nodes meet at enmasse's own store");
-        // Also where no node is to meet another.
+        // Even if no nodes meet.
         let keys = "join_timeout, timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt";
-        check("--rdzv-conf a=1", &format!("--rdzv-conf a: is no key; the keys are {keys}"));
-        let meet = "--nnodes 1:2: say where the nodes meet, --rdzv-endpoint HOST:PORT, HOST being one of them";
+        check("--rdzv-conf a=1", &format!("--rdzv-conf a: is not a key; the keys are {keys}"));
+        let meet = "--nnodes 1:2: set where the nodes meet with --rdzv-endpoint HOST:PORT, where HOST is one of them";
         check("--nnodes 1:2", meet);
         check("--nnodes 1:2 --rdzv-backend static", "--rdzv-backend static: --nnodes 1:2 must be one number");
         let standalone = "--standalone is one node, but --nnodes asks for 2; leave one of them out";
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_stand_in() {
+    fn variables_replace_flags() {
         let variables = [
             ("PET_NNODES", "2"),
             ("PET_NODE_RANK", "1"),
@@ -438,7 +437,7 @@ mod tests {
             let matches = command("launch").try_get_matches_from(["launch", "program"]).unwrap();
             gpus(&Given { matches: &matches, environment: &environment })
         };
-        // Where there is none, none is visible.
+        // An empty list hides all GPUs.
         for list in ["", "-1", "-1,0"] {
             assert_eq!(count(list), 0, "{list:?}");
         }

@@ -1,4 +1,4 @@
-//! `--dry-run` and `--print-env`: what each rank would run, and what it would be told.
+//! `--dry-run` and `--print-env`: the command of each rank, and its variables.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,4 @@
-//! What is started: a program as it is, or a Python script or module under the active Python.
+//! The program to start: as given, or a Python script or module under the active Python.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use rustix::fs::{Access, access};
 use super::flags::Given;
 use crate::failure::Failure;
 
-/// Adds program and arguments to a job of `ranks`. `use_env` unless every rank is to be given `--local-rank=N`.
+/// Adds program and arguments to a job of `ranks`. Unless `use_env`, every rank gets `--local-rank=N`.
 pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failure> {
     let mut words = given.matches.get_many::<OsString>("program").into_iter().flatten().cloned();
     let program = words.next().unwrap_or_default();
     if program.as_encoded_bytes().starts_with(b"-") {
-        // No program is called so: it is a flag that is none of ours.
+        // No program has such a name: it is an unknown flag.
         return Err(Failure::Usage(format!("unexpected argument '{}' found; see --help", program.display())));
     }
     let (module, no_python, run_path) = (given.is_on("module")?, given.is_on("no-python")?, given.is_on("run-path")?);
@@ -27,7 +27,7 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
     let job = match (module, script) {
         (false, false) => Job::new(program, ranks),
         (module, _) => {
-            // Unbuffered, as under torchrun: what a rank prints is seen when it is printed.
+            // Unbuffered, as under torchrun: a rank's output appears at once.
             let job = Job::new(python(given.environment)?, ranks).args(["-u"]);
             if module { job.args(["-m".into(), program]) } else { job.args([program]) }
         }
@@ -35,7 +35,7 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
     Ok(if use_env { job } else { job.local_rank_argument() }.args(words))
 }
 
-/// The Python that a person would get by typing `python`.
+/// The Python that a user would get by typing `python`.
 fn python(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<OsString, Failure> {
     if let Some(python) = environment("PYTHON_EXEC").filter(|python| !python.is_empty()) {
         return Ok(python);
@@ -46,7 +46,7 @@ fn python(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<OsString, Fa
     let runs = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
     let find = |name: &str| folders.iter().map(|folder| folder.join(name)).find(runs);
     let python = find("python").or_else(|| find("python3")).map(PathBuf::into_os_string);
-    let refusal = "no python is on the PATH: activate an environment, or name one by PYTHON_EXEC";
+    let refusal = "no python is on the PATH: activate an environment, or set PYTHON_EXEC";
     python.ok_or_else(|| Failure::Usage(refusal.to_owned()))
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// What rank 1 of 2 would run, as words.
+    /// The command of rank 1 of 2, as words.
     fn run(line: &str, use_env: bool, variables: &[(&str, &OsStr)]) -> Result<Vec<String>, String> {
         let words = std::iter::once("launch").chain(line.split_whitespace());
         let matches = command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
@@ -84,7 +84,7 @@ mod tests {
         check("-m package.train --lr 1", true, "py -u -m package.train --lr 1");
         check("--run-path script", true, "py -u script");
         check("script", true, "script");
-        // As torch.distributed.launch does: after the program, before its arguments.
+        // Like torch.distributed.launch: after the program, before its arguments.
         check("train.py --lr 1", false, "py -u train.py --local-rank=1 --lr 1");
         check("-m package.train", false, "py -u -m package.train --local-rank=1");
         check("prog -x", false, "prog --local-rank=1 -x");
@@ -96,7 +96,7 @@ mod tests {
         check("--nodes 2 sh", "unexpected argument '--nodes' found; see --help");
         check("-x", "unexpected argument '-x' found; see --help");
         check("-m --no-python a", "--module and --no-python contradict each other; leave one of them out");
-        check("train.py", "no python is on the PATH: activate an environment, or name one by PYTHON_EXEC");
+        check("train.py", "no python is on the PATH: activate an environment, or set PYTHON_EXEC");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 const KEYS: [&str; 5] =
     ["join_timeout", "timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt"];
 
-/// Keys of torchrun that have none here, and why.
+/// torchrun's keys that have no effect here, and why.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("is_host", "the node that can listen at the endpoint leads"),
     ("store_type", "nodes meet at enmasse's own store"),
@@ -21,7 +21,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("heartbeat_timeout", "a node is lost after keep_alive_interval x keep_alive_max_attempt"),
 ];
 
-/// What `--rdzv-conf` says, and a line for each key that says nothing here.
+/// The values of `--rdzv-conf`, and a line for each key that has no effect.
 pub fn read(given: &Given<'_>) -> Result<(Timing, Vec<String>), Failure> {
     let pairs = given.value("rdzv-conf", "KEY=VALUE,KEY=VALUE", pairs)?.unwrap_or_default();
     let mut timing = Timing::default();
@@ -43,13 +43,13 @@ pub fn read(given: &Given<'_>) -> Result<(Timing, Vec<String>), Failure> {
                 Some((_, why)) => warnings.push(format!("--rdzv-conf {key}={value} has no effect: {why}")),
                 None => {
                     let known = KEYS.join(", ");
-                    return Err(Failure::Usage(format!("--rdzv-conf {key}: is no key; the keys are {known}")));
+                    return Err(Failure::Usage(format!("--rdzv-conf {key}: is not a key; the keys are {known}")));
                 }
             },
         }
     }
     if interval.is_some() || attempts.is_some() {
-        // torchrun's own values where one of the two is missing.
+        // torchrun's default if one of the two is missing.
         timing.lease = interval.unwrap_or(Duration::from_secs(5)) * attempts.unwrap_or(3);
     }
     Ok((timing, warnings))
@@ -98,11 +98,11 @@ mod tests {
         check("keep_alive_max_attempt=0", "a whole number from 1 to 1000");
         check("a", "KEY=VALUE,KEY=VALUE");
         let keys = "join_timeout, timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt";
-        assert_eq!(of("join_timout=5"), Err(format!("--rdzv-conf join_timout: is no key; the keys are {keys}")));
+        assert_eq!(of("join_timout=5"), Err(format!("--rdzv-conf join_timout: is not a key; the keys are {keys}")));
     }
 
     #[test]
-    fn keys_without_effect_are_said() {
+    fn keys_without_effect_are_reported() {
         for (key, why) in WITHOUT_EFFECT {
             let expected = format!("--rdzv-conf {key}=1 has no effect: {why}");
             assert_eq!(of(&format!("{key}=1")), Ok((Timing::default(), vec![expected])));

@@ -1,4 +1,4 @@
-//! The command line of `enmasse slurm`. Options that sbatch has too are named as there.
+//! The command line of `enmasse slurm`. Options that sbatch also has keep its names.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 
 use crate::arguments::{count, path};
 
-/// The whole of it.
+/// The whole command line.
 pub fn command() -> Command {
     Command::new("slurm")
         .about("Write, submit, watch and check Slurm's batch scripts")
@@ -92,7 +92,7 @@ fn text(name: &'static str, placeholder: &'static str, help: &'static str) -> Ar
     Arg::new(name).long(name).value_name(placeholder).help(help)
 }
 
-/// What a job is made of.
+/// The options of a job.
 fn job() -> Vec<Arg> {
     vec![
         text("job-name", "NAME", "The job's name [default: the model's]").short('J'),

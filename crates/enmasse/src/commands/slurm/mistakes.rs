@@ -1,4 +1,4 @@
-//! `enmasse slurm check`: the usual mistakes of a batch script.
+//! `enmasse slurm check`: the usual mistakes in a batch script.
 
 use std::fs::File;
 use std::io::Read;
@@ -33,7 +33,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if findings.is_empty() { Ok(()) } else { Err(Failure::Told(1)) }
 }
 
-/// The text of a script, which is read up to its limit only.
+/// The text of a script, up to the size limit.
 pub fn read(path: &Path) -> Result<String, Failure> {
     let refuse = |why: String| Failure::Error(format!("{}: {why}", path.display()));
     let file = File::open(path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
@@ -41,7 +41,7 @@ pub fn read(path: &Path) -> Result<String, Failure> {
     let limit = MOST_SCRIPT_BYTES as u64;
     file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| refuse(format!("cannot be read: {error}")))?;
     if bytes.len() > MOST_SCRIPT_BYTES {
-        return Err(refuse(format!("is longer than {MOST_SCRIPT_BYTES} bytes; a batch script should not be")));
+        return Err(refuse(format!("is longer than {MOST_SCRIPT_BYTES} bytes, too long for a batch script")));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,4 +1,4 @@
-//! `enmasse slurm script`: from options to a script, with the training's arguments checked as `enmasse train` would.
+//! `enmasse slurm script`: from options to a script, with the training's arguments checked as by `enmasse train`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,9 +17,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings;
 
-/// How long before the time limit the ranks are told, unless the user says so.
+/// Default time between the warning to the ranks and the time limit.
 const SECONDS_AHEAD: u64 = 90;
-/// Settings that each element has of its own, or that the job decides.
+/// Settings that differ for each element, or that the job decides.
 const NOT_SWEPT: [&str; 4] = ["out", "devices", "ranks", "resume"];
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.get_one::<PathBuf>("to") {
         Some(path) => {
             write_new(path, &text)?;
-            output.text(format_args!("submit it: sbatch {}", path.display()));
+            output.text(format_args!("submit with: sbatch {}", path.display()));
         }
         None => output.text(text.trim_end()),
     }
@@ -42,7 +42,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     file.write_all(text.as_bytes()).map_err(refused)
 }
 
-/// The script that was asked for; `None` where the training's arguments ask for help, which is printed.
+/// The requested script; `None` if the training's arguments ask for help, which is printed.
 pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     let words: Vec<String> = matches
         .get_many::<OsString>("train")
@@ -54,7 +54,7 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     let Some(train) = train_matches(&words)? else { return Ok(None) };
     let config = train_config(&train)?;
     if config.resume && config.out.is_none() {
-        let message = "--resume: the folder of a new job is new; say which run to go on with by --out";
+        let message = "--resume: a new job has a new folder; name the run to resume with --out";
         return Err(Failure::Usage(message.to_owned()));
     }
     let sweep = sweep(matches, &words, &train)?;
@@ -107,7 +107,7 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         script.run = RunName::Fixed(out.to_owned());
     }
     if script.array_limit.is_some() && script.sweep.is_empty() {
-        return Err(Failure::Usage("--array-limit: there is no array; name its settings by --array".to_owned()));
+        return Err(Failure::Usage("--array-limit: there is no array; set one with --array".to_owned()));
     }
     Ok(Some(script))
 }
@@ -127,19 +127,19 @@ fn train_matches(words: &[String]) -> Result<Option<ArgMatches>, Failure> {
     Ok(matches.and_then(|mut matches| matches.remove_subcommand()).map(|(_, train)| train))
 }
 
-/// What it comes to: everything wrong shows here rather than hours later on a node.
+/// The resulting configuration: every error shows here rather than hours later on a node.
 fn train_config(train: &ArgMatches) -> Result<TrainConfig, Failure> {
     let config = settings::layers(train)?.finish()?;
     enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     match &config.devices {
         Some(devices) if devices.count() > 1 => Err(Failure::Usage(format!(
-            "--devices {devices}: in a job each task is a rank of one device; leave it out, and say --nodes and --ntasks-per-node"
+            "--devices {devices}: in a job each task is a rank of one device; use --nodes and --ntasks-per-node instead"
         ))),
         _ => Ok(config),
     }
 }
 
-/// The array, each element of which must be what `enmasse train` takes.
+/// The array. Each element must be valid for `enmasse train`.
 fn sweep(matches: &ArgMatches, words: &[String], train: &ArgMatches) -> Result<Sweep, Failure> {
     let axes = matches.get_many::<String>("array").into_iter().flatten();
     let axes: Vec<Axis> = axes.map(|axis| Axis::parse(axis)).collect::<Result<_, _>>().map_err(usage)?;
@@ -170,13 +170,13 @@ fn signal(asked: Option<&str>, script: &Script) -> Result<Option<SignalAhead>, F
             let signal = SignalAhead::from_str(text).map_err(usage)?;
             if signal.name() != "TERM" && !script.requeue {
                 return Err(Failure::Usage(format!(
-                    "--signal {signal} with --no-requeue: it asks for a new start, which is refused; say TERM@{}",
+                    "--signal {signal} with --no-requeue: the signal asks for a restart, which is forbidden; use TERM@{}",
                     signal.seconds()
                 )));
             }
             Ok(Some(signal))
         }
-        // With a shorter limit it would come at once.
+        // With a shorter limit the signal would arrive at once.
         None if limit.is_some_and(|limit| limit <= SECONDS_AHEAD) => Ok(None),
         None => {
             let name = if script.requeue { "USR1" } else { "TERM" };
@@ -185,7 +185,7 @@ fn signal(asked: Option<&str>, script: &Script) -> Result<Option<SignalAhead>, F
     }
 }
 
-/// The arguments without `--out`, which the script gives itself.
+/// The arguments without `--out`, which the script sets itself.
 fn without_out(words: Vec<String>) -> Vec<String> {
     let mut kept = Vec::with_capacity(words.len());
     let mut words = words.into_iter();
@@ -203,7 +203,7 @@ fn without_out(words: Vec<String>) -> Vec<String> {
     kept
 }
 
-/// What names this program on a node: `enmasse` where that is what the search path finds, or its whole path.
+/// The name of this program on a node: `enmasse` if the search path finds it, or its full path.
 fn own_name() -> Result<String, Failure> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
     let own = own.map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
@@ -226,7 +226,7 @@ mod tests {
     use super::super::arguments;
     use super::*;
 
-    /// The script of a command line; or the message.
+    /// The script of a command line, or the message.
     fn written(line: &str) -> Result<String, String> {
         let line = ["slurm", "script"].into_iter().chain(line.split_whitespace()).map(OsString::from);
         let matches = parse(arguments::command(), line).and_then(|matches| {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_into_the_script() {
+    fn options_appear_in_the_script() {
         let check = |line: &str, expected: &[&str]| {
             let text = written(line).unwrap();
             let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -265,21 +265,21 @@ mod tests {
     }
 
     #[test]
-    fn what_train_would_refuse_is_refused_here() {
+    fn arguments_that_train_refuses_are_refused_here() {
         let check = |line: &str, expected: &str| assert_eq!(written(line).unwrap_err(), expected, "{line}");
         check("-- --epoch 3", "train: unexpected argument '--epoch' found: did you mean --epochs?");
         check("--array lr=0.1 rate=3", "--array rate: enmasse train has no such setting");
         check("--array out=a,b", "--array out: the script decides this itself");
         check("--array lr=0.1,0.2 -- --lr 3", "--array lr: the arguments of train set it too; leave one of them out");
-        check("-- --resume", "--resume: the folder of a new job is new; say which run to go on with by --out");
-        check("--array-limit 2", "--array-limit: there is no array; name its settings by --array");
+        check("-- --resume", "--resume: a new job has a new folder; name the run to resume with --out");
+        check("--array-limit 2", "--array-limit: there is no array; set one with --array");
         check(
             "-- --devices cpu:4",
-            "--devices cpu:4: in a job each task is a rank of one device; leave it out, and say --nodes and --ntasks-per-node",
+            "--devices cpu:4: in a job each task is a rank of one device; use --nodes and --ntasks-per-node instead",
         );
         check(
             "--signal USR1@60 --no-requeue",
-            "--signal USR1@60 with --no-requeue: it asks for a new start, which is refused; say TERM@60",
+            "--signal USR1@60 with --no-requeue: the signal asks for a restart, which is forbidden; use TERM@60",
         );
         check("--array epochs=1,x", "--epochs x: must be a whole number, 1 or more");
         assert!(written("-- --model nonesuch").unwrap_err().contains("nonesuch"));

@@ -1,4 +1,4 @@
-//! `enmasse slurm status`: what Slurm knows of jobs, and how far their runs are. Needs no accounting.
+//! `enmasse slurm status`: the state of jobs in Slurm, and the progress of their runs. Needs no accounting.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::reporter::percent;
 
-/// Bytes at the end of a run's log that are read for its last line.
+/// Bytes read from the end of a run's log to find its last line.
 const TAIL: u64 = 64 << 10;
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
                 return Err(Failure::Error(format!("squeue: {}", queue.problem)));
             }
             for id in job_ids(&queue.stdout) {
-                // It may have ended since, and be forgotten.
+                // It may have ended in the meantime, and be forgotten.
                 found.extend(known(id)?.unwrap_or_default());
             }
         }
@@ -60,7 +60,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// The jobs that a user means by `ID` or `ID_ELEMENT`.
+/// The jobs meant by `ID` or `ID_ELEMENT`.
 fn named(name: &str) -> Result<Vec<SlurmJob>, Failure> {
     let (id, element) = name.split_once('_').map_or((name, None), |(id, element)| (id, Some(element)));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -76,14 +76,12 @@ fn named(name: &str) -> Result<Vec<SlurmJob>, Failure> {
         found.retain(|job| job.array.as_ref().is_some_and(|(_, index)| index == element));
     }
     match found.is_empty() {
-        true => Err(Failure::Error(format!(
-            "job {name}: Slurm does not know it, or no longer: ended jobs are soon forgotten"
-        ))),
+        true => Err(Failure::Error(format!("job {name}: Slurm does not know it; ended jobs are soon forgotten"))),
         false => Ok(found),
     }
 }
 
-/// What the controller tells of a job or of all elements of an array; `None` if it knows of none.
+/// The controller's report of a job or of all elements of an array; `None` if it knows none.
 fn known(id: JobId) -> Result<Option<Vec<SlurmJob>>, Failure> {
     let said = slurm("scontrol", &["show", "job", "--oneliner", &id.to_string()], "")?;
     match jobs(&said.stdout) {
@@ -93,18 +91,18 @@ fn known(id: JobId) -> Result<Option<Vec<SlurmJob>>, Failure> {
     }
 }
 
-/// The run folder, as the job's script says it.
+/// The run folder, from the job's script.
 fn run_of(job: &SlurmJob, scripts: &mut HashMap<JobId, Option<String>>) -> Option<PathBuf> {
     let whole = job.array.as_ref().map_or(job.id, |(array, _)| *array);
     let script = scripts.entry(whole).or_insert_with(|| {
-        // Other people's scripts are not shown, and no reason to fail.
+        // Other users' scripts are not shown, which is no reason to fail.
         let said = slurm("scontrol", &["write", "batch_script", &job.id.to_string(), "-"], "").ok()?;
         said.success.then_some(said.stdout)
     });
     Some(Path::new(&job.folder).join(run_folder(script.as_deref()?, job)?))
 }
 
-/// The last whole line of a run's log.
+/// The last complete line of a run's log.
 fn last_epoch(run: &Path) -> Option<Value> {
     let mut file = File::open(RunPaths::new(run).metrics()).ok()?;
     let length = file.metadata().ok()?.len();

@@ -1,4 +1,4 @@
-//! `enmasse slurm submit`: a script handed to sbatch.
+//! `enmasse slurm submit`: passes a script to sbatch.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ fn submit_written(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(matches.get_flag("json"));
     if matches.get_flag("dry-run") {
         output.json(json!({"event": "dry_run", "command": ["sbatch", "--parsable"], "script": text}));
-        output.text(format_args!("# would be given to: sbatch --parsable\n{}", text.trim_end()));
+        output.text(format_args!("# would be passed to: sbatch --parsable\n{}", text.trim_end()));
         return output.finish();
     }
     let files = [Some(script.output_file()), script.error.clone()];
@@ -50,7 +50,7 @@ fn submit_written(matches: &ArgMatches) -> Result<(), Failure> {
     let (id, cluster) = sbatch(&["--parsable"], &text)?;
     let elements = script.sweep.elements().len();
     let job = SlurmJob { id, array: (elements > 0).then(|| (id, "0".to_owned())), ..SlurmJob::default() };
-    // Of an array: the folder of all its runs.
+    // For an array: the folder of all its runs.
     let run = run_folder(&text, &job).map(|run| match elements {
         0 => run,
         _ => run.rsplit_once('/').map_or(run.clone(), |(folder, _)| folder.to_owned()),
@@ -63,7 +63,7 @@ fn submit_written(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// Slurm ends a job without a word whose output has no folder.
+/// Slurm silently ends a job whose output has no folder.
 fn make_folder_of(file: &str) -> Result<(), Failure> {
     let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
     if folder.is_empty() || folder.contains('%') {
@@ -80,7 +80,7 @@ fn sbatch(arguments: &[&str], input: &str) -> Result<(JobId, Option<String>), Fa
     }
 }
 
-/// Where the job's output is, as far as that is known now.
+/// The path of the job's output, as far as it is known now.
 fn output_of(script: &Script, id: JobId) -> String {
     let id = id.to_string();
     let element = if script.sweep.is_empty() { "4294967294" } else { "*" };

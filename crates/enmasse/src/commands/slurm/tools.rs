@@ -13,15 +13,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::failure::Failure;
 
-/// They give up a controller that does not answer by themselves, after some ten seconds and a few attempts.
+/// The commands themselves give up on an unresponsive controller after some ten seconds and a few attempts.
 const DEADLINE: Duration = Duration::from_secs(100);
-/// Bytes taken of what one prints; a large cluster's queue is a tenth of it.
+/// Limit of a command's output, in bytes; a large cluster's queue is a tenth of it.
 const MOST_OUTPUT: u64 = 64 << 20;
 
-/// What they say, among other lines, where they reach no controller: nothing is wrong with what they were given.
+/// Printed, among other lines, if a command reaches no controller: its input is not at fault.
 const UNREACHED: [&str; 2] = ["Unable to contact slurm controller", "Could not establish a configuration source"];
 
-/// What a command said.
+/// The output of a command.
 pub struct Said {
     pub success: bool,
     pub stdout: String,
@@ -35,9 +35,7 @@ pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Fai
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            fail("there is no such program here; run this where Slurm is, on a login node".to_owned())
-        }
+        ErrorKind::NotFound => fail("not found; run this on a login node of a Slurm cluster".to_owned()),
         _ => fail(error.to_string()),
     })?;
     let deadline = Instant::now() + DEADLINE;
@@ -58,41 +56,39 @@ pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Fai
     let unreached = stderr.lines().find(|line| UNREACHED.iter().any(|words| line.contains(words)));
     if let Some(line) = unreached.filter(|_| !status.success()) {
         let why = without_name(line, program);
-        return Err(fail(format!(
-            "{why}: run this on a login node of the cluster, and see that slurmctld is up there"
-        )));
+        return Err(fail(format!("{why}: run this on a login node of the cluster, and check that slurmctld is up")));
     }
     let problem = stderr.lines().map(|line| without_name(line, program)).find(|line| !line.is_empty());
     let problem = problem.unwrap_or("no reason was given").to_owned();
     Ok(Said { success: status.success(), stdout, problem })
 }
 
-/// A line of errors without the `NAME: error:` that it begins with.
+/// A line of errors without its prefix `NAME: error:`.
 fn without_name<'a>(line: &'a str, program: &str) -> &'a str {
     let line = line.trim();
     let rest = line.strip_prefix(program).and_then(|rest| rest.strip_prefix(':')).unwrap_or(line).trim_start();
     ["error:", "fatal:"].iter().find_map(|kind| rest.strip_prefix(kind)).unwrap_or(rest).trim_start()
 }
 
-/// Everything that comes out of the command, given that input.
+/// The command's whole output, given the input.
 fn streams(child: &mut Child, input: &str) -> io::Result<(Receiver<String>, Receiver<String>)> {
     if let Some(mut stdin) = child.stdin.take() {
         let input = input.to_owned();
         Builder::new().spawn(move || {
-            // Who does not read it all has said why.
+            // A command that does not read all of it has reported why.
             let _ = stdin.write_all(input.as_bytes());
         })?;
     }
     Ok((reader(child.stdout.take())?, reader(child.stderr.take())?))
 }
 
-/// Everything that comes from a stream, once it has ended.
+/// Everything read from a stream, once it has ended.
 fn reader(stream: Option<impl Read + Send + 'static>) -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
     Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         if let Some(stream) = stream {
-            // What was read before an error counts.
+            // Data read before an error counts.
             let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
@@ -115,7 +111,7 @@ fn ends(child: &Child, deadline: Instant) -> bool {
 }
 
 fn end(child: &mut Child) {
-    // It may have ended meanwhile.
+    // It may have ended in the meantime.
     let _ = child.kill();
     let _ = child.wait();
 }
