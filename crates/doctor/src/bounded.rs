@@ -1,4 +1,4 @@
-//! Other programs, and calls into the kernel that may hang, run to their end or to a deadline.
+//! Runs other programs, and kernel calls that may hang, to their end or to a deadline.
 
 use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
@@ -11,33 +11,33 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
-/// So much of a stream is kept; the rest is read and forgotten.
+/// Bytes kept of a stream; the rest is read and dropped.
 const KEPT: u64 = 1 << 20;
-/// A stream ends with its program, unless one of its children holds on to it.
+/// A stream ends with its program, unless one of the program's children keeps it open.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How a program ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// `None`: it did not within its time, and was killed.
+    /// `None` if it did not end in time, and was killed.
     pub status: Option<ExitStatus>,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Ended {
-    /// Whether it has done what it was asked to.
+    /// Whether the program succeeded.
     pub fn is_success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
 
-    /// The last line that says anything, of standard error before standard output.
+    /// The last line with text; standard error takes precedence over standard output.
     pub fn last_line(&self) -> Option<&str> {
         [&self.stderr, &self.stdout].into_iter().find_map(|text| text.lines().rfind(|line| !line.trim().is_empty()))
     }
 }
 
-/// Runs a program. When `time` has passed, it is killed.
+/// Runs a program, and kills it after `time`.
 pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
     let deadline = Instant::now() + time;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -45,7 +45,7 @@ pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
     let (stdout, stderr) = match readers {
         Ok(readers) => readers,
         Err(error) => {
-            // It may have ended in this moment.
+            // It may have ended just now.
             let _ = child.kill();
             child.wait()?;
             return Err(error);
@@ -64,7 +64,7 @@ pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
         }
     });
     if !matches!(ended, Ok(true)) {
-        // It may have ended in this moment.
+        // It may have ended just now.
         let _ = child.kill();
     }
     let status = child.wait()?;
@@ -72,13 +72,14 @@ pub fn run(command: &mut Command, time: Duration) -> io::Result<Ended> {
     Ok(Ended { status: ended?.then_some(status), stdout: text(stdout), stderr: text(stderr) })
 }
 
-/// The result of `call`; none when it takes longer than `time`, as calls to a file server that is gone do. Its thread is then
-/// left behind, and ends with the process. Where no thread can be had, it is made here and takes what it takes.
+/// The result of `call`; `None` if it takes longer than `time`, like a call to a file server that is gone. Its thread
+/// is then left behind, and ends with the process. If no thread can be started, the call runs here and takes as long as
+/// it takes.
 pub fn within<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(time: Duration, call: F) -> Option<T> {
     let ((calls, called), (sender, receiver)) = (channel::<F>(), channel());
     let thread = Builder::new().spawn(move || {
         if let Ok(call) = called.recv() {
-            // Nobody may listen any more.
+            // The receiver may be gone.
             let _ = sender.send(call());
         }
     });
@@ -88,16 +89,16 @@ pub fn within<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(time: Durati
     }
 }
 
-/// Reads a stream to its end, so that its writer never waits.
+/// Reads a stream to its end, so that its writer never blocks.
 fn read(stream: Option<impl Read + Send + 'static>) -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
     if let Some(mut stream) = stream {
         Builder::new().spawn(move || {
             let mut bytes = Vec::new();
-            // What was read before an error counts.
+            // Data read before an error counts.
             let _ = stream.by_ref().take(KEPT).read_to_end(&mut bytes);
             let _ = io::copy(&mut stream, &mut io::sink());
-            // The receiver may have lost its patience.
+            // The receiver may have given up.
             let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
         })?;
     }
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_hang_are_left() {
+    fn hanging_calls_are_abandoned() {
         assert_eq!(within(Duration::from_secs(60), || 7), Some(7));
         let (held, hang) = channel::<()>();
         assert_eq!(within(Duration::from_millis(50), move || hang.recv().is_ok()), None);

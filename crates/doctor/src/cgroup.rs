@@ -1,24 +1,25 @@
-//! What control groups leave this process of the machine: containers and batch systems set their limits there.
+//! The share of the machine that control groups leave to this process: containers and batch systems set their limits
+//! there.
 //!
-//! Both versions, where a process may be in groups of either: version 1 has a tree for each controller, version 2 one for
-//! all. A limit of any group above counts as much as one of its own.
+//! Both versions are supported, and a process may be in groups of both. Version 1 has a tree for each controller,
+//! version 2 a single tree. A limit of any group above counts as much as one of the process's own group.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Limits in force, the tightest of all groups above this process.
+/// The effective limits: the tightest of all groups above this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Processor time, in cores.
     pub cores: Option<f64>,
-    /// Bytes of memory that all processes of the limited group may have together, and how many they have.
+    /// Memory in bytes that all processes of the limited group may use together, and its current use.
     pub memory: Option<(u64, u64)>,
-    /// How many processes of this process's own group the kernel has killed for want of memory.
+    /// The number of processes of this process's own group that the kernel has killed because memory ran out.
     pub killed_for_memory: Option<u64>,
 }
 
 impl Limits {
-    /// Reads the limits; what cannot be read is no limit.
+    /// Reads the limits; an unreadable one counts as no limit.
     pub fn gather() -> Self {
         let text = |path: &Path| read_to_string(path).ok();
         let membership = text(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -46,7 +47,7 @@ impl Limits {
     }
 }
 
-/// Where the group of a controller lies.
+/// The location of a controller's group.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     /// 1 or 2.
@@ -87,7 +88,7 @@ impl Group {
 
 /// A line of `mountinfo`.
 struct Mount<'a> {
-    /// What of the file system is mounted.
+    /// The mounted part of the file system.
     root: &'a str,
     place: PathBuf,
     kind: &'a str,
@@ -106,20 +107,20 @@ impl<'a> Mount<'a> {
     }
 
     fn group(self, version: u8, path: &str) -> Group {
-        // In a container the mount may show a part of the tree only, or the path may lead out of what can be seen.
+        // In a container the mount may show only a part of the tree, or the path may lead outside of it.
         let below = Path::new(path).strip_prefix(self.root).unwrap_or(Path::new(""));
         let below = if below.components().any(|part| part.as_os_str() == "..") { Path::new("") } else { below };
         Group { version, mount: self.place, below: below.to_owned() }
     }
 }
 
-/// Cores that a quota amounts to; none for `max` and -1.
+/// The number of cores that a quota amounts to; `None` for `max` and -1.
 fn quota(quota: &str, period: &str) -> Option<f64> {
     let (quota, period): (u64, u64) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
     (period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// A limit or use of memory; none for `max`, and for the great number that stands for it in version 1.
+/// A limit or use of memory; `None` for `max`, and for the large number that version 1 uses instead.
 fn byte_count(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|&bytes| bytes < 1 << 60)
 }
@@ -155,7 +156,7 @@ no mount at all";
         let both = "5:memory:/docker/7/inner\n4:cpu,cpuacct:/docker/7\n3:cpuset:/\n0::/\n";
         check(both, HYBRID, "cpu", Some((1, "/sys/fs/cgroup/cpu,cpuacct", "docker/7")));
         check(both, HYBRID, "memory", Some((1, "/sys/fs/cgroup/my memory", "inner")));
-        // Outside of what the mount shows.
+        // Outside the mounted part.
         check("5:memory:/other\n", HYBRID, "memory", Some((1, "/sys/fs/cgroup/my memory", "")));
         // The controller has moved to the unified tree.
         check("0::/a\n", HYBRID, "pids", Some((2, "/sys/fs/cgroup/unified", "a")));

@@ -1,4 +1,4 @@
-//! Whether a data set can be used: recognised, with pictures in every class, and readable.
+//! Whether a data set is usable: recognised, with pictures in every class, and readable.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use enmasse_data::{OpenData, OpenOptions, open};
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;
 
-/// Pictures that are read, evenly over the data set.
+/// Number of pictures that are read, evenly distributed over the data set.
 const SAMPLES: usize = 256;
-/// Reading them ends after this time.
+/// Time limit for reading them.
 const TIME: Duration = Duration::from_secs(10);
-/// So many pictures that cannot be read are named.
+/// Number of unreadable pictures that are named.
 const NAMED: usize = 5;
 
 pub fn section(root: &Path) -> Section {
@@ -38,7 +38,7 @@ fn what(root: &Path, data: &OpenData) -> Finding {
     Finding::ok("folder", text).fact("pictures", train + validation).fact("classes", data.classes.len())
 }
 
-/// A note where a class has far fewer pictures than another, since accuracy then hides how it does.
+/// A note if a class has far fewer pictures than another, since the overall accuracy then hides its results.
 fn uneven(data: &OpenData) -> Option<Finding> {
     const RATIO: usize = 10;
     let mut counts = vec![0usize; data.classes.len()];
@@ -50,11 +50,11 @@ fn uneven(data: &OpenData) -> Option<Finding> {
     let (least, class) = counts.iter().zip(&data.classes).min_by_key(|(count, _)| **count)?;
     let (most, largest) = counts.iter().zip(&data.classes).max_by_key(|(count, _)| **count)?;
     let text = format!("class {class} has {least}, class {largest} {most}");
-    let remedy = "look at each class by itself: the accuracy over all hardly shows the small one";
+    let remedy = "look at each class by itself: the overall accuracy hardly shows the small one";
     (least * RATIO < *most).then(|| Finding::note("balance", text, remedy))
 }
 
-/// Reads some of the pictures.
+/// Reads a sample of the pictures.
 fn readable(data: &OpenData) -> Finding {
     let began = Instant::now();
     let sets = [&data.train, &data.validation];
@@ -80,7 +80,7 @@ fn readable(data: &OpenData) -> Finding {
         count => {
             let named = bad.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
             let more = if count > NAMED { "; ..." } else { "" };
-            let text = format!("{count} of {read} that were tried cannot be used: {named}{more}");
+            let text = format!("{count} of {read} sampled pictures cannot be used: {named}{more}");
             Finding::problem(
                 "pictures",
                 text,
@@ -126,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn every_picture_that_is_broken_is_counted() {
+    fn every_broken_picture_is_counted() {
         let root = folder(&[("a", 10), ("b", 10)]);
         (0..8).for_each(|number| std::fs::write(root.path().join(format!("a/{number}.jpg")), "").unwrap());
         let finding = look(root.path()).pop().unwrap();
-        assert!(finding.text.starts_with("8 of 20 that were tried cannot be used: "), "{}", finding.text);
+        assert!(finding.text.starts_with("8 of 20 sampled pictures cannot be used: "), "{}", finding.text);
         assert!(finding.text.ends_with("; ...") && finding.text.matches(".jpg").count() >= NAMED, "{}", finding.text);
     }
 }

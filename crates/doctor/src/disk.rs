@@ -1,4 +1,4 @@
-//! Room for a run, for data that are made, and for temporary files.
+//! Space for a run, for generated data, and for temporary files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use crate::report::{Finding, Section};
 
 const MIB: u64 = 1 << 20;
 
-/// Less than this is not enough for one checkpoint of resnet34 with its optimiser's state, and its successor.
+/// Too little for one checkpoint of resnet34 with its optimiser state, and its successor.
 const LEAST: u64 = 400 * MIB;
-/// Less than this is soon used up by each epoch's weights.
+/// Little enough to be used up soon by each epoch's weights.
 const LITTLE: u64 = 4096 * MIB;
 
-/// A file system that takes longer does not answer.
+/// A file system that takes longer counts as unresponsive.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Looks at the file systems of `places`, each of them once.
+/// Examines the file systems of `places`, each once.
 pub fn section(places: &[(&str, PathBuf)]) -> Section {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let findings = places.iter().map(|(name, place)| patient_look(name, place, &mounts)).collect();
@@ -30,12 +30,12 @@ fn patient_look(name: &str, place: &Path, mounts: &str) -> Finding {
     let own = (name.to_owned(), place.to_owned(), mounts.to_owned());
     within(PATIENCE, move || look(&own.0, &own.1, &own.2)).unwrap_or_else(|| {
         let text = format!("{}: no answer within {} s", place.display(), PATIENCE.as_secs());
-        Finding::problem(name, text, "its file server does not answer: see to it, or choose another folder")
+        Finding::problem(name, text, "its file server does not answer: check it, or choose another folder")
     })
 }
 
 fn look(name: &str, place: &Path, mounts: &str) -> Finding {
-    // What does not exist yet will be made in the nearest folder that does.
+    // A folder that does not exist yet will be created in the nearest existing one.
     let place = std::path::absolute(place).unwrap_or_else(|_| place.to_owned());
     let existing = place.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     match statvfs(existing) {
@@ -45,17 +45,17 @@ fn look(name: &str, place: &Path, mounts: &str) -> Finding {
             Space::of(&stat, kind, writable).finding(name, &place)
         }
         Err(error) => {
-            let text = format!("{}: cannot be looked at: {}", place.display(), std::io::Error::from(error));
+            let text = format!("{}: cannot be examined: {}", place.display(), std::io::Error::from(error));
             Finding::problem(name, text, "choose another folder")
         }
     }
 }
 
-/// What is left of a file system.
+/// The remaining space of a file system.
 struct Space {
     free: u64,
     total: u64,
-    /// Files that may still be made; `None` where the file system does not count them.
+    /// The number of files that can still be created; `None` if the file system does not count them.
     files: Option<u64>,
     kind: String,
     writable: bool,
@@ -94,7 +94,7 @@ impl Space {
     }
 }
 
-/// The kind of the file system that holds `path`: that of the longest mount point above it, of several the last.
+/// The kind of the file system that holds `path`: that of the longest mount point above it, and of several the last.
 fn file_system(mounts: &str, path: &Path) -> String {
     let entries = mounts.lines().filter_map(|line| {
         let (mount, system) = line.split_once(" - ")?;

@@ -1,6 +1,6 @@
-//! The variables by which launchers tell a process its place, and what enmasse makes of them.
+//! The variables by which launchers tell a process its place, and how enmasse interprets them.
 //!
-//! Only variables named here are ever shown: a report is made to be published, and others may hold secrets.
+//! Only variables named here are ever shown: a report is meant to be published, and others may hold secrets.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;
 
-/// What launchers set, in the order in which they are shown.
+/// Variables of launchers, in the order in which they are shown.
 pub const LAUNCHER_VARIABLES: &[&str] = &[
     "RANK",
     "WORLD_SIZE",
@@ -87,7 +87,7 @@ pub const LAUNCHER_VARIABLES: &[&str] = &[
     "ENMASSE_CAUSE_FD",
 ];
 
-/// What else changes how programs use a machine.
+/// Other variables that affect how programs use a machine.
 const OTHERS: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
@@ -102,13 +102,13 @@ const OTHERS: &[&str] = &[
     "ENMASSE_CACHE",
 ];
 
-/// Variables whose value stays untold.
+/// Variables whose value is not shown.
 const SECRET: &[&str] = &["ENMASSE_TOKEN"];
 
 /// Longest value shown, in characters.
 const LONGEST: usize = 200;
 
-/// Where variables come from.
+/// A source of variables.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 pub fn section(lookup: Lookup) -> Section {
@@ -120,7 +120,7 @@ pub fn section(lookup: Lookup) -> Section {
     Section { title: "launcher and environment", findings }
 }
 
-/// The place that the variables give this process, and by which of them.
+/// The place that the variables give this process, and which variables decided.
 fn interpretation(lookup: Lookup) -> Finding {
     let Interpretation { place, launcher, why, warning, is_local_told, .. } = match LaunchedRank::interpret(lookup) {
         Ok(interpretation) => interpretation,
@@ -138,7 +138,7 @@ fn interpretation(lookup: Lookup) -> Finding {
                 format!("this process is rank {rank} of {world_size}{master}{local}, by {}: {why}", launcher.name());
             Finding::ok("launcher", text).fact("rank", place.rank).fact("world_size", place.world_size)
         }
-        // A doctor may well be alone where training must not be.
+        // The doctor may run as a single process where training must not.
         (None, Some(warning)) => Finding::note("launcher", why, format!("before training here: {warning}")),
         (None, None) => Finding::ok("launcher", format!("{why}; `enmasse train` starts its own ranks")),
     };
@@ -169,9 +169,9 @@ fn value_of(name: &str, value: OsString) -> String {
     }
 }
 
-/// Values that must not be in a report: of every variable that sounds like a secret.
+/// Values that must not appear in a report: those of every variable whose name suggests a secret.
 pub fn secrets(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
-    /// A shorter value would be found in texts that have nothing to do with it.
+    /// A shorter value would occur in unrelated texts.
     const SHORTEST: usize = 6;
     const WORDS: [&str; 9] =
         ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "JWT"];
@@ -179,7 +179,7 @@ pub fn secrets(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<Str
     let secret = variables.filter(|(name, _)| is_secret(&name.to_string_lossy()));
     let values = secret.map(|(_, value)| value.to_string_lossy().trim().to_owned());
     let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
-    // A part taken out first would leave the rest of the whole.
+    // Longest first: removing a part of a longer value would leave its rest.
     values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
     values
 }
@@ -214,12 +214,12 @@ mod tests {
         let mpi =
             "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
         check(mpi, Status::Ok, "by Open MPI");
-        // In a batch script, and not behind srun.
+        // In a batch script, without srun.
         check("SLURM_JOB_ID=7 SLURM_NTASKS=4", Status::Note, "SLURM");
     }
 
     #[test]
-    fn only_what_is_named_is_shown_and_no_secret() {
+    fn only_listed_variables_are_shown_and_no_secret() {
         let secret = "ENMASSE_TOKEN=aaaabbbbccccdddd AWS_SECRET_ACCESS_KEY=eeee SLURM_JWT=ffff PMI_FD=9";
         let long = "x".repeat(500);
         let section = of(&format!("{secret} SLURM_JOB_ID=7 ENMASSE_BATCH=32 OMP_NUM_THREADS=4 MASTER_ADDR={long}"));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sounds_like_a_secret() {
+    fn names_that_suggest_a_secret() {
         let check = |name: &str, value: &str, expected: bool| {
             let found = secrets([(name.into(), value.into())].into_iter());
             assert_eq!(!found.is_empty(), expected, "{name}");

@@ -1,7 +1,7 @@
-//! `RUN/logs/failure.json`: why the latest attempt at a run failed, as its launcher or rank 0 saw it.
+//! `RUN/logs/failure.json`: why the latest attempt at a run failed, as seen by its launcher or rank 0.
 //!
-//! A rank that is killed cannot say so in its log, and its launcher's story is gone with the terminal: the launcher writes this
-//! record, and the doctor reads it beside the ranks' logs.
+//! A killed rank cannot write to its log, and the launcher's output is lost with the terminal. So the launcher writes
+//! this record, and the doctor reads it along with the ranks' logs.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,33 +16,33 @@ use serde_json::{Value, json};
 pub struct FailureRecord {
     /// When it was recorded, such as `20260131-235959`, UTC.
     pub time: String,
-    /// The rank that failed first; none where no single rank is to blame.
+    /// The rank that failed first; `None` if no single rank is to blame.
     pub rank: Option<usize>,
-    /// Its machine; empty where that is not known.
+    /// Its machine; empty if unknown.
     pub host: String,
     /// Its process.
     pub process: Option<u32>,
-    /// [`CauseKind::name`], or empty where no rank has said why.
+    /// [`CauseKind::name`], or empty if no rank reported a cause.
     pub kind: String,
     /// The signal that ended the process.
     pub signal: Option<i32>,
-    /// How the process ended; empty where the writer cannot know.
+    /// How the process ended; empty if the writer cannot know.
     pub status: String,
-    /// What was being done; empty outside operations.
+    /// The operation in progress; empty outside operations.
     pub operation: String,
-    /// What happened; empty where no rank has said so.
+    /// What happened; empty if no rank reported it.
     pub message: String,
     /// The last lines of the rank's standard error.
     pub stderr: Vec<String>,
 }
 
 impl FailureRecord {
-    /// Where it lies.
+    /// The path of the record.
     pub fn path(run: &Path) -> PathBuf {
         run.join("logs/failure.json")
     }
 
-    /// What a launcher knows when all ranks are gone; none of a run that has succeeded.
+    /// The launcher's knowledge once all ranks have ended; `None` for a run that succeeded.
     pub fn of_outcome(outcome: &Outcome) -> Option<Self> {
         match outcome {
             Outcome::Interrupted(signal) => Some(FailureRecord {
@@ -55,24 +55,24 @@ impl FailureRecord {
                 record.rank = failure.rank.or(record.rank);
                 record.process = failure.pid;
                 if record.host.is_empty() && failure.pid.is_some() {
-                    // A launcher's processes run where it does.
+                    // A launcher's processes run on its own machine.
                     record.host = rustix::system::uname().nodename().to_string_lossy().into_owned();
                 }
                 record.status = failure.status.map_or(String::new(), |status| status.to_string());
                 record.stderr = failure.stderr.iter().map(|line| one_line(line)).collect();
                 if let Some(Status::Signal(signal)) = failure.status {
-                    // What others say of a rank that was killed is that its connections have closed.
+                    // Other ranks only report of a killed rank that its connections have closed.
                     record.kind = CauseKind::Killed(signal).name().to_owned();
                     record.signal = Some(signal);
                 }
                 Some(record)
             }
-            // No failure.
+            // Not a failure.
             _ => None,
         }
     }
 
-    /// What the ranks have told each other.
+    /// The cause that the ranks agree on.
     pub fn of_cause(cause: &Cause) -> Self {
         FailureRecord {
             rank: cause.rank,
@@ -92,7 +92,7 @@ impl FailureRecord {
         FailureRecord { time: utc_time(now.as_secs()), ..Self::default() }
     }
 
-    /// Reads what [`FailureRecord::to_json`] gave; fields that are missing, or something else, are empty.
+    /// Parses the output of [`FailureRecord::to_json`]; missing or malformed fields are empty.
     pub fn parse(text: &str) -> Option<Self> {
         let object: Value = serde_json::from_str(text).ok()?;
         let text = |name: &str| object[name].as_str().map(one_line).unwrap_or_default();
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn records_round_trip() {
         let cause = Cause::new(CauseKind::Exited, "gone\nwithout goodbye").of_rank(2).on_host("h").during("barrier", 7);
         let record = FailureRecord {
             process: Some(77),

@@ -1,4 +1,4 @@
-//! `RUN/logs/flight-R.json`: what a rank did last, in the form that a failing rank writes and the doctor reads.
+//! `RUN/logs/flight-R.json`: a rank's latest operations, as a failing rank writes them and the doctor reads them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use enmasse_comm::{FlightOperation, FlightRecord};
 use enmasse_wording::one_line;
 use serde_json::{Value, json};
 
-/// Where a rank's record lies.
+/// The path of a rank's record.
 pub fn path(run: &Path, rank: usize) -> PathBuf {
     run.join(format!("logs/flight-{rank}.json"))
 }
@@ -31,7 +31,7 @@ pub fn to_json(rank: usize, record: &FlightRecord) -> Value {
     })
 }
 
-/// Reads what [`to_json`] gave: times are milliseconds since 1970 by the rank's own clock.
+/// Parses the output of [`to_json`]. Times are milliseconds since 1970 by the rank's own clock.
 pub fn parse(text: &str) -> Option<FlightRecord> {
     let object: Value = serde_json::from_str(text).ok()?;
     let operation = |op: &Value| {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn records_round_trip() {
         let done = FlightOperation {
             sequence: 7,
             operation: "barrier".to_owned(),

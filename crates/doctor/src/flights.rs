@@ -1,4 +1,5 @@
-//! The flight records of a failed attempt, side by side: which operation each rank was in, or what it was at instead.
+//! The flight records of a failed attempt, side by side: the operation that each rank was in, or its activity
+//! otherwise.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +9,16 @@ use serde_json::{Value, json};
 use crate::rank_end::number;
 use crate::report::Finding;
 
-/// Groups of ranks told of.
+/// Number of groups of ranks that are listed.
 const LISTED: usize = 8;
 
-/// Where a rank was when its group failed. The order is that of progress.
+/// Where a rank was when its group failed, ordered by progress.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place<'a> {
-    /// The latest operation that it had begun, and its number; 0 and nothing before the first.
+    /// The latest operation that it had begun, and its number; empty and 0 before the first.
     sequence: u64,
     operation: &'a str,
-    /// Whether it was still in it; otherwise what its own code was at.
+    /// Whether it was still in it; otherwise the activity of its own code.
     state: State<'a>,
 }
 
@@ -28,7 +29,7 @@ enum State<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// And for how many milliseconds.
+    /// The place, and for how many milliseconds the rank had been there.
     fn of(record: &'a FlightRecord) -> (Self, u64) {
         let begun = record.operations.iter().rev().find_map(|op| Some((op, op.started?)));
         let (sequence, operation) = begun.map_or((0, ""), |(op, _)| (op.sequence, op.operation.as_str()));
@@ -54,7 +55,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Ranks that had come least far first; nothing without records. `world_size` are the ranks that there were.
+/// A finding with the least advanced ranks first; `None` without records. `world_size` is the number of ranks.
 pub fn finding(flights: &[(usize, FlightRecord)], world_size: Option<usize>) -> Option<Finding> {
     if flights.is_empty() {
         return None;
@@ -78,7 +79,7 @@ pub fn finding(flights: &[(usize, FlightRecord)], world_size: Option<usize>) -> 
     let mut told: Vec<String> =
         places.iter().take(LISTED).map(|(place, (ranks, longest))| place.words(ranks, *longest)).collect();
     if places.len() > LISTED {
-        told.push("and others, further on".to_owned());
+        told.push("and other ranks, further on".to_owned());
     }
     let lacks = |rank: &usize| flights.iter().all(|(of, _)| of != rank);
     let lacking: Vec<usize> = (0..world_size.unwrap_or(0)).filter(lacks).take(LISTED).collect();
@@ -122,7 +123,7 @@ mod tests {
         check(&[waiting.clone(), late.clone(), waiting.clone()], Some(3), Some(told));
         let told = "rank 1 was starting for 2 s, before any operation; rank 0 was in sum 3 #9 for 30 s; no record of ranks 2 3";
         check(&[waiting.clone(), record("starting", 2, "")], Some(4), Some(told));
-        // What was asked for, and not begun, is no progress.
+        // An operation that was requested but not begun is not progress.
         check(
             &[record("reading a batch", 40, "eq")],
             None,
@@ -131,7 +132,7 @@ mod tests {
         let many: Vec<_> = (1..=LISTED + 1).map(|count| record("at it", 1, &"e".repeat(count))).collect();
         let flights: Vec<_> = many.into_iter().enumerate().collect();
         let text = finding(&flights, None).unwrap().text;
-        assert!(text.ends_with("after sum 8 #14; and others, further on"), "{text}");
+        assert!(text.ends_with("after sum 8 #14; and other ranks, further on"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! GPUs, their driver and libraries: found, or why not. Nothing is loaded or initialised; files and `nvidia-smi` tell.
+//! GPUs, their driver and libraries: found, or why not. Nothing is loaded or initialised; only files and `nvidia-smi`
+//! are read.
 
 use std::collections::BTreeMap;
 use std::fs::{read_dir, read_to_string};
@@ -10,13 +11,13 @@ use crate::bounded;
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;
 
-/// `nvidia-smi` wakes the driver, which may take seconds; longer than this it hangs.
+/// `nvidia-smi` wakes the driver, which may take seconds; beyond this it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const NVIDIA: &str = "0x10de";
 const AMD: &str = "0x1002";
 
-/// What programs on NVIDIA's GPUs load.
+/// The libraries that programs on NVIDIA's GPUs load.
 const LIBRARIES: [(&str, &str); 6] = [
     ("libcuda.so", "driver"),
     ("libcudart.so", "CUDA runtime"),
@@ -30,7 +31,7 @@ pub fn section() -> Section {
     Section { title: "GPUs", findings: Seen::gather().findings() }
 }
 
-/// What the machine shows of GPUs.
+/// The GPUs that the machine shows.
 #[derive(Debug, Default)]
 struct Seen {
     /// GPUs on the bus, by vendor.
@@ -40,9 +41,9 @@ struct Seen {
     driver: Option<String>,
     /// `/dev/nvidia0` and so on.
     devices: usize,
-    /// What `nvidia-smi` said of each GPU, or why it did not; `None` where there is no such program.
+    /// The output of `nvidia-smi` for each GPU, or its error; `None` if it is not installed.
     smi: Option<Result<String, String>>,
-    /// The highest CUDA version that the driver knows.
+    /// The highest CUDA version that the driver supports.
     cuda: Option<String>,
     /// Path of each library found.
     libraries: BTreeMap<&'static str, PathBuf>,
@@ -71,7 +72,7 @@ impl Seen {
             Some(Ok(text)) => findings
                 .extend(parse_gpus(text).into_iter().map(|(index, gpu)| Finding::ok(format!("GPU {index}"), gpu))),
             Some(Err(why)) if self.nvidia > 0 || self.driver.is_some() => {
-                let remedy = "if it names a mismatch, restart the machine: the driver was updated under way";
+                let remedy = "if it reports a mismatch, restart the machine: the driver was updated while loaded";
                 findings.push(Finding::note("nvidia-smi", format!("it fails: {why}"), remedy));
             }
             _ => {}
@@ -97,7 +98,7 @@ impl Seen {
             }
             None if self.amd > 0 => Finding::ok(
                 "driver",
-                format!("{}, which enmasse has no code for; {HERE}", counted(self.amd, "AMD GPU")),
+                format!("{}, which enmasse does not support; {HERE}", counted(self.amd, "AMD GPU")),
             ),
             None => Finding::ok("driver", format!("no GPU: none on the bus, and no /proc/driver/nvidia; {HERE}")),
             Some(version) if self.devices == 0 => {
@@ -136,7 +137,7 @@ impl Seen {
             _ => Finding::note(
                 "libraries",
                 text,
-                "install them, or name their folder in LD_LIBRARY_PATH, before computing on GPUs",
+                "install them, or add their folder to LD_LIBRARY_PATH, before computing on GPUs",
             ),
         };
         finding.fact("missing", missing)
@@ -152,12 +153,12 @@ fn vendors() -> Vec<String> {
     controllers.map(|device| read(&device, "vendor")).collect()
 }
 
-/// The entries of a folder; none where it cannot be read.
+/// The entries of a folder; none if it cannot be read.
 fn names(folder: &Path) -> impl Iterator<Item = String> {
     read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Asks `nvidia-smi` for its GPUs, and for the CUDA version.
+/// Queries `nvidia-smi` for its GPUs, and for the CUDA version.
 fn smi() -> (Option<Result<String, String>>, Option<String>) {
     let ask = |arguments: &[&str]| bounded::run(Command::new("nvidia-smi").args(arguments), PATIENCE);
     let list = ["--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits"];
@@ -170,13 +171,13 @@ fn smi() -> (Option<Result<String, String>>, Option<String>) {
         }
         Ok(ended) => {
             let late = format!("no answer within {} s", PATIENCE.as_secs());
-            let why = if ended.status.is_none() { late } else { ended.last_line().unwrap_or("no word").to_owned() };
+            let why = if ended.status.is_none() { late } else { ended.last_line().unwrap_or("no output").to_owned() };
             (Some(Err(why)), None)
         }
     }
 }
 
-/// `0, NVIDIA H200, 143771, 9.0` of each line, as the number and a description.
+/// The number and a description from each line `0, NVIDIA H200, 143771, 9.0`.
 fn parse_gpus(text: &str) -> Vec<(String, String)> {
     let gpu = |line: &str| {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -186,18 +187,18 @@ fn parse_gpus(text: &str) -> Vec<(String, String)> {
     text.lines().filter_map(gpu).collect()
 }
 
-/// `12.4` out of the head of the table, `| NVIDIA-SMI 550.54 ... CUDA Version: 12.4 |`.
+/// `12.4` from the head of the table, `| NVIDIA-SMI 550.54 ... CUDA Version: 12.4 |`.
 fn cuda_version(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("CUDA Version:")?;
     Some(rest.split_whitespace().next()?.to_owned()).filter(|version| is_version(version))
 }
 
-/// `550.54.15` out of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`.
+/// `550.54.15` from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`.
 fn driver_version(text: &str) -> Option<&str> {
     text.lines().next()?.split_whitespace().find(|word| word.contains('.') && is_version(word))
 }
 
-/// `9.1.0` out of `libcudnn.so.9.1.0`.
+/// `9.1.0` from `libcudnn.so.9.1.0`.
 fn library_version(file: &str) -> Option<&str> {
     file.split_once(".so.").map(|(_, version)| version).filter(|version| is_version(version))
 }
@@ -206,7 +207,7 @@ fn is_version(text: &str) -> bool {
     !text.is_empty() && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Where libraries usually lie.
+/// The usual folders of libraries.
 fn folders() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -220,7 +221,7 @@ fn folders() -> Vec<PathBuf> {
     }
     let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     folders.extend([&machine, "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda/lib64"].map(PathBuf::from));
-    // The wheels of Python bring their own.
+    // Python's wheels bring their own libraries.
     for root in variable("VIRTUAL_ENV").iter() {
         for python in names(&root.join("lib")) {
             let wheels = root.join("lib").join(python).join("site-packages/nvidia");
@@ -230,13 +231,13 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The folders that a file of `ld.so.conf.d` names.
+/// The folders listed in a file of `ld.so.conf.d`.
 fn configured_folders(text: &str) -> Vec<PathBuf> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines.filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// The first file of each library, with every link followed, since the last name has the whole version.
+/// The first file of each library, with every link followed, since the last name has the full version.
 fn libraries(folders: &[PathBuf]) -> BTreeMap<&'static str, PathBuf> {
     let mut found = BTreeMap::new();
     for folder in folders {
@@ -246,7 +247,7 @@ fn libraries(folders: &[PathBuf]) -> BTreeMap<&'static str, PathBuf> {
             let is_it = |file: &&String| {
                 file.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             };
-            // The longest name is that of the file, the shorter ones are links to it.
+            // The longest name is the file's; the shorter ones are links to it.
             if let Some(file) = files.iter().filter(is_it).max_by_key(|file| file.len()) {
                 let path = folder.join(file);
                 found.entry(library).or_insert_with(|| path.canonicalize().unwrap_or(path));
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_behind_the_links_is_found() {
+    fn links_are_followed_to_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         for file in ["libcudnn.so.9.1.0", "libcudnn_graph.so.9.1.0", "libnccl.so.2"] {

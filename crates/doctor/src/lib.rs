@@ -1,8 +1,8 @@
-//! The doctor: one page about this machine, and about why a run failed, for a bug report.
+//! The doctor: one page for a bug report, about this machine and the cause of a run's failure.
 //!
-//! [`examine`] looks at processor, memory, GPUs, network, environment and disks, has two ranks reduce numbers together, and reads
-//! what a failed run has left: the [`FailureRecord`], the [`flight_record`]s and the ranks' logs. It starts the program that
-//! calls it again with [`SELF_TEST`], for which the program calls [`play`].
+//! [`examine`] inspects processor, memory, GPUs, network, environment and disks, has two ranks reduce numbers, and
+//! reads the files of a failed run: the [`FailureRecord`], the [`flight_record`]s and the ranks' logs. It starts the
+//! calling program again with [`SELF_TEST`], for which the program calls [`play`].
 
 mod bounded;
 mod cgroup;
@@ -39,10 +39,10 @@ pub use self_test::{FLAG as SELF_TEST, SelfTestError, play};
 use cgroup::Limits;
 use report::{Finding, Section};
 
-/// Listing a large data set takes a while; longer than this is a fault.
+/// Listing a large data set takes a while; beyond this it is a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Looks at everything, at what tells most first: a run that failed and a data set, where they are named, and this machine. The
+/// Examines everything, the most informative first: a failed run and a data set, if given, then this machine. The
 /// report holds no secret of the environment.
 pub fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
     let limits = Limits::gather();
@@ -63,12 +63,12 @@ pub fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
     report
 }
 
-/// What `look` finds in a folder that a person has named, whose file server may be slow, or gone.
+/// The findings of `look` in a folder that the user has named, whose file server may be slow, or gone.
 fn patiently(title: &'static str, folder: &Path, look: fn(&Path) -> Section) -> Section {
     let own = folder.to_owned();
     bounded::within(PATIENCE, move || look(&own)).unwrap_or_else(|| {
         let text = format!("{}: not read within {} s", folder.display(), PATIENCE.as_secs());
-        Section { title, findings: vec![Finding::problem(title, text, "see whether its file server answers")] }
+        Section { title, findings: vec![Finding::problem(title, text, "check whether its file server answers")] }
     })
 }
 
@@ -77,7 +77,7 @@ fn heading(host: &str) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let kernel = rustix::system::uname();
     let release = read_to_string("/etc/os-release").unwrap_or_default();
-    let system = system_name(&release).unwrap_or("Linux of unknown make");
+    let system = system_name(&release).unwrap_or("unknown Linux distribution");
     format!(
         "enmasse {} on {host}: {system}, kernel {} {}; {} UTC",
         env!("CARGO_PKG_VERSION"),
@@ -87,13 +87,13 @@ fn heading(host: &str) -> String {
     )
 }
 
-/// `Debian GNU/Linux 12 (bookworm)` out of `/etc/os-release`.
+/// `Debian GNU/Linux 12 (bookworm)` from `/etc/os-release`.
 fn system_name(release: &str) -> Option<&str> {
     let line = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(line.trim_matches(['"', '\''])).filter(|name| !name.is_empty())
 }
 
-/// Where enmasse writes.
+/// The folders to which enmasse writes.
 fn places(run: Option<&Path>) -> Vec<(&'static str, PathBuf)> {
     let runs = run.map_or_else(|| PathBuf::from("runs"), Path::to_owned);
     let cache = shapes::default_cache().ok();

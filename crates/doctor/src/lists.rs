@@ -1,8 +1,8 @@
 //! The kernel's lists of numbers: `0-3,8`.
 
-/// The numbers of a list, in its order; `None` where it is none. An empty list has none.
+/// The numbers of a list, in order; `None` if it is malformed. An empty list has no numbers.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
-    /// No machine has as many cores; a longer list is no list of cores.
+    /// More cores than any machine has; a longer list is not a list of cores.
     const MOST: usize = 1 << 16;
     let mut numbers = Vec::new();
     for piece in text.trim().split(',').filter(|piece| !piece.is_empty()) {

@@ -1,4 +1,4 @@
-//! A folder of logs as torchrun and `enmasse launch --log-dir` lay it out, of a program of any kind:
+//! A folder of logs in the layout of torchrun and `enmasse launch --log-dir`, of any program:
 //! `DIR/JOB/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}`.
 
 use std::fs::{Metadata, read_dir};
@@ -13,25 +13,25 @@ use crate::tail::tail;
 use enmasse_wording::counted;
 use enmasse_wording::one_line;
 
-/// An error file is a traceback, and its like.
+/// Size limit of an error file, which holds a traceback or the like.
 const LONGEST: u64 = 1 << 20;
-/// Lines shown of the culprit's standard error.
+/// Lines shown of the failed rank's standard error.
 const LINES: usize = 10;
-/// How deep below the named folder attempts lie.
+/// Depth of the attempts below the given folder.
 const DEPTH: usize = 2;
 
-/// The findings about the latest attempt in `folder`; none where it holds no such logs.
+/// The findings about the latest attempt in `folder`; `None` if it holds no such logs.
 pub fn section(folder: &Path) -> Option<Section> {
     let mut attempts = Vec::new();
     collect(folder, DEPTH, &mut attempts);
-    // The newest job's last attempt.
+    // The last attempt of the newest job.
     let latest = attempts.into_iter().max_by_key(|(path, number)| (modified(path.parent()), *number))?.0;
     let mut ranks: Vec<RankFiles> = folders(&latest).filter_map(|path| RankFiles::read(&path)).collect();
     ranks.sort_by_key(|files| files.rank);
     Some(Section { title: "run", findings: findings(&latest, &ranks) })
 }
 
-/// The folders of attempts, with their numbers.
+/// Collects the folders of attempts, with their numbers.
 fn collect(folder: &Path, depth: usize, attempts: &mut Vec<(PathBuf, u64)>) {
     let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("attempt_")?.parse().ok();
     if let Some(number) = number(folder) {
@@ -43,7 +43,7 @@ fn collect(folder: &Path, depth: usize, attempts: &mut Vec<(PathBuf, u64)>) {
 
 fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = read_dir(folder).into_iter().flatten().flatten();
-    // A link is no folder here: it might lead upwards.
+    // Links are skipped: they might lead upwards.
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
@@ -51,12 +51,12 @@ fn modified(path: Option<&Path>) -> Option<SystemTime> {
     path?.metadata().as_ref().map(Metadata::modified).ok()?.ok()
 }
 
-/// What a rank has left.
+/// The files of a rank.
 #[derive(Clone, Debug, PartialEq)]
 struct RankFiles {
-    /// Among the ranks of its machine.
+    /// Its number on its machine.
     rank: usize,
-    /// What it has written as its error, and when.
+    /// When it wrote its error file, and the error.
     error: Option<(SystemTime, String)>,
     /// The last lines of its standard error.
     stderr: Vec<String>,
@@ -74,7 +74,7 @@ impl RankFiles {
     }
 }
 
-/// The first line of what an error file says, in either of its two forms.
+/// The first line of an error file's message, in either of its two forms.
 fn message(text: &str) -> Option<String> {
     let record: Value = serde_json::from_str(text).ok()?;
     let message = record.get("message")?;
@@ -82,13 +82,13 @@ fn message(text: &str) -> Option<String> {
     Some(one_line(text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default()))
 }
 
-/// The first error of all, what the rank said at the end, and what others wrote.
+/// The earliest error, the last lines of its rank, and the errors of other ranks.
 fn findings(attempt: &Path, ranks: &[RankFiles]) -> Vec<Finding> {
     let count = counted(ranks.len(), "rank");
     let errors = || ranks.iter().filter_map(|files| Some((files, files.error.as_ref()?)));
     let Some((first, (_, why))) = errors().min_by_key(|(_, (time, _))| *time) else {
-        let text = format!("{}: none of {count} has written an error file", attempt.display());
-        let remedy = "its launcher's last words tell more; PyTorch's @record makes a Python program write error files";
+        let text = format!("{}: none of {count} wrote an error file", attempt.display());
+        let remedy = "see the launcher's last lines; PyTorch's @record makes a Python program write error files";
         let said = |files: &RankFiles| {
             let last = || files.stderr.last().map(String::as_str);
             Some((files.rank, python_exception(&files.stderr).or_else(last)?.to_owned()))
@@ -98,7 +98,7 @@ fn findings(attempt: &Path, ranks: &[RankFiles]) -> Vec<Finding> {
         return std::iter::once(Finding::note("state", text, remedy)).chain(said.take(LINES)).collect();
     };
     let text = format!("local rank {} failed first, of {count}: {why}", first.rank);
-    let mut found = vec![Finding::problem("root cause", text, format!("all it wrote is in {}", attempt.display()))];
+    let mut found = vec![Finding::problem("root cause", text, format!("its whole output is in {}", attempt.display()))];
     found[0].facts.insert("local_rank".to_owned(), first.rank.into());
     if !first.stderr.is_empty() {
         found.push(Finding::note("last lines", first.stderr.join(" | "), ""));

@@ -1,4 +1,4 @@
-//! Memory and the other limits that the kernel sets to this process.
+//! Memory, and other limits that the kernel sets for this process.
 
 use std::fs::read_to_string;
 use std::io::Error;
@@ -12,11 +12,11 @@ use enmasse_wording::counted;
 
 const MIB: u64 = 1 << 20;
 
-/// Less than this is not enough for any training.
+/// Too little for any training.
 const LEAST: u64 = 256 * MIB;
-/// Less than this is not enough for resnet34 in batches of 32 at 224 pixels.
+/// Too little for resnet34 in batches of 32 at 224 pixels.
 const LITTLE: u64 = 2048 * MIB;
-/// A rank opens tens of files: its data set's, sockets to other ranks, logs.
+/// A rank opens tens of files: those of its data set, sockets to other ranks, logs.
 const FEW_FILES: u64 = 1024;
 
 pub fn section(limits: &Limits) -> Section {
@@ -30,7 +30,7 @@ pub fn section(limits: &Limits) -> Section {
     Section { title: "memory and limits", findings }
 }
 
-/// Bytes, from `/proc/meminfo`.
+/// Sizes from `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
     total: u64,
@@ -55,8 +55,8 @@ impl Memory {
         let mut text = format!("{} available of {}", size(available), size(total));
         let left = match limits.memory {
             Some((limit, used)) if limit < total => {
-                text.push_str(&format!("; the control group may have {}, and has {}", size(limit), size(used)));
-                // What the group holds of files yields; only a lower bound of what is left is known.
+                text.push_str(&format!("; the control group may use {}, and uses {}", size(limit), size(used)));
+                // The group's file cache can be reclaimed, so this is a lower bound of the remaining memory.
                 available.min(limit.saturating_sub(used))
             }
             _ => available,
@@ -78,14 +78,14 @@ impl Memory {
 
 fn killed(count: u64) -> Finding {
     let text = format!(
-        "the kernel has killed {} of this control group for want of memory",
+        "the kernel has killed {} of this control group because memory ran out",
         counted(count as usize, "process")
     );
     Finding::note("killed", text, "ask for more memory (Slurm: --mem), or lower --batch or the number of ranks")
         .fact("killed", count)
 }
 
-/// `None`: no limit.
+/// `None` means no limit.
 fn open_files(limit: Option<u64>) -> Finding {
     let finding = match limit {
         Some(limit) if limit < FEW_FILES => {
@@ -98,13 +98,13 @@ fn open_files(limit: Option<u64>) -> Finding {
     finding.fact("limit", limit)
 }
 
-/// The limit alone says little: it counts all that this user has started, and that of a control group is elsewhere.
+/// The limit alone says little: it counts all processes of this user, and a control group has its own limit.
 fn no_threads(error: Error) -> Finding {
     let remedy = "end other programs, or raise the limit on processes (ulimit -u, or pids.max of the control group)";
-    Finding::problem("threads", format!("not one more can be started: {error}"), remedy)
+    Finding::problem("threads", format!("no further thread can be started: {error}"), remedy)
 }
 
-/// Bytes for people: MiB up to 10 GiB, then GiB.
+/// A size for people: in MiB up to 10 GiB, then in GiB.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..MIB => format!("{:.1} KiB", bytes as f64 / 1024.0),
@@ -146,11 +146,11 @@ mod tests {
         check(gib(20), None, Status::Ok, "20.0 GiB available of 32.0 GiB; no swap");
         check(gib(1), None, Status::Note, "1024 MiB available of 32.0 GiB; no swap");
         check(gib(0), None, Status::Problem, "0.0 KiB available of 32.0 GiB; no swap");
-        let text = "20.0 GiB available of 32.0 GiB; the control group may have 4096 MiB, and has 3072 MiB; no swap";
+        let text = "20.0 GiB available of 32.0 GiB; the control group may use 4096 MiB, and uses 3072 MiB; no swap";
         check(gib(20), Some((gib(4), gib(3))), Status::Note, text);
-        let text = "20.0 GiB available of 32.0 GiB; the control group may have 4096 MiB, and has 5120 MiB; no swap";
+        let text = "20.0 GiB available of 32.0 GiB; the control group may use 4096 MiB, and uses 5120 MiB; no swap";
         check(gib(20), Some((gib(4), gib(5))), Status::Problem, text);
-        // A limit beyond the machine is none.
+        // A limit above the machine's memory has no effect.
         check(gib(20), Some((gib(64), gib(3))), Status::Ok, "20.0 GiB available of 32.0 GiB; no swap");
         assert_eq!(open_files(Some(256)).status, Status::Note);
         assert_eq!(open_files(Some(1024)).status, Status::Ok);

@@ -1,4 +1,4 @@
-//! Network interfaces and names: how ranks of several machines would reach each other.
+//! Network interfaces and names: how ranks on several machines would reach each other.
 
 use std::fs::{read_dir, read_to_string};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::bounded::within;
 use crate::report::{Finding, Section};
 
-/// A name service that does not answer takes longer.
+/// An unresponsive name service would take longer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub fn section(host: &str) -> Section {
@@ -25,19 +25,19 @@ pub fn section(host: &str) -> Section {
     Section { title: "network", findings }
 }
 
-/// To listen is not enough: that works where the interface is down, too.
+/// Listening is not enough: it works even if the interface is down.
 fn connect_to_loopback() -> std::io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     TcpStream::connect_timeout(&listener.local_addr()?, Duration::from_secs(1)).map(drop)
 }
 
-/// Ranks of one machine meet here.
+/// Ranks of one machine meet at this interface.
 fn loopback(error: Option<std::io::Error>) -> Finding {
     match error {
-        None => Finding::ok("loopback", "127.0.0.1 takes connections"),
+        None => Finding::ok("loopback", "127.0.0.1 accepts connections"),
         Some(error) => {
             let remedy = "bring the loopback interface up (ip link set lo up): ranks of one machine meet there";
-            Finding::problem("loopback", format!("127.0.0.1 takes no connections: {error}"), remedy)
+            Finding::problem("loopback", format!("127.0.0.1 accepts no connections: {error}"), remedy)
         }
     }
 }
@@ -46,9 +46,9 @@ fn loopback(error: Option<std::io::Error>) -> Finding {
 struct Interface {
     name: String,
     state: String,
-    /// Megabits per second, where the kernel knows.
+    /// Megabits per second, if the kernel knows.
     speed: Option<u64>,
-    /// Bytes of a packet.
+    /// Maximum bytes of a packet.
     mtu: String,
 }
 
@@ -59,7 +59,7 @@ fn interfaces() -> Vec<Interface> {
     names.sort();
     let interface = |name: String| {
         let read = |file: &str| read_to_string(root.join(&name).join(file)).unwrap_or_default().trim().to_owned();
-        // Virtual interfaces say -1, or nothing.
+        // Virtual interfaces report -1, or nothing.
         Interface { state: read("operstate"), speed: read("speed").parse().ok(), mtu: read("mtu"), name }
     };
     names.into_iter().map(interface).collect()
@@ -85,7 +85,7 @@ impl Interface {
             Some(speed @ 1..1000) if !list.is_empty() => {
                 let remedy =
                     "gradients of resnet34 are 87 MB per step and rank: use a faster interface between machines";
-                Finding::note(&self.name, format!("{text}: {speed} Mbit/s are little"), remedy)
+                Finding::note(&self.name, format!("{text}: {speed} Mbit/s is slow"), remedy)
             }
             _ => Finding::ok(&self.name, text),
         };
@@ -100,7 +100,8 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// Those of an interface. The kernel's table of IPv4 addresses does not name the interface: the routes do.
+    /// The addresses of an interface. The kernel's table of IPv4 addresses does not name the interface, so the routes
+    /// decide.
     fn of(&self, name: &str, routes: &[Route]) -> Vec<IpAddr> {
         let is_own = |address: &Ipv4Addr| {
             let holding = routes.iter().filter(|route| !route.is_default() && route.holds(*address));
@@ -132,14 +133,14 @@ impl Route {
 fn parse_routes(text: &str) -> Vec<Route> {
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // In the byte order of the network, read as if it were this machine's.
+        // In network byte order, read as if in this machine's.
         let number = |index: usize| u32::from_str_radix(fields.get(index)?, 16).ok().map(u32::to_be);
         Some(Route { name: (*fields.first()?).to_owned(), network: number(1)?, mask: number(7)? })
     };
     text.lines().skip(1).filter_map(route).collect()
 }
 
-/// The addresses that `/proc/net/fib_trie` has as this host's own, without loopback's.
+/// The host's own addresses in `/proc/net/fib_trie`, without loopback addresses.
 fn parse_local_addresses(text: &str) -> Vec<Ipv4Addr> {
     let mut found: Vec<Ipv4Addr> = Vec::new();
     let mut last = None;
@@ -153,7 +154,7 @@ fn parse_local_addresses(text: &str) -> Vec<Ipv4Addr> {
     found
 }
 
-/// `fd000000000000000000000000000002 04 40 00 82     eth0`; without addresses that hold on one link only.
+/// `fd000000000000000000000000000002 04 40 00 82     eth0`; without addresses that are valid on one link only.
 fn parse_v6_addresses(text: &str) -> Vec<(String, Ipv6Addr)> {
     let address = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -164,20 +165,20 @@ fn parse_v6_addresses(text: &str) -> Vec<(String, Ipv6Addr)> {
     text.lines().filter_map(address).collect()
 }
 
-/// Ports of InfiniBand and RoCE, which TCP reaches through their interfaces only.
+/// InfiniBand and RoCE ports, which TCP reaches only through their interfaces.
 fn infiniband() -> Option<Finding> {
     let entries =
         read_dir("/sys/class/infiniband").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut devices: Vec<String> = entries.collect();
     devices.sort();
-    let text = format!("{}; enmasse speaks TCP over their network interfaces", devices.join(" "));
+    let text = format!("{}; enmasse uses TCP over their network interfaces", devices.join(" "));
     (!devices.is_empty()).then(|| Finding::ok("InfiniBand", text).fact("devices", devices))
 }
 
-/// The addresses of a name, or why there are none.
+/// The addresses of a name, or the reason why there are none.
 fn resolve(host: &str) -> Result<Vec<IpAddr>, String> {
     let name = host.to_owned();
-    // The library's call has no deadline of its own.
+    // The library call has no deadline.
     let addresses = within(PATIENCE, move || {
         let addresses = (name.as_str(), 0).to_socket_addrs().map_err(|error| error.to_string())?;
         Ok(addresses.map(|address| address.ip()).collect())
@@ -186,7 +187,7 @@ fn resolve(host: &str) -> Result<Vec<IpAddr>, String> {
 }
 
 fn own_name(host: &str, addresses: Result<Vec<IpAddr>, String>) -> Finding {
-    let remedy = "with several machines, give the master by its address rather than by this name (--master-addr)";
+    let remedy = "with several machines, set --master-addr to the master's address rather than its name";
     match addresses {
         Ok(mut list) => {
             list.sort_unstable();
@@ -269,7 +270,7 @@ zz 04 40 00 82 eth0
         };
         let text = "192.0.2.2, up, 10000 Mbit/s, packets of 1500 bytes, default route";
         check("eth0", "up", Some(10_000), Status::Ok, text);
-        let text = "192.0.2.2, up, 100 Mbit/s, packets of 1500 bytes, default route: 100 Mbit/s are little";
+        let text = "192.0.2.2, up, 100 Mbit/s, packets of 1500 bytes, default route: 100 Mbit/s is slow";
         check("eth0", "up", Some(100), Status::Note, text);
         check("eth7", "", None, Status::Ok, "no address, state unknown, packets of 1500 bytes");
         check("eth7", "down", Some(10), Status::Ok, "no address, down, 10 Mbit/s, packets of 1500 bytes");

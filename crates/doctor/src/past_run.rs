@@ -1,4 +1,4 @@
-//! A run folder as a patient: what its files tell of how the run ended, and whether it can go on.
+//! Examines a run folder: how the run ended according to its files, and whether it can resume.
 
 use std::fs::{read_dir, read_to_string};
 use std::os::unix::fs::MetadataExt;
@@ -16,11 +16,11 @@ use crate::report::{Finding, Section};
 use crate::story::Evidence;
 use crate::tail::tail;
 
-/// The end of a log that is read: the latest attempt lies there.
+/// The part of a log that is read, from its end: the latest attempt is there.
 const LOG_TAIL: u64 = 1 << 20;
-/// A record of a failure is a few KiB, one of a flight some hundred bytes for each of 512 operations.
+/// A failure record has a few KiB, a flight record some hundred bytes for each of 512 operations.
 const RECORD: u64 = 1 << 20;
-/// Logs of more ranks are left out.
+/// Logs of further ranks are left out.
 const MOST_LOGS: usize = 4096;
 
 pub fn section(run: &Path) -> Section {
@@ -31,7 +31,7 @@ pub fn section(run: &Path) -> Section {
     let findings = match run.is_dir() {
         true => look(run),
         false => {
-            let why = if run.exists() { "is no folder" } else { "no such folder" };
+            let why = if run.exists() { "is not a folder" } else { "no such folder" };
             vec![Finding::problem("run", format!("{:?}: {why}", run.display().to_string()), "name the folder of a run")]
         }
     };
@@ -72,14 +72,15 @@ fn ends(logs: &Path) -> Vec<RankEnd> {
     ranks.into_iter().filter_map(read).collect()
 }
 
-/// The process on this machine that holds the lock of a run folder. The lock itself is left alone, since a run that begins in
-/// this moment would take a lock of ours for another run's.
+/// The process on this machine that holds the lock of a run folder. The lock itself is not taken, since a run that
+/// starts at this moment would take it for another run's.
 fn writer(lock: &Path) -> Option<u32> {
     let file = lock.metadata().ok()?;
     holder(&read_to_string("/proc/locks").ok()?, major(file.dev()), minor(file.dev()), file.ino())
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 5249 fe:00:10322940 0 EOF`: process, device and file of the lock's holder, not of those that wait for it.
+/// Parses `1: FLOCK  ADVISORY  WRITE 5249 fe:00:10322940 0 EOF`: process, device and file of the lock's holder, not of
+/// those that wait for it.
 fn holder(locks: &str, major: u32, minor: u32, file: u64) -> Option<u32> {
     let held = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -92,7 +93,7 @@ fn holder(locks: &str, major: u32, minor: u32, file: u64) -> Option<u32> {
     locks.lines().find_map(held)
 }
 
-/// The last epoch of `metrics.jsonl`, and whether a checkpoint waits.
+/// The last epoch of `metrics.jsonl`, and whether there is a checkpoint to resume from.
 fn progress(metrics: &str, resumable: bool) -> Finding {
     let mut epochs = metrics.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let last = epochs.find(|epoch| epoch["epoch"].is_u64());
@@ -102,17 +103,17 @@ fn progress(metrics: &str, resumable: bool) -> Finding {
                 |name: &str| epoch[name].as_f64().map_or("not finite".to_owned(), |number| format!("{number:.4}"));
             let epochs = epoch["epoch"].as_u64().unwrap_or(0).saturating_add(1);
             format!(
-                "{epochs} whole epochs, train loss {}, val accuracy {}",
+                "{epochs} complete epochs, train loss {}, val accuracy {}",
                 number("train_loss"),
                 number("val_accuracy")
             )
-            .replacen("1 whole epochs", "1 whole epoch", usize::from(epochs == 1))
+            .replacen("1 complete epochs", "1 complete epoch", usize::from(epochs == 1))
         }
-        None => "no whole epoch".to_owned(),
+        None => "no complete epoch".to_owned(),
     };
     let finding = match resumable {
-        true => Finding::ok("progress", format!("{done}; there is a checkpoint to go on from by --resume")),
-        false => Finding::ok("progress", format!("{done}; there is no checkpoint, so that a new attempt starts anew")),
+        true => Finding::ok("progress", format!("{done}; there is a checkpoint to continue from with --resume")),
+        false => Finding::ok("progress", format!("{done}; there is no checkpoint, so a new attempt starts again")),
     };
     finding.fact("epoch", last.map(|epoch| epoch["epoch"].clone())).fact("resumable", resumable)
 }
@@ -146,20 +147,20 @@ mod tests {
         let file = File::create(&path).unwrap();
         assert_eq!(writer(&path), None);
         flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-        // Some file systems (overlay) show another device to the table of locks: then nobody can tell.
+        // Some file systems (overlay) report another device in the table of locks; then the holder cannot be found.
         assert!([None, Some(std::process::id())].contains(&writer(&path)));
     }
 
     #[test]
     fn progresses() {
         let check = |metrics: &str, resumable, expected: &str| assert_eq!(progress(metrics, resumable).text, expected);
-        let none = "there is no checkpoint, so that a new attempt starts anew";
-        check("", false, &format!("no whole epoch; {none}"));
-        check("torn\n{\"epo", false, &format!("no whole epoch; {none}"));
+        let none = "there is no checkpoint, so a new attempt starts again";
+        check("", false, &format!("no complete epoch; {none}"));
+        check("torn\n{\"epo", false, &format!("no complete epoch; {none}"));
         let line = |epoch: u64| format!("{{\"epoch\":{epoch},\"train_loss\":0.5,\"val_accuracy\":null}}\n");
-        let waits = "there is a checkpoint to go on from by --resume";
-        check(&line(0), true, &format!("1 whole epoch, train loss 0.5000, val accuracy not finite; {waits}"));
-        let text = format!("11 whole epochs, train loss 0.5000, val accuracy not finite; {waits}");
+        let waits = "there is a checkpoint to continue from with --resume";
+        check(&line(0), true, &format!("1 complete epoch, train loss 0.5000, val accuracy not finite; {waits}"));
+        let text = format!("11 complete epochs, train loss 0.5000, val accuracy not finite; {waits}");
         check(&(line(9) + &line(10)), true, &text);
     }
 

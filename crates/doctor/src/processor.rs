@@ -1,4 +1,4 @@
-//! The processor: what it can do, how many cores this process may use, and how busy they are.
+//! The processor: its instruction-set level, the cores that this process may use, and their load.
 
 use std::fs::read_to_string;
 
@@ -9,7 +9,7 @@ use crate::lists::parse_list;
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;
 
-/// What a level needs, by the names of `/proc/cpuinfo`.
+/// The features that a level needs, by their names in `/proc/cpuinfo`.
 const NEEDS: [(Isa, &[&str]); 4] = [
     (Isa::Avx2, &["avx2", "fma"]),
     (Isa::Avx512, &["avx512f", "avx512bw", "avx512dq", "avx512vl"]),
@@ -40,13 +40,13 @@ pub fn section(limits: &Limits) -> Section {
     Section { title: "processor", findings }
 }
 
-/// What `/proc/cpuinfo` says.
+/// The contents of `/proc/cpuinfo`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CpuInfo {
     model: String,
-    /// Processors as the kernel counts them.
+    /// Number of logical processors.
     logical: usize,
-    /// Threads of a core.
+    /// Threads per core.
     siblings: Option<usize>,
     features: Vec<String>,
 }
@@ -59,7 +59,7 @@ impl CpuInfo {
         };
         let first = |name: &str| pairs().find(|(key, _)| *key == name).map(|(_, value)| value);
         let number = |name| first(name).and_then(|value| value.parse::<usize>().ok()).filter(|&number| number > 0);
-        // ARM has numbers in the place of a name.
+        // ARM has numbers instead of a name.
         let by_number = || Some(format!("implementer {}, part {}", first("CPU implementer")?, first("CPU part")?));
         let model = first("model name").filter(|name| !name.is_empty()).map(str::to_owned);
         CpuInfo {
@@ -88,7 +88,7 @@ fn model(info: &CpuInfo) -> Finding {
     Finding::ok("model", format!("{}, {}{threads}", info.model, std::env::consts::ARCH)).fact("model", &*info.model)
 }
 
-/// The level that is used, the features behind it, and what the next one lacks.
+/// The level in use, the features that it needs, and those that the next level lacks.
 fn level(info: &CpuInfo, best: Isa) -> Finding {
     let features: Vec<&str> =
         NEEDS.iter().flat_map(|(_, needs)| *needs).copied().filter(|need| info.has(need)).collect();
@@ -117,18 +117,18 @@ fn level(info: &CpuInfo, best: Isa) -> Finding {
     finding.fact("level", best.name()).fact("features", features)
 }
 
-/// Which cores there are, and which of them are left to this process.
+/// The machine's cores, and those that this process may use.
 struct Place<'a> {
     online: usize,
     /// By affinity.
     allowed: usize,
-    /// The allowed ones, as the kernel lists them.
+    /// The allowed cores, in the kernel's notation.
     list: &'a str,
-    /// By control group, in cores.
+    /// The control group's quota, in cores.
     quota: Option<f64>,
-    /// What enmasse takes without `--devices` and `--threads`.
+    /// The number that enmasse uses by default, without `--devices` and `--threads`.
     used: usize,
-    /// Of memory.
+    /// Number of memory nodes.
     nodes: usize,
 }
 
@@ -143,12 +143,12 @@ impl Place<'_> {
             text.push_str(&format!(", {nodes} NUMA nodes"));
         }
         if let Some(quota) = quota {
-            text.push_str(&format!(", with the time of {quota:.1}"));
+            text.push_str(&format!(", with a quota of {quota:.1} cores"));
         }
-        text.push_str(&format!("; enmasse takes {} unless told otherwise", counted(used, "core")));
+        text.push_str(&format!("; enmasse uses {} by default", counted(used, "core")));
         let finding = match quota {
             Some(quota) if (quota * 100.0).round() < used as f64 * 100.0 => {
-                let remedy = "a control group (container or batch system) holds all threads back when they exceed their time: \
+                let remedy = "a control group (container or batch system) throttles all threads that exceed their quota: \
                               raise its limit, or use fewer threads (--devices, --threads)";
                 Finding::note("cores", text, remedy)
             }
@@ -168,13 +168,11 @@ impl Place<'_> {
 }
 
 fn busy(load: f64, used: usize) -> Finding {
-    let text = format!("{load:.1} threads want to run, in the mean over the last minute");
+    let text = format!("on average {load:.1} threads were ready to run in the last minute");
     let finding = match load > 0.5 * used as f64 + 0.5 {
-        true => Finding::note(
-            "load",
-            text,
-            "other programs share the cores: figures of time will be worse than they could be",
-        ),
+        true => {
+            Finding::note("load", text, "other programs share the cores: timings will be worse than on an idle machine")
+        }
         false => Finding::ok("load", text),
     };
     finding.fact("load", load)
@@ -229,14 +227,14 @@ mod tests {
             let found = Place { online, allowed, list: "0-3", quota, used, nodes }.finding();
             assert_eq!((found.status, found.text.as_str()), (status, expected));
         };
-        check(8, 8, None, 8, 1, Status::Ok, "all 8 may be used; enmasse takes 8 cores unless told otherwise");
-        let text = "4 of the machine's 64 may be used (0-3), 2 NUMA nodes; enmasse takes 4 cores unless told otherwise";
+        check(8, 8, None, 8, 1, Status::Ok, "all 8 may be used; enmasse uses 8 cores by default");
+        let text = "4 of the machine's 64 may be used (0-3), 2 NUMA nodes; enmasse uses 4 cores by default";
         check(64, 4, None, 4, 2, Status::Ok, text);
-        let text = "all 8 may be used, with the time of 1.5; enmasse takes 2 cores unless told otherwise";
+        let text = "all 8 may be used, with a quota of 1.5 cores; enmasse uses 2 cores by default";
         check(8, 8, Some(1.5), 2, 1, Status::Note, text);
-        let text = "all 8 may be used, with the time of 2.0; enmasse takes 2 cores unless told otherwise";
+        let text = "all 8 may be used, with a quota of 2.0 cores; enmasse uses 2 cores by default";
         check(8, 8, Some(2.0), 2, 1, Status::Ok, text);
-        let text = "1 of the machine's 8 may be used (0-3); enmasse takes 1 core unless told otherwise";
+        let text = "1 of the machine's 8 may be used (0-3); enmasse uses 1 core by default";
         check(8, 1, None, 1, 1, Status::Note, text);
     }
 

@@ -1,14 +1,14 @@
-//! What a rank's log says of the latest attempt at its run: where it ran, and how it ended.
+//! A rank's log of the latest attempt at its run: where the rank ran, and how it ended.
 
 /// A rank's part in the latest attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankEnd {
     pub rank: usize,
-    /// Ranks of the attempt, where the log says so.
+    /// The number of ranks of the attempt, if the log has it.
     pub world_size: Option<usize>,
-    /// Machine and process, such as `node1:4711`; empty where the log does not say.
+    /// Machine and process, such as `node1:4711`; empty if the log does not have them.
     pub place: String,
-    /// When the attempt began and the log ends, such as `20260131-235959`, UTC.
+    /// When the attempt began and when the log ends, such as `20260131-235959`, UTC.
     pub began: String,
     pub last: String,
     pub end: End,
@@ -17,9 +17,9 @@ pub struct RankEnd {
 /// How a log ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With the figures of a run that is over.
+    /// With the figures of a completed run.
     Done,
-    /// With the word that it was asked to stop, and is saved.
+    /// With the line that it was asked to stop, and is saved.
     Stopped(String),
     /// With an error.
     Error(String),
@@ -27,7 +27,7 @@ pub enum End {
     Silent,
 }
 
-/// Reads `logs/rank-R.log`; none where no line of it is what a rank writes.
+/// Reads `logs/rank-R.log`; `None` if no line of it was written by a rank.
 pub fn read_log(rank: usize, text: &str) -> Option<RankEnd> {
     let lines: Vec<(&str, &str)> = text.lines().filter_map(dated).collect();
     let is_introduction = |line: usize| lines.get(line).is_some_and(|(_, text)| introduction(text).is_some());
@@ -56,7 +56,7 @@ pub fn number(ranks: &[usize]) -> String {
     }
 }
 
-/// `2026-01-31 23:59:59` for people, out of `20260131-235959`; another text as it is.
+/// `2026-01-31 23:59:59` for people, from `20260131-235959`; any other text is unchanged.
 pub fn clock(time: &str) -> String {
     match (time.is_ascii(), time.split_once('-')) {
         (true, Some((day, second))) if day.len() == 8 && second.len() == 6 => {
@@ -94,7 +94,7 @@ fn end_of(text: &str) -> Option<End> {
     }
 }
 
-/// The rank that a message blames, where it is a failure that ranks have told each other: `rank 1 on host node1 ...`.
+/// The rank that a message blames, if the message is a cause that the ranks agree on: `rank 1 on host node1 ...`.
 pub fn blamed(message: &str) -> Option<usize> {
     let (rank, _) = message.strip_prefix("rank ")?.split_once(" on host ")?;
     rank.parse().ok()
@@ -104,7 +104,7 @@ pub fn blamed(message: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A log of lines a second apart.
+    /// A log with one line per second.
     fn log(lines: &[&str]) -> String {
         lines.iter().enumerate().map(|(second, text)| format!("20260131-2359{second:02} {text}\n")).collect()
     }
@@ -128,10 +128,10 @@ mod tests {
         check(0, &log(&failed), ["00", "03"], Some(2), "node1:11", error);
         let again = [&failed[..], &SETUP, &["resume: epoch 2"]].concat();
         check(0, &log(&again), ["04", "07"], Some(2), "node1:11", End::Silent);
-        let stopped = "stopped in epoch 3, after 10 pictures: go on by --resume --out r";
+        let stopped = "stopped in epoch 3, after 10 pictures: continue with --resume --out r";
         let alone = ["not distributed: my:host:7, cpu", stopped];
         check(0, &log(&alone), ["00", "01"], Some(1), "my:host:7", End::Stopped(stopped.to_owned()));
-        // The beginning was cut off; a torn line, and one of another program.
+        // The beginning is cut off; one line is incomplete, and one is another program's.
         let torn = format!("2360 x\nhello\n{}20260131-2359", log(&["epoch 7/9: ...", "epoch 8/9: ..."]));
         check(3, &torn, ["00", "01"], None, "", End::Silent);
         for text in ["", "hello\n", "20260131-235959\n", "20260131x235959 a\n"] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_blamed() {
+    fn blamed_ranks() {
         let check = |text: &str, expected: Option<usize>| assert_eq!(blamed(text), expected, "{text}");
         check("rank 12 on host h exited during barrier #3: gone", Some(12));
         check("rank 1 and the rank at 127.0.0.1:5 hold different tokens", None);

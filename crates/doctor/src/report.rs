@@ -1,4 +1,4 @@
-//! What the doctor found, as one value: printed as a page for people, or as a JSON object for scripts.
+//! The doctor's findings as one value: printed as a page for people, or as a JSON object for scripts.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde_json::{Map, Value, json};
 use enmasse_wording::counted;
 use enmasse_wording::one_line;
 
-/// Lines of the page are broken before this column.
+/// Lines of the page are wrapped before this column.
 const WIDTH: usize = 110;
 
-/// How a thing is.
+/// The status of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
     /// As it should be.
     Ok,
-    /// It works, and is worth knowing.
+    /// It works, but is worth knowing.
     Note,
-    /// It keeps something from working.
+    /// It prevents something from working.
     Problem,
 }
 
@@ -31,23 +31,23 @@ impl Status {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one examination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// How it is.
+    /// The status.
     pub status: Status,
-    /// What it is.
+    /// The name of the examined item.
     pub name: String,
-    /// What was found, as one line.
+    /// The result, in one line.
     pub text: String,
-    /// What to do; only where there is something.
+    /// What to do, if anything.
     pub remedy: Option<String>,
-    /// The figures behind the text, for scripts.
+    /// The figures of the text, for scripts.
     pub facts: Map<String, Value>,
 }
 
 impl Finding {
-    /// A thing that is as it should be.
+    /// A finding without objection.
     pub fn ok(name: impl Into<String>, text: impl fmt::Display) -> Self {
         Finding {
             status: Status::Ok,
@@ -58,12 +58,12 @@ impl Finding {
         }
     }
 
-    /// A thing that is worth knowing, and what to do about it.
+    /// A finding that is worth knowing, and what to do about it.
     pub fn note(name: impl Into<String>, text: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         Finding { status: Status::Note, ..Self::ok(name, text) }.with_remedy(remedy)
     }
 
-    /// A thing that keeps something from working, and what to do about it.
+    /// A finding that prevents something from working, and what to do about it.
     pub fn problem(name: impl Into<String>, text: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         Finding { status: Status::Problem, ..Self::ok(name, text) }.with_remedy(remedy)
     }
@@ -94,23 +94,23 @@ impl Finding {
 /// Findings about one part of the machine or of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
-    /// The part.
+    /// The name of the part.
     pub title: &'static str,
-    /// What was found, in the order in which it reads.
+    /// The findings, in reading order.
     pub findings: Vec<Finding>,
 }
 
-/// Everything that was found.
+/// All findings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Program, machine and time.
     pub(crate) heading: String,
-    /// The parts, the most telling first.
+    /// The parts, the most informative first.
     pub(crate) sections: Vec<Section>,
 }
 
 impl Report {
-    /// Whether anything keeps something from working.
+    /// Whether anything prevents something from working.
     pub fn has_problems(&self) -> bool {
         self.count(Status::Problem) > 0
     }
@@ -123,7 +123,7 @@ impl Report {
         self.sections.iter().flat_map(|section| &section.findings)
     }
 
-    /// Takes out every occurrence of `secrets`, whichever way they came in: a report is made to be published.
+    /// Removes every occurrence of `secrets`, however they got in: a report is meant to be published.
     pub(crate) fn redact(&mut self, secrets: &[String]) {
         let clean = |text: &mut String| {
             for secret in secrets.iter().filter(|secret| text.contains(secret.as_str())).collect::<Vec<_>>() {
@@ -190,7 +190,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Breaks a text at blanks, before [`WIDTH`]; a longer word stands alone.
+/// Wraps a text at blanks before [`WIDTH`]; a longer word stands alone.
 fn write_wrapped(f: &mut fmt::Formatter<'_>, start: &str, indent: &str, text: &str) -> fmt::Result {
     let mut line = start.to_owned();
     let mut is_empty = true;
@@ -265,7 +265,7 @@ cores
     }
 
     #[test]
-    fn secrets_go_wherever_they_are() {
+    fn secrets_are_removed_everywhere() {
         let secret = "hunter2hunter2".to_owned();
         let mut report = report();
         report.heading.push_str(&secret);

@@ -1,7 +1,7 @@
-//! Two ranks that reduce numbers together, as processes of this program: what training needs of the machine.
+//! A test of the machine's ability to train: two ranks, as processes of this program, reduce numbers together.
 //!
-//! The doctor starts a launcher, which starts the ranks; so that whatever happens to them, one process is to be ended, and
-//! the others end with it.
+//! The doctor starts a launcher, which starts the ranks. So in any case only one process must be ended, and the others
+//! end with it.
 
 use std::fmt::Display;
 use std::process::Command;
@@ -17,19 +17,19 @@ use crate::bounded::{self, Ended};
 use crate::environment::LAUNCHER_VARIABLES;
 use crate::report::{Finding, Section};
 
-/// The hidden flag by which the program is started for a part of the test.
+/// The hidden flag that starts a part of the test.
 pub const FLAG: &str = "self-test";
 
-/// Why a part of the test did not end well.
+/// Reasons why a part of the test failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelfTestError {
     /// The test has no such part.
-    #[error("--{FLAG} {0}: is the doctor's own, and no part of its test")]
+    #[error("--{FLAG} {0}: is reserved for the doctor, and not a part of its test")]
     UnknownPart(String),
     /// The part itself failed.
     #[error("{0}")]
     Failed(String),
-    /// The ranks that it started failed; this is what they have said.
+    /// The ranks that it started failed; this is their message.
     #[error("{0}")]
     Ranks(String),
 }
@@ -40,19 +40,19 @@ impl SelfTestError {
     }
 }
 
-/// One transport takes so long at most.
+/// Time limit per transport.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Sooner than that, so that the ranks can say why.
+/// Earlier than the deadline, so that the ranks can report the reason.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Reductions of one number, for the time that a single one takes.
+/// Number of reductions of one number that are timed.
 const SMALL: usize = 100;
-/// Numbers of a large reduction: 16 MiB in f32, as much as a bucket of gradients or a few.
+/// Elements of a large reduction: 16 MiB in f32, the size of a gradient bucket or a few of them.
 const NUMBERS: usize = 4 << 20;
-/// How many of these.
+/// Number of large reductions that are timed.
 const LARGE: usize = 3;
 
-/// What carries the bytes, and the part that a process plays.
+/// The transports, and the names of their parts.
 const PARTS: [(&str, TransportChoice); 2] = [("shared memory", TransportChoice::Shared), ("TCP", TransportChoice::Tcp)];
 
 pub fn section() -> Section {
@@ -61,7 +61,7 @@ pub fn section() -> Section {
 }
 
 fn test(name: &'static str, number: usize) -> Finding {
-    let remedy = "look at the other findings; if they do not explain it, please report it with this page";
+    let remedy = "see the other findings; if they do not explain it, please report it with this page";
     let ended = match command(&format!("launch-{number}")).and_then(|mut command| bounded::run(&mut command, DEADLINE))
     {
         Ok(ended) => ended,
@@ -82,7 +82,7 @@ fn test(name: &'static str, number: usize) -> Finding {
     }
 }
 
-/// This program in one part of the test, without the place that a launcher may have given to the doctor itself.
+/// This program in one part of the test, without the place that a launcher may have given the doctor itself.
 fn command(part: &str) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("doctor").arg(format!("--{FLAG}={part}"));
@@ -92,9 +92,9 @@ fn command(part: &str) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// Seconds.
+/// Times in seconds.
 struct Times {
-    /// From the start of a rank's own code to the group.
+    /// From the start of a rank's own code until the group is formed.
     join: f64,
     /// The reduction of one number.
     small: f64,
@@ -102,25 +102,26 @@ struct Times {
     large: f64,
 }
 
-/// What rank 0 has measured, or why it has not.
+/// Rank 0's measurements, or the reason for their absence.
 fn result(ended: &Ended) -> Result<Times, String> {
     let error = ended.stderr.lines().find_map(|line| line.strip_prefix("error: "));
     let said = error.or_else(|| ended.last_line());
     if ended.status.is_none() {
-        return Err(format!("no result within {} s: {}", DEADLINE.as_secs(), said.unwrap_or("nothing was said")));
+        return Err(format!("no result within {} s: {}", DEADLINE.as_secs(), said.unwrap_or("it printed nothing")));
     }
     if !ended.is_success() {
-        return Err(said.unwrap_or("it failed without a word").to_owned());
+        return Err(said.unwrap_or("it failed without a message").to_owned());
     }
     let measured = || -> Option<Times> {
         let object: Value = serde_json::from_str(ended.stdout.trim()).ok()?;
         let number = |name: &str| object[name].as_f64();
         Some(Times { join: number("join")?, small: number("small")?, large: number("large")? })
     };
-    measured().ok_or_else(|| format!("no figures came of it, but {:?}", ended.stdout.trim()))
+    measured().ok_or_else(|| format!("it printed no figures, but {:?}", ended.stdout.trim()))
 }
 
-/// Plays a part of the test; every other word is an error. Figures that it gives belong on standard output, in one line.
+/// Plays a part of the test; any other name is an error. The returned figures are to be printed on standard output, in
+/// one line.
 pub fn play(part: &str) -> Result<Option<Value>, SelfTestError> {
     let unknown = || SelfTestError::UnknownPart(part.to_owned());
     let (role, number) = part.split_once('-').ok_or_else(unknown)?;
@@ -134,7 +135,7 @@ pub fn play(part: &str) -> Result<Option<Value>, SelfTestError> {
 }
 
 fn launch(number: &str) -> Result<(), SelfTestError> {
-    // Should the doctor be killed, nobody is left who would end this process at its deadline.
+    // If the doctor is killed, nothing else would end this process at its deadline.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(SelfTestError::failed)?;
     let program = std::env::current_exe().map_err(SelfTestError::failed)?;
     let arguments = ["doctor".to_owned(), format!("--{FLAG}=rank-{number}")];
@@ -142,7 +143,7 @@ fn launch(number: &str) -> Result<(), SelfTestError> {
     let outcome = enmasse_launch::launch(&job).map_err(SelfTestError::failed)?;
     let Some(report) = outcome.report() else { return Ok(()) };
     Err(SelfTestError::Ranks(match outcome {
-        // The rank's own last word says more than how it ended.
+        // The rank's own last line says more than its exit status.
         Outcome::Failed(mut failure) => failure.stderr.pop().unwrap_or(report),
         Outcome::Done | Outcome::Interrupted(_) | Outcome::Recalled => report,
     }))
@@ -159,7 +160,7 @@ fn rank(transport: TransportChoice) -> Result<Option<Value>, SelfTestError> {
     Ok(group.is_main().then(|| json!({ "join": join, "small": small, "large": large })))
 }
 
-/// Seconds of a small and of a large reduction, the median of several; an error where a sum is not what it must be.
+/// Median seconds of a small and of a large reduction; an error if a sum is wrong.
 fn measure(group: &Group) -> Result<(f64, f64), SelfTestError> {
     let ranks = group.world_size();
     let own = |rank: usize, index: usize| ((rank + 1) * (index % 7 + 1)) as f32;
@@ -170,7 +171,7 @@ fn measure(group: &Group) -> Result<(f64, f64), SelfTestError> {
         let began = Instant::now();
         group.all_reduce(numbers).map_err(SelfTestError::failed)?;
         let seconds = began.elapsed().as_secs_f64();
-        // Small whole numbers: their sums are exact.
+        // Small whole numbers, whose sums are exact.
         let expected = |index: usize| (0..ranks).map(|rank| own(rank, index)).sum::<f32>();
         match numbers.iter().enumerate().find(|&(index, &number)| number != expected(index)) {
             None => Ok(seconds),
@@ -203,13 +204,13 @@ mod tests {
             assert_eq!(result(&ended).map(|times| times.large), expected.map_err(str::to_owned));
         };
         check(Some(0), "{\"join\":0.1,\"small\":1e-6,\"large\":0.25}\n", "", Ok(0.25));
-        check(Some(0), "{\"join\":0.1}\n", "", Err("no figures came of it, but \"{\\\"join\\\":0.1}\""));
-        check(Some(0), "", "", Err("no figures came of it, but \"\""));
+        check(Some(0), "{\"join\":0.1}\n", "", Err("it printed no figures, but \"{\\\"join\\\":0.1}\""));
+        check(Some(0), "", "", Err("it printed no figures, but \"\""));
         check(Some(1), "", "error: rank 1 fell silent\n", Err("rank 1 fell silent"));
         check(Some(1), "", "error: no memory\nrank 0 exited with code 1\n", Err("no memory"));
-        check(Some(1), "", "", Err("it failed without a word"));
+        check(Some(1), "", "", Err("it failed without a message"));
         check(None, "", "warning: slow\n", Err("no result within 10 s: warning: slow"));
-        check(None, "", "", Err("no result within 10 s: nothing was said"));
+        check(None, "", "", Err("no result within 10 s: it printed nothing"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Why a run failed: the launcher's record and every rank's log, merged into one root cause. Pure: files are read elsewhere.
+//! Why a run failed: the launcher's record and every rank's log, merged into one root cause. Pure: other modules read
+//! the files.
 
 use std::collections::BTreeMap;
 
@@ -12,37 +13,38 @@ use crate::rank_end::{End, RankEnd, blamed, clock, number};
 use crate::report::Finding;
 use enmasse_wording::counted;
 
-/// What a run folder holds about the end of its run.
+/// The evidence in a run folder about the end of its run.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// The launcher's or rank 0's.
+    /// The record of the launcher or of rank 0.
     pub record: Option<FailureRecord>,
-    /// By rank.
+    /// The ends of the ranks' logs, by rank.
     pub ends: Vec<RankEnd>,
-    /// What ranks did last, by their numbers.
+    /// The ranks' flight records, by number.
     pub flights: Vec<(usize, FlightRecord)>,
     /// The process that writes to the folder now.
     pub writer: Option<u32>,
-    /// There is a checkpoint.
+    /// Whether there is a checkpoint.
     pub resumable: bool,
 }
 
-/// Ranks listed one by one.
+/// Number of ranks that are listed individually.
 const LISTED: usize = 8;
 
 const ROOT_CAUSE: &str = "root cause";
 
 impl Evidence {
-    /// The root cause first, then what it follows from.
+    /// The root cause first, then the findings that support it.
     pub fn findings(mut self) -> Vec<Finding> {
         let latest = self.ends.iter().map(|end| end.began.clone()).max().unwrap_or_default();
-        // Logs of ranks that the latest attempt no longer has, since it began in another second at the earliest.
+        // Logs of ranks that the latest attempt no longer has: it began at least a second later.
         let first = self.ends.iter().find(|end| end.rank == 0).map_or(latest, |end| end.began.clone());
         let world_size = self.ends.iter().filter(|end| end.began >= first).find_map(|end| end.world_size);
         self.ends.retain(|end| world_size.is_none_or(|ranks| end.rank < ranks));
         let is_latest = |flight: &FlightRecord| utc_time(flight.time / 1000) >= first;
         self.flights.retain(|(rank, flight)| world_size.is_none_or(|ranks| *rank < ranks) && is_latest(flight));
-        // Times are whole seconds: where a failure and the next attempt fall into one, the ranks' own ends decide.
+        // Times are whole seconds. If a failure and the next attempt fall into the same second, the ranks' own ends
+        // decide.
         let ended_well = |end: &RankEnd| matches!(end.end, End::Done | End::Stopped(_));
         let is_before = |time: &str| time < &*first || (time == first && self.ends.iter().all(ended_well));
         let earlier = self.record.take_if(|record| is_before(&record.time));
@@ -67,7 +69,7 @@ impl Evidence {
 
     fn verdict(&self) -> Finding {
         if let Some(process) = self.writer {
-            return Finding::ok("state", format!("the run is at work: process {process} writes to its folder"))
+            return Finding::ok("state", format!("the run is in progress: process {process} writes to its folder"))
                 .fact("writer", process);
         }
         if let Some(record) = &self.record {
@@ -81,13 +83,13 @@ impl Evidence {
             return Finding::ok("state", text);
         }
         if of(|end| *end == End::Done).is_some() {
-            return Finding::ok("state", "the run has ended well");
+            return Finding::ok("state", "the run has ended successfully");
         }
         match self.ends.iter().map(|end| end.last.as_str()).max() {
             Some(last) => {
                 let text = format!(
-                    "no rank has said why: the last word is of {}, so that all were ended at once, from outside (SIGKILL, Ctrl-C, \
-                     scancel, a time limit, the machine)",
+                    "no rank has logged a reason, and the last line is from {}: all ranks were ended at once, from \
+                     outside (SIGKILL, Ctrl-C, scancel, a time limit, the machine)",
                     clock(last)
                 );
                 Finding::problem(
@@ -96,21 +98,17 @@ impl Evidence {
                     self.then_resume("ask the batch system (sacct) or the kernel's log (dmesg) for that time"),
                 )
             }
-            None => Finding::note(
-                "state",
-                "no rank has begun to train here: there is nothing to tell",
-                "look at what the command said",
-            ),
+            None => Finding::note("state", "no rank has begun to train here", "see the output of the command"),
         }
     }
 
-    /// Adds to what is to be done that the run can go on, if it can.
+    /// Adds to a remedy that the run can resume, if it can.
     fn then_resume(&self, first: &str) -> String {
-        let resume = if self.resumable { "go on by --resume" } else { "start anew: there is no checkpoint yet" };
+        let resume = if self.resumable { "continue with --resume" } else { "start again: there is no checkpoint yet" };
         if first.is_empty() { resume.to_owned() } else { format!("{first}; then {resume}") }
     }
 
-    /// The launcher has seen the processes end, and rank 0 has heard what the ranks agree on.
+    /// The launcher has seen the processes end, and rank 0 has received the cause that the ranks agree on.
     fn root_of_record(&self, record: &FailureRecord) -> Finding {
         if record.kind == "interrupted" && record.rank.is_none() {
             let name = |signal| signal_name(signal).map_or(String::new(), |name| format!(" ({name})"));
@@ -120,7 +118,7 @@ impl Evidence {
             return Finding::note(ROOT_CAUSE, text, self.then_resume("")).fact("kind", "interrupted");
         }
         let mut text = words(record);
-        // The rank's own word beats what the others have seen of it, unless it was killed.
+        // The rank's own log takes precedence over the others' observations, unless the rank was killed.
         if record.signal.is_none()
             && let Some(own) = record.rank.and_then(|rank| self.own_word(rank))
             && !text.contains(own)
@@ -144,13 +142,13 @@ impl Evidence {
         };
         let silent = own.filter(|own| own.end == End::Silent);
         if let Some(own) = silent {
-            text.push_str(&format!("; its own log ends at {} without a word", clock(&own.last)));
+            text.push_str(&format!("; its own log ends at {} without an error", clock(&own.last)));
         }
         let kind = if silent.is_some() { "exited" } else { "error" };
         Finding::problem(ROOT_CAUSE, text, self.then_resume(remedy(kind, None))).fact("rank", rank).fact("kind", kind)
     }
 
-    /// What a rank says of its own failure.
+    /// A rank's own report of its failure.
     fn own_word(&self, rank: usize) -> Option<&str> {
         match &self.ends.iter().find(|end| end.rank == rank)?.end {
             End::Error(message) if blamed(message).is_none_or(|of| of == rank) => Some(message),
@@ -158,8 +156,9 @@ impl Evidence {
         }
     }
 
-    /// The rank that failed first, and the words for it: whom most ranks blame, and whom that one blames in turn. No rank where
-    /// several say the same of themselves, as they do of what they found out together.
+    /// The rank that failed first, and its message: the rank that most ranks blame, and the one that this rank blames
+    /// in turn. No rank if several report the same message about themselves, as they do when they detect a failure
+    /// together.
     fn accused(&self) -> Option<(Option<usize>, String)> {
         let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
         let errors = || {
@@ -173,7 +172,7 @@ impl Evidence {
                 *votes.entry(rank).or_default() += 1;
             }
         }
-        // Of equals the lowest rank: the keys are in order, and the first of the greatest is wanted.
+        // Among equals the lowest rank: the keys are in order, and the first of the greatest counts is needed.
         let Some(most_blamed) = votes.iter().rev().max_by_key(|(_, count)| **count).map(|(rank, _)| *rank) else {
             let first = self.ends.iter().filter(|end| matches!(end.end, End::Error(_))).min_by_key(|end| &end.last)?;
             let (rank, message) = errors().find(|(rank, _)| *rank == first.rank)?;
@@ -184,7 +183,7 @@ impl Evidence {
         let (mut rank, mut seen) = (most_blamed, vec![most_blamed]);
         while let Some(next) = blames(rank).filter(|next| *next != rank) {
             if seen.contains(&next) {
-                // In a circle nobody is believed but the many.
+                // If ranks blame each other in a circle, the majority decides.
                 rank = most_blamed;
                 break;
             }
@@ -196,7 +195,7 @@ impl Evidence {
         Some((Some(rank), own.or_else(of_it)?))
     }
 
-    /// What ranks say that is not told yet.
+    /// Other messages of the ranks.
     fn testimonies(&self, told: &str) -> Vec<Finding> {
         let mut said: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for end in &self.ends {
@@ -251,7 +250,7 @@ fn words(record: &FailureRecord) -> String {
     let who = record.rank.map_or("the group".to_owned(), |rank| format!("rank {rank}"));
     let host = if record.host.is_empty() { String::new() } else { format!(" on host {}", record.host) };
     let process = record.process.map_or(String::new(), |process| format!(" (process {process})"));
-    // A signal says more than the cause that others saw; the cause says more than an exit code.
+    // A signal says more than the cause that other ranks saw; the cause says more than an exit code.
     let what = match record.kind.as_str() {
         _ if record.signal.is_some() && !record.status.is_empty() => &record.status,
         "exited" => "exited",
@@ -265,34 +264,34 @@ fn words(record: &FailureRecord) -> String {
         _ => "failed",
     };
     let during = if record.operation.is_empty() { String::new() } else { format!(" during {}", record.operation) };
-    // What others saw of a rank that a signal ended is that its connections have closed.
+    // Of a rank that a signal ended, other ranks only see that its connections have closed.
     let is_told = record.message.is_empty() || record.signal.is_some();
     let message = if is_told { String::new() } else { format!(": {}", record.message) };
     format!("{who}{host}{process} {what}{during}{message}")
 }
 
-/// What to do about a failure; most messages say it themselves.
+/// The remedy for a failure; most messages contain their own.
 fn remedy(kind: &str, signal: Option<i32>) -> &'static str {
     match (kind, signal) {
         (_, Some(9)) => {
-            "if nobody sent the signal, the kernel did for want of memory (see dmesg): lower --batch or the number of ranks, or ask \
-             for more memory (Slurm: --mem)"
+            "if nobody sent the signal, the kernel did because memory ran out (see dmesg): lower --batch or the number of \
+             ranks, or ask for more memory (Slurm: --mem)"
         }
-        (_, Some(1 | 2 | 15)) => "somebody asked this rank alone to stop: find out who",
+        (_, Some(1 | 2 | 15)) => "only this rank was asked to stop: find out what sent the signal",
         (_, Some(4)) => "an instruction that this processor lacks: choose a lower --isa, and report it with this page",
         (_, Some(6 | 7 | 8 | 11)) => "this is a fault of the program or of the machine: report it with this page",
         (_, Some(24 | 25)) => "a limit was reached (see ulimit -a): raise it",
-        (_, Some(_)) => "find out who sends that signal",
+        (_, Some(_)) => "find out what sends that signal",
         ("exited", _) => {
-            "that process is gone without a word: see its standard error, the log of its machine (dmesg), or the batch system's"
+            "that process ended without a message: see its standard error, its machine's log (dmesg), or the batch system's"
         }
         ("timeout", _) => {
-            "look at what that rank was at (a disk or network that hangs, a picture that cannot be read?); where it is only slow, \
-             give it more time by --timeout"
+            "check what that rank was doing (a disk or network that hangs, a picture that cannot be read?); if it is only \
+             slow, raise --timeout"
         }
-        ("silent", _) => "look whether that machine still answers, and whether its process hangs or is stopped",
-        ("desync", _) => "start every rank by the same command, with the same version and data",
-        _ => "mend what the message names",
+        ("silent", _) => "check whether that machine still answers, and whether its process hangs or is stopped",
+        ("desync", _) => "start every rank with the same command, with the same version and data",
+        _ => "fix the error that the message names",
     }
 }
 
@@ -324,7 +323,7 @@ mod tests {
         }
     }
 
-    /// The first finding, which must be of this status and read so.
+    /// Checks the status and text of the first finding.
     fn check(record: Option<FailureRecord>, ends: &[End], status: Status, expected: &str) {
         let ends = ends.iter().enumerate().map(|(rank, of)| end(rank, of.clone())).collect();
         let findings = Evidence { record, ends, resumable: true, ..Evidence::default() }.findings();
@@ -344,7 +343,7 @@ mod tests {
         let text = "rank 1 on host h (process 77) was killed by signal 9 (SIGKILL), possibly by the kernel for memory during \
                     all_reduce(sum) of 8 f32 #17";
         check(Some(killed), &[error(gone), End::Silent, error(gone)], Status::Problem, text);
-        // Rank 0 has recorded what it saw; the culprit has written why.
+        // Rank 0 has recorded its observation; the failed rank has logged the reason.
         let text = "rank 1 on host h exited during all_reduce(sum) of 8 f32 #17: connection closed without goodbye; its own log \
                     says: cannot read a.jpg: it does not exist";
         let own = error("cannot read a.jpg: it does not exist");
@@ -355,47 +354,52 @@ mod tests {
     }
 
     #[test]
-    fn what_to_do() {
+    fn remedies() {
         let check = |resumable, signal, kind: &str, expected: &str| {
             let record = FailureRecord { signal, kind: kind.to_owned(), ..record(1) };
             let evidence = Evidence { record: Some(record), resumable, ..Evidence::default() };
             assert_eq!(evidence.findings()[0].remedy.as_deref(), Some(expected));
         };
         let fault = "this is a fault of the program or of the machine: report it with this page";
-        check(true, Some(11), "killed", &format!("{fault}; then go on by --resume"));
-        check(false, None, "error", "mend what the message names; then start anew: there is no checkpoint yet");
-        let desync = "start every rank by the same command, with the same version and data";
-        check(true, None, "desync", &format!("{desync}; then go on by --resume"));
+        check(true, Some(11), "killed", &format!("{fault}; then continue with --resume"));
+        check(
+            false,
+            None,
+            "error",
+            "fix the error that the message names; then start again: there is no checkpoint yet",
+        );
+        let desync = "start every rank with the same command, with the same version and data";
+        check(true, None, "desync", &format!("{desync}; then continue with --resume"));
     }
 
     #[test]
     fn without_a_record_the_logs_tell() {
         let gone = |rank: usize| error(&format!("rank {rank} on host h exited: gone"));
-        let text = "rank 1 on host h exited: gone; its own log ends at 2026-01-31 12:00:01 without a word";
+        let text = "rank 1 on host h exited: gone; its own log ends at 2026-01-31 12:00:01 without an error";
         check(None, &[gone(1), End::Silent, gone(1)], Status::Problem, text);
-        // Rank 0 blames rank 1, which had only heard of rank 2.
-        let text = "rank 2 on host h exited: gone; its own log ends at 2026-01-31 12:00:02 without a word";
+        // Rank 0 blames rank 1, which had only been told of rank 2.
+        let text = "rank 2 on host h exited: gone; its own log ends at 2026-01-31 12:00:02 without an error";
         check(None, &[gone(1), gone(2), End::Silent], Status::Problem, text);
-        // Two that blame each other end the search.
+        // Two ranks that blame each other end the search.
         check(None, &[gone(1), gone(0), gone(1)], Status::Problem, "rank 1 on host h exited: gone");
-        // The culprit's own word.
+        // The blamed rank's own message.
         check(None, &[gone(1), error("disk full"), gone(1)], Status::Problem, "rank 1: disk full");
         check(None, &[error("disk full")], Status::Problem, "rank 0: disk full");
-        // None blames another: the first counts.
+        // No rank blames another: the first one counts.
         check(None, &[End::Silent, error("disk full"), error("disk still full")], Status::Problem, "rank 1: disk full");
         let together = error("non-finite loss inf on rank 1 at step 3");
         check(None, &[together.clone(), together], Status::Problem, "non-finite loss inf on rank 1 at step 3");
-        let text = "no rank has said why: the last word is of 2026-01-31 12:00:01, so that all were ended at once, from outside \
-                    (SIGKILL, Ctrl-C, scancel, a time limit, the machine)";
+        let text = "no rank has logged a reason, and the last line is from 2026-01-31 12:00:01: all ranks were ended at \
+                    once, from outside (SIGKILL, Ctrl-C, scancel, a time limit, the machine)";
         check(None, &[End::Silent, End::Silent], Status::Problem, text);
     }
 
     #[test]
     fn runs_that_have_not_failed() {
-        check(None, &[End::Done, End::Done], Status::Ok, "the run has ended well");
-        let stopped = "stopped in epoch 1, after 8 pictures: go on by --resume --out r";
+        check(None, &[End::Done, End::Done], Status::Ok, "the run has ended successfully");
+        let stopped = "stopped in epoch 1, after 8 pictures: continue with --resume --out r";
         check(None, &[End::Stopped(stopped.to_owned()), End::Silent], Status::Ok, stopped);
-        check(None, &[], Status::Note, "no rank has begun to train here: there is nothing to tell");
+        check(None, &[], Status::Note, "no rank has begun to train here");
         let working = Evidence { writer: Some(7), ends: vec![end(0, End::Silent)], ..Evidence::default() }.findings();
         assert!(working[0].status == Status::Ok && working[0].text.contains("process 7 writes"), "{working:?}");
     }
@@ -413,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_an_earlier_attempt() {
+    fn evidence_of_an_earlier_attempt() {
         let old = FailureRecord { time: "20260131-115959".to_owned(), ..record(1) };
         let mut leftover = end(2, error("rank 0 on host h exited: long ago"));
         (leftover.began, leftover.world_size) = ("20260131-110000".to_owned(), Some(4));
@@ -430,11 +434,11 @@ mod tests {
                        #17: connection closed without goodbye";
         let ranks = "2 ranks, begun at 2026-01-31 12:00:00: rank 0 (node0:10) until 2026-01-31 12:00:00, done; rank 1 (node1:11) until \
                      2026-01-31 12:00:01, done";
-        assert_eq!(texts, ["the run has ended well", ranks, earlier]);
+        assert_eq!(texts, ["the run has ended successfully", ranks, earlier]);
     }
 
     #[test]
-    fn flights_of_the_latest_attempt_are_told() {
+    fn flights_of_the_latest_attempt_are_shown() {
         let noon = 1_769_860_800_000;
         let flight = |time| FlightRecord { time, activity: "starting".to_owned(), since: time, operations: vec![] };
         let check = |time: u64, ranks: &[usize], expected: Option<&str>| {
@@ -452,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranks_are_summed_up() {
+    fn many_ranks_are_summarised() {
         let gone = "rank 11 on host h exited: gone";
         let all = |rank| if rank == 11 { End::Silent } else { error(gone) };
         let ends = (0..12).map(|rank| RankEnd { world_size: Some(14), ..end(rank, all(rank)) }).collect();
@@ -463,7 +467,7 @@ mod tests {
             "{}",
             ranks.text
         );
-        // All say what is told already.
+        // All of these messages are in the root cause already.
         assert_eq!(findings.len(), 2, "{findings:?}");
         let ends = vec![end(0, error("first")), end(1, error("second")), end(2, error("second"))];
         let record = FailureRecord { stderr: vec!["x".to_owned(), "y".to_owned()], ..record(0) };

@@ -1,4 +1,4 @@
-//! The end of a file, however long it is.
+//! The end of a file of any length.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

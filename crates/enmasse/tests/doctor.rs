@@ -86,7 +86,7 @@ fn problems_have_an_exit_code_and_what_to_do() {
         );
     };
     check(program().arg("doctor").env("RANK", "1"), "WORLD_SIZE is not set although RANK is");
-    check(program().args(["doctor", "--data"]).arg(&data), "1 of 30 that were tried cannot be used");
+    check(program().args(["doctor", "--data"]).arg(&data), "1 of 30 sampled pictures cannot be used");
     check(program().args(["doctor", "--data", "/nowhere/pictures"]), "/nowhere/pictures");
 }
 
@@ -172,7 +172,7 @@ fn a_killed_rank_is_the_root_cause() {
     // The run resumes and ends, so the earlier failure no longer counts.
     enmasse(&arguments(&["--epochs", "2", "--devices", "cpu:2", "--resume"])).well();
     let report = diagnosis(&run);
-    assert_eq!(findings(&report, "run")[0]["text"], "the run has ended well", "{report}");
+    assert_eq!(findings(&report, "run")[0]["text"], "the run has ended successfully", "{report}");
     assert_eq!(finding(&report, "run", "ranks")["facts"]["world_size"], 2);
     assert!(finding(&report, "run", "earlier")["text"].as_str().unwrap().contains("signal 9"), "{report}");
 }
