@@ -1,9 +1,9 @@
-//! How many pictures a second the loader makes from a folder of class folders.
+//! Measures how many pictures per second the loader makes from a folder of class folders.
 //!
 //! `cargo run --release -p enmasse-data --example loader_bench -- DIR [--threads N] [--batch B] [--size PIXELS] [--passes P]`
 //!
-//! Prints one JSON line for each of the training and the evaluation transform: `images_per_second` is the median pass after
-//! the first one, `first_batch_ms` the time from asking for an iterator to holding its first batch.
+//! Prints one JSON line each for the training and the evaluation transform. `images_per_second` is the median over the
+//! passes after the first; `first_batch_ms` is the time from requesting an iterator to holding its first batch.
 
 use std::sync::Arc;
 use std::time::Instant;

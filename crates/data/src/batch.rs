@@ -1,7 +1,7 @@
-//! One batch: its memory, its making by many threads, and its way back to the loader.
+//! One batch: its memory, how many threads fill it, and how its memory returns to the loader.
 //!
-//! The device reads the very buffer that pictures are put into, so a [`HostMemory`] makes it. Memory of batches that were
-//! dropped serves those to come: a driver may take long to give more.
+//! The device reads the buffer into which the pictures are written, so a [`HostMemory`] allocates it. The memory of
+//! dropped batches serves later ones: a driver may take long to allocate more.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,16 +11,17 @@ use enmasse_tensor::{HostBuffer, HostMemory};
 use crate::DataError;
 use crate::pool::lock;
 
-/// The hosted shards' pieces of a global batch, shard after shard. Dropping it gives its memory back to the loader.
+/// The hosted shards' pieces of a global batch, shard after shard. Dropping it returns its memory to the loader.
 #[derive(Debug)]
 pub struct Batch {
-    /// Pictures, `[hosted batch, size, size, 3]`; zero where there is no sample.
+    /// Pictures, `[hosted batch, size, size, 3]`; zero for missing samples.
     pub images: HostBuffer,
-    /// Classes, `[hosted batch]`; -1 where there is no sample.
+    /// Classes, `[hosted batch]`; -1 for missing samples.
     pub labels: Vec<i32>,
-    /// Sample indices, `[hosted batch]`; `u64::MAX` where there is no sample.
+    /// Sample indices, `[hosted batch]`; `u64::MAX` for missing samples.
     pub indices: Vec<u64>,
-    /// Number of samples. They come first, also over several shards: only the end of an evaluation's last global batch has none.
+    /// Number of samples. They come first, also with several shards: samples are missing only at the end of an
+    /// evaluation's last global batch.
     pub valid: usize,
     home: Arc<Recycler>,
 }
@@ -33,7 +34,7 @@ impl Drop for Batch {
             indices: std::mem::take(&mut self.indices),
         };
         let mut spare = lock(&self.home.spare);
-        // Its fields are public: an owner may have kept the pictures.
+        // The fields are public, so the owner may have kept the pictures.
         if spare.len() < self.home.most && buffers.images.len() == self.home.bytes() {
             spare.push(buffers);
         }
@@ -47,10 +48,10 @@ struct Buffers {
     indices: Vec<u64>,
 }
 
-/// Memory of batches that were dropped, for those to come.
+/// The memory of dropped batches, kept for later ones.
 pub(crate) struct Recycler {
     memory: Arc<dyn HostMemory>,
-    /// Samples of a batch.
+    /// Number of samples in a batch.
     batch: usize,
     /// Bytes of a picture.
     picture: usize,
@@ -59,17 +60,17 @@ pub(crate) struct Recycler {
 }
 
 impl Recycler {
-    /// For batches of `batch` pictures of `picture` bytes each. It keeps the memory of at most `most` of them.
+    /// For batches of `batch` pictures of `picture` bytes each. Keeps the memory of at most `most` batches.
     pub fn new(memory: Arc<dyn HostMemory>, batch: usize, picture: usize, most: usize) -> Self {
         Recycler { memory, batch, picture, spare: Mutex::default(), most }
     }
 
-    /// Bytes of a batch's pictures.
+    /// Size of a batch's pictures, in bytes.
     fn bytes(&self) -> usize {
         self.batch.saturating_mul(self.picture)
     }
 
-    /// Memory for one batch, whatever it held before.
+    /// Memory for one batch; its contents are undefined.
     fn buffers(&self) -> Result<Buffers, DataError> {
         if let Some(buffers) = lock(&self.spare).pop() {
             return Ok(buffers);
@@ -86,7 +87,7 @@ impl fmt::Debug for Recycler {
     }
 }
 
-/// A batch in the making.
+/// A batch that is being filled.
 pub(crate) struct Pending {
     state: Mutex<State>,
     done: Condvar,
@@ -97,12 +98,12 @@ pub(crate) struct Pending {
 struct State {
     buffers: Buffers,
     unfinished: usize,
-    /// The error of the earliest sample that has one.
+    /// The error of the earliest sample with an error.
     failed: Option<(usize, DataError)>,
 }
 
 impl Pending {
-    /// A batch of the samples `indices`, none of which is made yet. Fails where there is no memory for it.
+    /// A batch of the samples `indices`, none of which is done yet. Fails if there is no memory for it.
     pub fn new(indices: &[usize], home: &Arc<Recycler>) -> Result<Self, DataError> {
         let mut buffers = home.buffers()?;
         let valid = indices.len();
@@ -116,7 +117,7 @@ impl Pending {
         Ok(Pending { state: Mutex::new(state), done: Condvar::new(), valid, home: home.clone() })
     }
 
-    /// Puts the picture and the label of sample number `task` where they belong.
+    /// Stores the picture and the label of sample number `task`.
     pub fn finish(&self, task: usize, result: Result<i32, DataError>, pixels: &[u8]) {
         let mut state = lock(&self.state);
         match result {
@@ -136,7 +137,7 @@ impl Pending {
         }
     }
 
-    /// The batch, as soon as all its samples are finished; the error of the earliest that failed.
+    /// The batch, once all its samples are done; the error of the earliest failed sample.
     pub fn wait(&self) -> Result<Batch, DataError> {
         let waiting = self.done.wait_while(lock(&self.state), |state| state.unfinished > 0);
         let mut state = waiting.unwrap_or_else(PoisonError::into_inner);

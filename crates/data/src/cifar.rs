@@ -1,4 +1,4 @@
-//! CIFAR-10 and CIFAR-100, as their authors publish them: <https://www.cs.toronto.edu/~kriz/cifar.html>.
+//! CIFAR-10 and CIFAR-100, as published by their authors: <https://www.cs.toronto.edu/~kriz/cifar.html>.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::packed::{Packed, Records, append_file};
 const EDGE: usize = 32;
 const PICTURE: usize = 3 * EDGE * EDGE;
 
-/// A part in the binary layout: records of `labels` bytes, the last of which is the class, and the picture.
+/// A part in the binary layout: records of `labels` bytes, of which the last one is the class, and the picture.
 pub(crate) fn binary(files: &[PathBuf], labels: usize, classes: &[String]) -> Result<Packed, DataError> {
     let stride = labels + PICTURE;
     let (mut bytes, mut parts) = (Vec::new(), Vec::new());
@@ -18,7 +18,7 @@ pub(crate) fn binary(files: &[PathBuf], labels: usize, classes: &[String]) -> Re
         let length = append_file(file, &mut bytes)?;
         if length == 0 || length % stride != 0 {
             let problem = format!(
-                "{length} bytes are no whole number of pictures of {stride} bytes: the file is damaged or no CIFAR file"
+                "{length} bytes are not a multiple of {stride}, a picture's size: the file is damaged or not a CIFAR file"
             );
             return Err(DataError::layout(file, problem));
         }
@@ -29,21 +29,22 @@ pub(crate) fn binary(files: &[PathBuf], labels: usize, classes: &[String]) -> Re
     Packed::new(bytes, records, classes_of, classes.to_vec(), parts)
 }
 
-/// A part in the Python layout: pickles of a dictionary with the pictures as an array `data`, and their classes in `labels`.
+/// A part in the Python layout: pickles of a dictionary with the pictures in an array `data`, and their classes in
+/// `labels`.
 pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Result<Packed, DataError> {
     let (mut bytes, mut classes_of, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     for file in files {
         let batch = unpickle(file)?;
         let fail = |problem: String| DataError::layout(file, problem);
-        let data = batch.get("data").ok_or_else(|| fail("no CIFAR batch: \"data\" is not in it".into()))?;
-        let data = numpy::byte_array(data).map_err(|error| fail(format!("\"data\" in it is {error}")))?;
+        let data = batch.get("data").ok_or_else(|| fail("not a CIFAR batch: it has no \"data\"".into()))?;
+        let data = numpy::byte_array(data).map_err(|error| fail(format!("its \"data\" is {error}")))?;
         let [count, PICTURE] = data.shape[..] else {
-            return Err(fail(format!("\"data\" in it has the shape {:?}, not [n, {PICTURE}]", data.shape)));
+            return Err(fail(format!("its \"data\" has the shape {:?}, not [n, {PICTURE}]", data.shape)));
         };
         let own = batch.get(labels).and_then(Object::as_slice).unwrap_or(&[]);
         let own: Option<Vec<u8>> = own.iter().map(|label| u8::try_from(label.as_int()?).ok()).collect();
         let Some(own) = own.filter(|own| own.len() == count) else {
-            return Err(fail(format!("{labels:?} in it is no list of {count} small numbers, one for each picture")));
+            return Err(fail(format!("its {labels:?} is not a list of {count} small numbers, one for each picture")));
         };
         bytes.extend_from_slice(&data.bytes);
         classes_of.extend(own);
@@ -53,7 +54,7 @@ pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Res
     Packed::new(bytes, records, classes_of, classes.to_vec(), parts)
 }
 
-/// The names of the classes, one on each line of a text file; `count` of them.
+/// The names of the `count` classes, one per line of a text file.
 pub(crate) fn class_names(path: &Path, count: usize) -> Result<Vec<String>, DataError> {
     let mut bytes = Vec::new();
     append_file(path, &mut bytes)?;
@@ -62,7 +63,7 @@ pub(crate) fn class_names(path: &Path, count: usize) -> Result<Vec<String>, Data
     counted(path, names, count)
 }
 
-/// The names of the classes in a pickle of a dictionary, under `key`; `count` of them.
+/// The names of the `count` classes in a pickle of a dictionary, under `key`.
 pub(crate) fn pickled_class_names(path: &Path, key: &str, count: usize) -> Result<Vec<String>, DataError> {
     let meta = unpickle(path)?;
     let names = meta.get(key).and_then(Object::as_slice).unwrap_or(&[]);

@@ -1,4 +1,4 @@
-//! The two things everything here is about: a picture, and a set of labelled ones.
+//! The two central types: a picture, and a set of labelled pictures.
 
 use crate::DataError;
 
@@ -38,12 +38,12 @@ impl Picture {
         &self.pixels
     }
 
-    /// The same, to change.
+    /// The bytes, for writing.
     pub(crate) fn pixels_mut(&mut self) -> &mut [u8] {
         &mut self.pixels
     }
 
-    /// Changes the dimensions, keeping the allocation; the caller overwrites every byte.
+    /// Changes the dimensions and keeps the allocation; the caller overwrites every byte.
     pub(crate) fn reshape(&mut self, width: usize, height: usize) -> &mut [u8] {
         (self.width, self.height) = (width, height);
         self.pixels.resize(width * height * 3, 0);
@@ -51,29 +51,29 @@ impl Picture {
     }
 }
 
-/// A set of labelled pictures. Three methods make one; the loader calls them from several threads.
+/// A set of labelled pictures. An implementation needs three methods; the loader calls them from several threads.
 pub trait Dataset: Send + Sync {
     /// Number of samples.
     fn len(&self) -> usize;
 
-    /// The class of sample `index`, counted from 0. `index` is below [`len`](Dataset::len).
+    /// The class of sample `index`, from 0. `index` is below [`len`](Dataset::len).
     fn label(&self, index: usize) -> usize;
 
-    /// The picture of sample `index`. The same index must give the same picture every time.
+    /// The picture of sample `index`. The same index must always give the same picture.
     fn read(&self, index: usize) -> Result<Picture, DataError>;
 
-    /// [`read`](Dataset::read) into a picture whose memory can be used again.
+    /// [`read`](Dataset::read) into a picture whose memory is reused.
     fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
         *picture = self.read(index)?;
         Ok(())
     }
 
-    /// What error messages call sample `index`: a path where there is one.
+    /// The name of sample `index` in error messages: a path if there is one.
     fn name(&self, index: usize) -> String {
         format!("sample {index}")
     }
 
-    /// Names of the classes; by default the numbers up to the largest label.
+    /// Names of the classes. The default is the numbers up to the largest label.
     fn class_names(&self) -> Vec<String> {
         let count = (0..self.len()).map(|index| self.label(index) + 1).max().unwrap_or(0);
         (0..count).map(|class| class.to_string()).collect()

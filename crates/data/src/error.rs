@@ -1,4 +1,4 @@
-//! What can be wrong with data: one line each, saying what, where, and what to do.
+//! Errors in data: one line each, with the fault, its place, and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,25 +10,25 @@ pub enum DataError {
     /// A file or folder could not be opened, listed or read.
     #[error("cannot read {}: {}", .path.display(), describe(.source))]
     Read {
-        /// What was to be read.
+        /// The path.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file or folder could not be made.
+    /// A file or folder could not be written.
     #[error("cannot write {}: {}", .path.display(), describe(.source))]
     Write {
-        /// What was to be written.
+        /// The path.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The folder of a data set does not look like one.
+    /// A folder does not have the layout of a data set.
     #[error("{}: {problem}", .path.display())]
     Layout {
         /// The folder or file at fault.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The fault, and what to do.
         problem: String,
     },
     /// A picture cannot be used.
@@ -36,10 +36,10 @@ pub enum DataError {
     Picture {
         /// The file, or the data set's own name for the sample.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
-    /// Fewer samples than one global batch.
+    /// There are fewer samples than in one global batch.
     #[error(
         "the training data hold {samples} samples, fewer than one global batch of {global_batch} \
          ({shards} shards of {batch}): lower the batch size or the number of devices"
@@ -54,23 +54,23 @@ pub enum DataError {
         /// Samples per shard.
         batch: usize,
     },
-    /// No memory for the pictures of a batch.
+    /// There is no memory for the pictures of a batch.
     #[error("cannot allocate {bytes} bytes for the pictures of a batch: {}; lower the batch size", describe(.source))]
     Memory {
         /// Size of the buffer.
         bytes: usize,
-        /// The answer of the system or the device's driver.
+        /// The error of the system or the device's driver.
         source: io::Error,
     },
-    /// A setting that cannot work.
+    /// A setting is invalid.
     #[error("{0}")]
     Setting(String),
-    /// A data set or a transform of one's own panicked; the loader's thread survived.
+    /// A custom data set or transform panicked; the loader's thread survived.
     #[error("{name}: reading or transforming it panicked: {message}")]
     Panicked {
         /// The data set's name for the sample.
         name: String,
-        /// The panic's message, first line.
+        /// The first line of the panic's message.
         message: String,
     },
 }
@@ -89,7 +89,7 @@ impl DataError {
     }
 
     pub(crate) fn picture(name: impl Into<String>, problem: impl ToString) -> Self {
-        // A decoder's message may span lines; ours never do.
+        // A decoder's message may span lines; these messages never do.
         let problem = problem.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         DataError::Picture { name: name.into(), problem }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::{DataError, Dataset, Picture, decode};
 
-/// Extensions of the files that are taken for pictures, in any case. What a file *is*, its content decides.
+/// Extensions of picture files, in any case. The content decides which format a file has.
 pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// Pictures in class folders, or a part of them.
@@ -17,14 +17,14 @@ pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 pub struct Folder {
     root: PathBuf,
     classes: Vec<String>,
-    /// Path relative to `root`, and class. Shared: lists of a million files are cloned with the folder.
+    /// Path relative to `root`, and class. Shared, since lists of a million files are cloned with the folder.
     files: Arc<Vec<(String, usize)>>,
     convert_rgb: bool,
 }
 
 impl Folder {
-    /// Lists the class folders of `root` and the pictures directly inside them. Hidden entries are left out; a class folder
-    /// without a picture is an error.
+    /// Lists the class folders of `root` and the pictures directly inside them. Hidden entries are skipped. A class
+    /// folder without a picture is an error.
     pub fn scan(root: impl AsRef<Path>) -> Result<Self, DataError> {
         Self::scan_below(root.as_ref(), "")
     }
@@ -50,14 +50,14 @@ impl Folder {
         let mut labelled = Vec::with_capacity(files.len());
         for file in files {
             let Some(label) = label(&file) else {
-                return Err(DataError::layout(root.join(file), "its folder is none of the classes of the list"));
+                return Err(DataError::layout(root.join(file), "its folder is not among the listed classes"));
             };
             labelled.push((file, label));
         }
         Ok(Folder { root, classes, files: Arc::new(labelled), convert_rgb: false })
     }
 
-    /// Labels the same pictures by another list of classes, such as a trained model's. Each class here must be in it.
+    /// Labels the same pictures by another list of classes, such as a trained model's, which must contain every class.
     pub fn relabel(mut self, classes: &[String]) -> Result<Self, DataError> {
         let mut labels = Vec::with_capacity(self.classes.len());
         for class in &self.classes {
@@ -78,7 +78,7 @@ impl Folder {
         Ok(self)
     }
 
-    /// Whether pictures that are not RGB are converted as Pillow's `convert("RGB")` does it; otherwise they are errors.
+    /// Whether pictures that are not RGB are converted as by Pillow's `convert("RGB")`; otherwise they are errors.
     pub fn convert_rgb(mut self, convert: bool) -> Self {
         self.convert_rgb = convert;
         self
@@ -108,7 +108,7 @@ impl Folder {
         counts
     }
 
-    /// The part of this data set for which `keep` answers true, in the same order.
+    /// The samples for which `keep` returns true, in the same order.
     pub(crate) fn part(&self, keep: impl Fn(usize) -> bool) -> Folder {
         let kept = self.files.iter().enumerate().filter(|&(index, _)| keep(index));
         Folder { files: Arc::new(kept.map(|(_, file)| file.clone()).collect()), ..self.clone() }
@@ -143,7 +143,7 @@ impl Dataset for Folder {
     }
 }
 
-/// Names of the entries of `folder` that `wanted` accepts, hidden ones left out, sorted by bytes.
+/// Names of the entries of `folder` that `wanted` accepts, without hidden ones, sorted by bytes.
 fn entries(folder: &Path, wanted: impl Fn(&str, FileType) -> bool) -> Result<Vec<String>, DataError> {
     let failed = |source| DataError::read(folder, source);
     let mut names = Vec::new();
@@ -154,7 +154,7 @@ fn entries(folder: &Path, wanted: impl Fn(&str, FileType) -> bool) -> Result<Vec
         if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        // Links are followed; one that leads nowhere is no picture and no class, as is a pipe or a device.
+        // Links are followed. A dangling link is neither a picture nor a class, and neither is a pipe or a device.
         let kind = match entry.file_type() {
             Ok(kind) if !kind.is_symlink() => kind,
             _ => match fs::metadata(&path) {
@@ -178,7 +178,7 @@ fn is_picture(name: &str) -> bool {
     EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
-/// Whether there is a picture in a folder of `root`, or in a folder of one of these. It looks no further than the first.
+/// Whether there is a picture in a folder of `root`, or one level below. Stops at the first one.
 pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
     let folders = |folder: &Path| entries(folder, |_, kind| kind.is_dir());
     let has_some =
@@ -204,10 +204,7 @@ fn class_folders(root: &Path) -> Result<Vec<String>, DataError> {
     }
     let classes = entries(root, |_, kind| kind.is_dir())?;
     if classes.is_empty() {
-        return Err(DataError::layout(
-            root,
-            "no class folders in it; put each class's pictures into a folder of its own",
-        ));
+        return Err(DataError::layout(root, "it has no class folders; put each class's pictures into its own folder"));
     }
     Ok(classes)
 }
@@ -217,7 +214,9 @@ fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
     if files.is_empty() {
         let problem = match entries(folder, |_, kind| kind.is_dir())?.first() {
             Some(inner) => {
-                format!("this class folder holds no pictures but folders ({inner}, …); give a folder of class folders")
+                format!(
+                    "this class folder holds folders ({inner}, …) instead of pictures; give a folder of class folders"
+                )
             }
             None => format!("this class folder holds no pictures ({}); fill it or remove it", EXTENSIONS.join(", ")),
         };

@@ -1,7 +1,7 @@
-//! MNIST and Fashion-MNIST: pictures and labels in idx files, plain or compressed with gzip.
+//! MNIST and Fashion-MNIST: pictures and labels in idx files, plain or gzip-compressed.
 //!
-//! The format stands at the foot of <http://yann.lecun.com/exdb/mnist/>: two zero bytes, the element type (8: bytes), the
-//! number of dimensions, each dimension as a big-endian 32-bit number, then the elements.
+//! The format is described at the end of <http://yann.lecun.com/exdb/mnist/>: two zero bytes, the element type (8:
+//! bytes), the number of dimensions, each dimension as a big-endian 32-bit number, then the elements.
 
 use std::path::{Path, PathBuf};
 
@@ -16,20 +16,20 @@ const EDGE: usize = 28;
 pub(crate) const FILES: [&str; 4] =
     ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"];
 
-/// The first labels of Fashion-MNIST's training part, which tell it from MNIST: the files bear the same names.
+/// The first labels of Fashion-MNIST's training part. They tell it from MNIST, which uses the same file names.
 const FASHION_BEGINS: [u8; 16] = [9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9];
 
 const CLOTHES: [&str; 10] =
     ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"];
 
-/// The names that the file `name` is found under; some programs that extract archives write a dot for the second dash.
+/// The possible names of the file `name`: some programs that extract archives write a dot instead of the second dash.
 pub(crate) fn spellings(name: &str) -> Vec<String> {
     let dotted = name.replace("-idx", ".idx");
     vec![name.to_owned(), format!("{name}.gz"), dotted.clone(), format!("{dotted}.gz")]
 }
 
-/// Reads both parts from the files of [`FILES`]. `kind` is what the folder's name says; without such a name (MNIST) the
-/// labels may say otherwise.
+/// Reads both parts from the files of [`FILES`]. `kind` follows from the folder's name; without a telling name (MNIST)
+/// the labels decide.
 pub(crate) fn read(paths: &[PathBuf], kind: DataKind) -> Result<(DataKind, Packed, Packed), DataError> {
     let [train_images, train_labels, test_images, test_labels] = paths else {
         return Err(DataError::Setting(format!("{} idx files instead of {}", paths.len(), FILES.len())));
@@ -70,7 +70,7 @@ fn part(path: &Path, labels_path: &Path, labels: Idx, classes: &[String]) -> Res
     Packed::new(images.bytes, records, labels.to_vec(), classes.to_vec(), vec![(path.to_owned(), count)])
 }
 
-/// A file's bytes, of which the elements begin at `first`.
+/// A file's bytes; the elements begin at `first`.
 struct Idx {
     bytes: Vec<u8>,
     first: usize,
@@ -78,7 +78,7 @@ struct Idx {
 }
 
 impl Idx {
-    /// Reads a file of bytes in so many dimensions, and checks that it is whole.
+    /// Reads a file with the given number of dimensions, and checks that it is complete.
     fn read(path: &Path, dimensions: usize) -> Result<Self, DataError> {
         let bytes = plain_bytes(path)?;
         let fail = |problem: String| Err(DataError::layout(path, problem));
@@ -89,7 +89,7 @@ impl Idx {
             _ => {
                 let found: Vec<String> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
                 let expected = expected.map(|byte| format!("{byte:02x}")).join(" ");
-                return fail(format!("no idx file: it begins with [{}], not [{expected}]", found.join(" ")));
+                return fail(format!("not an idx file: it begins with [{}], not [{expected}]", found.join(" ")));
             }
         };
         let (words, _) = header.as_chunks::<4>();
@@ -107,7 +107,7 @@ impl Idx {
     }
 }
 
-/// A file's bytes, decompressed where they are compressed: its content says so, not its name.
+/// A file's bytes, decompressed if necessary: the content decides, not the name.
 fn plain_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
     append_file(path, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! What sets of pictures there are, and what follows from that: constants of normalising, size, transforms.
+//! The kinds of data sets, and the defaults of each: normalisation constants, size, transforms.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,16 +12,16 @@ pub enum DataKind {
     Folder,
     /// 50,000 + 10,000 colour pictures of 32 × 32 in 10 classes.
     Cifar10,
-    /// As many in 100 classes (the "fine" labels).
+    /// 50,000 + 10,000 colour pictures of 32 × 32 in 100 classes (the "fine" labels).
     Cifar100,
     /// 60,000 + 10,000 grey digits of 28 × 28.
     Mnist,
-    /// As many pieces of clothing.
+    /// 60,000 + 10,000 grey pictures of clothing, 28 × 28.
     FashionMnist,
 }
 
 impl DataKind {
-    /// Its own name for people.
+    /// The name for people.
     pub fn name(self) -> &'static str {
         match self {
             DataKind::Folder => "folder of class folders",
@@ -32,14 +32,14 @@ impl DataKind {
         }
     }
 
-    /// What pictures are normalised by: mean and deviation of all pixels of the training part, ImageNet's for folders.
+    /// The constants for normalising: mean and deviation of all pixels of the training part; ImageNet's for folders.
     ///
-    /// The tutorials' CIFAR-10 deviation (0.2023, 0.1994, 0.2010) is not this one: it is the mean of the deviations of the single
-    /// pictures.
+    /// The tutorials' CIFAR-10 deviation (0.2023, 0.1994, 0.2010) differs: it is the mean over the pictures of each
+    /// picture's own deviation.
     pub fn normalization(self) -> Normalization {
-        // As published by many who computed them over the training parts: CIFAR-10 0.49139968, 0.48215841, 0.44653091 and
-        // 0.24703223, 0.24348513, 0.26158784; CIFAR-100 0.50707516, 0.48654887, 0.44091784 and 0.26733429, 0.25643846,
-        // 0.27615047; Fashion-MNIST 0.2860402 and 0.3530239; MNIST as in PyTorch's examples.
+        // As published by several authors, computed over the training parts: CIFAR-10 0.49139968, 0.48215841,
+        // 0.44653091 and 0.24703223, 0.24348513, 0.26158784; CIFAR-100 0.50707516, 0.48654887, 0.44091784 and
+        // 0.26733429, 0.25643846, 0.27615047; Fashion-MNIST 0.2860402 and 0.3530239; MNIST as in PyTorch's examples.
         let (mean, deviation): (&[f32], &[f32]) = match self {
             DataKind::Folder => (&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]),
             DataKind::Cifar10 => (&[0.4914, 0.4822, 0.4465], &[0.2470, 0.2435, 0.2616]),
@@ -50,7 +50,7 @@ impl DataKind {
         Normalization { mean: mean.to_vec(), deviation: deviation.to_vec() }
     }
 
-    /// Width and height that all its pictures have, in pixels; none for folders.
+    /// Width and height of all its pictures, in pixels; `None` for folders.
     pub fn native_size(self) -> Option<usize> {
         match self {
             DataKind::Folder => None,
@@ -59,8 +59,8 @@ impl DataKind {
         }
     }
 
-    /// How it is evaluated at `size`: whole pictures where all have one size (at that size their very bytes), else the central
-    /// part after a resize in the proportion 256 : 224.
+    /// The evaluation transform at `size`. If all pictures have one size they are used whole (at that size, byte for
+    /// byte); otherwise the central part after a resize in the proportion 256 : 224.
     pub fn eval_transform(self, size: usize) -> EvalTransform {
         match self.native_size() {
             Some(_) => EvalTransform { size, resize: size },
@@ -68,8 +68,8 @@ impl DataKind {
         }
     }
 
-    /// How training pictures usually become squares of `size`: random resized crops for folders, RandomCrop with 4 pixels of
-    /// padding for CIFAR, nothing random for MNIST and Fashion-MNIST.
+    /// How training pictures become squares of `size` by default: random resized crops for folders, RandomCrop with 4
+    /// pixels of padding for CIFAR, nothing random for MNIST and Fashion-MNIST.
     pub fn crop(self, size: usize) -> Crop {
         match self {
             DataKind::Folder => Crop::Resized,
@@ -78,7 +78,7 @@ impl DataKind {
         }
     }
 
-    /// The usual probability of a flip: none where a mirror image is no digit.
+    /// The default probability of a flip: 0 if a mirror image is not a valid digit.
     pub fn flip(self) -> f64 {
         match self {
             DataKind::Folder | DataKind::Cifar10 | DataKind::Cifar100 => 0.5,
@@ -86,7 +86,7 @@ impl DataKind {
         }
     }
 
-    /// How it is usually augmented at `size`.
+    /// The default augmentation at `size`.
     pub fn train_transform(self, size: usize) -> TrainTransform {
         TrainTransform::usual(size, &self.crop(size), self.flip())
     }
@@ -102,15 +102,15 @@ pub enum Crop {
         /// Width of the margins, in pixels; less than the size.
         padding: usize,
     },
-    /// Nothing random: what [`EvalTransform`] does with this `resize`.
+    /// Nothing random: like [`EvalTransform`] with this `resize`.
     None {
-        /// Length that the picture's shorter side is resized to.
+        /// Length to which the picture's shorter side is resized.
         resize: usize,
     },
 }
 
 impl Crop {
-    /// `list`, and then this.
+    /// `list`, followed by this crop.
     pub(crate) fn add_to(&self, list: TrainTransform) -> TrainTransform {
         let size = list.size();
         match *self {
@@ -122,17 +122,17 @@ impl Crop {
 }
 
 /// Mean and deviation per channel on the scale 0 to 1. Three entries, or one for grey pictures: these have equal bytes
-/// in all three channels of a batch, of which the model then sees one.
+/// in all three channels of a batch, and the model sees one of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalization {
-    /// What is taken from each value.
+    /// Subtracted from each value.
     pub mean: Vec<f32>,
-    /// What the rest is divided by.
+    /// Divides the result.
     pub deviation: Vec<f32>,
 }
 
 impl Normalization {
-    /// Number of channels that the model sees: 3, or 1.
+    /// Number of channels that the model sees: 3 or 1.
     pub fn channels(&self) -> usize {
         self.mean.len()
     }
@@ -146,7 +146,7 @@ mod tests {
         [DataKind::Folder, DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist];
 
     #[test]
-    fn every_kind_has_constants_and_transforms_that_work() {
+    fn every_kind_has_valid_constants_and_transforms() {
         for kind in ALL {
             let normalization = kind.normalization();
             let grey = matches!(kind, DataKind::Mnist | DataKind::FashionMnist);

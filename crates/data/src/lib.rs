@@ -1,8 +1,8 @@
 //! Pictures: data sets, decoding, transforms, sampling and the loader.
 //!
 //! A [`Dataset`] gives labels and RGB pictures; [`TrainLoader`] and [`EvalLoader`] turn it into `u8` batches on a few
-//! threads. What a batch holds is a function of (seed, epoch, sample index) alone: threads, timing and the number of
-//! ranks never change it.
+//! threads. The content of a batch is a function of (seed, epoch, sample index) alone: threads, timing and the number
+//! of ranks never change it.
 //!
 //! ```
 //! use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding};
@@ -65,5 +65,5 @@ pub use transform::{
     Canvas, CropBox, EvalTransform, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, TrainTransform, Transform,
 };
 
-/// What transforms draw from.
+/// The random numbers of transforms.
 pub use enmasse_tensor::RandomStream;

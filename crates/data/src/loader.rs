@@ -1,7 +1,7 @@
 //! Batches of pictures, made ahead of use by the threads of a [`DecodePool`].
 //!
-//! One picture is one task. A few batches are in the making at any time, so memory is bounded; their buffers are used
-//! again. What a batch holds depends on (seed, epoch, batch, shards) alone, whatever the number of threads.
+//! One picture is one task. Only a few batches are being made at any time, so memory is bounded, and their buffers are
+//! reused. The content of a batch depends on (seed, epoch, batch, shards) alone, not on the number of threads.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -29,8 +29,8 @@ pub struct TrainLoader {
 }
 
 impl TrainLoader {
-    /// A loader over `dataset` in our order. `seed` decides order and augmentation. Fails if a setting is out of range, or if
-    /// the data set is smaller than one global batch.
+    /// A loader over `dataset` in enmasse's own order. `seed` decides order and augmentation. Fails if a setting is out
+    /// of range, or if the data set is smaller than one global batch.
     pub fn new(
         pool: &DecodePool,
         dataset: Arc<dyn Dataset>,
@@ -56,7 +56,7 @@ impl TrainLoader {
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
 
-    /// The same with its batches in buffers from `memory`, which the device reads.
+    /// Puts the batches into buffers from `memory`, which the device reads.
     pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.core.set_memory(memory);
         self
@@ -67,7 +67,7 @@ impl TrainLoader {
         self.order.batches()
     }
 
-    /// Batches that an epoch has left when its first `consumed` samples are done, counted over all shards.
+    /// Batches left in an epoch after its first `consumed` samples, counted over all shards.
     pub fn batches_behind(&self, consumed: usize) -> usize {
         self.order.batches_behind(consumed)
     }
@@ -77,8 +77,8 @@ impl TrainLoader {
         self.order.dropped()
     }
 
-    /// The batches of `epoch` after its first `consumed` samples (0, or where a resumed run continues), counted over all
-    /// shards.
+    /// The batches of `epoch` after its first `consumed` samples, counted over all shards: 0, or the position of a
+    /// resumed run.
     pub fn epoch(&self, epoch: u64, consumed: usize) -> Batches {
         let order = self.order.rest_of_epoch(epoch, consumed);
         let batches = order.batches();
@@ -114,7 +114,7 @@ impl EvalLoader {
         Ok(EvalLoader { order, transform: Arc::new(transform), core })
     }
 
-    /// The same with its batches in buffers from `memory`, which the device reads.
+    /// Puts the batches into buffers from `memory`, which the device reads.
     pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.core.set_memory(memory);
         self
@@ -127,13 +127,13 @@ impl EvalLoader {
     }
 }
 
-/// What both loaders need to start an iterator.
+/// The part that both loaders share.
 struct Core {
     pool: DecodePool,
     dataset: Arc<dyn Dataset>,
     batch: usize,
     size: usize,
-    /// Batches in the making.
+    /// Number of batches being made at a time.
     ahead: usize,
     recycler: Arc<Recycler>,
 }
@@ -141,7 +141,8 @@ struct Core {
 impl Core {
     /// For batches of `batch` pictures of `size` × `size`.
     fn new(pool: &DecodePool, dataset: Arc<dyn Dataset>, batch: usize, size: usize) -> Self {
-        // Enough tasks that no thread idles while the last pictures of a batch are finished, and one batch of slack.
+        // Enough tasks to keep every thread busy while the last pictures of a batch are finished, and one batch of
+        // slack.
         let ahead = 1 + (2 * pool.threads()).div_ceil(batch).max(1);
         let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, size * size * 3, ahead + 2));
         Core { pool: pool.clone(), dataset, batch, size, ahead, recycler }
@@ -170,13 +171,14 @@ impl Core {
     }
 }
 
-/// An iterator over the batches of one epoch or pass. It ends after the first error. Dropping it early cancels the rest.
+/// An iterator over the batches of one epoch or pass. It ends after the first error. Dropping it early cancels the
+/// remaining work.
 pub struct Batches {
     pool: DecodePool,
     source: Arc<Source>,
     recycler: Arc<Recycler>,
     cancelled: Arc<AtomicBool>,
-    /// A batch for which there was no memory is its error.
+    /// Batches being made; an error stands for a batch without memory.
     under_way: VecDeque<Result<Arc<Pending>, DataError>>,
     next: usize,
     end: usize,
@@ -184,7 +186,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// How long [`next`](Iterator::next) has waited for pictures so far.
+    /// Total time that [`next`](Iterator::next) has waited for pictures.
     pub fn waited(&self) -> Duration {
         self.waited
     }
@@ -238,7 +240,7 @@ impl Drop for Batches {
     }
 }
 
-/// Which samples, and what is done to them.
+/// The samples, and their processing.
 enum Samples {
     Train { order: EpochOrder, sharding: Sharding, transform: Arc<TrainTransform>, seed: u64, epoch: u64 },
     Eval { order: EvalOrder, transform: Arc<EvalTransform> },
@@ -260,7 +262,8 @@ struct Source {
 }
 
 impl Source {
-    /// Reads and transforms one sample on `scratch.canvas`; returns its label. A panic of the data set or a transform becomes an error.
+    /// Reads and transforms one sample on `scratch.canvas`; returns its label. A panic in the data set or a transform
+    /// becomes an error.
     fn make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.try_make(index, scratch)));
         result.unwrap_or_else(|panic| {

@@ -1,11 +1,12 @@
-//! The Mersenne Twister MT19937, and what PyTorch and CPython draw from it: only where an option promises their order.
+//! The Mersenne Twister MT19937, and the draws of PyTorch and CPython from it. Used only for options that promise their
+//! order.
 //!
 //! Source: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998), with the seeding of 2002.
 
 const N: usize = 624;
 const M: usize = 397;
 
-/// From how many elements on PyTorch draws a permutation in another way.
+/// From this number of elements on, PyTorch draws a permutation in another way.
 pub(crate) const RANDPERM_END: usize = u32::MAX as usize / 20;
 
 /// The generator's state.
@@ -15,7 +16,7 @@ pub(crate) struct Mt19937 {
 }
 
 impl Mt19937 {
-    /// Seeded by one word (`init_genrand`).
+    /// Seeded with one word (`init_genrand`).
     pub fn new(seed: u32) -> Self {
         let mut words = [seed; N];
         for i in 1..N {
@@ -25,7 +26,7 @@ impl Mt19937 {
         Mt19937 { words, next: N }
     }
 
-    /// Seeded by some words, at least one (`init_by_array`).
+    /// Seeded with several words, at least one (`init_by_array`).
     pub fn from_key(key: &[u32]) -> Self {
         let mut words = Self::new(19_650_218).words;
         let mut i = 1;
@@ -69,7 +70,7 @@ fn mixed(words: &[u32; N], i: usize, multiplier: u32) -> u32 {
     words[i] ^ (words[i - 1] ^ (words[i - 1] >> 30)).wrapping_mul(multiplier)
 }
 
-/// The position after `i`: 0 is never one, it holds the last word when the walk comes round.
+/// The position after `i`. Position 0 is skipped: it holds a copy of the last word when the walk wraps around.
 fn advance(words: &mut [u32; N], i: usize) -> usize {
     if i + 1 < N {
         return i + 1;
@@ -80,7 +81,7 @@ fn advance(words: &mut [u32; N], i: usize) -> usize {
 
 /// `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`, for `n` below [`RANDPERM_END`].
 ///
-/// PyTorch keeps the low 32 bits of the seed, and takes remainders: small numbers are likelier by a hair.
+/// PyTorch keeps the low 32 bits of the seed, and takes remainders, which makes small numbers slightly likelier.
 pub(crate) fn torch_randperm(n: usize, seed: u64) -> Vec<usize> {
     let mut random = Mt19937::new(seed as u32);
     let mut order: Vec<usize> = (0..n).collect();
@@ -102,7 +103,7 @@ impl PythonRandom {
 
     /// `random.sample(range(n), k)` of CPython 3.2 and later; `k` must not exceed `n`, nor `n` 2^32.
     pub fn sample(&mut self, n: usize, k: usize) -> Vec<usize> {
-        // Whether CPython holds a list or a set decides what the draws mean.
+        // CPython interprets the draws differently when it uses a list and when it uses a set.
         let table = (0..).map(|power| 4u64.pow(power)).find(|&table| table >= 3 * k as u64).filter(|_| k > 5);
         if n as u64 <= 21 + table.unwrap_or(0) {
             let mut pool: Vec<usize> = (0..n).collect();
@@ -120,7 +121,7 @@ impl PythonRandom {
         (0..k).map(|_| draw()).collect()
     }
 
-    /// `_randbelow`: as many bits as `bound` has, drawn until they are below it.
+    /// `_randbelow`: draws as many bits as `bound` has, until they are below it.
     fn below(&mut self, bound: usize) -> usize {
         let bits = usize::BITS - bound.leading_zeros();
         loop {
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// What PyTorch and CPython drew (`tests/fixtures/orders.py`).
+    /// The draws of PyTorch and CPython (`tests/fixtures/orders.py`).
     fn cases(kind: &str) -> Vec<Value> {
         let document: Value = serde_json::from_str(include_str!("../tests/fixtures/orders.json")).unwrap();
         document[kind].as_array().unwrap().clone()
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The first and the ten-thousandth word, as the C++ standard and the authors' own output give them.
+    /// The first and the ten-thousandth word, according to the C++ standard and the authors' own output.
     #[test]
     fn known_answers() {
         let mut random = Mt19937::new(5489);

@@ -1,4 +1,4 @@
-//! Opens whatever a folder holds: the known data sets by their files, anything else as class folders.
+//! Opens a data folder: the known data sets by their files, anything else as class folders.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use crate::packed::Packed;
 use crate::split::held_out;
 use crate::{DataError, DataKind, Dataset, Split, SplitKind, cifar, idx};
 
-/// How [`open`] reads a folder of class folders; the other kinds come in two parts already.
+/// How [`open`] reads a folder of class folders; the other kinds already come in two parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenOptions {
-    /// Whose lot decides which pictures validate.
+    /// Whose random draw decides which pictures are for validation.
     pub split: SplitKind,
-    /// Its seed.
+    /// The seed of the draw.
     pub split_seed: u64,
-    /// The part of each class that validates, in [0, 1).
+    /// The fraction of each class for validation, in [0, 1).
     pub val_fraction: f64,
     /// Whether pictures that are not RGB are converted; otherwise they are errors.
     pub convert_rgb: bool,
@@ -30,25 +30,25 @@ impl Default for OpenOptions {
 /// An opened data set in its two parts.
 #[derive(Clone)]
 pub struct OpenData {
-    /// What it is.
+    /// The kind of data set.
     pub kind: DataKind,
-    /// The folder in which its files lie: the given one, or one inside it.
+    /// The folder that contains its files: the given one, or one inside it.
     pub folder: PathBuf,
-    /// What a model learns from.
+    /// The training part.
     pub train: Arc<dyn Dataset>,
-    /// What it is judged by: the test part of CIFAR and MNIST.
+    /// The validation part; of CIFAR and MNIST the test part.
     pub validation: Arc<dyn Dataset>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
-    /// The same two parts as lists of files; for folders of class folders only.
+    /// The two parts as lists of files; only for folders of class folders.
     pub split: Option<Split>,
 }
 
 /// Opens the data set in `root`.
 ///
-/// CIFAR-10 and CIFAR-100 (binary and Python layouts), MNIST and Fashion-MNIST (also compressed) are known by their files, in
-/// `root` itself or where torchvision's `root` has them below. Anything else is taken for class folders ([`Split`]). Pictures of the
-/// known sets are held in memory: 185 MB for CIFAR, 55 MB for MNIST.
+/// CIFAR-10 and CIFAR-100 (binary and Python layouts), MNIST and Fashion-MNIST (also compressed) are recognised by
+/// their files, in `root` itself or in the places below torchvision's `root`. Anything else is read as class folders
+/// ([`Split`]). Pictures of the known sets are held in memory: 185 MB for CIFAR, 55 MB for MNIST.
 pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     let metadata = root.metadata().map_err(|source| DataError::read(root, source))?;
     if !metadata.is_dir() {
@@ -60,7 +60,7 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     if let Some((other, below)) = found.iter().find(|(other, _)| other.kind != layout.kind) {
         let (one, two) = (layout.kind.name(), other.kind.name());
         let problem = format!(
-            "both {one} and {two} are in it: give one's own folder, {} or {}",
+            "it has both {one} and {two}: give the folder of one of them, {} or {}",
             folder.display(),
             below.display()
         );
@@ -77,12 +77,13 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     })
 }
 
-/// Whether `root` holds one of the known data sets, whose parts are given, rather than class folders.
+/// Whether `root` holds one of the known data sets, which come in two parts, rather than class folders.
 pub fn holds_known_set(root: &Path) -> bool {
     !recognise(root).is_empty()
 }
 
-/// Whether `root` comes in two parts, a known data set or folders `train/` and `val/` (or `test/`), so that [`open`] draws none.
+/// Whether `root` comes in two parts (a known data set, or folders `train/` and `val/` or `test/`), so that [`open`]
+/// draws none.
 pub fn has_parts(root: &Path) -> bool {
     holds_known_set(root) || held_out(root).is_some()
 }
@@ -102,15 +103,15 @@ fn open_folder(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError
     })
 }
 
-/// A known arrangement of files.
+/// The file layout of a known data set.
 struct Layout {
     kind: DataKind,
     form: Form,
-    /// Where torchvision and the archives put it below the folder that a user names.
+    /// Where torchvision and the archives put it below the folder that users name.
     below: &'static [&'static str],
-    /// What it consists of: training part, test part, and names of the classes where there is a file of them.
+    /// Its files: training part, test part, and the names of the classes if there is such a file.
     files: &'static [&'static str],
-    /// Where its authors publish it.
+    /// The authors' page.
     page: &'static str,
 }
 
@@ -125,7 +126,7 @@ enum Form {
 
 const CIFAR_PAGE: &str = "https://www.cs.toronto.edu/~kriz/cifar.html";
 
-/// Where one data set is there in two layouts, the first is read.
+/// If a data set exists in two layouts, the first one is read.
 const LAYOUTS: [Layout; 6] = [
     Layout {
         kind: DataKind::Cifar10,
@@ -188,18 +189,18 @@ const LAYOUTS: [Layout; 6] = [
 ];
 
 impl Layout {
-    /// The file `name` in `folder`, under any of the names it goes by.
+    /// The file `name` in `folder`, under any of its spellings.
     fn locate(&self, folder: &Path, name: &str) -> Option<PathBuf> {
         let names = if self.form == Form::Idx { idx::spellings(name) } else { vec![name.to_owned()] };
         names.into_iter().map(|name| folder.join(name)).find(|path| path.is_file())
     }
 
-    /// Whether `folder` is meant to be this: one file alone may bear its name by chance.
+    /// Whether `folder` is meant to hold this set. A single file may have one of the names by chance.
     fn is_in(&self, folder: &Path) -> bool {
         self.files.iter().filter(|name| self.locate(folder, name).is_some()).count() >= 2
     }
 
-    /// Reads both parts. Which of the two sets in idx files it is, their content decides.
+    /// Reads both parts. The content decides which of the two sets in idx files it is.
     fn read(&self, folder: &Path) -> Result<(DataKind, Packed, Packed), DataError> {
         let (mut paths, mut missing) = (Vec::new(), Vec::new());
         for &name in self.files {
@@ -210,7 +211,7 @@ impl Layout {
         }
         if !missing.is_empty() {
             let problem = format!(
-                "{} is not whole: {} not found; get it from {}",
+                "{} is incomplete: {} not found; get it from {}",
                 self.kind.name(),
                 missing.join(", "),
                 self.page
@@ -248,7 +249,7 @@ impl Layout {
     }
 }
 
-/// Every known data set in `root` or where it is usually found below, with its folder.
+/// Every known data set in `root` or in the usual places below it, with its folder.
 fn recognise(root: &Path) -> Vec<(&'static Layout, PathBuf)> {
     let places = LAYOUTS.iter().flat_map(|layout| layout.below.iter().map(move |below| (layout, below)));
     places
@@ -257,14 +258,17 @@ fn recognise(root: &Path) -> Vec<(&'static Layout, PathBuf)> {
         .collect()
 }
 
-/// Says what was looked for, and how to get it.
+/// The error that lists what was looked for, and where to get it.
 fn nothing_found(root: &Path) -> DataError {
     let archive = root.read_dir().into_iter().flatten().flatten().find_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
         [".tar.gz", ".tgz", ".tar", ".zip"].iter().any(|ending| name.ends_with(ending)).then_some(name)
     });
     if let Some(archive) = archive {
-        return DataError::layout(root, format!("no data set in it but the archive {archive}: extract it there first"));
+        return DataError::layout(
+            root,
+            format!("it has no data set, only the archive {archive}: extract it there first"),
+        );
     }
     let known = [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist].map(|kind| {
         let layouts = || LAYOUTS.iter().filter(move |layout| layout.kind == kind);
@@ -274,6 +278,6 @@ fn nothing_found(root: &Path) -> DataError {
         let page = layouts().next().map_or("", |layout| layout.page);
         format!("{} ({} …, here or in {}; {page})", kind.name(), files.join(" or "), places.join(" or "))
     });
-    let problem = format!("no class folders of pictures in it, and no {}", known.join(", no "));
+    let problem = format!("it has no class folders of pictures, and no {}", known.join(", no "));
     DataError::layout(root, problem)
 }

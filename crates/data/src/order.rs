@@ -1,4 +1,4 @@
-//! Which samples make up which batch: pure functions of (seed, epoch), never of the number of ranks.
+//! Which samples form which batch: pure functions of (seed, epoch), independent of the number of ranks.
 //!
 //! A *global batch* is cut into shards: shard s of S is its s-th contiguous piece.
 
@@ -9,12 +9,12 @@ use enmasse_tensor::RandomStream;
 use crate::DataError;
 use crate::mt19937::{RANDPERM_END, torch_randperm};
 
-/// Which pieces of each global batch a loader serves: those of the shards that its program hosts.
+/// The pieces of each global batch that a loader serves: those of the shards that its program hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharding {
-    /// The hosted shards, a part of `0..shards` that is not empty.
+    /// The hosted shards, a non-empty part of `0..shards`.
     pub hosted: Range<usize>,
-    /// Number of shards that a global batch is cut into.
+    /// Number of shards into which a global batch is cut.
     pub shards: usize,
     /// Samples per shard.
     pub batch: usize,
@@ -36,12 +36,12 @@ impl Sharding {
         self.hosted.len() * self.batch
     }
 
-    /// Where in a global batch the hosted samples lie.
+    /// The place of the hosted samples in a global batch.
     fn hosted_samples(&self) -> Range<usize> {
         self.hosted.start.saturating_mul(self.batch)..self.hosted.end.saturating_mul(self.batch)
     }
 
-    /// Fails where a number is zero or out of range.
+    /// Fails if a number is zero or out of range.
     pub fn check(&self) -> Result<(), DataError> {
         let Sharding { hosted, shards, batch } = self;
         if *batch == 0 || *shards == 0 {
@@ -63,21 +63,22 @@ impl Sharding {
     }
 }
 
-/// Whose order of training samples.
+/// Whose order of training samples is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampler {
-    /// Ours: one permutation of all samples per (seed, epoch), whatever the number of shards.
+    /// enmasse's own: one permutation of all samples per (seed, epoch), independent of the number of shards.
     #[default]
     Shuffle,
     /// PyTorch's: `DistributedSampler(shuffle=True, seed=seed, drop_last=drop_last)` with `set_epoch`, one replica per shard, and
     /// `BatchSampler(drop_last=True)`. Shard s takes every n-th sample of a permutation that depends on seed + epoch.
     Distributed {
-        /// Whether samples that do not go evenly over the shards are left out; otherwise the first ones are given out again.
+        /// Whether samples that do not divide evenly over the shards are left out; otherwise the first ones are
+        /// repeated.
         drop_last: bool,
     },
 }
 
-/// The order of training samples. The epoch is an argument of [`epoch`](TrainOrder::epoch): it cannot be forgotten.
+/// The order of training samples. The epoch is an argument of [`epoch`](TrainOrder::epoch), so it cannot be forgotten.
 ///
 /// ```
 /// use enmasse_data::TrainOrder;
@@ -92,19 +93,20 @@ pub struct TrainOrder {
     sampler: Sampler,
     seed: u64,
     samples: usize,
-    /// Entries of an epoch: the samples, and those given out again.
+    /// Entries of an epoch: the samples, and the repeated ones.
     entries: usize,
     shards: usize,
     global_batch: usize,
 }
 
 impl TrainOrder {
-    /// Our order of `samples` samples in global batches of `global_batch`; at least one must fit.
+    /// enmasse's order of `samples` samples in global batches of `global_batch`; at least one must fit.
     pub fn new(seed: u64, samples: usize, global_batch: usize) -> Result<Self, DataError> {
         Self::with_sampler(Sampler::Shuffle, seed, samples, &Sharding::one(0, 1, global_batch))
     }
 
-    /// The order that `sampler` gives `samples` samples; at least one global batch must fit. It is the same for every shard.
+    /// The order of `sampler` for `samples` samples; at least one global batch must fit. It is the same for every
+    /// shard.
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
         sharding.check()?;
         let &Sharding { shards, batch, .. } = sharding;
@@ -125,17 +127,17 @@ impl TrainOrder {
         Ok(TrainOrder { sampler, seed, samples, entries, shards, global_batch })
     }
 
-    /// Global batches per epoch; the last incomplete one is left out.
+    /// Global batches per epoch, without the last incomplete one.
     pub fn batches(&self) -> usize {
         self.batches_behind(0)
     }
 
-    /// Global batches that an epoch has left when its first `consumed` entries are done.
+    /// Global batches left in an epoch after its first `consumed` entries.
     pub fn batches_behind(&self, consumed: usize) -> usize {
         self.entries.saturating_sub(consumed) / self.global_batch
     }
 
-    /// Samples that an epoch leaves out, others in each epoch.
+    /// Samples that an epoch leaves out; they differ between epochs.
     pub fn dropped(&self) -> usize {
         self.samples.saturating_sub(self.batches() * self.global_batch)
     }
@@ -145,9 +147,9 @@ impl TrainOrder {
         self.rest_of_epoch(epoch, 0)
     }
 
-    /// The order of what is left of `epoch` when its first `consumed` entries are done, whatever the global batch they were
-    /// done in: a resumed run repeats no sample and leaves none out but the last incomplete global batch (and what
-    /// [`Sampler::Distributed`] gives out again).
+    /// The order of the rest of `epoch` after its first `consumed` entries, whatever the size of their global batches.
+    /// A resumed run repeats no sample and leaves out only the last incomplete global batch (apart from samples that
+    /// [`Sampler::Distributed`] repeats).
     pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
         let mut indices = match self.sampler {
             Sampler::Shuffle => RandomStream::new(self.seed, "sample order", epoch, 0).permutation(self.samples),
@@ -165,16 +167,18 @@ impl TrainOrder {
     }
 }
 
-/// Puts the entries s, s + n, s + 2n, … of a global batch one after another, for each shard s of n: its contiguous piece.
+/// For each shard s of n, puts the entries s, s + n, s + 2n, … of a global batch one after another, as the shard's
+/// contiguous piece.
 ///
-/// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th global batch.
+/// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th
+/// global batch.
 fn gather_strides(batch: &mut [usize], shards: usize) {
     let entries = batch.to_vec();
     let strided = (0..shards).flat_map(|shard| entries[shard..].iter().step_by(shards));
     batch.iter_mut().zip(strided).for_each(|(entry, &index)| *entry = index);
 }
 
-/// The order of one epoch, or of the rest of one.
+/// The order of one epoch, or of its rest.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
     indices: Vec<usize>,
@@ -182,7 +186,7 @@ pub struct EpochOrder {
 }
 
 impl EpochOrder {
-    /// Complete global batches in it.
+    /// Number of complete global batches.
     pub fn batches(&self) -> usize {
         self.indices.len() / self.global_batch
     }
@@ -198,8 +202,8 @@ impl EpochOrder {
     }
 }
 
-/// The order of evaluation: by index, every sample exactly once over all shards. Each shard has the same number of batches;
-/// the last may be short or empty on some.
+/// The order of evaluation: by index, every sample exactly once over all shards. Each shard has the same number of
+/// batches; on some the last one may be short or empty.
 #[derive(Clone, Debug)]
 pub struct EvalOrder {
     samples: usize,
@@ -213,12 +217,12 @@ impl EvalOrder {
         Ok(EvalOrder { samples, sharding })
     }
 
-    /// Batches that every shard yields.
+    /// Number of batches of every shard.
     pub fn batches(&self) -> usize {
         self.samples.div_ceil(self.sharding.global_batch())
     }
 
-    /// The sample indices of the hosted shards in global batch `batch`; fewer than a full batch, down to none, at the end.
+    /// The sample indices of the hosted shards in global batch `batch`; at the end fewer than a full batch, or none.
     pub fn indices(&self, batch: usize) -> Range<usize> {
         let first = batch * self.sharding.global_batch();
         let Range { start, end } = self.sharding.hosted_samples();

@@ -1,4 +1,4 @@
-//! Pictures of one size, in memory as their files hold them.
+//! Pictures of one size, in memory in the format of their files.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::{DataError, Dataset, Picture};
 
-/// Most bytes of a file that is read whole, and of what a compressed one holds.
+/// Limit of the size of a file that is read whole, and of a decompressed file, in bytes.
 pub(crate) const MAX_BYTES: u64 = 512 << 20;
 
-/// Square pictures one after another: each a record of planes (red, green, blue; or grey alone) of rows from the top.
+/// Square pictures one after another. Each is a record of planes (red, green, blue; or only grey) with rows from the
+/// top.
 ///
-/// The records stay as they were read, labels and all; a picture's bytes are put in order when it is read.
+/// The records stay as they were read, including labels; a picture's bytes are rearranged when it is read.
 #[derive(Debug)]
 pub(crate) struct Packed {
     bytes: Vec<u8>,
@@ -22,16 +23,16 @@ pub(crate) struct Packed {
     files: Vec<(PathBuf, usize)>,
 }
 
-/// Where in the bytes the pictures lie.
+/// The position of the pictures in the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Records {
-    /// Pixels per row, and rows.
+    /// Pixels per row, and number of rows.
     pub edge: usize,
     /// 3 or 1.
     pub planes: usize,
     /// Bytes before the first picture.
     pub first: usize,
-    /// Bytes from a picture to the next.
+    /// Bytes from one picture to the next.
     pub stride: usize,
 }
 
@@ -43,7 +44,7 @@ impl Records {
 }
 
 impl Packed {
-    /// Pictures with a label each. Fails where a label is none of the classes, or bytes are missing.
+    /// Pictures with a label each. Fails if a label is not one of the classes, or bytes are missing.
     pub fn new(
         bytes: Vec<u8>,
         records: Records,
@@ -55,7 +56,7 @@ impl Packed {
         let last = packed.labels.len().checked_sub(1).map(|last| packed.pixels(last));
         if last.is_none_or(|last| last.len() != records.picture()) {
             let path = packed.files.last().map(|(path, _)| path.clone()).unwrap_or_default();
-            return Err(DataError::layout(path, "it holds no pictures, or not all of the last one"));
+            return Err(DataError::layout(path, "it holds no pictures, or its last one is incomplete"));
         }
         let classes = packed.classes.len();
         match packed.labels.iter().position(|&label| usize::from(label) >= classes) {
@@ -71,7 +72,7 @@ impl Packed {
         }
     }
 
-    /// The file of picture `index`, and its number in there.
+    /// The file of picture `index`, and its number in that file.
     fn place(&self, index: usize) -> (&Path, usize) {
         let mut begin = 0;
         for (path, end) in &self.files {
@@ -83,7 +84,7 @@ impl Packed {
         (Path::new(""), index)
     }
 
-    /// The bytes of a picture's planes; empty where the file ends before.
+    /// The bytes of a picture's planes; empty if the file ends before it.
     fn pixels(&self, index: usize) -> &[u8] {
         let start = self.records.first + index * self.records.stride;
         self.bytes.get(start..start + self.records.picture()).unwrap_or(&[])
@@ -133,7 +134,7 @@ impl Dataset for Packed {
     }
 }
 
-/// Appends the whole of a file to `bytes`; one beyond [`MAX_BYTES`] is an error. Returns how many bytes it has.
+/// Appends a whole file to `bytes`; a file larger than [`MAX_BYTES`] is an error. Returns its size.
 pub(crate) fn append_file(path: &Path, bytes: &mut Vec<u8>) -> Result<usize, DataError> {
     let failed = |source| DataError::read(path, source);
     let file = File::open(path).map_err(failed)?;
@@ -144,7 +145,7 @@ pub(crate) fn append_file(path: &Path, bytes: &mut Vec<u8>) -> Result<usize, Dat
     append_limited(path, file, bytes, MAX_BYTES)
 }
 
-/// Appends what `source` holds, up to `most` bytes; `path` is for the error.
+/// Appends the content of `source`, up to `most` bytes; `path` is for the error.
 pub(crate) fn append_limited(
     path: &Path,
     source: impl Read,

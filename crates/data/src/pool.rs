@@ -1,5 +1,5 @@
-//! The threads that read, decode and transform pictures: as many as asked for, started once, ended when the last loader
-//! that uses them is dropped.
+//! The threads that read, decode and transform pictures. They are started once, and end when the last loader that uses
+//! them is dropped.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +8,12 @@ use std::thread::JoinHandle;
 
 use crate::{Canvas, DataError};
 
-/// Decode threads that any number of loaders share. Clones are the same pool.
+/// Decode threads, shared by any number of loaders. Clones are the same pool.
 #[derive(Clone)]
 pub struct DecodePool(Arc<Threads>);
 
 impl DecodePool {
-    /// Starts `threads` threads, at least one. Fails if the system refuses to.
+    /// Starts `threads` threads, at least one. Fails if the system refuses.
     pub fn new(threads: usize) -> Result<Self, DataError> {
         let mut pool = Threads { shared: Arc::default(), handles: Vec::new() };
         for number in 0..threads.max(1) {
@@ -32,7 +32,7 @@ impl DecodePool {
         self.0.handles.len()
     }
 
-    /// Queues a job after those queued before.
+    /// Queues a job after the earlier ones.
     pub(crate) fn submit(&self, job: Job) {
         if job.tasks > 0 {
             lock(&self.0.shared.queue).jobs.push_back((job, 0));
@@ -44,16 +44,16 @@ impl DecodePool {
 /// Tasks 0 to `tasks` of one batch.
 pub(crate) struct Job {
     pub tasks: usize,
-    /// Set by an owner who no longer wants the result.
+    /// Set by an owner that no longer wants the result.
     pub cancelled: Arc<AtomicBool>,
-    /// Does one task. Must not panic.
+    /// Runs one task. Must not panic.
     pub run: Run,
 }
 
-/// What a task does, given its number.
+/// A task, given its number.
 type Run = Arc<dyn Fn(usize, &mut Scratch) + Send + Sync>;
 
-/// Memory that a thread uses again for every picture.
+/// Memory that a thread reuses for every picture.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub canvas: Canvas,
@@ -72,7 +72,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    /// Jobs in the order they are wanted, with the next task of each.
+    /// Jobs in the order of their use, with the next task of each.
     jobs: VecDeque<(Job, usize)>,
     ended: bool,
 }
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// The next task, as soon as there is one; none when the pool ends.
+    /// The next task, as soon as there is one; `None` when the pool ends.
     fn claim(&self) -> Option<(Run, usize)> {
         let mut queue = lock(&self.queue);
         loop {
@@ -111,13 +111,13 @@ impl Drop for Threads {
         lock(&self.shared.queue).ended = true;
         self.shared.wake.notify_all();
         for handle in self.handles.drain(..) {
-            // A thread finishes the picture it is at; it cannot have panicked, for tasks do not.
+            // A thread finishes its current picture. It cannot have panicked, since tasks do not.
             let _ = handle.join();
         }
     }
 }
 
-/// Locks whether or not a holder panicked: what these locks guard is whole between statements.
+/// Locks even if a holder panicked: the guarded state is consistent between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

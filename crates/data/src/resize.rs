@@ -1,8 +1,8 @@
-//! Antialiased bilinear resize of RGB pictures: Pillow's algorithm, with the same bits, which is torchvision's too.
+//! Antialiased bilinear resize of RGB pictures: Pillow's algorithm with the same bits, which torchvision also uses.
 //!
-//! Two passes, along rows and across them, each rounded to bytes; weights are fixed-point numbers of 22 bits. Pillow does
-//! the same (`Resample.c`), so no rounding can differ. Weights of the triangle filter are never negative, hence no sum
-//! needs a sign.
+//! Two passes, along rows and across them, each rounded to bytes; weights are fixed-point numbers of 22 bits. Pillow
+//! does the same (`Resample.c`), so rounding cannot differ. Weights of the triangle filter are never negative, so sums
+//! need no sign.
 
 use crate::{CropBox, Picture};
 
@@ -13,7 +13,7 @@ const HALF: u32 = 1 << (BITS - 1);
 /// Resizes pictures; keeps its scratch memory between calls.
 #[derive(Default)]
 pub struct Resizer {
-    /// The picture after the first pass.
+    /// The result of the first pass.
     between: Vec<u8>,
     columns: Taps,
     rows: Taps,
@@ -22,14 +22,14 @@ pub struct Resizer {
 }
 
 impl Resizer {
-    /// A resizer without scratch memory yet.
+    /// A resizer without scratch memory so far.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Crops `from` to `crop` and resizes that to `width` × `height` into `out` (`width * height * 3` bytes).
     ///
-    /// As in Pillow, pixels outside the crop do not leak in, and an axis that keeps its length is copied exactly.
+    /// As in Pillow, pixels outside the crop have no influence, and an axis that keeps its length is copied exactly.
     ///
     /// # Panics
     /// If `crop` leaves the picture, or `out` has another length.
@@ -37,7 +37,7 @@ impl Resizer {
         self.resize_part(from, crop, (width, height), CropBox::whole(width, height), out);
     }
 
-    /// What [`resize`](Resizer::resize) of `crop` to the dimensions `full` would give in the rectangle `part`, without
+    /// The part `part` of the result of [`resize`](Resizer::resize) of `crop` to the dimensions `full`, without
     /// computing the rest. `out` has `part.width * part.height * 3` bytes.
     ///
     /// # Panics
@@ -66,14 +66,15 @@ impl Resizer {
     }
 }
 
-/// The order of the passes makes up to two levels of difference. Pillow goes across the rows first where that saves much,
-/// since version 13; before, never.
+/// The order of the passes makes a difference of up to two levels. Since version 13 Pillow runs the pass across rows
+/// first if that saves much; earlier versions never do.
 fn vertical_first(crop: CropBox, full: (usize, usize)) -> bool {
     let saved = |source: usize, target: usize| source as i64 - target as i64;
     saved(crop.height, full.1) > (2 * saved(crop.width, full.0)).max(0)
 }
 
-/// The pass along rows: `from`, whose rows begin `stride` bytes apart, to the rows of `out`. Both begin where `columns` does.
+/// The pass along rows: from `from`, whose rows begin `stride` bytes apart, to the rows of `out`. Both begin at the
+/// first column of `columns`.
 fn horizontal(from: &[u8], stride: usize, columns: &Taps, out: &mut [u8], row_bytes: usize) {
     let rows = from.chunks(stride).zip(out.chunks_exact_mut(row_bytes));
     if columns.copies {
@@ -96,7 +97,7 @@ fn vertical(from: &[u8], stride: usize, rows: &Taps, out: &mut [u8], row_bytes: 
     }
 }
 
-/// For each output position, the source positions it reads and their weights.
+/// For each output position, the source positions that it reads, and their weights.
 #[derive(Default)]
 struct Taps {
     /// First source position, and end of the weights in `weights`.
@@ -132,13 +133,13 @@ impl Taps {
         }
     }
 
-    /// First source position and weights of output `i`.
+    /// First source position, and weights, of output `i`.
     fn of(&self, i: usize) -> (usize, &[u32]) {
         let begin = if i == 0 { 0 } else { self.outputs[i - 1].1 };
         (self.outputs[i].0, &self.weights[begin..self.outputs[i].1])
     }
 
-    /// The source positions read by any output: both ends move forward with the outputs.
+    /// The range of source positions that all outputs read: both ends increase with the outputs.
     fn span(&self) -> (usize, usize) {
         let (last, weights) = self.of(self.outputs.len() - 1);
         (self.outputs[0].0, last + weights.len())
@@ -174,7 +175,7 @@ fn mix_rows(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
     mix_rows_plain(rows, stride, weights, out);
 }
 
-/// The plain twin, compiled for AVX2: integers, hence the same bits.
+/// The plain twin, compiled for AVX2: integer arithmetic, so the bits are the same.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn mix_rows_avx2(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
@@ -183,7 +184,7 @@ fn mix_rows_avx2(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
 
 #[inline(always)]
 fn mix_rows_plain(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
-    /// Sums that stay in registers while all rows are added.
+    /// Number of sums that stay in registers while all rows are added.
     const BLOCK: usize = 32;
     let width = out.len();
     let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
@@ -204,7 +205,7 @@ fn mix_rows_plain(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
     }
 }
 
-/// A sum without its fraction. Rounded weights may add up to a little more than 1.
+/// A sum without its fraction. Rounded weights may add up to slightly more than 1.
 #[inline(always)]
 fn to_byte(sum: u32) -> u8 {
     (sum >> BITS).min(255) as u8

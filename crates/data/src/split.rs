@@ -1,4 +1,4 @@
-//! Training and validation parts: by folders `train/` and `val/`, or by lot per class.
+//! Training and validation parts: by folders `train/` and `val/`, or by a random draw per class.
 
 use std::path::Path;
 
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 use crate::mt19937::PythonRandom;
 use crate::{DataError, Dataset, Folder, OpenOptions};
 
-/// Whose lot decides which pictures of a folder validate.
+/// Whose random draw decides which pictures of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SplitKind {
-    /// Ours: see [`Folder::split`].
+    /// enmasse's own: see [`Folder::split`].
     #[default]
     Seeded,
     /// CPython's, as in the tutorials: see [`Folder::split_as_python`].
     Python,
 }
 
-/// The two parts of a data set; both know the same classes.
+/// The two parts of a data set, with the same classes.
 #[derive(Clone, Debug)]
 pub struct Split {
-    /// What the model learns from.
+    /// The training part.
     pub train: Folder,
-    /// What it is judged by.
+    /// The validation part.
     pub val: Folder,
 }
 
 impl Split {
     /// Opens a folder with `train/` and `val/` (or `test/`), or splits a folder of class folders with
-    /// [`Folder::split`]. Fails with fewer than two classes, or when nothing would be left to validate with.
+    /// [`Folder::split`]. Fails with fewer than two classes, or if nothing would be left for validation.
     pub fn open(root: impl AsRef<Path>, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
         Self::open_with(root.as_ref(), &OpenOptions { split_seed, val_fraction, ..OpenOptions::default() })
     }
 
-    /// The same with all options. Folders `train/` and `val/` are parts already, whatever the split asked for.
+    /// The same with all options. Folders `train/` and `val/` are used as they are, whatever the requested split.
     pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
         let &OpenOptions { split_seed, val_fraction, .. } = options;
         let split = match held_out(root) {
@@ -57,7 +57,7 @@ impl Split {
         }
         if split.val.is_empty() {
             let problem = format!(
-                "too few pictures per class to hold out {val_fraction} of them for validation; add pictures, or make train/ and val/ folders"
+                "too few pictures per class to hold out {val_fraction} of them for validation; add pictures, or create train/ and val/ folders"
             );
             return Err(DataError::layout(root, problem));
         }
@@ -71,8 +71,8 @@ impl Split {
 }
 
 impl Folder {
-    /// Holds out ⌊n · `val_fraction`⌋ of each class's n pictures, drawn by `split_seed` and the class's name alone: other
-    /// classes, the training seed and the machine do not change the draw. A class with one picture keeps it for training.
+    /// Holds out ⌊n · `val_fraction`⌋ of each class's n pictures. The draw depends on `split_seed` and the class's name
+    /// alone, not on other classes, the training seed or the machine. A class with one picture keeps it for training.
     pub fn split(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
         self.hold_out(val_fraction, |class, own, count| {
             let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
@@ -80,10 +80,11 @@ impl Folder {
         })
     }
 
-    /// The split of `random.seed(split_seed)` and then `random.sample(pictures, int(n * val_fraction))` for each class in turn,
-    /// of sorted names. It knows pictures by `.jpg`, `.JPG`, `.png` and `.PNG` alone; others are in neither part.
+    /// The split of `random.seed(split_seed)` followed by `random.sample(pictures, int(n * val_fraction))` for each
+    /// class in turn, over sorted names. It considers only pictures with the extensions `.jpg`, `.JPG`, `.png` and
+    /// `.PNG`; others are in neither part.
     ///
-    /// Hidden files and folders are left out here, as everywhere; Python's `os.listdir` would take them.
+    /// Hidden files and folders are skipped here, as everywhere; Python's `os.listdir` would include them.
     pub fn split_as_python(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
         const EXTENSIONS: [&str; 4] = ["jpg", "JPG", "png", "PNG"];
         let known =
@@ -93,7 +94,7 @@ impl Folder {
         self.part(|index| known(files[index])).hold_out(val_fraction, |_, own, count| random.sample(own, count))
     }
 
-    /// `draw` is given a class's name, its number of pictures, and how many of their positions to return.
+    /// `draw` gets a class's name, its number of pictures, and the number of positions to return.
     fn hold_out(
         &self,
         val_fraction: f64,
@@ -117,7 +118,7 @@ impl Folder {
     }
 }
 
-/// The folder that validates, where there is one beside `train/`.
+/// The validation folder, if there is one next to `train/`.
 pub(crate) fn held_out(root: &Path) -> Option<&'static str> {
     let part = ["val", "test"].into_iter().find(|part| root.join(part).is_dir());
     part.filter(|_| root.join("train").is_dir())

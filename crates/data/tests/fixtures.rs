@@ -1,4 +1,4 @@
-//! Decoding and transforms beside Pillow's and torchvision's results (`fixtures/make.py`).
+//! Decoding and transforms compared with Pillow's and torchvision's results (`fixtures/make.py`).
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ fn pixels(name: &str) -> Picture {
     decode::open(fixture(name), false).unwrap()
 }
 
-/// Mean difference, part of the values within two levels, and largest difference.
+/// Mean difference, fraction of the values within two levels, and largest difference.
 fn difference(ours: &Picture, theirs: &Picture) -> (f64, f64, u8) {
     assert_eq!((ours.width(), ours.height()), (theirs.width(), theirs.height()));
     let each: Vec<u8> = ours.pixels().iter().zip(theirs.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
@@ -75,7 +75,7 @@ fn other_modes_are_errors_by_default() {
     }
 }
 
-/// A JPEG cut off anywhere, or a PNG, is an error; a damaged one is an error or a picture, never a panic.
+/// A truncated JPEG or PNG is an error; a damaged one is an error or a picture, never a panic.
 #[test]
 fn truncated_and_damaged() {
     let quiet = std::panic::take_hook();
@@ -163,7 +163,7 @@ fn unusable_files() {
     check("start.jpg", b"\xFF\xD8\xFF", "damaged or truncated JPEG");
     check("start.png", b"\x89PNG\r\n\x1A\n", "damaged or truncated PNG");
 
-    // A JPEG and a PNG whose headers claim dimensions that no memory holds.
+    // A JPEG and a PNG whose headers claim dimensions beyond any memory.
     let mut huge = std::fs::read(fixture("picture.420.jpg")).unwrap();
     let frame = huge.windows(2).position(|w| w == [0xFF, 0xC0]).unwrap();
     huge[frame + 5..frame + 9].fill(0xFF);
@@ -191,7 +191,7 @@ fn pixels_of(name: &str) -> Picture {
     decode::open(fixture(name), false).unwrap()
 }
 
-/// Stray bytes between headers are skipped, as libjpeg does; but not at the price of taking a truncated picture for whole.
+/// Stray bytes between headers are skipped, as by libjpeg, but a truncated picture is still not accepted as complete.
 #[test]
 fn stray_bytes_between_headers() {
     let whole = std::fs::read(fixture("picture.420.jpg")).unwrap();
@@ -204,7 +204,7 @@ fn stray_bytes_between_headers() {
     assert!(error.contains("no end marker"), "{error}");
 }
 
-/// PNG's checksum, for a header made by hand.
+/// PNG's checksum, for a handmade header.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc: u32, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xEDB8_8320 & 0u32.wrapping_sub(crc & 1)))

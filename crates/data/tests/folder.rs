@@ -1,4 +1,4 @@
-//! Folders of class folders: what is found, how it is split, what is wrong with it.
+//! Folders of class folders: which pictures are found, how they are split, and errors.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use enmasse_data::{Dataset, Folder, OpenOptions, Split, SplitKind};
 
-/// Makes empty files; a path that ends in `/` is a folder.
+/// Creates empty files; a path that ends in `/` is a folder.
 fn tree(paths: &[&str]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for path in paths {
@@ -21,7 +21,7 @@ fn tree(paths: &[&str]) -> tempfile::TempDir {
     root
 }
 
-/// Classes `a` and `b` with so many pictures.
+/// Classes `a` and `b` with the given numbers of pictures.
 fn classes(a: usize, b: usize) -> tempfile::TempDir {
     let paths: Vec<String> = [("a", a), ("b", b)]
         .iter()
@@ -55,7 +55,8 @@ fn finds_pictures_in_byte_order() {
     assert!(folder.name(3).ends_with("zebra/1.PNG"));
 }
 
-/// The tutorials' split of flower_photos (`fixtures/orders.py`): 3,670 = 2,939 + 731. Other extensions are in neither part.
+/// The tutorials' split of flower_photos (`fixtures/orders.py`): 3,670 = 2,939 + 731. Files with other extensions are
+/// in neither part.
 #[test]
 fn the_python_split_is_cpython_s() {
     const SIZES: [(&str, usize); 5] =
@@ -78,7 +79,7 @@ fn the_python_split_is_cpython_s() {
     }
     let all: HashSet<&str> = files(&train).into_iter().chain(files(&val)).collect();
     assert_eq!((all.len(), all.contains("daisy/0000.jpeg"), all.contains("roses/0100.Jpg")), (3670, false, false));
-    // Another seed, another lot; ours is yet another.
+    // Another seed gives another split, and so does enmasse's own rule.
     for other in [OpenOptions { split_seed: 1, ..options.clone() }, OpenOptions::default()] {
         assert_ne!(files(&Split::open_with(root.path(), &other).unwrap().val), files(&val));
     }
@@ -104,7 +105,7 @@ fn problems_are_named() {
     check(&some.path().join("a/000.jpg"), &["a/000.jpg: this is a file"]);
     check(&some.path().join("a"), &["no class folders"]);
     check(tree(&["a/1.jpg", "empty/"]).path(), &["empty: this class folder holds no pictures", "jpg, jpeg, png"]);
-    check(tree(&["a/1.jpg", "b/c/1.jpg"]).path(), &["b: this class folder holds no pictures but folders (c"]);
+    check(tree(&["a/1.jpg", "b/c/1.jpg"]).path(), &["b: this class folder holds folders (c"]);
     check(tree(&["only/1.jpg", "only/2.jpg"]).path(), &["only one class (only)"]);
     check(classes(4, 4).path(), &["too few pictures per class", "0.2"]);
     check(tree(&["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"]).path(), &["\"b\" is in train/ but not in val/"]);
@@ -129,7 +130,7 @@ fn splits_by_folders() {
 }
 
 #[test]
-fn splits_by_lot_per_class() {
+fn splits_by_a_draw_per_class() {
     let check = |a, b, held_a, held_b| {
         let root = classes(a, b);
         let whole = Folder::scan(root.path()).unwrap();
@@ -155,7 +156,7 @@ fn a_split_depends_on_its_seed_and_the_class_alone() {
     assert_eq!(held(&root, 0), held(&root, 0));
     assert_ne!(held(&root, 0), held(&root, 1));
     assert_eq!(held(&root, 0), held(&classes(50, 7), 0));
-    // A change of this list would give users of stored runs another validation part.
+    // A change of this list would give stored runs another validation part.
     assert_eq!(held(&classes(20, 5), 0), ["a/003.jpg", "a/006.jpg", "a/012.jpg", "a/015.jpg"]);
 }
 
@@ -168,7 +169,7 @@ fn rebuilds_from_lists() {
     assert_eq!(files(&again), files(&val));
     assert!((0..val.len()).all(|i| again.label(i) == val.label(i)));
     let unknown = Folder::from_lists(root.path(), vec!["a".into()], list).unwrap_err().to_string();
-    assert!(unknown.contains("none of the classes"), "{unknown}");
+    assert!(unknown.contains("not among the listed classes"), "{unknown}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The loader: same batches whatever the threads, errors where they belong, nothing that hangs.
+//! The loader: the same batches for any number of threads, errors at their place, and no hangs.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -15,7 +15,7 @@ use enmasse_data::{
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
-/// Pictures whose pixels tell their index; some may be faulty.
+/// Pictures whose pixels encode their index; some may be faulty.
 struct Coded {
     len: usize,
     bad: Vec<usize>,
@@ -88,7 +88,7 @@ fn epochs_differ_and_resume_continues() {
     assert_eq!(loader.epoch(1, 99).count(), 0);
 }
 
-/// Every way to cut `shards` shards into contiguous ranges: each bit says whether a cut follows a shard.
+/// Every way to cut `shards` shards into contiguous ranges: each bit says whether there is a cut after a shard.
 fn hostings(shards: usize) -> impl Iterator<Item = Vec<Range<usize>>> {
     (0..1 << (shards - 1)).map(move |cuts: usize| {
         let ends = (1..=shards).filter(|&end| end == shards || cuts >> (end - 1) & 1 == 1);
@@ -96,9 +96,10 @@ fn hostings(shards: usize) -> impl Iterator<Item = Vec<Range<usize>>> {
     })
 }
 
-/// Whatever the hosts, their batches one after the other are those of one host with all shards, augmentation included.
+/// For any division of shards, the hosts' batches one after the other equal those of one host with all shards,
+/// including augmentation.
 #[test]
-fn hosts_together_hold_what_one_host_holds() {
+fn hosts_together_equal_a_single_host() {
     let pool = DecodePool::new(2).unwrap();
     let samplers =
         [Sampler::Shuffle, Sampler::Distributed { drop_last: false }, Sampler::Distributed { drop_last: true }];
@@ -136,7 +137,8 @@ fn hosts_together_hold_what_one_host_holds() {
     }
 }
 
-/// Batches in the order of a sampler, also after what a resumed run has done; a sample given out twice is augmented alike.
+/// Batches follow the order of a sampler, also in the rest of a resumed epoch. A repeated sample is augmented in the
+/// same way.
 #[test]
 fn batches_follow_the_sampler() {
     let sampler = Sampler::Distributed { drop_last: false };
@@ -161,7 +163,7 @@ fn batches_follow_the_sampler() {
     let before: Vec<u64> = whole(0, 1, 2).epoch(3, 0).take(2).map(content).flat_map(index).collect();
     let after = |shard| -> Vec<u64> { whole(shard, 2, 1).epoch(3, 4).map(content).flat_map(index).collect() };
     let after: Vec<u64> = after(0).into_iter().zip(after(1)).flat_map(|(one, two)| [one, two]).collect();
-    // Eleven samples and, for two shards, the first again.
+    // Eleven samples and, for two shards, the first one repeated.
     assert_eq!([before, after].concat(), [&alone[..], &alone[..1]].concat());
 }
 
@@ -201,7 +203,7 @@ impl HostMemory for Scarce {
     }
 }
 
-/// Batches lie in the memory that the loader is given: a few buffers, used again; one that is refused is an error.
+/// Batches use the memory that the loader is given: a few buffers, reused. A refused buffer is an error.
 #[test]
 fn batches_lie_in_the_given_memory() {
     let check = |buffers, kept: usize, expected: Result<usize, &str>| {
@@ -260,7 +262,7 @@ fn dropping_an_iterator_stops_its_work() {
     }
     assert!(dataset.threads.lock().unwrap().len() <= 2);
     drop((loader, pool));
-    // The threads have ended: no one else holds the data set, and far from all of it was read.
+    // The threads have ended: no other owner holds the data set, and most of it was not read.
     assert_eq!(Arc::strong_count(&dataset), 1);
     assert!(dataset.reads.load(Ordering::Relaxed) < 200);
 }
@@ -316,8 +318,8 @@ fn settings_out_of_range() {
     check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
     check(list().then(part), ALONE, "scale must lie");
-    check(usual(Crop::Resized, f64::NAN), ALONE, "a flip: give one in [0, 1]");
-    check(usual(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels around pictures of 8 hide them");
+    check(usual(Crop::Resized, f64::NAN), ALONE, "use one in [0, 1]");
+    check(usual(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels are too wide for pictures of 8");
     check(usual(Crop::None { resize: 0 }, 0.5), ALONE, "size of 0 pixels");
     let twice = TrainTransform::new(8).then(RandomHorizontalFlip { probability: 0.1 });
     check(twice, ALONE, "two transforms draw under the key random_horizontal_flip: give one of them another");
@@ -339,7 +341,8 @@ impl Transform for Brighten {
     }
 }
 
-/// A transform of one's own draws under its key, twice under two; what the others draw stays.
+/// A custom transform draws under its key, and under two keys if it occurs twice; the draws of the others stay the
+/// same.
 #[test]
 fn each_transform_draws_for_itself() {
     let contents = |transform: TrainTransform| -> Vec<Content> {
@@ -372,14 +375,14 @@ fn transforms_that_leave_another_size() {
     assert!(error.contains("the transforms leave 9x9 pixels instead of 8x8"), "{error}");
 }
 
-/// Draws and pixels of the usual transforms, which a run that is resumed by a later version must see again.
+/// Draws and pixels of the default transforms, which a run resumed by a later version must reproduce.
 #[test]
 fn usual_transforms_keep_their_bits() {
     let check = |kind: DataKind, size, expected: u64| {
         let pool = DecodePool::new(2).unwrap();
         let loader = TrainLoader::new(&pool, Arc::new(coded(64)), kind.train_transform(size), ALONE, 11).unwrap();
         let bytes = (0..2).flat_map(|epoch| loader.epoch(epoch, 0)).flat_map(|batch| content(batch).0);
-        // FNV-1a.
+        // The FNV-1a hash.
         let found =
             bytes.fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
         assert_eq!(found, expected, "{kind:?} at {size}: {found:#x}");

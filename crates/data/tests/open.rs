@@ -1,4 +1,4 @@
-//! Known data sets: found by their files, read alike from every layout, and what is wrong with damaged ones.
+//! Known data sets: recognised by their files, read alike from every layout, and errors for damaged ones.
 
 use std::fs;
 use std::io::Write;
@@ -82,7 +82,7 @@ fn zipped(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The four files, under names that `name` makes of the usual ones.
+/// The four files, under names that `name` derives from the usual ones.
 fn mnist(root: &Path, train: &[u8], name: impl Fn(&str) -> String) {
     let put = |file: &str, bytes: &[u8]| {
         let name = name(file);
@@ -142,7 +142,7 @@ fn names_and_classes() {
     assert_eq!(opened(&hundred.path().join("digits")).classes.concat(), "0123456789");
 }
 
-/// Plain or compressed, whatever the spelling, in the folder itself or below torchvision's root.
+/// Plain or compressed, in any spelling, in the folder itself or below torchvision's root.
 #[test]
 fn mnist_in_every_spelling() {
     type Name<'a> = &'a dyn Fn(&str) -> String;
@@ -154,7 +154,7 @@ fn mnist_in_every_spelling() {
             let expected: Vec<usize> = train.iter().map(|&label| usize::from(label)).collect();
             assert_eq!(labels(data.train.as_ref()), expected);
             assert_eq!(labels(data.validation.as_ref()), [7, 0]);
-            // Labels this few do not tell which of the two sets it is, where a folder's name does not.
+            // So few labels do not tell the two sets apart, unless the folder's name does.
             if given.is_empty() || kind == DataKind::Mnist || train.len() > 3 {
                 assert_eq!((data.kind, data.classes.len()), (kind, 10));
             }
@@ -184,11 +184,11 @@ fn a_root_of_several_sets() {
     cifar10_python(&root.path().join("cifar-10-batches-py"));
     assert_eq!(opened(root.path()).folder, root.path().join("cifar-10-batches-bin"));
     mnist_at(&root.path().join("MNIST/raw"));
-    refused(root.path(), &["both CIFAR-10 and MNIST are in it", "give one's own folder", "/MNIST/raw"]);
+    refused(root.path(), &["it has both CIFAR-10 and MNIST", "give the folder of one of them", "/MNIST/raw"]);
     assert_eq!(opened(&root.path().join("MNIST")).kind, DataKind::Mnist);
 }
 
-/// A folder named `train` or a single file of a known name makes no CIFAR.
+/// A folder named `train` or a single file with a known name is not CIFAR.
 #[test]
 fn class_folders_stay_class_folders() {
     let root = tempdir().unwrap();
@@ -221,7 +221,7 @@ fn folders_without_data() {
     refused(&root.path().join("nowhere"), &["cannot read", "nowhere: no such file or directory"]);
 }
 
-/// Makes a set, spoils it, and expects an error with these words.
+/// Creates a set, damages it, and expects an error with these words.
 fn spoilt(make: fn(&Path), spoil: &dyn Fn(&Path), expected: &[&str]) {
     let root: TempDir = tempdir().unwrap();
     make(root.path());
@@ -237,12 +237,12 @@ fn damaged_cifar() {
     spoilt(
         cifar10_binary,
         &|root| ["data_batch_2.bin", "test_batch.bin"].map(remove).iter().for_each(|remove| remove(root)),
-        &["CIFAR-10 is not whole: data_batch_2.bin, test_batch.bin not found; get it from https://www.cs.toronto"],
+        &["CIFAR-10 is incomplete: data_batch_2.bin, test_batch.bin not found; get it from https://www.cs.toronto"],
     );
-    spoilt(cifar100_python, &remove("meta"), &["CIFAR-100 is not whole: meta not found"]);
+    spoilt(cifar100_python, &remove("meta"), &["CIFAR-100 is incomplete: meta not found"]);
     let cut = |root: &Path| write(root, "data_batch_3.bin", &cifar_records(&LABELS, 1)[1..]);
-    spoilt(cifar10_binary, &cut, &["data_batch_3.bin: 6145 bytes are no whole number of pictures of 3073 bytes"]);
-    spoilt(cifar10_binary, &put("test_batch.bin", b""), &["test_batch.bin: 0 bytes are no whole number"]);
+    spoilt(cifar10_binary, &cut, &["data_batch_3.bin: 6145 bytes are not a multiple of 3073"]);
+    spoilt(cifar10_binary, &put("test_batch.bin", b""), &["test_batch.bin: 0 bytes are not a multiple of 3073"]);
     let labelled = |root: &Path| write(root, "test_batch.bin", &cifar_records(&[[0, 3], [0, 10]], 1));
     spoilt(
         cifar10_binary,
@@ -251,21 +251,17 @@ fn damaged_cifar() {
     );
     spoilt(cifar10_binary, &put("batches.meta.txt", b"cat\ndog\n"), &["it names 2 classes instead of 10"]);
     spoilt(cifar10_binary, &put("batches.meta.txt", b"\xFF\xFE"), &["batches.meta.txt: its names are not valid UTF-8"]);
-    // A binary file of one set under the name of the other.
+    // A binary file of one set under the other set's name.
     let other = |root: &Path| write(root, "train.bin", &cifar_records(&LABELS, 1));
-    spoilt(cifar100_binary, &other, &["train.bin: 6146 bytes are no whole number of pictures of 3074 bytes"]);
+    spoilt(cifar100_binary, &other, &["train.bin: 6146 bytes are not a multiple of 3074"]);
 
     spoilt(cifar10_python, &put("data_batch_1", b"\x80\x02}"), &["data_batch_1: the pickle is cut short"]);
-    spoilt(cifar10_python, &put("data_batch_1", b"}."), &["data_batch_1: no CIFAR batch: \"data\" is not in it"]);
-    spoilt(
-        cifar10_python,
-        &put("data_batch_1", b"\x80\x02}U\x04dataK\x01s."),
-        &["\"data\" in it is not a NumPy array"],
-    );
+    spoilt(cifar10_python, &put("data_batch_1", b"}."), &["data_batch_1: not a CIFAR batch: it has no \"data\""]);
+    spoilt(cifar10_python, &put("data_batch_1", b"\x80\x02}U\x04dataK\x01s."), &["its \"data\" is not a NumPy array"]);
     spoilt(
         cifar10_python,
         &put("test_batch", include_bytes!("fixtures/cifar-100.pickle")),
-        &["test_batch: \"labels\" in it is no list of 2 small numbers"],
+        &["test_batch: its \"labels\" is not a list of 2 small numbers"],
     );
     spoilt(
         cifar100_python,
@@ -282,8 +278,8 @@ fn damaged_mnist() {
     let check = |name: &'static str, bytes: Vec<u8>, expected: &str| {
         spoilt(mnist_at, &|root| write(root, name, &bytes), &[name, expected]);
     };
-    check(TRAIN, grey_pictures(3), "no idx file: it begins with [00 00 08 03], not [00 00 08 01]");
-    check(IMAGES, b"PK".to_vec(), "no idx file: it begins with [50 4b], not [00 00 08 03]");
+    check(TRAIN, grey_pictures(3), "not an idx file: it begins with [00 00 08 03], not [00 00 08 01]");
+    check(IMAGES, b"PK".to_vec(), "not an idx file: it begins with [50 4b], not [00 00 08 03]");
     check(IMAGES, idx(&[3, 28], &[0; 84]), "it begins with [00 00 08 02]");
     check(IMAGES, vec![0, 0, 8, 3, 0, 0], "it begins with [00 00 08 03]");
     check(TEST, idx(&[3], &[7, 0, 1]), "it holds 3 labels, but there are 2 pictures in ");
@@ -295,9 +291,9 @@ fn damaged_mnist() {
     spoilt(
         mnist_at,
         &|root| fs::remove_file(root.join(TEST)).unwrap(),
-        &["MNIST is not whole: t10k-labels-idx1-ubyte not found; get it from http"],
+        &["MNIST is incomplete: t10k-labels-idx1-ubyte not found; get it from http"],
     );
-    // Nothing in it: as many labels as pictures, but none.
+    // Files without content: zero labels and zero pictures.
     spoilt(
         mnist_at,
         &|root| {
@@ -309,7 +305,7 @@ fn damaged_mnist() {
 }
 
 proptest! {
-    /// Whatever stands in a file: a data set whose pictures can all be read, or an error of one line.
+    /// For any content of a file: a data set whose pictures can all be read, or an error of one line.
     #[test]
     fn any_bytes_in_a_file(
         set in 0usize..4,
@@ -324,7 +320,7 @@ proptest! {
         paths.sort();
         let path = file.get(&paths);
         let mut bytes = fs::read(path).unwrap();
-        // Most of a batch is pixels; damage goes where the structure is.
+        // Most of a batch is pixels; the damage goes to its structure.
         for (at, byte) in edits {
             let structure = bytes.len().min(300);
             bytes[at.index(structure)] = byte;

@@ -1,4 +1,4 @@
-//! Orders of samples: every sample once, whatever the number of shards.
+//! Orders of samples: every sample once, for any number of shards.
 
 use enmasse_data::{DataError, EvalOrder, Sampler, Sharding, TrainOrder};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn sharding_limits() {
     check(0..1, usize::MAX, 2, Err("a global batch of 18446744073709551615 x 2 samples is too large"));
 }
 
-/// What PyTorch's sampler gives each rank, in batches (`fixtures/orders.py`).
+/// The batches of PyTorch's sampler on each rank (`fixtures/orders.py`).
 #[test]
 fn the_distributed_sampler_is_pytorch_s() {
     let document: serde_json::Value = serde_json::from_str(include_str!("fixtures/orders.json")).unwrap();
@@ -90,8 +90,8 @@ fn limits_of_the_distributed_sampler() {
 }
 
 proptest! {
-    /// The same sampler written plainly, and a resumed epoch whatever the numbers of shards: the entries not yet given out,
-    /// in the order of the permutation, then the ones given out again.
+    /// The same sampler written plainly, and a resumed epoch with other numbers of shards: the remaining entries in the
+    /// order of the permutation, then the repeated ones.
     #[test]
     fn distributed_pieces(
         samples in 1usize..60,
@@ -141,7 +141,8 @@ proptest! {
         prop_assert!(epoch.global_batch(order.batches()).is_empty());
     }
 
-    /// An epoch begun in one global batch and ended in another sees no sample twice, and leaves out less than a global batch.
+    /// An epoch begun with one global batch and ended with another repeats no sample, and leaves out less than a global
+    /// batch.
     #[test]
     fn a_rest_in_another_global_batch(samples in 1usize..300, before in 1usize..20, after in 1usize..20, cut in 0usize..9) {
         prop_assume!(samples >= before.max(after));
@@ -155,7 +156,7 @@ proptest! {
         prop_assert!(seen.windows(2).all(|pair| pair[0] < pair[1]));
     }
 
-    /// Evaluation sees every sample exactly once, and every shard counts the same batches.
+    /// Evaluation sees every sample exactly once, and every shard has the same number of batches.
     #[test]
     fn evaluation_pieces(samples in 0usize..200, shards in 1usize..7, batch in 1usize..9) {
         let mut seen = vec![0; samples];

@@ -1,4 +1,4 @@
-//! The resize beside a plain twin, and the draws of random crops.
+//! The resize compared with a plain twin, and the draws of random crops.
 
 use enmasse_data::{
     Canvas, CropBox, DataKind, EvalTransform, Picture, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
@@ -25,7 +25,7 @@ fn transpose(picture: &Plain) -> Plain {
     (0..picture[0].len()).map(|x| picture.iter().map(|row| row[x]).collect()).collect()
 }
 
-/// Every row to `target` pixels, by the formulas of Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc`.
+/// Resizes every row to `target` pixels, by the formulas of Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc`.
 fn resize_rows(picture: &Plain, target: usize) -> Plain {
     let source = picture[0].len();
     if source == target {
@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(out, expected);
     }
 
-    /// Every square of a picture with margins, beside looking at one pixel after another.
+    /// Every square of a picture with margins, compared with a pixel-by-pixel computation.
     #[test]
     fn squares_of_padded_pictures(size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool) {
         let padding = margin % size;
@@ -119,7 +119,8 @@ proptest! {
         }
     }
 
-    /// Crops lie inside, and where the first draws fit (nearly always here) area and ratio are within their limits.
+    /// Crops lie inside the picture; if the first draws fit (nearly always here), area and ratio are within their
+    /// limits.
     #[test]
     fn crops_are_within_limits(width in 40usize..400, height in 40usize..400, index in 0u64..1000) {
         let transform = RandomResizedCrop::new(8);
@@ -132,7 +133,7 @@ proptest! {
     }
 }
 
-/// The draws follow torchvision's distribution: area uniform, flips as often as asked.
+/// The draws follow torchvision's distribution: uniform area, flips at the requested rate.
 #[test]
 fn draws_have_the_right_means() {
     let transform = RandomResizedCrop::new(8);
@@ -140,8 +141,8 @@ fn draws_have_the_right_means() {
     let n = 4000;
     let crops: Vec<CropBox> = (0..n).map(|index| draw(3, 1, index)).collect();
     let mean = |f: &dyn Fn(&CropBox) -> f64| crops.iter().map(f).sum::<f64>() / n as f64;
-    // Crops of nearly the whole area fit only when nearly square, so the mean lies below (0.08 + 1) / 2; torchvision 0.28 has
-    // 0.478 (six runs of as many draws: 0.471 to 0.484), and centres of crops in the middle.
+    // Crops of nearly the whole area fit only if they are nearly square, so the mean lies below (0.08 + 1) / 2.
+    // torchvision 0.28 has 0.478 (six runs of as many draws: 0.471 to 0.484), with the crops' centres in the middle.
     let area = mean(&|crop| (crop.width * crop.height) as f64 / 250_000.0);
     assert!((area - 0.478).abs() < 0.015, "{area}");
     for center in [mean(&|c| (2 * c.left + c.width) as f64 / 2.0), mean(&|c| (2 * c.top + c.height) as f64 / 2.0)] {
@@ -153,7 +154,7 @@ fn draws_have_the_right_means() {
     assert!(draw(0, 0, 0) != draw(1, 0, 0) && draw(0, 0, 0) != draw(0, 1, 0) && draw(0, 0, 0) != draw(0, 0, 1));
 }
 
-/// Margins of 4: nine places along each side, each as likely; draws depend on seed, epoch and index.
+/// Margins of 4: nine equally likely places along each side; draws depend on seed, epoch and index.
 #[test]
 fn squares_lie_anywhere_in_the_margins() {
     let transform = RandomCrop { size: 32, padding: 4 };
@@ -195,7 +196,7 @@ fn default_resize_is_in_proportion() {
     check(128, 146);
 }
 
-/// Pictures that are nothing but long: no memory beyond the result's is needed.
+/// Extremely long pictures need no memory beyond the result's.
 #[test]
 fn elongated_pictures() {
     let mut out = vec![0; 64 * 64 * 3];

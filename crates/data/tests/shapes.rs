@@ -1,4 +1,4 @@
-//! The embedded data set: whole, made once, too hard for a linear classifier.
+//! The embedded data set: complete, created once, and too hard for a linear classifier.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use enmasse_data::{Batch, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Sharding, Split, shapes};
 
-/// The data set, made once for all tests of this file.
+/// The data set, created once for all tests of this file.
 fn data_set() -> &'static Path {
     static CACHE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, folder) = CACHE.get_or_init(|| {
@@ -30,7 +30,7 @@ fn ten_classes_of_varied_pictures() {
     assert_eq!((split.train.len(), split.val.len()), (2400, 600));
 }
 
-/// The whole data set's checksum: other bytes on some machine, or an accidental change, would be another data set.
+/// The checksum of the whole data set: other bytes on some machine, or an accidental change, would be another data set.
 #[test]
 fn the_same_bytes_everywhere() {
     let folder = Folder::scan(data_set()).unwrap();
@@ -53,7 +53,7 @@ fn pixels(folder: Folder) -> (Vec<Vec<f32>>, Vec<usize>) {
         .unzip()
 }
 
-/// Softmax regression by stochastic gradient descent; the accuracies in training and validation.
+/// Softmax regression by stochastic gradient descent; returns the accuracies in training and validation.
 fn softmax_regression(train: &(Vec<Vec<f32>>, Vec<usize>), val: &(Vec<Vec<f32>>, Vec<usize>)) -> (f64, f64) {
     const CLASSES: usize = shapes::CLASSES;
     let inputs = train.0[0].len();
@@ -102,20 +102,20 @@ fn softmax_regression_fails() {
     let (train, val) = (pixels(split.train), pixels(split.val));
     let (learned, accuracy) = softmax_regression(&train, &val);
     println!("softmax regression on 32x32 pixels: {learned:.3} in training, {accuracy:.3} in validation");
-    // It does learn: the pictures it has seen, far better than by chance. That does not help it with others.
+    // It learns its training pictures far better than chance, but that does not carry over to others.
     assert!(learned > 0.5, "{learned}");
     assert!(accuracy < 0.5, "{accuracy}");
 }
 
 #[test]
-fn made_once_and_repaired() {
+fn created_once_and_repaired() {
     let cache = tempfile::tempdir().unwrap();
     let folder = shapes::ensure(cache.path()).unwrap();
     let modified = || fs::metadata(folder.join("ring/ring-000.jpg")).unwrap().modified().unwrap();
     let before = modified();
     assert_eq!(shapes::ensure(cache.path()).unwrap(), folder);
     assert_eq!(modified(), before);
-    // What an interrupted process left behind goes; a damaged data set is made anew.
+    // Files of an interrupted process are removed; a damaged data set is created again.
     let name = folder.file_name().unwrap().to_str().unwrap();
     let stale = cache.path().join(format!(".{name}.4194305.tmp"));
     fs::create_dir_all(stale.join("ring")).unwrap();

@@ -11,8 +11,8 @@ use crate::Picture;
 
 pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
     match decode_with(bytes, true, convert_rgb, picture) {
-        // Cameras leave stray bytes between headers; libjpeg skips them with a warning. The lenient decoder does too, but it
-        // would also fill up a truncated picture, so the end marker must be there.
+        // Cameras leave stray bytes between headers, which libjpeg skips with a warning. The lenient decoder skips them
+        // too, but would also fill up a truncated picture, so the end marker is required.
         Err(Failure::Decoder(DecodeErrors::FormatStatic(text))) if text.contains("Extra bytes between headers") => {
             if !ends(bytes) {
                 return Err("a damaged or truncated JPEG: no end marker".into());
@@ -70,7 +70,7 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Pict
     Ok(decoder.decode_into(picture.reshape(width, height))?)
 }
 
-/// As Pillow's conversion. Files with Adobe's marker store the inks inverted.
+/// Like Pillow's conversion. Files with Adobe's marker store the inks inverted.
 fn cmyk_to_rgb(inks: &[u8], inverted: bool, rgb: &mut [u8]) {
     let (pixels, _) = rgb.as_chunks_mut::<3>();
     let (inks, _) = inks.as_chunks::<4>();
@@ -91,7 +91,8 @@ fn has_adobe_marker(bytes: &[u8]) -> bool {
     bytes.windows(9).any(|w| w[..2] == [0xFF, 0xEE] && w[4..] == *b"Adobe")
 }
 
-/// Whether an end marker follows the last scan's start. Inside a scan 0xFF is always followed by 0 or a restart marker.
+/// Whether an end marker follows the start of the last scan. Inside a scan, 0xFF is always followed by 0 or a restart
+/// marker.
 fn ends(bytes: &[u8]) -> bool {
     let last = |marker: u8| bytes.windows(2).rposition(|w| w == [0xFF, marker]);
     last(0xD9) > last(0xDA)

@@ -1,10 +1,10 @@
-//! Files to RGB pixels, as Pillow gives them. A file's content decides what it is, not its name.
+//! Decodes files to RGB pixels, with the same result as Pillow. A file's content decides its format, not its name.
 //!
-//! JPEG pictures are at most a few levels from Pillow's (photographs: 0.013 on average, 3 at most); where colours are stored at
-//! half the resolution and a picture has fewer than five columns, libjpeg smooths them less.
+//! JPEG pictures differ from Pillow's by at most a few levels (photographs: 0.013 on average, 3 at most). libjpeg
+//! smooths colours less if they are stored at half the resolution and the picture has fewer than five columns.
 //!
-//! Orientation tags are ignored, as torchvision's loaders ignore them. Nothing here panics on a damaged file: the decoders
-//! are run so that even a panic of theirs becomes an error that names the file.
+//! Orientation tags are ignored, as by torchvision's loaders. Nothing here panics on a damaged file: even a panic of a
+//! decoder becomes an error that names the file.
 
 mod jpeg;
 mod png;
@@ -16,10 +16,10 @@ use std::path::Path;
 
 use crate::{DataError, Picture};
 
-/// Most pixels of a picture (Pillow warns of a "decompression bomb" beyond these).
+/// Limit of a picture's pixels (beyond it Pillow warns of a "decompression bomb").
 const MAX_PIXELS: usize = 89_478_485;
 
-/// Most bytes of a picture file.
+/// Limit of a picture file's bytes.
 const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// Reads and decodes one picture file. See [`decode`].
@@ -29,7 +29,7 @@ pub fn open(path: impl AsRef<Path>, convert_rgb: bool) -> Result<Picture, DataEr
     Ok(picture)
 }
 
-/// [`open`] into a picture whose memory is used again.
+/// [`open`] into a picture whose memory is reused.
 pub(crate) fn read_file(path: &Path, convert_rgb: bool, picture: &mut Picture) -> Result<(), DataError> {
     let failed = |source| DataError::read(path, source);
     let file = File::open(path).map_err(failed)?;
@@ -43,8 +43,8 @@ pub(crate) fn read_file(path: &Path, convert_rgb: bool, picture: &mut Picture) -
 
 /// Decodes a JPEG or PNG file's bytes to RGB.
 ///
-/// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error that names its mode in Pillow's words, unless
-/// `convert_rgb` asks to convert it as Pillow's `convert("RGB")` does. The error is a sentence without the file's name.
+/// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error with Pillow's name of its mode, unless
+/// `convert_rgb` asks to convert it as by Pillow's `convert("RGB")`. The error is a sentence without the file's name.
 pub fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
     let decoder = match bytes {
         [] => return Err("the file is empty".into()),
@@ -56,7 +56,7 @@ pub fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<
     result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))
 }
 
-/// What a file that is no JPEG and no PNG seems to be.
+/// The apparent format of a file that is neither JPEG nor PNG.
 fn seems(bytes: &[u8]) -> &'static str {
     match bytes {
         [b'G', b'I', b'F', b'8', ..] => ", but a GIF",
@@ -68,7 +68,7 @@ fn seems(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// Refuses dimensions that no honest picture has.
+/// Refuses unreasonable dimensions.
 fn check_dimensions(width: usize, height: usize) -> Result<(), String> {
     match width.checked_mul(height) {
         Some(0) => Err(format!("its dimensions are {width}x{height}")),

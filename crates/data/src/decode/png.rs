@@ -10,7 +10,7 @@ use crate::Picture;
 pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
     let damaged = |error: png::DecodingError| format!("a damaged or truncated PNG: {error}");
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: MAX_PIXELS * 8 });
-    // Palettes and low bit depths become 8-bit samples; of 16 bits the upper eight stay, as in Pillow.
+    // Palettes and low bit depths become 8-bit samples; of 16 bits the upper eight are kept, as in Pillow.
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let header = decoder.read_header_info().map_err(damaged)?;
     let (width, height) = (header.width as usize, header.height as usize);

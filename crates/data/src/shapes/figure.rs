@@ -1,13 +1,14 @@
 //! The ten figures, as signed distances: negative inside, in units of the figure's size.
 //!
-//! Only additions, products, quotients and square roots: these are exact everywhere, so every machine draws the same bytes.
+//! They use only additions, products, quotients and square roots, which are exact everywhere, so every machine draws
+//! the same bytes.
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
 /// A point or direction.
 pub(super) type Point = [f32; 2];
 
-/// What can be drawn; its position in [`Figure::ALL`] is its class.
+/// A figure; its position in [`Figure::ALL`] is its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Figure {
     Arrow,
@@ -152,7 +153,7 @@ mod tests {
         check(Figure::Arrow, [-0.5, 0.4], false);
     }
 
-    /// A signed distance changes by at most the way walked (a union's or cut's may change more slowly).
+    /// A signed distance changes by at most the distance walked (that of a union or a cut may change more slowly).
     #[test]
     fn no_figure_jumps() {
         for figure in Figure::ALL {

@@ -1,8 +1,8 @@
 //! `shapes`: a small data set that needs no download. Ten figures, 300 JPEG pictures of each, drawn by this program.
 //!
-//! The figures vary in place, size, turn, colour and shading, before cluttered and noisy backgrounds, light on dark and dark on
-//! light. A linear classifier of the pixels therefore fails (a test proves it), while a convolutional network learns them in
-//! minutes. The pictures are the same bytes on every machine.
+//! The figures vary in place, size, turn, colour and shading, on cluttered and noisy backgrounds, light on dark and
+//! dark on light. A linear classifier of the pixels therefore fails (a test proves it), while a convolutional network
+//! learns them in minutes. The pictures are the same bytes on every machine.
 //!
 //! ```no_run
 //! let folder = enmasse_data::shapes::ensure(&enmasse_data::shapes::default_cache()?)?;
@@ -31,31 +31,31 @@ pub const PER_CLASS: usize = 300;
 /// Number of classes.
 pub const CLASSES: usize = Figure::ALL.len();
 
-/// The folder's name; another content gets another one.
+/// The folder's name; it changes whenever the content does.
 const FOLDER: &str = "shapes-1";
 
-/// Where data sets are kept: `$ENMASSE_CACHE`, else `$XDG_CACHE_HOME/enmasse`, else `~/.cache/enmasse`.
+/// The folder for data sets: `$ENMASSE_CACHE`, else `$XDG_CACHE_HOME/enmasse`, else `~/.cache/enmasse`.
 pub fn default_cache() -> Result<PathBuf, DataError> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("ENMASSE_CACHE")
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("enmasse")))
         .or_else(|| variable("HOME").map(|home| home.join(".cache/enmasse")))
-        .ok_or_else(|| DataError::Setting("no cache folder: set ENMASSE_CACHE to a folder that may be written".into()))
+        .ok_or_else(|| DataError::Setting("no cache folder: set ENMASSE_CACHE to a writable folder".into()))
 }
 
-/// The data set's folder in `cache`, made if it is not there yet (a second or two). Processes may call this at once; one that
-/// is interrupted leaves nothing that looks like a data set, and the next one clears up after it.
+/// The data set's folder in `cache`, created if necessary (in a second or two). Several processes may call this at
+/// once. An interrupted process leaves nothing that looks like a data set, and the next one cleans up after it.
 pub fn ensure(cache: &Path) -> Result<PathBuf, DataError> {
     publish::ensure(cache, FOLDER, is_whole, build)
 }
 
-/// Whether every picture is there. A user may have cleared a part of the cache.
+/// Whether every picture exists. A user may have deleted a part of the cache.
 fn is_whole(folder: &Path) -> bool {
     let not_empty = |path: PathBuf| path.metadata().is_ok_and(|metadata| metadata.len() > 0);
     (0..CLASSES * PER_CLASS).all(|index| not_empty(folder.join(file(index))))
 }
 
-/// The relative path of picture `index` of all.
+/// The relative path of picture `index` among all pictures.
 fn file(index: usize) -> String {
     let class = Figure::ALL[index / PER_CLASS].name();
     format!("{class}/{class}-{:03}.jpg", index % PER_CLASS)
@@ -83,7 +83,7 @@ fn build(folder: &Path) -> Result<(), DataError> {
         }
     };
     std::thread::scope(|scope| {
-        // As many helpers as there may be: without any this thread draws them all.
+        // As many helpers as can be started: without any, this thread draws all pictures.
         let helpers = (1..threads).map_while(|_| Builder::new().spawn_scoped(scope, draw).ok());
         helpers.for_each(drop);
         draw();
@@ -91,7 +91,7 @@ fn build(folder: &Path) -> Result<(), DataError> {
     failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// The JPEG file of picture `index` of all.
+/// The JPEG file of picture `index` among all pictures.
 fn picture(index: usize) -> Vec<u8> {
     let (class, number) = (index / PER_CLASS, index % PER_CLASS);
     let (pixels, width, height) = scene::draw(Figure::ALL[class], number as u64);
@@ -99,7 +99,7 @@ fn picture(index: usize) -> Vec<u8> {
     let mut encoder = Encoder::new(&mut bytes, 75 + (number * 7 % 21) as u8);
     encoder.set_sampling_factor(if number % 2 == 0 { SamplingFactor::F_2_2 } else { SamplingFactor::F_1_1 });
     let encoded = encoder.encode(&pixels, width as u16, height as u16, ColorType::Rgb);
-    // Dimensions fit, and memory takes every byte: there is nothing to fail.
+    // The dimensions fit, and writing to memory cannot fail.
     debug_assert!(encoded.is_ok(), "{encoded:?}");
     bytes
 }

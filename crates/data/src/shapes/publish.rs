@@ -1,4 +1,4 @@
-//! Making a folder whole or not at all, once, while others try too.
+//! Creates a folder whole or not at all, once, even if several processes try.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::DataError;
 
-/// How long to wait for another process that is building, before building too.
+/// How long to wait for another process that is building the folder, before building it too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The folder `name` in `cache`: as it is where `is_whole`, else built in a temporary sibling and renamed.
+/// The folder `name` in `cache`: unchanged if `is_whole`, otherwise built in a temporary sibling and renamed.
 ///
-/// A lock lets one process build at a time; the kernel drops it with its holder. Where locks do not work (some network file
+/// A lock lets one process build at a time; the kernel releases it when its holder ends. If locks do not work (on some
+/// network file systems), or the holder takes too long, two processes may build: the rename decides, and both have the
+/// same content.
 /// systems), or the holder takes too long, two may build: the rename decides, and both have the same content.
 pub(super) fn ensure(
     cache: &Path,
@@ -28,7 +30,7 @@ pub(super) fn ensure(
     let path = cache.join(format!(".{name}.lock"));
     let lock = File::create(&path).map_err(|source| DataError::write(path, source))?;
     if wait_for(&lock, || is_whole(&folder)) {
-        // Nobody builds while this process holds the lock: what lies around was left by a process that died.
+        // No other process builds while this one holds the lock: temporary files were left by a process that died.
         remove_temporaries(cache, name);
     }
     if is_whole(&folder) {
@@ -37,7 +39,7 @@ pub(super) fn ensure(
     let temporary = Temporary(cache.join(format!(".{name}.{}.tmp", std::process::id())));
     build(&temporary.0)?;
     if folder.exists() {
-        // A damaged one makes room. A reader meanwhile would have failed anyway.
+        // A damaged folder is moved away. A reader at this moment would have failed anyway.
         let aside = Temporary(cache.join(format!(".{name}.{}.old.tmp", std::process::id())));
         let _ = fs::rename(&folder, &aside.0);
     }
@@ -48,7 +50,7 @@ pub(super) fn ensure(
     }
 }
 
-/// Waits for the lock; false if it cannot be had, or need not be any more.
+/// Waits for the lock; false if it is unavailable, or no longer needed.
 fn wait_for(lock: &File, finished: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -75,7 +77,7 @@ fn remove_temporaries(cache: &Path, name: &str) {
     }
 }
 
-/// A folder that goes when this does, unless it was renamed before.
+/// A folder that is removed on drop, unless it was renamed before.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {

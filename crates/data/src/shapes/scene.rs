@@ -1,4 +1,4 @@
-//! One picture: several of one figure, random in place, size, turn and colour, before a cluttered background.
+//! One picture: several copies of one figure, random in place, size, turn and colour, on a cluttered background.
 
 use enmasse_tensor::RandomStream;
 
@@ -9,7 +9,7 @@ type Color = [f32; 3];
 /// Side lengths in pixels.
 const SIDES: std::ops::Range<u64> = 80..161;
 
-/// Least distance between the colours of figure and background, of at most 442.
+/// Least distance between the colours of figure and background; the greatest possible is 442.
 const CONTRAST: f32 = 150.0;
 
 /// RGB bytes, width and height of picture `number` of `figure`.
@@ -47,7 +47,7 @@ fn color(random: &mut RandomStream) -> Color {
     [(); 3].map(|()| uniform(random, 0.0, 255.0))
 }
 
-/// A direction without sine and cosine, whose last bits differ between libraries: a point of the disc, scaled.
+/// A direction without sine and cosine, whose last bits differ between libraries: a point in the disc, scaled.
 fn direction(random: &mut RandomStream) -> Point {
     loop {
         let (x, y) = (uniform(random, -1.0, 1.0), uniform(random, -1.0, 1.0));
@@ -62,26 +62,26 @@ fn mix(from: Color, to: Color, part: f32) -> Color {
     [0, 1, 2].map(|c| from[c] + (to[c] - from[c]) * part)
 }
 
-/// How much of a pixel lies inside an outline at `distance` pixels.
+/// The fraction of a pixel inside an outline at `distance` pixels.
 fn cover(distance: f32) -> f32 {
     (0.5 - distance).clamp(0.0, 1.0)
 }
 
-/// Figures in the cells of a lattice that the picture is a window of, two cells to its shorter side.
+/// Figures in the cells of a lattice; the picture is a window onto it, with two cells along its shorter side.
 ///
-/// Any crop that training may take shows a figure or a good part of one, and evaluation's crop shows one whole. Where the
-/// window begins varies by half a cell, so that no pixel knows what to expect: a linear classifier lives from just that.
+/// Any crop in training shows a figure or a large part of one, and evaluation's crop shows a whole figure. The window's
+/// origin varies by half a cell, so that no single pixel is predictable: a linear classifier relies on exactly that.
 struct Lattice {
     figure: Figure,
     columns: usize,
     /// Edge of a cell, in pixels.
     cell: f32,
-    /// Where the window begins in the lattice, in pixels.
+    /// The window's origin in the lattice, in pixels.
     start: Point,
     placed: Vec<Placed>,
 }
 
-/// One figure where it stands in the lattice.
+/// One figure at its place in the lattice.
 struct Placed {
     center: Point,
     radius: f32,
@@ -98,7 +98,7 @@ impl Lattice {
             let room = cell / 2.0 - radius;
             let mut place = |at: usize| (at as f32 + 0.5) * cell + uniform(random, -room, room);
             let center = [place(i % columns), place(i / columns)];
-            // Up to about twenty degrees either way.
+            // Up to about twenty degrees in either direction.
             let slope = uniform(random, -0.36, 0.36);
             let length = (1.0 + slope * slope).sqrt();
             Placed { center, radius, turn: [1.0 / length, slope / length] }
@@ -107,7 +107,7 @@ impl Lattice {
         Lattice { figure, columns, cell, start, placed }
     }
 
-    /// How much of the pixel at `p` a figure covers. None reaches beyond its cell.
+    /// The fraction of the pixel at `p` that a figure covers. No figure extends beyond its cell.
     fn coverage(&self, p: Point) -> f32 {
         let p = [p[0] + self.start[0], p[1] + self.start[1]];
         let (column, row) = ((p[0] / self.cell) as usize, (p[1] / self.cell) as usize);
@@ -165,7 +165,7 @@ impl Paint {
     }
 }
 
-/// Two colours not far from each other, and where each of them shows.
+/// Two similar colours, and the pattern in which they alternate.
 struct Background {
     colors: [Color; 2],
     pattern: Pattern,
@@ -264,7 +264,7 @@ impl Blot {
     }
 }
 
-/// Noise of a sensor: a value for each byte.
+/// Sensor noise: a value for each byte.
 struct Grain {
     state: u64,
     amplitude: f32,

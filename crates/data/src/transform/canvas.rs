@@ -1,8 +1,8 @@
-//! What transforms work on: one picture, and the memory to make the next one from it.
+//! The working state of transforms: one picture, and the memory for making the next one from it.
 
 use crate::{CropBox, Picture, Resizer};
 
-/// A picture that transforms change one after the other. Its memory is used again for every sample.
+/// A picture that transforms change one after the other. Its memory is reused for every sample.
 ///
 /// ```
 /// use enmasse_data::{Canvas, Picture};
@@ -14,7 +14,7 @@ use crate::{CropBox, Picture, Resizer};
 /// ```
 #[derive(Default)]
 pub struct Canvas {
-    /// The first is where samples are read into, so that only it grows to their size.
+    /// Samples are read into the first one, so only that one grows to their size.
     pictures: [Picture; 2],
     second: bool,
     resizer: Resizer,
@@ -26,7 +26,7 @@ impl Canvas {
         Canvas { pictures: [picture, Picture::default()], ..Canvas::default() }
     }
 
-    /// What it shows.
+    /// The current picture.
     pub fn picture(&self) -> &Picture {
         &self.pictures[usize::from(self.second)]
     }
@@ -36,8 +36,8 @@ impl Canvas {
         self.pictures[usize::from(self.second)].pixels_mut()
     }
 
-    /// Shows a picture of `width` × `height` instead, which `paint` makes from the one before. It is black until then: nothing of
-    /// earlier samples is in it.
+    /// Replaces the picture by one of `width` × `height`, which `paint` makes from the previous one. Before that it is
+    /// black: it contains nothing of earlier samples.
     pub fn replace(&mut self, width: usize, height: usize, paint: impl FnOnce(&Picture, &mut Resizer, &mut [u8])) {
         let [first, second] = &mut self.pictures;
         let (before, after) = if self.second { (second, first) } else { (first, second) };
@@ -55,7 +55,7 @@ impl Canvas {
         self.replace(width, height, |before, resizer, after| resizer.resize(before, part, width, height, after));
     }
 
-    /// The picture that the next sample is to be read into.
+    /// The picture into which the next sample is read.
     pub(crate) fn restart(&mut self) -> &mut Picture {
         self.second = false;
         &mut self.pictures[0]

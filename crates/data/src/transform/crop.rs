@@ -1,6 +1,6 @@
-//! Training pictures become squares: torchvision's RandomResizedCrop and RandomCrop.
+//! Turns training pictures into squares: torchvision's RandomResizedCrop and RandomCrop.
 //!
-//! Drawing what is cut out and cutting it are separate, so that each can be held against torchvision's.
+//! Drawing a crop and cutting it out are separate, so that each can be compared with torchvision's.
 
 use enmasse_tensor::RandomStream;
 
@@ -10,13 +10,13 @@ use crate::{Canvas, DataError, EvalTransform, Transform};
 /// A rectangle of pixels inside a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CropBox {
-    /// Columns left of it.
+    /// Columns to its left.
     pub left: usize,
     /// Rows above it.
     pub top: usize,
-    /// Its columns.
+    /// Number of columns.
     pub width: usize,
-    /// Its rows.
+    /// Number of rows.
     pub height: usize,
 }
 
@@ -34,12 +34,12 @@ impl CropBox {
     }
 }
 
-/// RandomResizedCrop: any part of the picture, stretched to `size` × `size`.
+/// RandomResizedCrop: a random part of the picture, stretched to `size` × `size`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomResizedCrop {
     /// Edge of the square result, in pixels.
     pub size: usize,
-    /// Least and largest part of the picture's area that a crop covers.
+    /// Least and largest fraction of the picture's area that a crop covers.
     pub scale: (f64, f64),
     /// Least and largest width / height of a crop; drawn uniformly in the logarithm.
     pub ratio: (f64, f64),
@@ -51,7 +51,7 @@ impl RandomResizedCrop {
         RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) }
     }
 
-    /// What is cut out of a picture of `width` × `height`: ten tries, then the largest central crop of an allowed ratio.
+    /// The crop of a picture of `width` × `height`: ten tries, then the largest central crop of an allowed ratio.
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> CropBox {
         let (scale, ratio) = (self.scale, self.ratio);
         let area = (width * height) as f64;
@@ -98,7 +98,7 @@ impl Transform for RandomResizedCrop {
     }
 }
 
-/// What torchvision falls back to after ten tries.
+/// torchvision's fallback after ten tries.
 fn central_crop(ratio: (f64, f64), width: usize, height: usize) -> CropBox {
     let given = width as f64 / height as f64;
     let (w, h) = if given < ratio.0 {
@@ -112,8 +112,8 @@ fn central_crop(ratio: (f64, f64), width: usize, height: usize) -> CropBox {
     CropBox { left: (width - w) / 2, top: (height - h) / 2, width: w, height: h }
 }
 
-/// RandomCrop: a square of the picture with black margins. A picture that is not of the right size has it given first, as
-/// [`EvalTransform`] does it with `resize` = `size`.
+/// RandomCrop: a square of the picture with black margins. A picture of another size is first resized as by
+/// [`EvalTransform`] with `resize` = `size`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomCrop {
     /// Edge of the square result, in pixels.
@@ -123,7 +123,7 @@ pub struct RandomCrop {
 }
 
 impl RandomCrop {
-    /// Which square of the picture with its margins is cut out.
+    /// The square to cut out of the picture with its margins.
     pub fn draw(&self, random: &mut RandomStream) -> CropBox {
         let mut start = || random.below(2 * self.padding as u64 + 1) as usize;
         let (top, left) = (start(), start());
@@ -136,7 +136,8 @@ impl RandomCrop {
         if (canvas.picture().width(), canvas.picture().height()) != (size, size) {
             EvalTransform { size, resize: size }.show(canvas);
         }
-        // Along a side: how many black pixels come first, where the picture begins, and how many pixels of it there are.
+        // Along a side: the number of black pixels before the picture, where the picture begins, and the number of its
+        // pixels.
         let side = |start: usize| {
             let (before, from) = (padding.saturating_sub(start).min(size), start.saturating_sub(padding).min(size));
             (before, from, size - before.max(from))
@@ -164,7 +165,7 @@ impl Transform for RandomCrop {
         check_size(self.size)?;
         if self.padding >= self.size {
             return Err(DataError::Setting(format!(
-                "margins of {} pixels around pictures of {1} hide them: give fewer than {1}",
+                "margins of {} pixels are too wide for pictures of {1}: use fewer than {1}",
                 self.padding, self.size
             )));
         }

@@ -1,4 +1,4 @@
-//! torchvision's Resize and CenterCrop: how pictures are evaluated.
+//! torchvision's Resize and CenterCrop, for evaluation.
 
 use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::{Canvas, CropBox, DataError, Picture, Resizer, Transform};
 pub struct EvalTransform {
     /// Edge of the square result, in pixels.
     pub size: usize,
-    /// Length that the picture's shorter side is resized to.
+    /// Length to which the picture's shorter side is resized.
     pub resize: usize,
 }
 
@@ -21,14 +21,14 @@ impl EvalTransform {
         EvalTransform { size, resize: (size as f64 * 256.0 / 224.0).round() as usize }
     }
 
-    /// Dimensions after Resize: the longer side is cut down to a whole number, as torchvision does.
+    /// Dimensions after Resize: the longer side is truncated to a whole number, as in torchvision.
     fn resized(&self, width: usize, height: usize) -> (usize, usize) {
         let (short, long) = (width.min(height).max(1), width.max(height));
         let long = (self.resize * long) as f64 / short as f64;
         if width <= height { (self.resize, long as usize) } else { (long as usize, self.resize) }
     }
 
-    /// Where CenterCrop begins along a side of `length` pixels. Negative where it must pad with black.
+    /// Where CenterCrop begins along a side of `length` pixels; negative if it must pad with black.
     fn crop_start(&self, length: usize) -> isize {
         let (length, size) = (length as isize, self.size as isize);
         if length < size {
@@ -38,7 +38,7 @@ impl EvalTransform {
         ((length - size) as f64 / 2.0).round_ties_even() as isize
     }
 
-    /// Resizes and crops `picture` into `out` (`size * size * 3` bytes). Only what the crop shows is computed.
+    /// Resizes and crops `picture` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
     pub fn fit(&self, picture: &Picture, resizer: &mut Resizer, out: &mut [u8]) {
         let full = self.resized(picture.width(), picture.height());
         let whole = CropBox::whole(picture.width(), picture.height());
@@ -69,7 +69,7 @@ impl EvalTransform {
     }
 }
 
-/// Also a step of training where nothing random is cut out.
+/// Also a step of training without random crops.
 impl Transform for EvalTransform {
     fn name(&self) -> &str {
         "resize_center_crop"

@@ -4,10 +4,10 @@ use enmasse_tensor::RandomStream;
 
 use crate::{Canvas, DataError, Transform};
 
-/// RandomHorizontalFlip: some pictures are mirrored.
+/// RandomHorizontalFlip: mirrors some pictures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomHorizontalFlip {
-    /// How often.
+    /// The probability of mirroring a picture.
     pub probability: f64,
 }
 
@@ -30,7 +30,7 @@ impl Transform for RandomHorizontalFlip {
     fn check(&self) -> Result<(), DataError> {
         if !(0.0..=1.0).contains(&self.probability) {
             return Err(DataError::Setting(format!(
-                "a probability of {} for a flip: give one in [0, 1]",
+                "a flip probability of {} is out of range: use one in [0, 1]",
                 self.probability
             )));
         }

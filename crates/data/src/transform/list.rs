@@ -1,4 +1,4 @@
-//! The list of transforms that training pictures go through.
+//! The list of transforms applied to training pictures.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use enmasse_tensor::RandomStream;
 use super::check_size;
 use crate::{Canvas, Crop, DataError, RandomHorizontalFlip, RandomResizedCrop, Transform};
 
-/// For training: transforms, one after the other, the last of which leaves a square. Its text names all that it does.
+/// For training: transforms applied in order; the last one leaves a square. Its text names all of them.
 ///
 /// ```
 /// use enmasse_data::{RandomCrop, RandomHorizontalFlip, TrainTransform};
@@ -26,7 +26,7 @@ pub struct TrainTransform {
 #[derive(Clone)]
 struct Step {
     key: String,
-    /// What its random numbers are for.
+    /// The purpose of its random numbers.
     purpose: String,
     transform: Arc<dyn Transform>,
 }
@@ -43,18 +43,18 @@ impl TrainTransform {
         if flip == 0.0 { squares } else { squares.then(RandomHorizontalFlip { probability: flip }) }
     }
 
-    /// Nothing yet: for pictures to become squares of `size` pixels.
+    /// An empty list, for transforms that turn pictures into squares of `size` pixels.
     pub fn empty(size: usize) -> Self {
         TrainTransform { size, steps: Vec::new() }
     }
 
-    /// The same and then `transform`, whose random numbers are drawn under its name.
+    /// Appends `transform`, whose random numbers are drawn under its name.
     pub fn then(self, transform: impl Transform + 'static) -> Self {
         let key = transform.name().to_owned();
         self.then_keyed(&key, transform)
     }
 
-    /// The same and then `transform`, whose random numbers are drawn under `key`: for a transform that comes twice.
+    /// Appends `transform`, whose random numbers are drawn under `key`: for a transform that occurs twice.
     pub fn then_keyed(mut self, key: &str, transform: impl Transform + 'static) -> Self {
         let (key, purpose) = (key.to_owned(), format!("augment {key}"));
         self.steps.push(Step { key, purpose, transform: Arc::new(transform) });
@@ -66,7 +66,7 @@ impl TrainTransform {
         self.size
     }
 
-    /// Fails where a parameter makes no sense, or two transforms would draw the same random numbers.
+    /// Fails if a parameter is invalid, or if two transforms would draw the same random numbers.
     pub(crate) fn check(&self) -> Result<(), DataError> {
         check_size(self.size)?;
         for (number, step) in self.steps.iter().enumerate() {
@@ -81,7 +81,7 @@ impl TrainTransform {
         Ok(())
     }
 
-    /// What becomes of sample `index` in `epoch`: a function of these and `seed`.
+    /// Transforms sample `index` in `epoch`: a function of these and `seed`.
     pub fn apply(&self, canvas: &mut Canvas, seed: u64, epoch: u64, index: u64) {
         for Step { purpose, transform, .. } in &self.steps {
             transform.apply(canvas, &mut RandomStream::new(seed, purpose, epoch, index));

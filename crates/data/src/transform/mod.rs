@@ -1,7 +1,7 @@
-//! torchvision's transforms for training and evaluation, on `u8` pictures. Normalising is the device's work.
+//! torchvision's transforms for training and evaluation, on `u8` pictures. The device normalises.
 //!
-//! Training pictures go through a list of [`Transform`]s. Each draws its random numbers under a key of its own, as a pure
-//! function of (seed, key, epoch, sample index): adding one changes no other's draws.
+//! Training pictures go through a list of [`Transform`]s. Each draws its random numbers under its own key, as a pure
+//! function of (seed, key, epoch, sample index), so adding one leaves the draws of the others unchanged.
 
 mod canvas;
 mod crop;
@@ -22,7 +22,7 @@ use crate::DataError;
 /// Largest edge of a batch's pictures, in pixels.
 const MAX_SIZE: usize = 16_384;
 
-/// One thing that is done to a training picture. Threads share it, so that what it does can depend on its arguments only.
+/// One operation on a training picture. Threads share it, so its effect may depend only on its arguments.
 ///
 /// ```
 /// use enmasse_data::{Canvas, RandomStream, TrainTransform, Transform};
@@ -46,18 +46,18 @@ const MAX_SIZE: usize = 16_384;
 /// assert!(list.to_string().ends_with("; random_horizontal_flip probability=0.5; invert probability=0.1"));
 /// ```
 pub trait Transform: Send + Sync {
-    /// Its name: what texts call it, and the key that it draws under where a list gives it no other.
+    /// Its name, for texts; also the key of its draws, unless a list gives it another one.
     fn name(&self) -> &str;
 
-    /// Everything else that decides what it does, as text: ranks compare it.
+    /// All other values that determine its effect, as text: ranks compare it.
     fn parameters(&self) -> String;
 
-    /// Fails where a parameter makes no sense.
+    /// Fails if a parameter is invalid.
     fn check(&self) -> Result<(), DataError> {
         Ok(())
     }
 
-    /// Changes the picture. All randomness comes from `random`, the numbers of this transform, epoch and sample.
+    /// Changes the picture. All randomness comes from `random`: the numbers of this transform, epoch and sample.
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream);
 }
 
