@@ -66,13 +66,13 @@ fn check_reports_each_mistake_with_its_line_and_its_remedy() {
     let ended = place.slurm(&["check", "job.sh"]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""), "{ended:?}");
     let expected = "\
-job.sh:6: no --cpus-per-task: all threads of a task share one core, those that load data too
-    mend: #SBATCH --cpus-per-task=8, or what a node has for each task
+job.sh:6: no --cpus-per-task: all threads of a task share one core, including those that load data
+    mend: #SBATCH --cpus-per-task=8, or the cores of a node divided by its tasks
 job.sh:7: there is a blank beside the = of --output; sbatch refuses the script
     mend: #SBATCH --output=your_path.out
 job.sh:8: there is a blank beside the = of --error; sbatch refuses the script
     mend: #SBATCH --error=your_path.err
-job.sh:11: no srun: one process starts although 32 tasks are asked for
+job.sh:11: no srun: one process starts although 32 tasks are requested
     mend: srun python ...
 job.sh: 4 findings
 ";
@@ -107,7 +107,7 @@ fn submit_hands_over_the_script_and_says_the_job() {
     let options = ["--array", "lr=0.1,0.01", "--output", "logs/%A_%a.txt", "--", "--model", "mlp"];
     let script = place.slurm(&[&["script"], &options[..]].concat()).well().stdout;
     let dry = place.slurm(&[&["submit", "--dry-run"], &options[..]].concat()).well();
-    assert_eq!(dry.stdout, format!("# would be given to: sbatch --parsable\n{script}"));
+    assert_eq!(dry.stdout, format!("# would be passed to: sbatch --parsable\n{script}"));
     assert!(!place.path("arguments").exists() && !place.path("logs").exists());
 
     let ended = place.slurm(&[&["submit"], &options[..]].concat()).well();
@@ -188,7 +188,7 @@ fn status_joins_what_slurm_knows_with_the_run() {
     assert_eq!((&record["job"], &record["state"], &record["epoch"]), (&json!("7_0"), &json!("RUNNING"), &epoch));
 
     let unknown = place.slurm(&["status", "9"]);
-    let says = "error: job 9: Slurm does not know it, or no longer: ended jobs are soon forgotten\n";
+    let says = "error: job 9: Slurm does not know it; ended jobs are soon forgotten\n";
     assert_eq!((unknown.code, unknown.stderr.as_str()), (Some(1), says));
     assert_eq!(place.slurm(&["status", "x"]).code, Some(2));
     place.stand_in("squeue", "true");

@@ -1,30 +1,31 @@
-//! What Slurm's commands print about jobs.
+//! Parses the output of Slurm's commands about jobs.
 
-/// A job's number. Each element of an array has one of its own besides.
+/// A job's number. Each element of an array has a number of its own too.
 pub type JobId = u64;
 
-/// A job as `scontrol show job --oneliner` tells of it.
+/// A job as reported by `scontrol show job --oneliner`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmJob {
     /// Its own number.
     pub id: JobId,
-    /// Of an array: the array's number, and the element's index or, of elements still waiting together, all of them.
+    /// For an array: the array's number, and the element's index or, for elements that wait together, all their
+    /// indices.
     pub array: Option<(JobId, String)>,
     /// Its name.
     pub name: String,
     /// `RUNNING`, `PENDING`, `FAILED`, ...
     pub state: String,
-    /// Why it waits, or why it ended; empty where Slurm says `None`.
+    /// Why it waits, or why it ended; empty if Slurm says `None`.
     pub reason: String,
-    /// How often it was started again.
+    /// How many times it was restarted.
     pub restarts: u64,
-    /// For how long it has run, and for how long it may.
+    /// How long it has run.
     pub run_time: String,
     /// The time limit.
     pub time_limit: String,
-    /// Where it runs or ran, compressed; empty before.
+    /// The nodes on which it runs or ran, compressed; empty before it starts.
     pub nodes: String,
-    /// The exit code and, behind a colon, the signal.
+    /// The exit code and, after a colon, the signal.
     pub exit_code: String,
     /// The folder in which it runs.
     pub folder: String,
@@ -33,7 +34,7 @@ pub struct SlurmJob {
 }
 
 impl SlurmJob {
-    /// As users name it: `12`, or `12_3` for an element of an array.
+    /// The name that users type: `12`, or `12_3` for an element of an array.
     pub fn name_of_id(&self) -> String {
         match &self.array {
             Some((array, element)) if element.bytes().all(|byte| byte.is_ascii_digit()) => format!("{array}_{element}"),
@@ -43,7 +44,7 @@ impl SlurmJob {
     }
 }
 
-/// The job that `sbatch --parsable` has submitted: `ID` or `ID;CLUSTER`. Lines before may hold a site's own remarks.
+/// The job submitted by `sbatch --parsable`: `ID` or `ID;CLUSTER`. Earlier lines may hold a site's own remarks.
 pub fn submitted(text: &str) -> Option<(JobId, Option<String>)> {
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     let (id, cluster) = match line.split_once(';') {
@@ -53,7 +54,7 @@ pub fn submitted(text: &str) -> Option<(JobId, Option<String>)> {
     Some((crate::value::number(id).filter(|_| !id.is_empty())?, cluster))
 }
 
-/// The numbers of `squeue --noheader --format=%F`: jobs, and arrays as wholes, each once.
+/// The numbers from `squeue --noheader --format=%F`: jobs, and arrays as wholes, each once.
 pub fn job_ids(text: &str) -> Vec<JobId> {
     let mut ids: Vec<JobId> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
     ids.sort_unstable();
@@ -95,7 +96,7 @@ fn job(line: &str) -> Option<SlurmJob> {
     })
 }
 
-/// The value after ` KEY=`, up to the next key. Values may have blanks; keys begin with a capital letter.
+/// The value after ` KEY=`, up to the next key. Values may contain blanks; keys begin with a capital letter.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let start = line.match_indices(key).find_map(|(at, _)| {
         let begins = at == 0 || line[..at].ends_with(' ');
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As a real controller (22.05) prints them.
+    /// As printed by a real controller (22.05).
     const ARRAY: &str = "JobId=3 ArrayJobId=1 ArrayTaskId=0 ArrayTaskThrottle=1 JobName=my job's x UserId=root(0) \
         GroupId=root(0) MCS_label=N/A Account=(null) QOS=(null) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 \
         Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=00:00:04 TimeLimit=00:05:00 TimeMin=N/A ReqNodeList=(null) \

@@ -1,6 +1,6 @@
-//! Slurm as text: sbatch scripts written and checked, and what Slurm's commands print read back.
+//! Slurm as text: writes and checks sbatch scripts, and parses the output of Slurm's commands.
 //!
-//! Everything here is a function from text to text or values; running `sbatch`, `squeue` and `scontrol` is the caller's part.
+//! Everything here is a function from text to text or values; the caller runs `sbatch`, `squeue` and `scontrol`.
 //!
 //! ```
 //! use enmasse_slurm::{Script, check};

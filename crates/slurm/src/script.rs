@@ -1,4 +1,4 @@
-//! An sbatch script: what it asks Slurm for, and its text.
+//! An sbatch script: its requests to Slurm, and its text.
 
 use thiserror::Error;
 
@@ -7,69 +7,69 @@ use crate::shell::{Token, expand, quote, tokens};
 use crate::sweep::{MOST_ELEMENTS, Sweep};
 use crate::value::{SignalAhead, TimeLimit, number};
 
-/// Columns of a line of the script, as far as words allow.
+/// Line width of the script, as far as words allow.
 const COLUMNS: usize = 110;
 const INDENT: &str = "    ";
 
-/// Why a script cannot be written.
+/// Reasons why a script cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScriptError {
-    /// A text that no line of a script can hold.
+    /// No line of a script can hold the text.
     #[error(
         "{option} {value:?}: quotes, backslashes, dollar signs and control characters mean nothing to Slurm; leave them out"
     )]
     Text {
         /// The option.
         option: String,
-        /// What it was to be.
+        /// The given value.
         value: String,
     },
-    /// A word of the command that no line can hold.
+    /// No line can hold this word of the command.
     #[error("the argument {0:?} has a control character; leave it out")]
     Argument(String),
-    /// Nothing where something is needed.
-    #[error("{0} is empty; name something, or leave the option out")]
+    /// A required value is empty.
+    #[error("{0} is empty; give a value, or leave the option out")]
     Empty(String),
-    /// Not a `--time`.
+    /// Not a valid `--time`.
     #[error(
         "--time {0}: must be MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS:MINUTES:SECONDS, ...; for instance 12:00:00"
     )]
     Time(String),
-    /// Not a `--signal`.
+    /// Not a valid `--signal`.
     #[error("--signal {0}: must be USR1, USR2 or TERM, then @ and seconds before the time limit, for instance USR1@90")]
     Signal(String),
-    /// The signal comes before the job begins.
+    /// The signal would arrive before the job begins.
     #[error(
         "--signal {signal} with --time {time}: the signal would come at once; ask for more time, or for fewer seconds"
     )]
     SignalAtOnce {
         /// The signal and its seconds.
         signal: SignalAhead,
-        /// The limit.
+        /// The time limit.
         time: TimeLimit,
     },
-    /// Not a `--mem`.
+    /// Not a valid `--mem`.
     #[error("--mem {0}: must be a number with K, M, G or T, for instance 64G")]
     Memory(String),
     /// Not a setting with values.
     #[error("--array {0}: must be NAME=VALUE,VALUE,... with the name of a setting")]
     Axis(String),
-    /// One setting as two axes.
-    #[error("--array {0}: is there twice; give all its values once")]
+    /// The same setting is used for two axes.
+    #[error("--array {0}: is given twice; list all its values once")]
     AxisTwice(String),
-    /// More elements than Slurm takes.
-    #[error("--array: more than {MOST_ELEMENTS} combinations, which is all that Slurm takes; use fewer values")]
+    /// There are more elements than Slurm accepts.
+    #[error("--array: more than {MOST_ELEMENTS} combinations, which is Slurm's limit; use fewer values")]
     TooManyElements,
-    /// An extra option that is none.
+    /// An extra option is malformed.
     #[error("--sbatch {0}: must be one long option of sbatch, --NAME or --NAME=VALUE")]
     Extra(String),
-    /// An extra option that has a place of its own.
-    #[error("--sbatch {0}: is written by a flag of its own; use that")]
+    /// The extra option has a flag of its own.
+    #[error("--sbatch {0}: has a flag of its own; use that")]
     ExtraTwice(String),
 }
 
-/// What runs a container's image.
+/// The program that runs a container's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerRuntime {
     /// `apptainer exec`.
@@ -80,40 +80,40 @@ pub enum ContainerRuntime {
     Pyxis,
 }
 
-/// A container that every rank runs in.
+/// A container in which every rank runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// A file, or a name that the runtime knows.
     pub image: String,
-    /// What runs it.
+    /// The program that runs it.
     pub runtime: ContainerRuntime,
-    /// Folders to be seen inside beside the working folder: `PATH` or `OUTSIDE:INSIDE`.
+    /// Folders mounted in addition to the working folder: `PATH` or `OUTSIDE:INSIDE`.
     pub mounts: Vec<String>,
 }
 
-/// Where a run goes.
+/// The run folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunName {
     /// This folder.
     Fixed(String),
-    /// A folder of this name with the job's id after it, so that no two jobs share one.
+    /// A folder of this name followed by the job's id, so that no two jobs share one.
     PerJob(String),
 }
 
-/// An sbatch script. Every field that is `None` leaves its option to the cluster's own default.
+/// An sbatch script. A field that is `None` leaves its option to the cluster's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     /// The job's name.
     pub job_name: String,
-    /// Where to queue.
+    /// The partition in which to queue.
     pub partition: Option<String>,
-    /// Whom to charge.
+    /// The account to charge.
     pub account: Option<String>,
     /// Quality of service.
     pub qos: Option<String>,
     /// Number of nodes.
     pub nodes: usize,
-    /// Tasks of each node; each is a rank.
+    /// Tasks per node; each task is a rank.
     pub ntasks_per_node: usize,
     /// Cores of each rank.
     pub cpus_per_task: usize,
@@ -127,36 +127,36 @@ pub struct Script {
     pub output: Option<String>,
     /// File of standard error; without it, that of standard output.
     pub error: Option<String>,
-    /// Events to be told of by mail, such as `END,FAIL`.
+    /// Events reported by mail, such as `END,FAIL`.
     pub mail_type: Option<String>,
-    /// Whom to tell.
+    /// The recipient of mail.
     pub mail_user: Option<String>,
-    /// Sent to the ranks ahead of the time limit, so that they save.
+    /// Sent to the ranks before the time limit, so that they save.
     pub signal: Option<SignalAhead>,
-    /// Whether Slurm may start the job again: after a node's failure, a preemption, and when the ranks ask for it.
+    /// Whether Slurm may restart the job: after a node's failure, a preemption, or at the ranks' request.
     pub requeue: bool,
     /// Whether a rank that fails ends the others.
     pub kill_on_bad_exit: bool,
-    /// Elements of the array that run at the same time, at most.
+    /// Greatest number of array elements that run at the same time.
     pub array_limit: Option<usize>,
     /// Further options of sbatch, `--NAME` or `--NAME=VALUE`.
     pub extra: Vec<String>,
     /// Modules to load.
     pub modules: Vec<String>,
-    /// What the ranks run in.
+    /// The container in which the ranks run.
     pub container: Option<Container>,
     /// The run folder, or the folder of an array's runs.
     pub run: RunName,
-    /// The program of a rank, with its subcommand; `--out` and an array element's flags come next.
+    /// The program of a rank, with its subcommand; `--out` and an array element's flags follow.
     pub program: Vec<String>,
-    /// What follows them.
+    /// The arguments after them.
     pub arguments: Vec<String>,
-    /// Hyper-parameters, a run for each combination; empty for a single run.
+    /// Hyper-parameters, with a run for each combination; empty for a single run.
     pub sweep: Sweep,
 }
 
 impl Script {
-    /// A script with a single rank and nothing else asked for.
+    /// A script with a single rank and no further requests.
     pub fn new(job_name: impl Into<String>, program: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let job_name = job_name.into();
         Script {
@@ -207,7 +207,7 @@ impl Script {
             text.push_str(&format!("module load {}\n", quote(module)));
         }
         text.push_str(
-            "\n# Ranks meet in the run folder, and a job that starts again goes on from it: all nodes must share it.\n",
+            "\n# Ranks meet in the run folder, and a restarted job resumes from it: all nodes must share it.\n",
         );
         text.push_str(&self.run_lines());
         text.push('\n');
@@ -218,7 +218,7 @@ impl Script {
         Ok(text)
     }
 
-    /// Everything that goes into the body, which is quoted there.
+    /// Checks all words of the body, where they are quoted.
     fn check_words(&self) -> Result<(), ScriptError> {
         let container = self.container.iter().flat_map(|container| container.mounts.iter().chain([&container.image]));
         let (RunName::Fixed(run) | RunName::PerJob(run)) = &self.run;
@@ -258,7 +258,7 @@ impl Script {
             ("array", array),
             ("output", Some(self.output_file())),
             ("error", self.error.clone()),
-            // Without it a second start of the job would wipe what the first one said.
+            // Without it a second start of the job would overwrite the first one's output.
             ("open-mode", Some("append".to_owned())),
             ("mail-type", self.mail_type.clone()),
             ("mail-user", self.mail_user.clone()),
@@ -289,10 +289,10 @@ impl Script {
         Ok(lines)
     }
 
-    /// Where Slurm writes what the job says.
+    /// The file to which Slurm writes the job's output.
     pub fn output_file(&self) -> String {
         let id = if self.sweep.is_empty() { "%j" } else { "%A_%a" };
-        // A name may have what means a folder, or a number, in a file's name.
+        // The job's name may contain characters that stand for a folder or a number in a file name.
         let name = self.job_name.replace(['/', '%'], "_");
         self.output.clone().unwrap_or_else(|| format!("{name}-{id}.out"))
     }
@@ -313,7 +313,7 @@ impl Script {
         lines
     }
 
-    /// The run folder as a word of the shell.
+    /// The run folder as a shell word.
     fn run_word(&self, below: &str) -> String {
         match &self.run {
             RunName::Fixed(folder) => quote(&format!("{folder}{below}")),
@@ -325,17 +325,17 @@ impl Script {
         }
     }
 
-    /// The last command: words as the shell reads them, those of srun, of the container, and of the program apart.
+    /// The last command, as shell words: those of srun, of the container, and of the program.
     fn command(&self) -> [Vec<String>; 3] {
         let srun = vec![
             "srun".to_owned(),
             format!("--kill-on-bad-exit={}", u8::from(self.kill_on_bad_exit)),
-            // From 22.05 on srun takes this number from its own command line only.
+            // Since 22.05 srun takes this number only from its own command line.
             "--cpus-per-task=\"$SLURM_CPUS_PER_TASK\"".to_owned(),
         ];
         let container = self.container.as_ref().map_or(Vec::new(), |container| self.container_words(container));
         let mut program: Vec<String> = self.program.iter().map(|word| quote(word)).collect();
-        // In front of the arguments, since one of those may be `--`.
+        // Before the arguments, since one of them may be `--`.
         program.push("--out=\"$run\"".to_owned());
         if !self.sweep.is_empty() {
             program.push("\"$@\"".to_owned());
@@ -348,7 +348,7 @@ impl Script {
         let mounts = || container.mounts.iter().map(|mount| quote(mount));
         let program = match container.runtime {
             ContainerRuntime::Pyxis => {
-                // The working folder with its own name, since paths of the command may be relative to it.
+                // The working folder under its own name, since the command's paths may be relative to it.
                 let mounts: String = mounts().map(|mount| format!(",{mount}")).collect();
                 return vec![
                     format!("--container-image={}", quote(&container.image)),
@@ -370,7 +370,7 @@ impl Script {
     }
 }
 
-/// A command on one line, or each of its parts on lines of its own; lines but the last end in backslashes.
+/// A command on one line, or each of its parts on separate lines; all lines but the last end in backslashes.
 fn wrap(parts: &[Vec<String>]) -> String {
     let whole = parts.concat().join(" ");
     if whole.chars().count() <= COLUMNS {
@@ -393,7 +393,7 @@ fn wrap(parts: &[Vec<String>]) -> String {
     lines.join(&format!(" \\\n{INDENT}")) + "\n"
 }
 
-/// A value as a line of directives has it.
+/// The form of a value in a directive.
 fn directive_value(option: &str, value: &str) -> Result<String, ScriptError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
     match value {
@@ -411,8 +411,8 @@ fn is_memory(text: &str) -> bool {
     !digits.is_empty() && number(digits).is_some()
 }
 
-/// The run folder of a job, from the text of its script; relative to the job's working folder. `None` where the script was not
-/// written by [`Script::text`], or the job stands for several elements of an array.
+/// The run folder of a job, from the text of its script; relative to the job's working folder. `None` if the script was
+/// not written by [`Script::text`], or if the job stands for several elements of an array.
 pub fn run_folder(script: &str, job: &SlurmJob) -> Option<String> {
     let value = |name: &str| match name {
         "SLURM_JOB_ID" => job.id.to_string(),
@@ -426,7 +426,7 @@ pub fn run_folder(script: &str, job: &SlurmJob) -> Option<String> {
             script.lines().find_map(|line| line.strip_prefix(INDENT)?.strip_prefix(&format!("{index}) set -- ")))?
         }
     };
-    // The last `run=` is ours: what comes before are flags.
+    // The last `run=` is the script's own; earlier ones are flags.
     tokens(line).iter().rev().find_map(|token| match token {
         Token::Word(word) => Some(expand(word, value).strip_prefix("run=")?.to_owned()),
         Token::Operator => None,

@@ -1,25 +1,25 @@
-//! The shell's words: enough of its quoting to read scripts, and to write any text as one word.
+//! Shell words: enough of the shell's quoting to read scripts, and to write any text as one word.
 
 /// A part of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// What stands there, without its quotes.
+    /// Literal text, without quotes.
     Text(String),
     /// `$NAME` or `${NAME}` outside single quotes.
     Variable(String),
 }
 
-/// What a line consists of.
+/// An element of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// A word, in pieces; empty quotes make an empty word.
+    /// A word, in pieces; empty quotes give an empty word.
     Word(Vec<Piece>),
-    /// What ends a command: `;`, `|`, `&`, parentheses, back quotes, and doubled ones.
+    /// The end of a command: `;`, `|`, `&`, parentheses, back quotes, and doubled ones.
     Operator,
 }
 
-/// Splits a line. Comments are left out; a quote that the line does not close ends with it. What goes beyond words and quotes
-/// (arithmetic, parameter expansions such as `${NAME%%,*}`) stays as text.
+/// Splits a line. Comments are dropped; an unclosed quote ends with the line. Constructs beyond words and quotes
+/// (arithmetic, parameter expansions such as `${NAME%%,*}`) stay as text.
 pub(crate) fn tokens(line: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut word: Option<Vec<Piece>> = None;
@@ -69,7 +69,7 @@ fn push(word: &mut Option<Vec<Piece>>, c: char) {
     }
 }
 
-/// The name of the plain variable that begins here, behind its `$`, and what follows it.
+/// The name of the plain variable that begins here, after its `$`, and the rest of the text.
 fn variable(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_prefix('{').unwrap_or(text);
     let length = inner.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(inner.len());
@@ -78,7 +78,7 @@ fn variable(text: &str) -> Option<(&str, &str)> {
     name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic()).then_some((name, left))
 }
 
-/// A word as text, its variables by `value`.
+/// A word as text, with variables replaced by `value`.
 pub(crate) fn expand(word: &[Piece], value: impl Fn(&str) -> String) -> String {
     let text = |piece: &Piece| match piece {
         Piece::Text(text) => text.clone(),
@@ -87,7 +87,7 @@ pub(crate) fn expand(word: &[Piece], value: impl Fn(&str) -> String) -> String {
     word.iter().map(text).collect()
 }
 
-/// The text as one word that the shell takes as it is.
+/// The text quoted as a single literal word.
 pub(crate) fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
     match text {

@@ -4,20 +4,20 @@ use crate::ScriptError;
 
 /// Slurm's default `MaxArraySize` is 1001: indices 0 to 1000.
 pub const MOST_ELEMENTS: usize = 1001;
-/// Longest part of a value that goes into a folder's name.
+/// Length limit of a value in a folder's name.
 const MOST_NAME: usize = 40;
 
 /// A setting and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// The setting, as its flag names it without dashes.
+    /// The setting's flag, without dashes.
     pub name: String,
-    /// What it is set to, one after another.
+    /// The values of the setting.
     pub values: Vec<String>,
 }
 
 impl Axis {
-    /// Reads `NAME=VALUE,VALUE,...`.
+    /// Parses `NAME=VALUE,VALUE,...`.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
         let malformed = || ScriptError::Axis(text.to_owned());
         let (name, values) = text.split_once('=').ok_or_else(malformed)?;
@@ -44,12 +44,12 @@ pub struct SweepElement {
 }
 
 impl SweepElement {
-    /// The flags that set it.
+    /// The flags that set these values.
     pub fn flags(&self) -> Vec<String> {
         self.values.iter().map(|(name, value)| format!("--{name}={value}")).collect()
     }
 
-    /// The folder of its run: the index, so that no two are the same, and what tells people what it is.
+    /// The folder of its run: the index, which makes it unique, and the values for people.
     pub(crate) fn folder(&self) -> String {
         let mut folder = self.index.to_string();
         for (name, value) in &self.values {
@@ -67,10 +67,10 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// The combinations of these axes; of none there is no array at all.
+    /// The combinations of these axes; without axes there is no array.
     pub fn new(axes: Vec<Axis>) -> Result<Self, ScriptError> {
         for (place, axis) in axes.iter().enumerate() {
-            // Flags have both spellings.
+            // Flags may be written with either.
             let same = |other: &Axis| other.name.replace('_', "-") == axis.name.replace('_', "-");
             if axes.iter().take(place).any(same) {
                 return Err(ScriptError::AxisTwice(axis.name.clone()));
@@ -151,13 +151,10 @@ mod tests {
         }
         check(
             &["weight-decay=1", "lr=1", "weight_decay=2"],
-            "--array weight_decay: is there twice; give all its values once",
+            "--array weight_decay: is given twice; list all its values once",
         );
         let wide = format!("lr={}", vec!["1"; 100].join(","));
         let other = wide.replace("lr", "batch");
-        check(
-            &[&wide, &other],
-            "--array: more than 1001 combinations, which is all that Slurm takes; use fewer values",
-        );
+        check(&[&wide, &other], "--array: more than 1001 combinations, which is Slurm's limit; use fewer values");
     }
 }

@@ -1,4 +1,4 @@
-//! Values of sbatch's options, read as Slurm reads them.
+//! Values of sbatch's options, parsed as Slurm does.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ impl TimeLimit {
 impl FromStr for TimeLimit {
     type Err = ScriptError;
 
-    /// Reads `MINUTES`, `MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS`, `DAYS-HOURS:MINUTES`,
+    /// Parses `MINUTES`, `MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS`, `DAYS-HOURS:MINUTES`,
     /// `DAYS-HOURS:MINUTES:SECONDS`, or `UNLIMITED`.
     ///
     /// ```
@@ -63,21 +63,21 @@ fn seconds(text: &str) -> Option<u64> {
     hours.checked_mul(60)?.checked_add(minutes)?.checked_mul(60)?.checked_add(seconds).filter(|&sum| sum > 0)
 }
 
-/// Digits alone; a sign is no digit.
+/// Only digits are accepted; a sign is an error.
 pub(crate) fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// A signal that Slurm sends to every task so many seconds before the time limit.
+/// A signal that Slurm sends to every task a number of seconds before the time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalAhead {
     name: String,
     seconds: u64,
 }
 
-/// Signals that a rank answers by saving.
+/// Signals on which a rank saves.
 const SIGNALS: [&str; 3] = ["USR1", "USR2", "TERM"];
-/// Slurm's own bound.
+/// Slurm's own limit.
 const MOST_SECONDS: u64 = 65_535;
 
 impl SignalAhead {
@@ -95,7 +95,7 @@ impl SignalAhead {
 impl FromStr for SignalAhead {
     type Err = ScriptError;
 
-    /// Reads `NAME@SECONDS`, or a name alone, which Slurm takes as 60 seconds.
+    /// Parses `NAME@SECONDS`, or a name alone, which Slurm takes as 60 seconds.
     fn from_str(text: &str) -> Result<Self, ScriptError> {
         let (name, seconds) = text.split_once('@').unwrap_or((text, "60"));
         let name = name.to_ascii_uppercase();

@@ -1,9 +1,9 @@
-//! Mistakes in scripts: each is found on its line, and what is right is left alone.
+//! Mistakes in scripts: each is found on its line, and correct lines are left alone.
 
 use enmasse_slurm::{Finding, MOST_SCRIPT_BYTES, check};
 use proptest::prelude::*;
 
-/// What must be found: lines, and parts of the problem and of the mend.
+/// The expected findings: lines, and parts of the problem and of the correction.
 type Expected<'a> = &'a [(usize, &'a str, &'a str)];
 
 #[track_caller]
@@ -17,7 +17,7 @@ fn finds(script: &str, expected: Expected) {
     }
 }
 
-/// As a tutorial on several machines prints it.
+/// As printed in a tutorial on several machines.
 const TUTORIAL: &str = "#!/bin/bash
 #SBATCH --job-name=MultiGPU
 #SBATCH --partition=gpu
@@ -39,7 +39,7 @@ fn the_tutorials_script() {
             (6, "no --cpus-per-task", "#SBATCH --cpus-per-task=8"),
             (7, "a blank beside the = of --output; sbatch refuses", "#SBATCH --output=your_path.out"),
             (8, "a blank beside the = of --error", "#SBATCH --error=your_path.err"),
-            (11, "no srun: one process starts although 32 tasks are asked for", "srun python train.py"),
+            (11, "no srun: one process starts although 32 tasks are requested", "srun python train.py"),
         ],
     );
     let mended = TUTORIAL.replace("= your", "=your").replace("-n 32", "--cpus-per-task=1");
@@ -47,7 +47,7 @@ fn the_tutorials_script() {
     finds(&started, &[]);
 }
 
-/// The same inside the tutorial's text, beside the program.
+/// The same inside the tutorial's text, next to the program.
 #[test]
 fn scripts_inside_markdown() {
     let program = "import os\nIP = os.environ['SLURM_STEP_NODELIST']\n\ndef init(host, port=23456):\n    pass\n";
@@ -58,7 +58,7 @@ fn scripts_inside_markdown() {
         &text,
         &[
             (5, "SLURM_STEP_NODELIST is a compressed list", "scontrol show hostnames"),
-            (7, "port 23456 is every job's", "MASTER_PORT="),
+            (7, "port 23456 is the same in every job", "MASTER_PORT="),
             (19, "no --cpus-per-task", "--cpus-per-task=8"),
             (20, "a blank beside the = of --output", "--output=your_path.out"),
             (21, "a blank beside the = of --error", "--error=your_path.err"),
@@ -75,7 +75,7 @@ fn in_body(body: &str, expected: Expected) {
     finds(&format!("#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH -c1\n{body}\n"), expected);
 }
 
-/// Directives from line 2 on, and one task that srun starts.
+/// Directives from line 2 on, and one task started by srun.
 #[track_caller]
 fn in_head(head: &str, expected: Expected) {
     finds(&format!("#!/bin/bash\n{head}\n#SBATCH --cpus-per-task 1\nsrun -K python train.py\n"), expected);
@@ -94,11 +94,11 @@ fn commands_without_srun() {
     in_body("./train --epochs 3", &alone(5, "srun ./train --epochs 3"));
     in_body(
         "torchrun --nproc-per-node 2 a.py",
-        &[(5, "torchrun runs on the first of 2 nodes alone", "srun --ntasks-per-node=1 torchrun")],
+        &[(5, "torchrun runs only on the first of 2 nodes", "srun --ntasks-per-node=1 torchrun")],
     );
     in_body(
         "python -m torch.distributed.launch a.py",
-        &[(5, "runs on the first of 2 nodes", "srun --ntasks-per-node=1 python")],
+        &[(5, "runs only on the first of 2 nodes", "srun --ntasks-per-node=1 python")],
     );
     for fine in [
         "python -m venv x\npython -c 'print(1)'\npython --version\npip install a",
@@ -129,7 +129,7 @@ fn options_of_srun() {
     in_body("srun -K --ntasks-per-node=1 torchrun --nproc-per-node 2 a.py", &[]);
     in_body("srun -K enmasse launch -n 2 -- a", &[(5, "enmasse launch is started 2 times", "--cpus-per-task")]);
     let head = "#!/bin/bash\n#SBATCH --cpus-per-task=4\n";
-    let inherited = (3, "srun does not take over --cpus-per-task", "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\"");
+    let inherited = (3, "srun does not inherit --cpus-per-task", "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\"");
     finds(&format!("{head}srun python a.py"), &[inherited]);
     finds(&format!("{head}srun -c4 python a.py"), &[]);
     finds(&format!("{head}srun --cpus-per-task=$SLURM_CPUS_PER_TASK python a.py"), &[]);
@@ -138,7 +138,7 @@ fn options_of_srun() {
     finds("#!/bin/bash\nsrun python a.py", &[(1, "no --cpus-per-task", "#SBATCH --cpus-per-task")]);
 }
 
-/// As PyTorch's own example of several nodes has it.
+/// As in PyTorch's own example for several nodes.
 #[test]
 fn torchrun_on_each_node() {
     let script = "#!/bin/bash
@@ -157,9 +157,9 @@ srun torchrun \\
 --rdzv_endpoint $head_node_ip:29500 \\
 train.py 50 10
 ";
-    let inherited = (11, "srun does not take over --cpus-per-task", "srun --cpus-per-task");
+    let inherited = (11, "srun does not inherit --cpus-per-task", "srun --cpus-per-task");
     let waits = (11, "leaves the others waiting", "srun --kill-on-bad-exit=1");
-    finds(script, &[waits, inherited, (14, "port 29500 is every job's", "MASTER_PORT=")]);
+    finds(script, &[waits, inherited, (14, "port 29500 is the same in every job", "MASTER_PORT=")]);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn tasks_and_devices() {
     );
     in_head("#SBATCH -n 4\n#SBATCH --nodes=2 --ntasks-per-node=2", &[]);
     in_head("#SBATCH --nodes=2-4 -n 4 --ntasks-per-node=2", &[]);
-    // Without --nodes Slurm takes as many nodes as the tasks need.
+    // Without --nodes Slurm uses as many nodes as the tasks need.
     in_head("#SBATCH -n 4 --ntasks-per-node=2", &[]);
     in_head("#SBATCH -n 18446744073709551615 -N 18446744073709551615 --ntasks-per-node=18446744073709551615", &[]);
     let gpus = |says| [(2, says, "#SBATCH --ntasks-per-node=4")];
@@ -201,7 +201,7 @@ fn lines_of_directives() {
     in_head("#SBATCH --chdir=${HOME}", &blank("--chdir=$HOME: Slurm expands no variables", "command line"));
     in_head("# SBATCH --nodes=2", &blank("is a comment to Slurm", "#SBATCH --nodes=2"));
     in_head("#sbatch -N 2", &blank("is a comment to Slurm", "#SBATCH -N 2"));
-    in_head("#SBATCH --requeue", &blank("the second start wipes", "--open-mode=append"));
+    in_head("#SBATCH --requeue", &blank("the second start overwrites", "--open-mode=append"));
     in_head("#SBATCH --signal=B:USR1@90", &blank("goes to the shell", "#SBATCH --signal=USR1@90"));
     in_head("#SBATCH --time=1 --signal=USR1@90", &blank("comes at once: the time limit is 60 s", "--time"));
     for fine in [
@@ -215,11 +215,11 @@ fn lines_of_directives() {
         in_head(fine, &[]);
     }
     let late = "#!/bin/bash\n#SBATCH --output=logs/%j.out -c 1\nmkdir -p logs/";
-    finds(late, &[(2, "--output: Slurm opens the file before the script makes logs", "mkdir -p logs")]);
+    finds(late, &[(2, "--output: Slurm opens the file before the script creates logs", "mkdir -p logs")]);
     finds("#!/bin/bash\n#SBATCH --output=logs/%j.out -c 1\nmkdir -p other", &[]);
     let waits = "#!/bin/bash\n#SBATCH --signal=B:USR1@90 -c 1\nsrun python a.py &\nwait";
     finds(waits, &[]);
-    finds("#!/bin/bash\n#SBATCH -c 1\ncd x\n#SBATCH --nodes=2", &[(4, "stands after the first command", "move it up")]);
+    finds("#!/bin/bash\n#SBATCH -c 1\ncd x\n#SBATCH --nodes=2", &[(4, "comes after the first command", "move it up")]);
     finds("#SBATCH -c 1\nhostname", &[(1, "does not name an interpreter", "#!/bin/bash")]);
     finds("#!/bin/bash\r\n#SBATCH -c 1\r\nhostname\r\n", &[(1, "carriage return", "sed -i")]);
     finds("", &[(1, "no --cpus-per-task", ""), (1, "does not name an interpreter", "")]);
@@ -253,7 +253,7 @@ fn addresses_and_ports() {
     let port = |body: &str, port: &str| {
         in_body(
             &format!("{body}\n{task}"),
-            &[(5, &format!("port {port} is every job's"), "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")],
+            &[(5, &format!("port {port} is the same in every job"), "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")],
         );
     };
     port("export MASTER_PORT=29500", "29500");
@@ -273,8 +273,9 @@ fn addresses_and_ports() {
     ] {
         in_body(&format!("{fine}\n{task}"), &[]);
     }
-    let host =
-        |body: &str| in_body(&format!("{body}\n{task}"), &[(5, "is each node's own", "scontrol show hostnames")]);
+    let host = |body: &str| {
+        in_body(&format!("{body}\n{task}"), &[(5, "is a different machine on each node", "scontrol show hostnames")])
+    };
     host("export MASTER_ADDR=localhost");
     host("srun -K a --master_addr 127.0.0.1");
     finds("#!/bin/bash\n#SBATCH -c 1 -n 4\nexport MASTER_ADDR=localhost\nsrun -K a", &[]);
@@ -296,7 +297,7 @@ proptest! {
         check(&text);
     }
 
-    /// Pieces that mean something, in any order.
+    /// Meaningful pieces, in any order.
     #[test]
     fn any_mixture_is_checked(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..60)) {
         let text = pieces.concat();

@@ -1,7 +1,7 @@
-//! Scripts as they are written, compared with records beside this file.
+//! The text of scripts, compared with records next to this file.
 //!
-//! After a change that is meant, `ENMASSE_WRITE_GOLDEN=1 cargo test -p enmasse-slurm` writes the records anew; read the
-//! difference before keeping it.
+//! After an intended change, `ENMASSE_WRITE_GOLDEN=1 cargo test -p enmasse-slurm` writes the records again; review the
+//! difference before committing it.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn golden(name: &str, script: &Script) {
     assert_eq!(check(&text), [], "{name}");
 }
 
-/// What somebody might ask for on a GPU cluster.
+/// A realistic request on a GPU cluster.
 fn everything() -> Script {
     Script {
         partition: Some("gpu".into()),
@@ -115,7 +115,7 @@ fn refused() {
     check(|script| script.gres = Some("gpu:\"4".into()), &format!("--gres \"gpu:\\\"4\": {what}"));
     check(
         |script| script.partition = Some(String::new()),
-        "--partition is empty; name something, or leave the option out",
+        "--partition is empty; give a value, or leave the option out",
     );
     check(
         |script| script.memory = Some("lots".into()),
@@ -133,8 +133,5 @@ fn refused() {
     let extra = "must be one long option of sbatch, --NAME or --NAME=VALUE";
     check(|script| script.extra = vec!["-C h100".into()], &format!("--sbatch -C h100: {extra}"));
     check(|script| script.extra = vec!["--a b".into()], &format!("--sbatch --a b: {extra}"));
-    check(
-        |script| script.extra = vec!["--nodes=3".into()],
-        "--sbatch --nodes=3: is written by a flag of its own; use that",
-    );
+    check(|script| script.extra = vec!["--nodes=3".into()], "--sbatch --nodes=3: has a flag of its own; use that");
 }

@@ -1,4 +1,4 @@
-//! The shell runs the scripts as they were meant: every argument arrives as it was given, each element with its own flags.
+//! The shell runs the scripts as intended: every argument arrives unchanged, and each element gets its own flags.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use enmasse_slurm::{Axis, RunName, Script, SlurmJob, Sweep, check, run_folder};
 use proptest::prelude::*;
 
-/// Runs a script with an `srun` that shows its arguments, one per line.
+/// Runs a script with an `srun` that prints its arguments, one per line.
 fn run(script: &str, variables: &[(&str, &str)]) -> Result<Vec<String>, i32> {
     let folder = tempfile::tempdir().unwrap();
     let (srun, path) = (folder.path().join("srun"), folder.path().join("script"));

@@ -1,19 +1,20 @@
-//! Addresses and ports: compressed node lists taken for a host, ports that every job takes, hosts that no other node reaches.
+//! Addresses and ports: compressed node lists used as a host, ports that every job uses, and hosts that other nodes
+//! cannot reach.
 
 use super::directives::Directives;
 use super::source::{Kind, Source};
 use super::{Finding, find, quoted};
 
-/// Variables with a compressed node list.
+/// Variables that hold a compressed node list.
 const LISTS: [&str; 3] = ["SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NODELIST"];
-/// What expands one.
+/// Programs that expand one.
 const EXPANDERS: [&str; 5] = ["scontrol show hostname", "nodeset", "hostlist", "cluset", "expand"];
-/// What cuts a text into pieces.
+/// Text that suggests cutting a string into pieces.
 const CUTTERS: [&str; 7] = ["IFS=,", "cut -", "%%", "sed ", "awk ", "tr ", "split("];
-/// Parts of the names of variables and options that hold an address.
+/// Parts of names of variables and options that hold an address.
 const ADDRESS: [&str; 9] = ["addr", "address", "host", "ip", "master", "endpoint", "head", "server", "tcp"];
 const FIRST_HOST: &str = "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)";
-/// Between 10000 and 29999: below the ports that the kernel hands out itself.
+/// Between 10000 and 29999: below the ports that the kernel assigns itself.
 const PORT_OF_JOB: &str = "MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000)), or let srun enmasse train choose it";
 
 pub(super) fn check(source: &Source, directives: &Directives, findings: &mut Vec<Finding>) {
@@ -28,17 +29,17 @@ pub(super) fn check(source: &Source, directives: &Directives, findings: &mut Vec
             find(findings, line.number, problem, FIRST_HOST);
         }
         if let Some(port) = fixed_port(text) {
-            let problem = format!("port {port} is every job's: two on one node clash");
+            let problem = format!("port {port} is the same in every job: two on one node clash");
             find(findings, line.number, problem, PORT_OF_JOB);
         }
         if several_nodes && let Some(host) = own_host(text) {
-            let problem = format!("{host} is each node's own: the others never reach rank 0");
+            let problem = format!("{host} is a different machine on each node: the others never reach rank 0");
             find(findings, line.number, problem, FIRST_HOST);
         }
     }
 }
 
-/// Text that is shown, not used.
+/// Text that is only printed.
 fn says_only(text: &str) -> bool {
     let word = text.split_whitespace().next().unwrap_or_default();
     ["echo", "printf"].contains(&word) && !text.contains(['|', '>', '`']) && !text.contains("$(")
@@ -51,7 +52,7 @@ fn without_comment(text: &str) -> &str {
     }
 }
 
-/// The variable whose list is taken for an address, or cut by hand.
+/// The variable whose list is used as an address, or cut by hand.
 fn list_as_address(text: &str) -> Option<&'static str> {
     let (name, at) = LISTS.into_iter().find_map(|name| Some((name, text.find(name)?)))?;
     if EXPANDERS.iter().any(|expander| text.contains(expander)) {
@@ -90,13 +91,13 @@ fn fixed_port(text: &str) -> Option<u16> {
     })
 }
 
-/// The port number at the beginning of a text.
+/// The port number at the start of a text.
 fn port(text: &str) -> Option<u16> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok().filter(|port| *port >= 1024)
 }
 
-/// An address that means the own machine, given as that of rank 0.
+/// An address of the machine itself, given as that of rank 0.
 fn own_host(text: &str) -> Option<&'static str> {
     let lower = text.to_ascii_lowercase();
     let given = |host: &str| {

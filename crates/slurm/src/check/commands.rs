@@ -3,7 +3,7 @@
 use super::source::{Kind, Source};
 use crate::shell::{Token, expand, tokens};
 
-/// Programs that start the others on all nodes.
+/// Programs that start others on all nodes.
 const STARTERS: &[&str] = &[
     "srun",
     "mpirun",
@@ -24,16 +24,16 @@ const STARTERS: &[&str] = &[
     "ray",
     "horovodrun",
 ];
-/// Words in front of a command that are not its name.
+/// Words that may precede a command's name.
 const BEFORE: &[&str] =
     &["!", "{", "do", "else", "elif", "env", "exec", "if", "nice", "nohup", "then", "time", "until", "while"];
-/// Launchers of a node's processes: torchrun and its kin, which want to be started once per node.
+/// Launchers of a node's processes: torchrun and similar programs, to be started once per node.
 const NODE_LAUNCHERS: &[&str] = &["torchrun", "accelerate", "deepspeed"];
 const NODE_LAUNCHER_MODULES: &[&str] =
     &["torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch"];
-/// What `python -m` runs while an environment is prepared.
+/// Modules run by `python -m` while an environment is prepared.
 const PREPARING_MODULES: &[&str] = &["pip", "venv", "virtualenv", "ensurepip", "conda", "site"];
-/// Options of srun that take no value, or only one behind `=`.
+/// Options of srun that take no value, or only one after `=`.
 const SRUN_SWITCHES: &[&str] = &[
     "contiguous",
     "disable-status",
@@ -72,13 +72,13 @@ impl Command {
         base_name(self.words.first().map_or("", String::as_str))
     }
 
-    /// Whether srun is given one of these options.
+    /// Whether srun has one of these options.
     pub(super) fn has_option(&self, names: &[&str]) -> bool {
         self.option(names).is_some()
     }
 
-    /// The value that srun is given for one of these options, long or short; empty where there is none. What follows the
-    /// program that srun starts are that program's options.
+    /// The value of one of srun's options, long or short; empty if it has none. Options after the program that srun
+    /// starts belong to that program.
     fn option(&self, names: &[&str]) -> Option<&str> {
         let mut words = self.words.iter().skip(1).map(String::as_str);
         while let Some(word) = words.next().filter(|word| word.starts_with('-')) {
@@ -95,12 +95,12 @@ impl Command {
         None
     }
 
-    /// Whether srun starts one task only, as scripts do to ask or to prepare something.
+    /// Whether srun starts only one task, as scripts do for queries and preparation.
     pub(super) fn is_single(&self) -> bool {
         self.option(&["--ntasks", "-n"]) == Some("1")
     }
 
-    /// Whether it starts training by itself: Python with a script or module, enmasse, torchrun, a program of this folder.
+    /// Whether it starts training itself: Python with a script or module, enmasse, torchrun, a program in this folder.
     fn trains(&self) -> bool {
         let first = self.words.get(1).map_or("", String::as_str);
         let program = self.program();
@@ -116,7 +116,7 @@ impl Command {
         }
     }
 
-    /// Whether a launcher of a node's processes is among its words: `torchrun`, `python -m torch.distributed.run`, ...
+    /// The launcher of a node's processes among its words: `torchrun`, `python -m torch.distributed.run`, ...
     pub(super) fn node_launcher(&self) -> Option<&str> {
         self.words.iter().enumerate().find_map(|(place, word)| {
             let behind = self.words.get(place + 1).map(String::as_str);
@@ -134,7 +134,7 @@ impl Command {
 /// All commands of a body.
 pub(super) struct Body {
     commands: Vec<Command>,
-    /// Names of the variables that it sets.
+    /// Names of the variables that the body sets.
     variables: Vec<String>,
 }
 
@@ -191,23 +191,23 @@ impl Body {
         self.variables.iter().any(|name| names.contains(&name.as_str()))
     }
 
-    /// The commands that srun starts.
+    /// The commands started with srun.
     pub(super) fn sruns(&self) -> impl Iterator<Item = &Command> {
         self.commands.iter().filter(|command| command.program() == "srun")
     }
 
-    /// Whether the script makes this folder.
+    /// Whether the script creates this folder.
     pub(super) fn makes_folder(&self, folder: &str) -> bool {
         let mut made = self.commands.iter().filter(|command| command.program() == "mkdir");
         made.any(|command| command.words.iter().any(|word| word.trim_end_matches('/') == folder))
     }
 
-    /// Whether the shell itself waits for what runs in the background.
+    /// Whether the shell itself waits for background processes.
     pub(super) fn waits(&self) -> bool {
         self.commands.iter().any(|command| command.program() == "wait")
     }
 
-    /// The command that trains, in a script that starts nothing on other nodes. What comes before is preparation.
+    /// The training command, in a script that starts nothing on other nodes. Commands before it are preparation.
     pub(super) fn alone(&self) -> Option<&Command> {
         match self.commands.iter().any(|command| STARTERS.contains(&command.program())) {
             true => None,

@@ -1,11 +1,11 @@
-//! The options of `#SBATCH` lines, as sbatch takes them.
+//! The options of `#SBATCH` lines, interpreted as by sbatch.
 
 use super::source::{Kind, Source, options};
 use super::{Finding, find, quoted};
 use crate::shell::{Token, expand, tokens};
 use crate::value::{TimeLimit, number};
 
-/// Short options that take a value, and their long names.
+/// Short options with a value, and their long names.
 const SHORT: &[(char, &str)] = &[
     ('A', "account"),
     ('a', "array"),
@@ -27,7 +27,7 @@ const SHORT: &[(char, &str)] = &[
     ('x', "exclude"),
 ];
 
-/// Long options without a value, or whose value only `=` can give.
+/// Long options without a value, or with a value only after `=`.
 const SWITCHES: &[&str] =
     &["contiguous", "exclusive", "hold", "no-requeue", "nice", "overcommit", "oversubscribe", "requeue", "wait"];
 
@@ -38,15 +38,15 @@ pub(super) struct Directive {
     pub(super) line: usize,
     /// Its long name.
     pub(super) name: String,
-    /// Empty where it has none.
+    /// Its value; empty if it has none.
     pub(super) value: String,
-    /// What looks wrong about how the value is given.
+    /// A likely mistake in how the value is given.
     slip: Option<Slip>,
 }
 
 #[derive(Clone, Debug)]
 enum Slip {
-    /// Blanks around the `=` of a long option, with what was meant.
+    /// Blanks around the `=` of a long option, with the intended value.
     Blank(String),
     /// `-n=4`.
     ShortEquals(char),
@@ -64,17 +64,17 @@ impl Directives {
         Directives { all }
     }
 
-    /// The option as it counts: the last one wins.
+    /// The effective option: the last one wins.
     pub(super) fn get(&self, name: &str) -> Option<&Directive> {
         self.all.iter().rev().find(|directive| directive.name == name)
     }
 
-    /// The number that an option gives; `None` also for a range of numbers.
+    /// The number given by an option; `None` for a range of numbers.
     pub(super) fn count(&self, name: &str) -> Option<u64> {
         number(&self.get(name)?.value).filter(|&count| count > 0)
     }
 
-    /// The line of the last directive, or the first of the script.
+    /// The line of the last directive, or the script's first line.
     pub(super) fn last_line(&self) -> usize {
         self.all.last().map_or(1, |directive| directive.line)
     }
@@ -113,7 +113,7 @@ impl Directives {
     fn check_requeue(&self, findings: &mut Vec<Finding>) {
         let appends = self.get("open-mode").is_some_and(|mode| mode.value == "append");
         if let Some(requeue) = self.get("requeue").filter(|_| !appends) {
-            let problem = "--requeue without --open-mode=append: the second start wipes what the first one said";
+            let problem = "--requeue without --open-mode=append: the second start overwrites the first one's output";
             find(findings, requeue.line, problem, "#SBATCH --open-mode=append");
         }
     }
@@ -132,7 +132,7 @@ impl Directives {
 }
 
 fn read_line(line: usize, options: &str) -> Vec<Directive> {
-    // Variables stay as they are written, since sbatch knows none.
+    // Variables stay unexpanded, since sbatch knows none.
     let word = |token: Token| match token {
         Token::Word(pieces) => Some(expand(&pieces, |name| format!("${name}"))),
         Token::Operator => None,

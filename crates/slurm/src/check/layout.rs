@@ -1,4 +1,4 @@
-//! Tasks, cores and devices: whether what is asked for and what is started fit together.
+//! Tasks, cores and devices: whether the requested resources match the started processes.
 
 use super::commands::{Body, Command};
 use super::directives::{Directive, Directives};
@@ -17,11 +17,11 @@ pub(super) fn check(directives: &Directives, body: &Body, findings: &mut Vec<Fin
     }
 }
 
-/// How many tasks there are, as far as the directives say.
+/// The number of tasks, as far as the directives give it.
 struct Tasks {
     nodes: Option<u64>,
     per_node: Option<u64>,
-    /// As `--ntasks` says it.
+    /// The value of `--ntasks`.
     all: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Tasks {
         self.all.unwrap_or_else(|| self.nodes.unwrap_or(1).saturating_mul(self.per_node.unwrap_or(1)))
     }
 
-    /// Of a node.
+    /// The number of tasks per node.
     fn each(&self) -> Option<u64> {
         self.per_node.or(match (self.all, self.nodes) {
             (Some(all), Some(nodes)) if all.is_multiple_of(nodes) => Some(all / nodes),
@@ -52,26 +52,26 @@ impl Tasks {
         let (product, Some(ntasks)) = (nodes.saturating_mul(per_node), directives.get("ntasks")) else { return };
         if directives.get("nodes").is_some() && product != all {
             let problem = format!("--ntasks={all}, but --nodes={nodes} x --ntasks-per-node={per_node} is {product}");
-            find(findings, ntasks.line, problem, "leave --ntasks out: nodes x tasks per node says it all");
+            find(findings, ntasks.line, problem, "leave --ntasks out: nodes x tasks per node already sets it");
         }
     }
 }
 
-/// Several tasks, but a command that starts once.
+/// Several tasks, but a command that starts only once.
 fn check_srun(tasks: &Tasks, body: &Body, findings: &mut Vec<Finding>) {
     let Some(command) = body.alone() else { return };
     let words = quoted(&command.words.join(" "));
     let mend = format!("srun {words}");
     match command.node_launcher() {
-        // It starts the ranks of its own node.
+        // The launcher starts the ranks of its own node.
         Some(launcher) => {
             if let Some(nodes @ 2..) = tasks.nodes {
-                let problem = format!("{launcher} runs on the first of {nodes} nodes alone");
+                let problem = format!("{launcher} runs only on the first of {nodes} nodes");
                 find(findings, command.line, problem, format!("srun --ntasks-per-node=1 {words}"));
             }
         }
         None if tasks.total() > 1 => {
-            let problem = format!("no srun: one process starts although {} tasks are asked for", tasks.total());
+            let problem = format!("no srun: one process starts although {} tasks are requested", tasks.total());
             find(findings, command.line, problem, mend);
         }
         None => {}
@@ -84,19 +84,21 @@ fn check_cpus(directives: &Directives, body: &Body, findings: &mut Vec<Finding>)
     if !given && !on_each_srun {
         let place = ["ntasks-per-node", "ntasks"].iter().find_map(|name| directives.get(name));
         let line = place.map_or(directives.last_line(), |directive| directive.line);
-        let problem = "no --cpus-per-task: all threads of a task share one core, those that load data too";
-        find(findings, line, problem, "#SBATCH --cpus-per-task=8, or what a node has for each task");
+        let problem = "no --cpus-per-task: all threads of a task share one core, including those that load data";
+        find(findings, line, problem, "#SBATCH --cpus-per-task=8, or the cores of a node divided by its tasks");
     }
 }
 
-/// A folder for the output that the script makes itself.
+/// An output folder that only the script itself creates.
 fn check_folders(directives: &Directives, body: &Body, findings: &mut Vec<Finding>) {
     for directive in ["output", "error"].into_iter().filter_map(|name| directives.get(name)) {
         let Some((folder, _)) = directive.value.rsplit_once('/') else { continue };
         if !folder.is_empty() && body.makes_folder(folder) {
             let Directive { line, name, .. } = directive;
-            let problem =
-                format!("--{name}: Slurm opens the file before the script makes {}, and ends the job", quoted(folder));
+            let problem = format!(
+                "--{name}: Slurm opens the file before the script creates {}, and ends the job",
+                quoted(folder)
+            );
             find(findings, *line, problem, format!("run before sbatch: mkdir -p {}", quoted(folder)));
         }
     }
@@ -105,7 +107,7 @@ fn check_folders(directives: &Directives, body: &Body, findings: &mut Vec<Findin
 fn check_gpus(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut Vec<Finding>) {
     let per_node = |name| directives.get(name).and_then(|directive| Some((directive, gpus(&directive.value, name)?)));
     let Some((directive, gpus)) = per_node("gres").or_else(|| per_node("gpus-per-node")) else { return };
-    // One task can use all devices of its node, and a launcher starts more processes.
+    // One task can use all devices of its node, and a launcher starts further processes.
     let launched = body.sruns().any(|srun| srun.node_launcher().is_some());
     if let Some(each @ 2..) = tasks.each().filter(|&each| each != gpus && !launched) {
         let Directive { line, name, value, .. } = directive;
@@ -114,7 +116,7 @@ fn check_gpus(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mu
     }
 }
 
-/// The number of GPUs that `gpu:4`, `gpu:a100:4` or, of `--gpus-per-node`, `4` or `a100:4` asks for.
+/// The number of GPUs in `gpu:4`, `gpu:a100:4` or, for `--gpus-per-node`, `4` or `a100:4`.
 fn gpus(value: &str, option: &str) -> Option<u64> {
     let value = match option {
         "gres" => value.split(',').find_map(|part| part.strip_prefix("gpu").filter(|rest| !rest.starts_with('_')))?,
@@ -130,7 +132,7 @@ const KILL: &[&str] = &["--kill-on-bad-exit", "-K"];
 fn check_options(srun: &Command, tasks: &Tasks, directives: &Directives, body: &Body, findings: &mut Vec<Finding>) {
     let inherited = body.sets(&["SRUN_CPUS_PER_TASK"]);
     if directives.count("cpus-per-task").is_some_and(|count| count > 1) && !srun.has_option(CPUS) && !inherited {
-        let problem = "srun does not take over --cpus-per-task (Slurm 22.05 to 23.02): each task gets one core";
+        let problem = "srun does not inherit --cpus-per-task (Slurm 22.05 to 23.02): each task gets one core";
         find(findings, srun.line, problem, "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" ...");
     }
     if tasks.total() > 1 {
@@ -155,7 +157,7 @@ fn check_options(srun: &Command, tasks: &Tasks, directives: &Directives, body: &
     let waits = body.waits();
     if let Some(signal) = to_shell.filter(|_| !waits) {
         let problem =
-            format!("--signal={} goes to the shell, which hears it when srun has ended", quoted(&signal.value));
+            format!("--signal={} goes to the shell, which handles it only after srun has ended", quoted(&signal.value));
         let mend = format!("#SBATCH --signal={}, or srun ... & wait", quoted(signal.value.trim_start_matches("B:")));
         find(findings, signal.line, problem, mend);
     }

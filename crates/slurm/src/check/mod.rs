@@ -1,4 +1,4 @@
-//! The usual mistakes of sbatch scripts, each with its line and what to write instead.
+//! Checks sbatch scripts for the usual mistakes; each finding has its line and a correction.
 
 mod addresses;
 mod commands;
@@ -10,11 +10,11 @@ use commands::Body;
 use directives::Directives;
 use source::Source;
 
-/// Longest script worth reading, in bytes; more is left unread. Slurm's own default limit is 4 MiB.
+/// Limit of a script's size, in bytes. Slurm's own default limit is 4 MiB.
 pub const MOST_SCRIPT_BYTES: usize = 1 << 20;
-/// Findings beyond this many are left out.
+/// Further findings are left out.
 const MOST_FINDINGS: usize = 100;
-/// Characters of the script that a finding quotes at most.
+/// Limit of the characters of the script that a finding quotes.
 const MOST_QUOTED: usize = 60;
 
 /// A mistake in a script.
@@ -22,13 +22,13 @@ const MOST_QUOTED: usize = 60;
 pub struct Finding {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there, and what comes of it: one line.
+    /// The fault and its consequence, in one line.
     pub problem: String,
-    /// What to write instead: one line.
+    /// The correction, in one line.
     pub mend: String,
 }
 
-/// The mistakes in the text of a script, by line. What is said of Slurm's answers was seen with 22.05.
+/// The mistakes in the text of a script, by line. Statements about Slurm's reactions were verified with 22.05.
 pub fn check(text: &str) -> Vec<Finding> {
     let source = Source::read(text);
     let directives = Directives::of(&source);
@@ -49,7 +49,7 @@ fn find(findings: &mut Vec<Finding>, line: usize, problem: impl Into<String>, me
     findings.push(Finding { line, problem: problem.into(), mend: mend.into() });
 }
 
-/// A piece of the script inside a message: not too long, and without what moves the cursor.
+/// A piece of the script for a message: shortened, and without control characters.
 fn quoted(text: &str) -> String {
     let shown = |c: char| if c.is_control() { ' ' } else { c };
     let mut short: String = text.trim().chars().map(shown).take(MOST_QUOTED).collect();

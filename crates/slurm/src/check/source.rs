@@ -1,43 +1,43 @@
-//! A script in lines: the directives at its head, and the body that the shell runs. In the Markdown text of a tutorial the
-//! script is the first fenced block with directives, and other blocks are programs that it may run.
+//! A script in lines: the directives at its head, and the body that the shell runs. In a tutorial's Markdown text the
+//! script is the first fenced block with directives; other blocks are programs that it may run.
 
 use std::ops::Range;
 
 use super::{Finding, MOST_SCRIPT_BYTES, find, quoted};
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `#SBATCH` before the first command.
     Directive,
-    /// `#SBATCH` after it, which Slurm no longer reads.
+    /// `#SBATCH` after the first command, which Slurm no longer reads.
     LateDirective,
-    /// A line of the shell.
+    /// A shell command.
     Command,
-    /// Some program's text or input: in a here-document, or in another block of a tutorial.
+    /// Text or input of a program: in a here-document, or in another block of a tutorial.
     Document,
-    /// What a tutorial says around its blocks.
+    /// A tutorial's text outside its blocks.
     Prose,
-    /// A comment, or nothing.
+    /// A comment, or an empty line.
     Comment,
 }
 
 /// A line of the script.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
-    /// From 1.
+    /// Its number, from 1.
     pub(super) number: usize,
     pub(super) kind: Kind,
-    /// Without its end.
+    /// Its text, without the line ending.
     pub(super) text: &'a str,
 }
 
 /// A script's lines.
 pub(super) struct Source<'a> {
     pub(super) lines: Vec<Line<'a>>,
-    /// Where the script begins among them.
+    /// The index of the line at which the script begins.
     start: usize,
-    /// The first line with a carriage return at its end.
+    /// The first line that ends in a carriage return.
     dos: Option<usize>,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Mistakes of the lines as such.
+    /// Mistakes in the lines themselves.
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
         if !self.lines.get(self.start).is_some_and(|line| line.text.starts_with("#!")) {
             let problem = "the first line does not name an interpreter; sbatch refuses the script";
@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
         for line in &self.lines {
             match line.kind {
                 Kind::LateDirective => {
-                    let problem = format!("{} stands after the first command; Slurm ignores it", quoted(line.text));
+                    let problem = format!("{} comes after the first command; Slurm ignores it", quoted(line.text));
                     find(findings, line.number, problem, "move it up, below #!/bin/bash");
                 }
                 Kind::Comment => {
@@ -113,7 +113,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The fenced blocks of a Markdown text, without their fences, and whether they hold directives. A script itself has none.
+/// The fenced blocks of a Markdown text, without the fences, and whether they hold directives. A plain script has none.
 fn blocks(text: &str) -> Vec<(Range<usize>, bool)> {
     let mut blocks = Vec::new();
     if text.starts_with("#!") {
@@ -134,7 +134,7 @@ fn blocks(text: &str) -> Vec<(Range<usize>, bool)> {
     blocks
 }
 
-/// The options of a directive's line.
+/// The options on a directive's line.
 pub(super) fn options(line: &str) -> Option<&str> {
     line.strip_prefix(PREFIX).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
 }
@@ -143,15 +143,15 @@ fn is_directive(line: &str) -> bool {
     options(line).is_some()
 }
 
-/// The options of a comment that somebody took for a directive: `# SBATCH --x`, `#sbatch --x`. With two signs it is one that
-/// somebody has taken back.
+/// The options of a comment that was probably meant as a directive: `# SBATCH --x`, `#sbatch --x`. A line with two
+/// signs was commented out on purpose.
 fn nearly_directive(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix('#')?.trim_start();
     let (word, options) = rest.split_once([' ', '\t'])?;
     (word.eq_ignore_ascii_case("SBATCH") && options.trim_start().starts_with('-')).then_some(options.trim())
 }
 
-/// The word that ends the here-document which begins on this line.
+/// The word that ends the here-document beginning on this line.
 fn here_document(line: &str) -> Option<&str> {
     let (_, after) = line.split_once("<<")?;
     let word = after.strip_prefix('-').unwrap_or(after).trim_start().trim_start_matches(['\'', '"', '\\']);
