@@ -1,6 +1,6 @@
 //! Element types of tensors in files, and their values as f32.
 
-/// An element type that weights may have.
+/// An element type of weights in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementType {
     /// IEEE half precision.
@@ -31,14 +31,14 @@ pub enum ElementType {
     Bool,
 }
 
-/// Which byte of an element comes first.
+/// The order of an element's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByteOrder {
     Little,
     Big,
 }
 
-/// Each with its name in safetensors, its dtype in PyTorch, and the class of PyTorch's storage of it.
+/// Each type with its name in safetensors, its dtype in PyTorch, and the class of PyTorch's storage for it.
 const NAMES: [(ElementType, &str, &str, &str); 13] = [
     (ElementType::F16, "F16", "float16", "HalfStorage"),
     (ElementType::BF16, "BF16", "bfloat16", "BFloat16Storage"),
@@ -61,7 +61,7 @@ impl ElementType {
         NAMES[self as usize].1
     }
 
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             ElementType::I8 | ElementType::U8 | ElementType::Bool => 1,
@@ -83,7 +83,7 @@ impl ElementType {
         NAMES.iter().find(|entry| !class.is_empty() && entry.3 == class).map(|entry| entry.0)
     }
 
-    /// Appends the values of whole elements. `bytes` is left in little-endian order.
+    /// Appends the values of complete elements. `bytes` is left in little-endian order.
     pub(crate) fn decode(self, order: ByteOrder, bytes: &mut [u8], values: &mut Vec<f32>) {
         if order == ByteOrder::Big {
             bytes.chunks_exact_mut(self.size()).for_each(<[u8]>::reverse);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_the_type_they_stand_for() {
+    fn names_identify_their_type() {
         for (element, safetensors, dtype, storage) in NAMES {
             assert_eq!((element.name(), ElementType::of_safetensors(safetensors)), (safetensors, Some(element)));
             assert_eq!(ElementType::of_torch(dtype), Some(element));

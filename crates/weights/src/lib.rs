@@ -1,10 +1,11 @@
-//! Named tensors in files: what a model's weights are when they lie on a disk.
+//! Named tensors in files: a model's weights on disk.
 //!
 //! [`read`] understands safetensors and every form of PyTorch's `.pth`, by content and not by name. [`pth::write`] and
-//! [`safetensors::write`] write what PyTorch and torchvision open, and [`match_tensors`] says what of a file fits a model.
+//! [`safetensors::write`] write files that PyTorch and torchvision open. [`match_tensors`] finds the tensors of a file
+//! that fit a model.
 //!
-//! Nothing in a file is believed, and nothing in it is executed. Reading a file of L bytes takes at most 4 max(L, 2^20) bytes
-//! for values, 256 min(L, 2^20) for what a pickle says, 64 min(L, 2^26) for directories and texts, and 2^20 besides.
+//! Files are untrusted, and nothing in them is executed. Reading a file of L bytes takes at most 4 max(L, 2^20) bytes
+//! for values, 256 min(L, 2^20) for the contents of pickles, 64 min(L, 2^26) for directories and texts, and 2^20 more.
 //!
 //! ```
 //! use enmasse_weights::{NamedTensor, pth, read};
@@ -36,16 +37,16 @@ pub use named::{NamedTensor, check_tensors, counter_names};
 use named::Collector;
 use source::Source;
 
-/// How a file keeps its tensors.
+/// The format of a file of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A header of JSON, then bytes.
+    /// A JSON header, then bytes.
     Safetensors,
-    /// What `torch.save` writes since PyTorch 1.6: a zip file.
+    /// Written by `torch.save` since PyTorch 1.6: a zip file.
     Zip,
-    /// What it wrote before: pickles, then storages.
+    /// Written before PyTorch 1.6: pickles, then storages.
     Legacy,
-    /// What it wrote before PyTorch 0.2: a tar file.
+    /// Written before PyTorch 0.2: a tar file.
     Tar,
 }
 
@@ -61,7 +62,7 @@ impl fmt::Display for Format {
 }
 
 impl Format {
-    /// The format of a file, by how it begins.
+    /// The format of a file, by its first bytes.
     pub fn of(path: &Path) -> Result<Self, WeightsError> {
         Source::open(path)?.format()
     }
@@ -72,14 +73,14 @@ impl Format {
 pub struct WeightsFile {
     /// The file.
     pub path: PathBuf,
-    /// How it keeps them.
+    /// Its format.
     pub format: Format,
-    /// In the order of the file. Prefixes that wrappers put before every name, `module.` and `_orig_mod.`, are taken off; batch
-    /// norm's counters are left out, as is what is no tensor.
+    /// The tensors, in file order. The prefixes that wrappers add to every name, `module.` and `_orig_mod.`, are
+    /// removed. Batch norm's counters and everything that is not a tensor are left out.
     pub tensors: Vec<NamedTensor>,
 }
 
-/// Why a file could not be read.
+/// Reasons why a file could not be read.
 #[derive(Debug, Error)]
 pub enum WeightsError {
     /// The file system refused.
@@ -87,15 +88,15 @@ pub enum WeightsError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The file makes no sense, or holds what is not understood.
+    /// The file is malformed, or its contents are not supported.
     #[error("{}: {reason}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The fault, and what to do.
         reason: String,
     },
 }
@@ -108,7 +109,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Reads the weights of a file as f32, whatever their element type. A file without any is an error.
+/// Reads the weights of a file as f32, whatever their element type. A file without weights is an error.
 pub fn read(path: &Path) -> Result<WeightsFile, WeightsError> {
     let source = Source::open(path)?;
     let format = source.format()?;

@@ -1,5 +1,5 @@
-//! What of a file fits a model: by name and by shape. As many elements in another shape are no fit: they would be loaded in
-//! the wrong order.
+//! Finds the tensors of a file that fit a model, by name and by shape. An equal number of elements in another shape is
+//! not a match: the elements would be in the wrong order.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use crate::WeightsFile;
 
-/// Names on one line of a report; more are counted.
+/// Limit of names on one line of a report; the others are counted.
 const SHOWN: usize = 8;
 
-/// A tensor that is in both, but not of one shape.
+/// A tensor that is in both, with different shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// Its name.
@@ -21,12 +21,13 @@ pub struct Skipped {
     pub in_model: Vec<usize>,
 }
 
-/// What of a file fits a model. Displayed, it is a few short lines: what was loaded, skipped, missing, unexpected.
+/// The tensors of a file that fit a model. Displays as a few short lines: loaded, skipped, missing and unexpected
+/// tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matching {
     /// The file.
     pub path: PathBuf,
-    /// Tensors that the model has.
+    /// The number of tensors in the model.
     pub total: usize,
     /// Pairs of tensors by their indices in the model and in the file.
     pub loaded: Vec<(usize, usize)>,
@@ -104,7 +105,7 @@ mod tests {
         let conv: (&str, &[usize]) = ("conv.weight", &[4, 3]);
         check(&[conv], &[conv], &[(0, 0)], "loaded 1 of 1 tensors from F");
         check(&[conv, ("b", &[1])], &[("b", &[1]), conv], &[(0, 1), (1, 0)], "loaded 2 of 2 tensors from F");
-        // As many elements, in another shape: the trap that comparing counts falls into.
+        // An equal number of elements in another shape: the trap of comparing counts.
         let transposed = "loaded 0 of 1 tensors from F\nskipped conv.weight: [3, 4] in the file, [4, 3] in the model";
         check(&[conv], &[("conv.weight", &[3, 4])], &[], transposed);
         let others = "loaded 1 of 2 tensors from F\nmissing in the file: fc.bias\nunexpected in the file: head.bias";

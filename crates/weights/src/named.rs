@@ -1,18 +1,18 @@
-//! Tensors by name, and the names that are not weights: counters, and prefixes of wrappers.
+//! Tensors by name, and names that are not weights: counters, and prefixes of wrappers.
 
 use std::collections::HashSet;
 
 use crate::WeightsError;
 use crate::source::Source;
 
-/// PyTorch's batch norm counts its updates beside its statistics. The count means nothing to us: it is made when a file is
-/// written, and left out when one is read.
+/// PyTorch's batch norm counts its updates next to its statistics. The count has no use here: it is added when a file
+/// is written, and left out when one is read.
 const COUNTER: &str = "num_batches_tracked";
-/// What `DataParallel`, `DistributedDataParallel` and `torch.compile` put before each name.
+/// The prefixes that `DataParallel`, `DistributedDataParallel` and `torch.compile` add to each name.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
-/// Elements that any file may stand for, however small it is.
+/// Number of elements that any file may have, however small it is.
 const ELEMENTS: u64 = 1 << 20;
-/// Longer names are none.
+/// Longest accepted name.
 const LONGEST_NAME: usize = 1024;
 
 /// A tensor by its PyTorch name, its elements in PyTorch's order.
@@ -22,12 +22,12 @@ pub struct NamedTensor {
     pub name: String,
     /// Dimensions, outermost first; none for a scalar.
     pub shape: Vec<usize>,
-    /// One for each element of the shape.
+    /// One value per element of the shape.
     pub values: Vec<f32>,
 }
 
 impl NamedTensor {
-    /// Hands out the values as little-endian bytes, a piece at a time, up to the first error.
+    /// Passes the values to `f` as little-endian bytes, a piece at a time, up to the first error.
     pub fn for_chunks<E>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut bytes = [0; 4096];
         for chunk in self.values.chunks(bytes.len() / 4) {
@@ -39,20 +39,20 @@ impl NamedTensor {
         Ok(())
     }
 
-    /// `bn1.running_mean` has the counter `bn1.num_batches_tracked`.
+    /// The counter of `bn1.running_mean` is `bn1.num_batches_tracked`.
     pub(crate) fn counter_name(&self) -> Option<String> {
         let layer = self.name.strip_suffix("running_mean")?;
         (layer.is_empty() || layer.ends_with('.')).then(|| format!("{layer}{COUNTER}"))
     }
 }
 
-/// The counters that PyTorch expects beside these tensors.
+/// The counters that PyTorch expects next to these tensors.
 pub fn counter_names(tensors: &[NamedTensor]) -> Vec<String> {
     tensors.iter().filter_map(NamedTensor::counter_name).collect()
 }
 
-/// Whether tensors can be written: as many values as the shape says, one tensor of a name, no counters, which the writer adds.
-/// What is wrong otherwise.
+/// Checks that tensors can be written: as many values as the shape has elements, unique names, and no counters, which
+/// the writer adds. The error describes the fault.
 pub fn check_tensors(tensors: &[NamedTensor]) -> Result<(), String> {
     let mut names = HashSet::new();
     for NamedTensor { name, shape, values } in tensors {
@@ -60,7 +60,7 @@ pub fn check_tensors(tensors: &[NamedTensor]) -> Result<(), String> {
             return Err(format!("tensor {name} of shape {shape:?} cannot have {} values", values.len()));
         }
         if !names.insert(name) || name == "__metadata__" || is_counter(name) {
-            return Err(format!("there cannot be a (second) tensor named {name}"));
+            return Err(format!("the tensor name {name} is a duplicate or reserved"));
         }
     }
     Ok(())
@@ -70,7 +70,7 @@ pub(crate) fn is_counter(name: &str) -> bool {
     name.strip_suffix(COUNTER).is_some_and(|layer| layer.is_empty() || layer.ends_with('.'))
 }
 
-/// What is being read of a file, and how much it may still ask for.
+/// The tensors read so far, and how much memory further ones may take.
 pub(crate) struct Collector<'a> {
     source: &'a Source,
     left: u64,
@@ -78,15 +78,15 @@ pub(crate) struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// Room for as many elements as the file has bytes: for a file of f32, every element four times over.
+    /// Allows as many elements as the file has bytes: for a file of f32, every element four times over.
     pub fn new(source: &'a Source) -> Self {
         Collector { source, left: source.len().max(ELEMENTS), tensors: Vec::new() }
     }
 
-    /// Takes the room for `elements` more, of a tensor of this name.
+    /// Reserves memory for `elements` more, of a tensor of this name.
     pub fn take(&mut self, name: &str, elements: u64) -> Result<(), WeightsError> {
         self.left = self.left.checked_sub(elements).ok_or_else(|| {
-            self.source.refuse(format!("its tensors, {name} among them, stand for far more elements than it has bytes"))
+            self.source.refuse(format!("its tensors, {name} among them, claim far more elements than it has bytes"))
         })?;
         Ok(())
     }
@@ -95,7 +95,7 @@ impl<'a> Collector<'a> {
         self.tensors.push(NamedTensor { name, shape, values });
     }
 
-    /// The tensors, without what wrappers put before their names.
+    /// The tensors, without the prefixes of wrappers.
     pub fn finish(mut self) -> Result<Vec<NamedTensor>, WeightsError> {
         if self.tensors.is_empty() {
             return Err(self.source.refuse("holds no weights"));
@@ -109,7 +109,7 @@ impl<'a> Collector<'a> {
         for NamedTensor { name, .. } in &self.tensors {
             if name.len() > LONGEST_NAME || name.is_empty() || name.chars().any(char::is_control) {
                 let shown: String = name.chars().take(60).collect();
-                return Err(self.source.refuse(format!("{shown:?} is no name of a tensor")));
+                return Err(self.source.refuse(format!("{shown:?} is not a valid tensor name")));
             }
             if !names.insert(name) {
                 return Err(self.source.refuse(format!("holds two tensors named {name}")));

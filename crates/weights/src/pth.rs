@@ -1,5 +1,5 @@
-//! PyTorch's `.pth` files: a pickle that says what tensors there are, and storages that hold their elements. Three forms were
-//! written over the years; all are read, the zip form is written.
+//! PyTorch's `.pth` files: a pickle that describes the tensors, and storages with their elements. There have been three
+//! forms over the years. All are read; the zip form is written.
 
 mod legacy;
 mod objects;
@@ -15,8 +15,8 @@ use crate::named::Collector;
 use crate::source::Source;
 use crate::{Format, WeightsError};
 
-/// What a form of file says, brought into one shape: the pickled object, what its persistent keys stand for, and where storages
-/// lie.
+/// The contents of a file in any of the forms: the pickled object, the meaning of its persistent keys, and the places
+/// of storages.
 struct Parts {
     object: enmasse_pickle::Object,
     persistents: objects::Persistents,

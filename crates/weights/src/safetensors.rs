@@ -1,4 +1,4 @@
-//! Safetensors files: a length, a header of JSON that names tensors and texts, then the tensors' bytes without gaps.
+//! Safetensors files: a length, a JSON header with tensors and texts, then the tensors' bytes without gaps.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use crate::named::{Collector, is_counter};
 use crate::source::Source;
 use crate::{NamedTensor, WeightsError, check_tensors, counter_names};
 
-/// A header names tensors and holds texts; beyond this it is not one.
+/// Size limit of a header, in bytes.
 const HEADER_LIMIT: u64 = 16 << 20;
 
 /// A tensor in a file.
@@ -20,7 +20,7 @@ const HEADER_LIMIT: u64 = 16 << 20;
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// What its elements are.
+    /// The type of its elements.
     pub element: ElementType,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
@@ -28,12 +28,12 @@ pub struct Entry {
     count: usize,
 }
 
-/// A file whose header is read and makes sense.
+/// A file whose header has been read and checked.
 pub struct TensorFile {
     source: Source,
     /// The texts in the header.
     pub metadata: BTreeMap<String, String>,
-    /// The tensors, in the order in which their bytes follow one another up to the end of the file.
+    /// The tensors, in the order of their bytes, which extend to the end of the file.
     pub entries: Vec<Entry>,
 }
 
@@ -45,7 +45,7 @@ impl TensorFile {
         Ok(TensorFile { source, metadata, entries })
     }
 
-    /// The values of a tensor as f32, shown to `seen` as the bytes they are.
+    /// The values of a tensor as f32; `seen` gets the bytes as they are in the file.
     pub fn read(&self, entry: &Entry, seen: impl FnMut(&[u8])) -> Result<Vec<f32>, WeightsError> {
         let mut values = Vec::new();
         self.source.decode(entry.offset, entry.element, ByteOrder::Little, entry.count, &mut values, seen)?;
@@ -54,7 +54,7 @@ impl TensorFile {
 }
 
 fn header(source: &Source) -> Result<(BTreeMap<String, String>, Vec<Entry>), WeightsError> {
-    let no_header = || source.refuse("is not a safetensors file, or only the beginning of one");
+    let no_header = || source.refuse("is not a safetensors file, or it is truncated");
     let header_len = u64::from_le_bytes(source.array(0).map_err(|_| no_header())?);
     let Some(found) = source.len().checked_sub(8).and_then(|rest| rest.checked_sub(header_len)) else {
         return Err(no_header());
@@ -63,7 +63,7 @@ fn header(source: &Source) -> Result<(BTreeMap<String, String>, Vec<Entry>), Wei
         return Err(no_header());
     }
     let header = source.bytes(8, header_len as usize)?;
-    // Checks that sizes fit shapes, that nothing overflows, and that there are no gaps.
+    // Checks that sizes match shapes, that nothing overflows, and that there are no gaps.
     let header: Metadata = serde_json::from_slice(&header).map_err(|_| no_header())?;
     let stated = header.data_len() as u64;
     if stated != found {
@@ -99,8 +99,8 @@ pub(crate) fn collect(source: &Source, collector: &mut Collector) -> Result<(), 
     Ok(())
 }
 
-/// Writes a file of tensors with texts beside them. Each `X.running_mean` gets its `X.num_batches_tracked`, of value `counters`;
-/// these come first, then the tensors as given.
+/// Writes a file of tensors and texts. Each `X.running_mean` gets its `X.num_batches_tracked`, with the value
+/// `counters`; these come first, then the tensors as given.
 pub fn write(
     out: &mut impl Write,
     metadata: &BTreeMap<String, String>,
@@ -119,11 +119,11 @@ pub fn write(
         offset = offsets[1];
         header.insert(name.to_owned(), json!({"dtype": element.name(), "shape": shape, "data_offsets": offsets}));
     };
-    // Counters come first: eight-byte elements stay aligned only in front of four-byte ones.
+    // Counters come first: eight-byte elements stay aligned only before four-byte ones.
     counter_names.iter().for_each(|name| entry(name, ElementType::I64, &[], 1));
     tensors.iter().for_each(|tensor| entry(&tensor.name, ElementType::F32, &tensor.shape, tensor.values.len()));
     let mut header = serde_json::Value::Object(header).to_string();
-    // The format wants data aligned to eight bytes; blanks after the JSON are allowed.
+    // The format requires data aligned to eight bytes; blanks after the JSON are allowed.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
 
     out.write_all(&(header.len() as u64).to_le_bytes())?;

@@ -1,4 +1,4 @@
-//! A file that is read where its own directory says, within bounds that its length sets.
+//! A file that is read at the places given by its own directory, within limits set by its length.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::element::{ByteOrder, ElementType};
 use crate::{Format, WeightsError};
 
-/// No model here comes near; a larger file is something else, or an attack on memory.
+/// Far above the size of any model here. A larger file is something else, or an attack on memory.
 const FILE_LIMIT: u64 = 16 << 30;
-/// Bytes that are read at once; every element size divides it.
+/// Size of a single read, in bytes; every element size divides it.
 const PIECE: usize = 1 << 14;
 const LONGEST_REASON: usize = 500;
 
@@ -25,12 +25,12 @@ impl Source {
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let refused = |source| WeightsError::Io { path: path.to_owned(), source };
         let content = |reason| WeightsError::Content { path: path.to_owned(), reason };
-        // Looked at before it is opened: opening a pipe would wait for its other end.
+        // Checked before opening: opening a pipe would wait for its other end.
         if !std::fs::metadata(path).map_err(refused)?.is_file() {
             return Err(content("is not a file".to_owned()));
         }
         let file = File::open(path).map_err(refused)?;
-        // Of the file that was opened: a running trainer may have put another one in its place since.
+        // The length of the opened file: a running trainer may have replaced the path's file since.
         let len = file.metadata().map_err(refused)?.len();
         if len > FILE_LIMIT {
             return Err(content(format!("has {len} bytes; more than {FILE_LIMIT} are not read")));
@@ -42,13 +42,13 @@ impl Source {
         self.len
     }
 
-    /// An error about what the file holds, in one line whatever names the file put into it.
+    /// An error about the file's contents, in one line whatever names the file contains.
     pub fn refuse(&self, reason: impl AsRef<str>) -> WeightsError {
         let reason = reason.as_ref().chars().map(|letter| if letter.is_control() { '?' } else { letter });
         WeightsError::Content { path: self.path.clone(), reason: reason.take(LONGEST_REASON).collect() }
     }
 
-    /// An error about bytes that make no sense.
+    /// An error about malformed bytes.
     pub fn damaged(&self, problem: &str) -> WeightsError {
         self.refuse(format!("is damaged: {problem}; fetch or save it again"))
     }
@@ -66,11 +66,11 @@ impl Source {
         } else if begins(0, b"\x80") {
             Ok(Format::Legacy)
         } else {
-            Err(self.refuse("is not a safetensors file, nor one of PyTorch, or only the beginning of one"))
+            Err(self.refuse("is not a safetensors file nor one of PyTorch, or it is truncated"))
         }
     }
 
-    /// Bytes at a place. Their number must have been compared with a limit; more than the file has is an error.
+    /// Bytes at an offset. The caller has checked their number against a limit; reading beyond the file is an error.
     pub fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>, WeightsError> {
         self.within(offset, len as u64)?;
         let mut bytes = vec![0; len];
@@ -78,7 +78,7 @@ impl Source {
         Ok(bytes)
     }
 
-    /// A fixed number of bytes at a place.
+    /// A fixed number of bytes at an offset.
     pub fn array<const N: usize>(&self, offset: u64) -> Result<[u8; N], WeightsError> {
         self.within(offset, N as u64)?;
         let mut bytes = [0; N];
@@ -86,7 +86,7 @@ impl Source {
         Ok(bytes)
     }
 
-    /// Appends `count` elements at a place to `values`, and shows their bytes, in little-endian order, to `seen`.
+    /// Appends `count` elements at an offset to `values`; `seen` gets their bytes, in little-endian order.
     pub fn decode(
         &self,
         offset: u64,
@@ -116,7 +116,7 @@ impl Source {
     fn within(&self, offset: u64, len: u64) -> Result<(), WeightsError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
-            _ => Err(self.damaged("something in it is said to lie beyond its end")),
+            _ => Err(self.damaged("it refers to data beyond its end")),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Files of every form that PyTorch wrote, and what is written here, read back; what is refused, and how it is said.
+//! Files of every form that PyTorch wrote; written files, read back; and refused files with their messages.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn tensor(name: &str, shape: &[usize], values: &[f32]) -> NamedTensor {
     NamedTensor { name: name.to_owned(), shape: shape.to_vec(), values: values.to_vec() }
 }
 
-/// What `state()` in fixtures/make.py says, without its counter.
+/// The result of `state()` in fixtures/make.py, without its counter.
 fn expected() -> Vec<NamedTensor> {
     let range = |range: std::ops::Range<u8>| range.map(f32::from).collect::<Vec<_>>();
     let transposed: Vec<f32> = (0..12).map(|at| (12 + at % 3 * 4 + at / 3) as f32).collect();
@@ -45,7 +45,7 @@ fn every_form_of_pytorch() {
     };
     check("zip.pth", Format::Zip, expected());
     check("legacy.pth", Format::Legacy, expected());
-    // In a dictionary in a dictionary, each name after "module.", beside an optimiser's tensors.
+    // A dictionary in a dictionary, with "module." in front of each name, next to an optimiser's tensors.
     check("wrapped.pth", Format::Legacy, expected());
     let untyped = [tensor("u16", &[2], &[1.0, 65_535.0]), tensor("u64", &[1], &[1_099_511_627_776.0])];
     check("untyped.pth", Format::Zip, untyped.to_vec());
@@ -65,7 +65,7 @@ fn refusal(path: &Path) -> String {
 }
 
 #[test]
-fn what_is_refused_by_name() {
+fn refused_kinds_are_named() {
     let check = |name: &str, expected: &str| assert_eq!(refusal(&fixture(name)), expected);
     let save =
         "which only its own program can open; in PyTorch, save its state instead: torch.save(model.state_dict(), FILE)";
@@ -80,7 +80,7 @@ fn what_is_refused_by_name() {
     check("quantized.pth", "FILE: tensor \"q\" is quantized, which is not supported; save it as a plain tensor");
 }
 
-/// A file of these bytes.
+/// A file with these bytes.
 fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
@@ -89,15 +89,15 @@ fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn what_is_no_file_of_weights() {
+fn files_that_are_not_weights() {
     let check = |bytes: &[u8], expected: &str| {
         let (_folder, path) = file(bytes);
         assert_eq!(refusal(&path), expected, "{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(40)]));
     };
-    let neither = "FILE: is not a safetensors file, nor one of PyTorch, or only the beginning of one";
+    let neither = "FILE: is not a safetensors file nor one of PyTorch, or it is truncated";
     check(b"", neither);
     check(b"<html>Not found</html>", neither);
-    check(b"\x80\x02K\x01.", "FILE: is a pickle, but none that torch.save wrote");
+    check(b"\x80\x02K\x01.", "FILE: is a pickle, but not one written by torch.save");
     check(b"\x80\x02cos\nsystem\n", "FILE: is damaged: its pickle is cut short; fetch or save it again");
     let magic = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02".as_slice();
     check(&[magic, b"M\xe8\x03."].concat(), "FILE: is of an unknown version of torch.save's legacy form (not 1001)");
@@ -107,12 +107,15 @@ fn what_is_no_file_of_weights() {
         "FILE: holds no weights at the top or under [\"state_dict\", \"model_state_dict\", \"model\"]; the first keys are [\"epoch\"]"
     });
     check(&legacy(b"cargparse\nNamespace\n)\x81."), {
-        "FILE: holds an object of argparse.Namespace, and no dictionary of tensors"
+        "FILE: holds an object of argparse.Namespace instead of a dictionary of tensors"
     });
-    // A name that would end the line of an error, or move the cursor.
-    check(&legacy(b"cos\x1b\r\nsystem\n)\x81."), "FILE: holds an object of os??.system, and no dictionary of tensors");
+    // A name that would end the error's line, or move the cursor.
+    check(
+        &legacy(b"cos\x1b\r\nsystem\n)\x81."),
+        "FILE: holds an object of os??.system instead of a dictionary of tensors",
+    );
     check(&legacy(b"]q\0h\0a."), "FILE: the pickle holds a value that contains itself");
-    let cut = "FILE: is only the beginning of a zip file: its directory is missing; fetch or save it again";
+    let cut = "FILE: is a truncated zip file: its directory is missing; fetch or save it again";
     check(b"PK\x03\x04", cut);
     let zip = std::fs::read(fixture("zip.pth")).unwrap();
     check(&zip[..zip.len() - 1], cut);
@@ -122,14 +125,14 @@ fn what_is_no_file_of_weights() {
         "FILE: is damaged: a storage lies beyond its end; it may be cut short; fetch or save it again",
     );
     let tar = std::fs::read(fixture("tar.pth")).unwrap();
-    check(&tar[..600], "FILE: is a tar file, but none of PyTorch's: it has no pickle");
+    check(&tar[..600], "FILE: is a tar file, but not one of PyTorch's: it has no pickle");
     check(
         &tar[..1600],
         "FILE: is damaged: a part of it lies beyond its end; it may be cut short; fetch or save it again",
     );
 }
 
-/// Changes of single bytes in a zip file of weights, `at` places after each `mark`.
+/// Changes of single bytes in a zip file of weights, `at` bytes after each `mark`.
 #[test]
 fn other_zip_files() {
     let check = |mark: &[u8], at: usize, byte: u8, expected: &str| {
@@ -141,22 +144,22 @@ fn other_zip_files() {
         let problem = refusal(&path);
         assert!(problem.starts_with(expected), "{problem}");
     };
-    check(b"data.pkl", 0, b'c', "FILE: is a zip file, but none of PyTorch's: it has no data.pkl");
+    check(b"data.pkl", 0, b'c', "FILE: is a zip file, but not one of PyTorch's: it has no data.pkl");
     check(b"big", 0, b'p', "FILE: is damaged: its byte order is neither little nor big");
     check(b"data/0", 5, b'1', "FILE: is damaged: the storage of tensor \"w\" is missing");
-    check(b"data/0", 5, 0xFF, "FILE: is damaged: its zip directory makes no sense");
-    // Directory entries: the method; the offset; both lengths, up to which the first check is a match of the two.
+    check(b"data/0", 5, 0xFF, "FILE: is damaged: its zip directory is malformed");
+    // Directory entries: the method; the flags; the offset. Then the end record's fields.
     check(b"PK\x01\x02", 10, 8, "FILE: its part \"byteorder\" is compressed or encrypted, as torch.save never does");
     check(b"PK\x01\x02", 8, 1, "FILE: its part \"byteorder\" is compressed or encrypted, as torch.save never does");
     check(b"PK\x01\x02", 42, 1, "FILE: is damaged: its directory points to nothing");
-    check(b"PK\x01\x02", 45, 0x70, "FILE: is damaged: something in it is said to lie beyond its end");
-    check(b"PK\x05\x06", 10, 0, "FILE: is a zip file, but none of PyTorch's: it has no data.pkl");
-    check(b"PK\x05\x06", 11, 1, "FILE: is damaged: its zip directory makes no sense");
-    check(b"PK\x05\x06", 19, 1, "FILE: is damaged: something in it is said to lie beyond its end");
+    check(b"PK\x01\x02", 45, 0x70, "FILE: is damaged: it refers to data beyond its end");
+    check(b"PK\x05\x06", 10, 0, "FILE: is a zip file, but not one of PyTorch's: it has no data.pkl");
+    check(b"PK\x05\x06", 11, 1, "FILE: is damaged: its zip directory is malformed");
+    check(b"PK\x05\x06", 19, 1, "FILE: is damaged: it refers to data beyond its end");
 }
 
 #[test]
-fn what_is_not_there() {
+fn missing_files() {
     let check = |path: &str, expected: &str| assert_eq!(refusal(Path::new(path)), expected);
     check("/nowhere/x", "cannot read FILE: it does not exist");
     check("/proc", "FILE: is not a file");
@@ -176,7 +179,7 @@ fn sample() -> Vec<NamedTensor> {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn written_files_round_trip() {
     let mut zip = Vec::new();
     pth::write(&mut zip, &sample(), 42).unwrap();
     let (_folder, path) = file(&zip);
@@ -198,7 +201,7 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-fn nonsense_is_not_written() {
+fn invalid_tensors_are_not_written() {
     let check = |tensors: &[NamedTensor], expected: &str| {
         let mut out = Vec::new();
         let errors = [
@@ -208,9 +211,9 @@ fn nonsense_is_not_written() {
         assert_eq!((errors.map(|error| error.to_string()), out.len()), ([expected, expected].map(str::to_owned), 0));
     };
     check(&[tensor("w", &[2], &[1.0])], "tensor w of shape [2] cannot have 1 values");
-    let twice = "there cannot be a (second) tensor named w";
+    let twice = "the tensor name w is a duplicate or reserved";
     check(&[tensor("w", &[1], &[1.0]), tensor("w", &[1], &[1.0])], twice);
-    let counter = "there cannot be a (second) tensor named bn.num_batches_tracked";
+    let counter = "the tensor name bn.num_batches_tracked is a duplicate or reserved";
     check(&[tensor("bn.num_batches_tracked", &[], &[1.0])], counter);
 }
 
@@ -230,9 +233,9 @@ fn prefixes_of_wrappers() {
     };
     check(&["module.a", "module.b"], Ok(&["a", "b"]));
     check(&["module._orig_mod.a", "module._orig_mod.b"], Ok(&["a", "b"]));
-    // A model may have a part of that name.
+    // A model may have a part with that name.
     check(&["module.a", "b"], Ok(&["module.a", "b"]));
-    check(&["a\nb"], Err("FILE: \"a\\nb\" is no name of a tensor"));
+    check(&["a\nb"], Err("FILE: \"a\\nb\" is not a valid tensor name"));
     let none = "FILE: holds no weights at the top or under [\"state_dict\", \"model_state_dict\", \"model\"]";
     check(&[], Err(&format!("{none}; the first keys are []")));
 }

@@ -1,4 +1,5 @@
-//! Hostile files: whatever the bytes, reading ends in weights or an error, and takes no more memory than the crate says.
+//! Hostile files: for any bytes, reading ends in weights or an error, and takes no more memory than the crate's
+//! documentation says.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,7 +8,7 @@ use std::path::Path;
 use enmasse_weights::{NamedTensor, WeightsFile, pth, read, safetensors};
 use proptest::prelude::*;
 
-/// Counts the bytes that this thread holds, and the most it held.
+/// Counts the bytes that this thread holds, and their maximum.
 struct Counting;
 
 thread_local! {
@@ -16,18 +17,18 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread on its way out has no counters any more, and nothing to test.
+    // An ending thread no longer has counters.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         PEAK.with(|peak| peak.set(peak.get().max(held.get())));
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// As the crate's documentation says.
+/// According to the crate's documentation.
 fn bound(len: usize) -> usize {
     4 * len.max(1 << 20) + 256 * len.min(1 << 20) + 64 * len.min(1 << 26) + (1 << 20)
 }
@@ -90,12 +91,12 @@ fn real() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_beginning_of_a_file_is_an_error() {
+fn every_truncated_file_is_an_error() {
     for file in real() {
         let whole = check(&file).is_ok();
         for len in (0..file.len()).step_by(13) {
             let cut = check(&file[..len]);
-            // What is after the last byte of the last tensor is not needed.
+            // The bytes after the last tensor's last byte are not needed.
             assert!(cut.is_err() || (whole && len > file.len() / 2), "{len} of {} bytes", file.len());
         }
     }
@@ -119,19 +120,17 @@ fn bombs() {
     let long = "is damaged: its pickle is cut short; fetch or save it again";
     refuse(&legacy(b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f"), long);
     refuse(&legacy(b"X\xff\xff\xff\xff"), long);
-    // A header of safetensors that is said to be longer than the file, and one that nests.
-    refuse(
-        &[&(1u64 << 23).to_le_bytes()[..], b"{"].concat(),
-        "is not a safetensors file, or only the beginning of one",
-    );
+    // A safetensors header with a length beyond the file, and a nested one.
+    refuse(&[&(1u64 << 23).to_le_bytes()[..], b"{"].concat(), "is not a safetensors file, or it is truncated");
     let nested = [b"{\"a\":".as_slice(), &b"[".repeat(100_000)].concat();
     let nested = [&(nested.len() as u64).to_le_bytes()[..], &nested].concat();
-    refuse(&nested, "is not a safetensors file, or only the beginning of one");
+    refuse(&nested, "is not a safetensors file, or it is truncated");
 }
 
-/// What takes the most memory for its bytes: small values in a pickle, parts of a zip file, tensors and dimensions in a header.
+/// The files that take the most memory for their size: small values in a pickle, parts of a zip file, tensors and
+/// dimensions in a header.
 #[test]
-fn the_dearest_files() {
+fn the_most_expensive_files() {
     for piece in [&b"]"[..], b")\x85", b"}", b"N)R", b"N\x94", b"U\0"] {
         for len in [1000, 300_000, 1 << 20] {
             let _ = check(&legacy(&[b"(", &piece.repeat(len / piece.len())[..], b"l"].concat()));
@@ -160,7 +159,7 @@ fn the_dearest_files() {
     let end =
         [b"PK\x05\x06\0\0\0\0".as_slice(), &60_000u16.to_le_bytes().repeat(2), &(directory.len() as u32).to_le_bytes()];
     let zip = [b"PK\x03\x04", &directory[..], &end.concat(), &4u32.to_le_bytes(), &[0, 0]].concat();
-    assert_eq!(check(&zip).unwrap_err(), "FILE: is a zip file, but none of PyTorch's: it has no data.pkl");
+    assert_eq!(check(&zip).unwrap_err(), "FILE: is a zip file, but not one of PyTorch's: it has no data.pkl");
 }
 
 /// One storage of four values, seen through a tensor of any shape, stride and offset.
@@ -185,7 +184,7 @@ fn view(shape: &[i32], stride: &[i32], repeated: usize) -> Vec<u8> {
     [&head[..], &object, tail].concat()
 }
 
-/// Few bytes may not stand for many elements: not by a stride of zero, and not by many names of one tensor.
+/// Few bytes may not claim many elements, neither by a stride of zero nor by many names for one tensor.
 #[test]
 fn views_multiply_nothing() {
     let values = |bytes: &[u8]| check(bytes).map(|file| file.tensors[0].values.clone());
@@ -216,7 +215,7 @@ proptest! {
         moved in any::<Option<(usize, usize, usize)>>(),
     ) {
         let mut file = real().swap_remove(which);
-        // Half of the changes go to the ends, where directories and pickles are, rather than into padding.
+        // Half of the changes go to the ends, which have directories and pickles, rather than padding.
         for (at, byte) in changes {
             let len = file.len();
             let at = match at % 4 {
@@ -242,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_behind_any_beginning(start in 0..5usize, bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn any_bytes_after_any_beginning(start in 0..5usize, bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let starts: [&[u8]; 5] = [b"", b"PK\x03\x04", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", b"\x40\0\0\0\0\0\0\0{", b"\x80\x02"];
         let _ = check(&[starts[start], &bytes].concat());
     }

@@ -1,5 +1,6 @@
-//! Files that go to PyTorch and back: values bit for bit, and torchvision's models open them. Needs an interpreter with PyTorch
-//! and torchvision in `ENMASSE_TEST_PYTHON`; without it, these tests say that they are skipped.
+//! Files exchanged with PyTorch in both directions: values bit for bit, and torchvision's models open them. Needs an
+//! interpreter with PyTorch and torchvision in `ENMASSE_TEST_PYTHON`; without it, these tests print that they are
+//! skipped.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::Command;
 
 use enmasse_weights::{Format, NamedTensor, pth, read, safetensors};
 
-/// Runs a script with the folder as its argument, and gives what it printed; `None` without an interpreter.
+/// Runs a script with the folder as its argument, and returns its output; `None` without an interpreter.
 fn python(script: &str, folder: &Path) -> Option<String> {
     let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
         println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
@@ -23,8 +24,8 @@ fn bits(tensors: &[NamedTensor]) -> Vec<(&str, &[usize], Vec<u32>)> {
     tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice(), bits(tensor))).collect()
 }
 
-/// PyTorch writes a ResNet in every form; all are read as the safetensors file that it wrote beside them, and what is written of
-/// them is again the same to PyTorch, and complete to torchvision.
+/// PyTorch writes a ResNet in every form. Each is read like the raw file that it wrote next to them. The files written
+/// from these are the same to PyTorch, and complete to torchvision.
 #[test]
 fn torchvision_models_go_both_ways() {
     let folder = tempfile::tempdir().unwrap();
@@ -99,9 +100,10 @@ else:
     );
 }
 
-/// The checked-in fixtures hold what PyTorch itself finds in them, also in the tar form, which it no longer writes.
+/// The checked-in fixtures hold the values that PyTorch itself finds in them, including the tar form, which it no
+/// longer writes.
 #[test]
-fn fixtures_are_to_pytorch_what_they_are_here() {
+fn pytorch_reads_the_same_from_the_fixtures() {
     let folder = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let script = format!(

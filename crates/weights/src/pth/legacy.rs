@@ -1,5 +1,5 @@
-//! The legacy form: pickles of a magic number, a version, what the machine was like, the object, and the keys of storages; then
-//! the storages, each after the number of its elements.
+//! The legacy form: pickles of a magic number, a version, properties of the machine, the object, and the keys of
+//! storages. Then the storages follow, each after the number of its elements.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ const VERSION: i64 = 1001;
 pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
     let mut pickles = Pickles::new(source, 0, source.len());
     if !matches!(pickles.next()?, Object::BigInt(magic) if *magic == MAGIC) {
-        return Err(source.refuse("is a pickle, but none that torch.save wrote"));
+        return Err(source.refuse("is a pickle, but not one written by torch.save"));
     }
     let version = pickles.next()?.as_int();
     if version != Some(VERSION) {
@@ -33,9 +33,9 @@ pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
     let keys = pickles.next()?;
     let mut places = HashMap::new();
     let mut offset = pickles.position;
-    for key in keys.as_slice().ok_or_else(|| source.damaged("its list of storages is none"))? {
+    for key in keys.as_slice().ok_or_else(|| source.damaged("its list of storages is not a list"))? {
         let Some((key, element)) = key.as_str().and_then(|key| elements.get_key_value(key)) else {
-            return Err(source.damaged("it lists a storage of no tensor"));
+            return Err(source.damaged("it lists a storage that no tensor uses"));
         };
         let (place, next) = counted_storage(source, offset, *element, order)?;
         places.insert(key.clone(), place);
@@ -44,7 +44,7 @@ pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
     Ok(Parts { object, persistents: Persistents::Inline, storages: Storages { order, places } })
 }
 
-/// From what the machine was like.
+/// From the properties of the machine.
 pub(super) fn byte_order(system: &Object) -> ByteOrder {
     match system.get("little_endian").and_then(Object::as_bool) {
         Some(false) => ByteOrder::Big,
@@ -52,7 +52,7 @@ pub(super) fn byte_order(system: &Object) -> ByteOrder {
     }
 }
 
-/// A storage after the number of its elements: its place, and where the next thing stands.
+/// A storage after the number of its elements: its place, and the offset of whatever follows.
 pub(super) fn counted_storage(
     source: &Source,
     offset: u64,
@@ -69,8 +69,8 @@ pub(super) fn counted_storage(
     Ok(((start, len), end))
 }
 
-/// The element types of all storages in a value, also of those that are no weights: each takes its room in the file. Recursion
-/// goes as deep as the pickle, which its limits bound.
+/// The element types of all storages in a value, including those that are not weights: each takes its space in the
+/// file. The recursion is as deep as the pickle, which its limits bound.
 fn find_storages(value: &Object, found: &mut HashMap<String, Option<ElementType>>) -> Result<(), String> {
     let mut each = |values: &[Object]| values.iter().try_for_each(|value| find_storages(value, found));
     match value {

@@ -1,4 +1,5 @@
-//! From the pickled object to named views: which dictionary in it is the state, and how PyTorch puts a tensor in a pickle.
+//! From the pickled object to named views: finds the dictionary with the state, and reads tensors as PyTorch pickles
+//! them.
 
 use std::collections::HashMap;
 
@@ -7,43 +8,44 @@ use enmasse_pickle::{Call, Object};
 use super::storage::View;
 use crate::element::ElementType;
 
-/// The keys under which training scripts keep a model's state beside other things.
+/// The keys under which training scripts keep a model's state along with other data.
 const WRAPPING: [&str; 3] = ["state_dict", "model_state_dict", "model"];
-/// Dictionaries in dictionaries.
+/// Limit of nested dictionaries.
 const WRAPPED: usize = 4;
-/// Dimensions that PyTorch's tensors may have.
+/// Limit of the dimensions of a PyTorch tensor.
 const DIMENSIONS: usize = 64;
 const SAVE_STATE: &str = "in PyTorch, save its state instead: torch.save(model.state_dict(), FILE)";
 
-/// A storage that a tensor is a view of.
+/// The storage of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StorageKey {
     pub key: String,
-    /// `None` for a storage of bytes, whose tensors know what they hold.
+    /// `None` for a storage of bytes, whose tensors have the element type.
     pub element: Option<ElementType>,
-    /// Elements (of the storage's type) before its first, where it is itself a part of another one.
+    /// Number of elements (of the storage's type) before its first, if it is itself a part of another storage.
     pub offset: u64,
 }
 
-/// What persistent keys stand for. In the newer forms the key itself tells of a storage; in the tar form it is a number.
+/// The meaning of persistent keys. In the newer forms the key itself describes a storage; in the tar form it is a
+/// number.
 pub(super) enum Persistents {
     Inline,
     Numbered { storages: HashMap<i64, StorageKey>, tensors: HashMap<i64, View> },
 }
 
-/// The dictionary of tensors in the object, unwrapped from what a training script put around it.
+/// The dictionary of tensors in the object, extracted from the other data of a training script.
 pub(super) fn state_dict(object: &Object) -> Result<&[(Object, Object)], String> {
     let mut object = object;
     for _ in 0..WRAPPED {
         let Some(entries) = object.as_dict() else { return Err(what_it_is(object)) };
-        // A module is met here too, and refused in the next round.
+        // A module is accepted here too, and refused in the next round.
         let wraps = |value: &&Object| value.as_dict().is_some() || is_module(value);
         if let Some(inner) = WRAPPING.iter().filter_map(|key| object.get(key)).find(wraps) {
             object = inner;
         } else if has_tensors(object) {
             return Ok(entries);
         } else {
-            // Under a key of the script's own, if no other could be meant.
+            // Under the script's own key, if it is unambiguous.
             let mut inner =
                 entries.iter().map(|(_, value)| value).filter(|value| has_tensors(value) || is_module(value));
             let (Some(only), None) = (inner.next(), inner.next()) else {
@@ -53,7 +55,7 @@ pub(super) fn state_dict(object: &Object) -> Result<&[(Object, Object)], String>
             object = only;
         }
     }
-    Err("holds dictionaries in dictionaries, and no weights".to_owned())
+    Err("holds nested dictionaries, but no weights".to_owned())
 }
 
 fn has_tensors(value: &Object) -> bool {
@@ -66,19 +68,19 @@ fn is_module(value: &Object) -> bool {
     state.is_some_and(|state| ["_modules", "_parameters"].iter().any(|key| state.get(key).is_some()))
 }
 
-/// Why an object is not a dictionary of tensors.
+/// The reason why an object is not a dictionary of tensors.
 fn what_it_is(object: &Object) -> String {
     let class = object.as_call().and_then(|call| match &call.function {
-        // The legacy form keeps the source text of a module's class beside its name.
+        // The legacy form keeps the source text of a module's class next to its name.
         Object::Persistent(key) => key.as_slice()?.get(1)?.as_global(),
         function => function.as_global(),
     });
     match class {
-        _ if is_tensor(object) => format!("holds a single tensor, and no name for it; {SAVE_STATE}"),
+        _ if is_tensor(object) => format!("holds a single tensor without a name; {SAVE_STATE}"),
         Some((module, class)) if is_module(object) => {
             format!("holds a whole module ({module}.{class}), which only its own program can open; {SAVE_STATE}")
         }
-        Some((module, name)) => format!("holds an object of {module}.{name}, and no dictionary of tensors"),
+        Some((module, name)) => format!("holds an object of {module}.{name} instead of a dictionary of tensors"),
         None => "holds no dictionary of tensors".to_owned(),
     }
 }
@@ -87,7 +89,7 @@ fn is_tensor(value: &Object) -> bool {
     matches!(value, Object::Persistent(_)) || value.as_call().is_some_and(|call| maker(call).is_some())
 }
 
-/// The function that makes a tensor, if the call is of one.
+/// The function that makes a tensor, if this is a call of one.
 fn maker(call: &Call) -> Option<&str> {
     match call.function.as_global()? {
         ("torch._utils" | "torch._tensor", name) if name.starts_with("_rebuild_") => Some(name),
@@ -97,13 +99,13 @@ fn maker(call: &Call) -> Option<&str> {
     }
 }
 
-/// The view that a value is, or `None` if it is no tensor. A tensor that is not understood is an error, which continues
+/// The view described by a value; `None` if it is not a tensor. An unsupported tensor is an error, whose text continues
 /// "tensor X …".
 pub(super) fn tensor(value: &Object, persistents: &Persistents) -> Result<Option<View>, String> {
     let call = match (value, persistents) {
         (Object::Persistent(key), Persistents::Numbered { tensors, .. }) => {
             let number = number(key).ok_or("is damaged: it has no number")?;
-            // What is not a tensor of that number is a storage.
+            // A number without a tensor is that of a storage.
             return Ok(tensors.get(&number).cloned());
         }
         (Object::Call(call), _) => call,
@@ -125,7 +127,7 @@ pub(super) fn tensor(value: &Object, persistents: &Persistents) -> Result<Option
         ("_rebuild_parameter" | "_rebuild_parameter_with_state" | "Parameter" | "Buffer" | "Variable", [data, ..]) => {
             tensor(data, persistents)
         }
-        // A class of its own around a call that makes the tensor.
+        // A subclass wraps the call that makes the tensor.
         ("_rebuild_from_type" | "_rebuild_from_type_v2", [function, _class, arguments, ..]) => {
             let inner = arguments.as_slice().unwrap_or_default().iter().cloned();
             tensor(&Object::call(function.clone(), inner), persistents)
@@ -147,7 +149,7 @@ fn view(
     metadata: Option<&Object>,
     persistents: &Persistents,
 ) -> Result<View, String> {
-    // Lazily conjugated or negated: the bits say something else than the values.
+    // Lazily conjugated or negated: the bits differ from the values.
     if metadata.and_then(Object::as_dict).is_some_and(|metadata| !metadata.is_empty()) {
         return Err("has special bits (conj or neg), which are not supported; save it after .resolve_neg()".to_owned());
     }
@@ -155,12 +157,12 @@ fn view(
     let element = match (dtype, storage.element) {
         (Some(dtype), _) => element_of_dtype(dtype)?,
         (None, Some(element)) => element,
-        (None, None) => return Err("is damaged: nothing says what its elements are".to_owned()),
+        (None, None) => return Err("is damaged: its element type is missing".to_owned()),
     };
     let numbers = |value: &Object| -> Option<Vec<u64>> {
         value.as_slice()?.iter().map(|value| u64::try_from(value.as_int()?).ok()).collect()
     };
-    let damaged = || "is damaged: its shape, stride or offset makes no sense".to_owned();
+    let damaged = || "is damaged: its shape, stride or offset is invalid".to_owned();
     let (shape, stride) = numbers(shape).zip(numbers(stride)).ok_or_else(damaged)?;
     if shape.len() != stride.len() || shape.len() > DIMENSIONS {
         return Err(damaged());
@@ -176,7 +178,7 @@ fn storage_key(value: &Object, persistents: &Persistents) -> Result<StorageKey, 
         return Err("is damaged: it has no storage".to_owned());
     };
     match persistents {
-        Persistents::Inline => inline_storage(key)?.ok_or_else(|| "is damaged: its storage is none".to_owned()),
+        Persistents::Inline => inline_storage(key)?.ok_or_else(|| "is damaged: its storage is malformed".to_owned()),
         Persistents::Numbered { storages, .. } => {
             let storage = number(key).and_then(|number| storages.get(&number));
             storage.cloned().ok_or_else(|| "is damaged: its storage is missing".to_owned())
@@ -184,8 +186,8 @@ fn storage_key(value: &Object, persistents: &Persistents) -> Result<StorageKey, 
     }
 }
 
-/// A storage as the newer forms write it: `("storage", class, key, device, elements)`, then, in the legacy form, `None` or the
-/// part of another storage that it is: `(key, offset, elements)`. `None` for what is no storage.
+/// A storage in the newer forms: `("storage", class, key, device, elements)`. In the legacy form `None` follows, or the
+/// part of another storage that it is: `(key, offset, elements)`. `None` for anything that is not a storage.
 pub(super) fn inline_storage(key: &Object) -> Result<Option<StorageKey>, String> {
     let Some([kind, class, key, _device, _elements, rest @ ..]) = key.as_slice() else { return Ok(None) };
     if kind.as_str() != Some("storage") {
@@ -195,11 +197,11 @@ pub(super) fn inline_storage(key: &Object) -> Result<Option<StorageKey>, String>
     let key = key.as_str().ok_or("is damaged: its storage has no key")?.to_owned();
     let part = rest.first().and_then(Object::as_slice);
     let offset = part.map_or(Some(0), |part| u64::try_from(part.get(1)?.as_int()?).ok());
-    let offset = offset.ok_or("is damaged: its storage is a part of none")?;
+    let offset = offset.ok_or("is damaged: its storage has a malformed offset")?;
     Ok(Some(StorageKey { key, element, offset }))
 }
 
-/// What a storage of this class holds; `None` for bytes.
+/// The element type of a storage of this class; `None` for bytes.
 pub(super) fn element_of_class(class: &Object) -> Result<Option<ElementType>, String> {
     let (_module, name) = class.as_global().ok_or("is damaged: its storage has no class")?;
     if name == "UntypedStorage" {
@@ -216,11 +218,11 @@ pub(super) fn element_of_class(class: &Object) -> Result<Option<ElementType>, St
 
 fn element_of_dtype(dtype: &Object) -> Result<ElementType, String> {
     let name = dtype.as_global().filter(|(module, _)| *module == "torch").map(|(_, name)| name);
-    let name = name.ok_or("is damaged: nothing says what its elements are")?;
+    let name = name.ok_or("is damaged: its element type is missing")?;
     ElementType::of_torch(name).ok_or_else(|| format!("holds {name}; weights are floats of 16 to 64 bits, or integers"))
 }
 
-/// The tar form's keys are numbers, or numbers as texts.
+/// The tar form's keys are numbers, possibly as texts.
 pub(super) fn number(key: &Object) -> Option<i64> {
     key.as_int().or_else(|| key.as_str()?.parse().ok())
 }
@@ -295,8 +297,8 @@ mod tests {
         check(of("system"), &format!("has elements of an unknown type (system); {supported}"));
         let typed = |dtype: Object| rebuild("_rebuild_tensor_v3", "UntypedStorage", &[&NO_REST[..], &[dtype]].concat());
         check(typed(global("torch", "float8_e4m3fn")), &format!("holds float8_e4m3fn; {supported}"));
-        check(typed(Object::None), "is damaged: nothing says what its elements are");
-        check(of("UntypedStorage"), "is damaged: nothing says what its elements are");
+        check(typed(Object::None), "is damaged: its element type is missing");
+        check(of("UntypedStorage"), "is damaged: its element type is missing");
         let bits = Object::Dict([(Object::from("neg"), Object::Bool(true))].into());
         let special = rebuild("_rebuild_tensor_v2", "FloatStorage", &[&NO_REST[..], &[bits]].concat());
         check(special, "has special bits (conj or neg), which are not supported; save it after .resolve_neg()");
@@ -304,7 +306,7 @@ mod tests {
             let arguments = [storage("FloatStorage"), Object::Int(offset), numbers(shape), numbers(stride)];
             Object::call(global("torch._utils", "_rebuild_tensor"), arguments)
         };
-        let nonsense = "is damaged: its shape, stride or offset makes no sense";
+        let nonsense = "is damaged: its shape, stride or offset is invalid";
         check(shaped(-1, &[1], &[1]), nonsense);
         check(shaped(0, &[-1], &[1]), nonsense);
         check(shaped(0, &[1], &[-1]), nonsense);
@@ -325,11 +327,11 @@ mod tests {
         check(dict(&[("model", "resnet18".into()), ("model_state_dict", weights())]));
         check(dict(&[("net", weights()), ("acc", Object::Float(0.9)), ("epoch", Object::Int(3))]));
         let deep = (0..4).fold(weights(), |inner, _| dict(&[("model", inner)]));
-        assert_eq!(state_dict(&deep).unwrap_err(), "holds dictionaries in dictionaries, and no weights");
-        // Which of the two is meant, nothing says.
+        assert_eq!(state_dict(&deep).unwrap_err(), "holds nested dictionaries, but no weights");
+        // It is ambiguous which of the two is meant.
         let two = state_dict(&dict(&[("generator", weights()), ("critic", weights())])).unwrap_err();
         assert!(two.ends_with("the first keys are [\"generator\", \"critic\"]"), "{two}");
         let single = rebuild("_rebuild_tensor", "FloatStorage", &[]);
-        assert!(state_dict(&single).unwrap_err().starts_with("holds a single tensor, and no name for it"));
+        assert!(state_dict(&single).unwrap_err().starts_with("holds a single tensor without a name"));
     }
 }

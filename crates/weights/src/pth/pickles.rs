@@ -1,17 +1,17 @@
-//! Pickles inside files, whose length nothing says: ever more of the file is read until one ends.
+//! Pickles inside files, whose length is not recorded: more and more of the file is read until the pickle ends.
 
 use enmasse_pickle::{Limits, Object, PickleError, parse};
 
 use crate::WeightsError;
 use crate::source::Source;
 
-/// The pickle of a file of weights holds names and shapes, a few hundred bytes for each tensor.
+/// The pickle of a weights file holds names and shapes, a few hundred bytes per tensor.
 const PICKLE_LIMIT: u64 = 64 << 20;
 const LIMITS: Limits = Limits { values: 1 << 20, depth: 128 };
-/// The first bytes to try.
+/// Number of bytes in the first attempt.
 const FIRST: u64 = 1 << 12;
 
-/// A place in a file where a pickle starts, and where it must have ended.
+/// The place in a file where a pickle starts, and the end it must not exceed.
 pub(super) struct Pickles<'a> {
     source: &'a Source,
     pub position: u64,

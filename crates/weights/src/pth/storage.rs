@@ -1,4 +1,4 @@
-//! Storages and the views of them that tensors are: offset and strides, as many tensors may share one storage.
+//! Storages, and tensors as views of them, with offset and strides, since several tensors may share one storage.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use crate::source::Source;
 pub(super) struct View {
     pub storage: String,
     pub element: ElementType,
-    /// Elements of the storage before the first.
+    /// Number of storage elements before the tensor's first.
     pub offset: u64,
     pub shape: Vec<usize>,
-    /// Elements from one to the next, along each dimension.
+    /// Number of storage elements from one to the next, along each dimension.
     pub stride: Vec<u64>,
 }
 
-/// Where each storage lies in the file.
+/// The place of each storage in the file.
 pub(super) struct Storages {
     pub order: ByteOrder,
     /// Offset and length in bytes, by key.
@@ -27,7 +27,7 @@ pub(super) struct Storages {
 }
 
 impl View {
-    /// Elements of the tensor, and those of the storage from its first to beyond its last.
+    /// The number of elements of the tensor, and of storage elements from its first to its last.
     fn extent(&self) -> Option<(usize, u64)> {
         let count = self.shape.iter().try_fold(1usize, |product, &len| product.checked_mul(len))?;
         if count == 0 {
@@ -41,7 +41,8 @@ impl View {
         Some((count, last.checked_add(1)?))
     }
 
-    /// Whether its elements lie one after another, the last dimension fastest. Strides of dimensions of one element say nothing.
+    /// Whether the elements are contiguous, with the last dimension fastest. Strides of dimensions with one element do
+    /// not matter.
     fn is_dense(&self) -> bool {
         let mut expected = 1;
         self.shape.iter().zip(&self.stride).rev().all(|(&len, &stride)| {
@@ -53,7 +54,7 @@ impl View {
 }
 
 impl Storages {
-    /// The elements of a view in its own order.
+    /// The elements of a view, in its own order.
     pub fn values(
         &self,
         source: &Source,
@@ -79,7 +80,7 @@ impl Storages {
             source.decode(offset, view.element, self.order, count, &mut values, |_| ())?;
             return Ok(values);
         }
-        // All that the view spans is read, then taken in its order; both must have room.
+        // The whole span of the view is read, then its elements are taken in order; both need memory.
         collector.take(name, (count as u64).saturating_add(extent))?;
         let mut spanned = Vec::new();
         source.decode(offset, view.element, self.order, extent as usize, &mut spanned, |_| ())?;
@@ -104,7 +105,7 @@ impl Storages {
 mod tests {
     use super::*;
 
-    /// A storage of 0, 1, … 11 after two bytes of something else.
+    /// A storage of 0, 1, … 11 after two unrelated bytes.
     fn values(offset: u64, shape: &[usize], stride: &[u64]) -> Result<Vec<f32>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
@@ -135,9 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn views_of_what_is_not_there() {
+    fn views_outside_their_storage() {
         let beyond = "is damaged: tensor \"w\" lies beyond its storage; fetch or save it again";
-        let many = "its tensors, w among them, stand for far more elements than it has bytes";
+        let many = "its tensors, w among them, claim far more elements than it has bytes";
         let check = |offset, shape: &[usize], stride: &[u64], expected: &str| {
             assert_eq!(values(offset, shape, stride), Err(expected.to_owned()), "{offset} {shape:?} {stride:?}");
         };

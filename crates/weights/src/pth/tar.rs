@@ -1,5 +1,5 @@
-//! The tar form, of PyTorch before 0.2: members `sys_info`, `storages`, `tensors` and `pickle`, each of pickles with numbers
-//! between them.
+//! The tar form, from PyTorch before 0.2: members `sys_info`, `storages`, `tensors` and `pickle`, each made of pickles
+//! with numbers between them.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::WeightsError;
 use crate::element::ByteOrder;
 use crate::source::Source;
 
-/// Storages and tensors that are read of one file, each.
+/// Limit of the storages, and of the tensors, read from one file.
 const COUNT_LIMIT: i64 = 1 << 17;
 const DIMENSIONS: u32 = 64;
 const BLOCK: u64 = 512;
@@ -20,7 +20,7 @@ const BLOCK: u64 = 512;
 pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
     let member = |name: &str| {
         find_member(source, name)?
-            .ok_or_else(|| source.refuse(format!("is a tar file, but none of PyTorch's: it has no {name}")))
+            .ok_or_else(|| source.refuse(format!("is a tar file, but not one of PyTorch's: it has no {name}")))
     };
     let (start, end) = member("pickle")?;
     let object = Pickles::new(source, start, end).next()?;
@@ -35,20 +35,21 @@ pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
     Ok(Parts { object, persistents, storages: Storages { order, places } })
 }
 
-/// How many pickles follow.
+/// The number of pickles that follow.
 fn count(pickles: &mut Pickles, source: &Source) -> Result<i64, WeightsError> {
     let count = pickles.next()?.as_int().filter(|count| (0..=COUNT_LIMIT).contains(count));
     count.ok_or_else(|| source.damaged("it counts more storages or tensors than a model has"))
 }
 
-/// Their number, then each as `(key, device, class)` and its elements; then parts of them as `(key, whole, offset, elements)`.
+/// Their number, then each as `(key, device, class)` and its elements; then parts of them as `(key, whole, offset,
+/// elements)`.
 fn read_storages(
     source: &Source,
     (start, end): (u64, u64),
     order: ByteOrder,
     places: &mut HashMap<String, (u64, u64)>,
 ) -> Result<HashMap<i64, StorageKey>, WeightsError> {
-    let damaged = || source.damaged("its list of storages makes no sense");
+    let damaged = || source.damaged("its list of storages is malformed");
     let mut pickles = Pickles::new(source, start, end);
     let mut storages = HashMap::new();
     for _ in 0..count(&mut pickles, source)? {
@@ -81,7 +82,7 @@ fn read_tensors(
     order: ByteOrder,
     storages: &HashMap<i64, StorageKey>,
 ) -> Result<HashMap<i64, View>, WeightsError> {
-    let damaged = || source.damaged("its list of tensors makes no sense");
+    let damaged = || source.damaged("its list of tensors is malformed");
     let mut pickles = Pickles::new(source, start, end);
     let mut tensors = HashMap::new();
     for _ in 0..count(&mut pickles, source)? {
@@ -92,7 +93,7 @@ fn read_tensors(
         let mut next = |wide: bool| -> Result<u64, WeightsError> {
             let bytes: [u8; 8] = source.array(pickles.position)?;
             pickles.position += 8;
-            // The number of dimensions has four bytes, and four after it that say nothing.
+            // The number of dimensions takes four bytes; the four bytes after it are unused.
             let narrow = [bytes[0], bytes[1], bytes[2], bytes[3]];
             Ok(match (wide, order) {
                 (true, ByteOrder::Little) => u64::from_le_bytes(bytes),
@@ -113,7 +114,7 @@ fn read_tensors(
     Ok(tensors)
 }
 
-/// Start and end of a member's content. Headers fill blocks of 512 bytes; contents are filled up to such.
+/// Start and end of a member's content. Headers and contents are padded to blocks of 512 bytes.
 fn find_member(source: &Source, name: &str) -> Result<Option<(u64, u64)>, WeightsError> {
     let mut offset = 0;
     while offset + BLOCK <= source.len() {
@@ -121,7 +122,8 @@ fn find_member(source: &Source, name: &str) -> Result<Option<(u64, u64)>, Weight
         if header[0] == 0 {
             break;
         }
-        let len = octal(&header[124..136]).ok_or_else(|| source.damaged("a length in its tar headers is no number"))?;
+        let len =
+            octal(&header[124..136]).ok_or_else(|| source.damaged("a length in its tar headers is not a number"))?;
         let start = offset + BLOCK;
         let own_name = header[..100].split(|&byte| byte == 0).next().unwrap_or_default();
         let own_name = own_name.strip_prefix(b"./").unwrap_or(own_name);
@@ -138,7 +140,7 @@ fn find_member(source: &Source, name: &str) -> Result<Option<(u64, u64)>, Weight
     Ok(None)
 }
 
-/// Octal digits between blanks and zero bytes, or, of large files, a binary number after a byte of 0x80.
+/// Octal digits between blanks and zero bytes or, for large files, a binary number after a byte of 0x80.
 fn octal(field: &[u8]) -> Option<u64> {
     if let [0x80, digits @ ..] = field {
         return digits.iter().try_fold(0u64, |value, &byte| value.checked_mul(256)?.checked_add(byte.into()));

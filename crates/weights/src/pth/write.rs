@@ -1,5 +1,5 @@
-//! Writing the zip form, as `torch.save(model.state_dict(), FILE)` would: stored entries, storages aligned to 64 bytes so that
-//! PyTorch can map them, and a pickle that `torch.load(weights_only=True)` accepts.
+//! Writes the zip form as `torch.save(model.state_dict(), FILE)` would: stored entries, storages aligned to 64 bytes so
+//! that PyTorch can map them, and a pickle that `torch.load(weights_only=True)` accepts.
 
 use std::io::{self, Error, ErrorKind, Write};
 
@@ -7,13 +7,13 @@ use enmasse_pickle::{Call, Object};
 
 use crate::{NamedTensor, check_tensors};
 
-/// What stands before each name in the file.
+/// The folder in front of each name in the file.
 const FOLDER: &str = "enmasse";
 const ALIGNMENT: u64 = 64;
 
-/// Writes tensors as a `state_dict` of f32. Each `X.running_mean` gets its `X.num_batches_tracked`, of value `counters`, where
-/// PyTorch has it: after the statistics. Beyond 4 GiB, or 65,535 tensors, the form would need another kind of directory, and
-/// this is an error.
+/// Writes tensors as a `state_dict` of f32. Each `X.running_mean` gets its `X.num_batches_tracked`, with the value
+/// `counters`, in PyTorch's place: after the statistics. Beyond 4 GiB, or 65,535 tensors, the form would need another
+/// kind of directory, so this is an error.
 pub fn write(out: &mut impl Write, tensors: &[NamedTensor], counters: i64) -> io::Result<()> {
     check_tensors(tensors).map_err(|reason| Error::new(ErrorKind::InvalidInput, reason))?;
     let storages = storages(tensors, counters);
@@ -27,7 +27,7 @@ pub fn write(out: &mut impl Write, tensors: &[NamedTensor], counters: i64) -> io
     zip.finish()
 }
 
-/// Each tensor has a storage of its own.
+/// Each tensor has its own storage.
 enum Storage<'a> {
     Tensor(&'a NamedTensor),
     Counter { name: String, bytes: [u8; 8] },
@@ -111,7 +111,7 @@ impl Content<'_> {
     }
 }
 
-/// A zip file under way. Times are zero, so that equal tensors make equal files.
+/// A zip file being written. Times are zero, so that equal tensors make equal files.
 struct Zip<'a, W> {
     out: &'a mut W,
     offset: u64,
@@ -131,7 +131,7 @@ impl<W: Write> Zip<'_, W> {
             .unwrap_or_else(|never| match never {});
         let header_offset = narrow(self.offset)?.to_le_bytes();
         let len = narrow(content.len())?.to_le_bytes();
-        // An extra field of any length, which readers skip, moves the content to where it is to be.
+        // An extra field of any length, which readers skip, moves the content to its place.
         let before_padding = self.offset + 30 + name.len() as u64 + 4;
         let padding = before_padding.next_multiple_of(ALIGNMENT) - before_padding;
         let mut about = Vec::new();
@@ -175,11 +175,11 @@ impl<W: Write> Zip<'_, W> {
     }
 }
 
-/// All ones would say that the number stands elsewhere.
+/// All ones would mean that the number is stored elsewhere.
 fn narrow(value: u64) -> io::Result<u32> {
     u32::try_from(value).ok().filter(|&value| value != u32::MAX).ok_or_else(too_large)
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorKind::InvalidInput, "these weights are too many for a .pth file; use safetensors")
+    Error::new(ErrorKind::InvalidInput, "these weights are too large for a .pth file; use safetensors")
 }

@@ -1,7 +1,8 @@
 //! The zip form: `NAME/data.pkl`, storages as `NAME/data/KEY`, and `NAME/byteorder`, all stored without compression.
 //!
-//! Read here and not by a library, since only stored entries are of use, their places in the file are what is needed, checksums
-//! may be wrong on purpose (PyTorch can be told to leave them out), and the memory that a directory takes must be bounded first.
+//! It is read here rather than by a library. Only stored entries are needed, and their places in the file. Checksums
+//! may be wrong on purpose (PyTorch can be told to leave them out), and the memory for a directory must be limited
+//! first.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ use crate::source::Source;
 /// A large model has some thousand storages.
 const ENTRY_LIMIT: u64 = 1 << 17;
 const DIRECTORY_LIMIT: u64 = 32 << 20;
-/// The end record, and the longest comment that may stand after it.
+/// The size of the end record, after which a comment may follow.
 const END: u64 = 22;
 const COMMENT: u64 = 0xFFFF;
 
@@ -24,7 +25,7 @@ pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
     let entries = directory(source)?;
     let object = entries.keys().filter_map(|name| name.strip_suffix("/data.pkl")).min_by_key(|prefix| prefix.len());
     let Some(prefix) = object.map(str::to_owned) else {
-        return Err(source.refuse("is a zip file, but none of PyTorch's: it has no data.pkl"));
+        return Err(source.refuse("is a zip file, but not one of PyTorch's: it has no data.pkl"));
     };
     if entries.contains_key(&format!("{prefix}/constants.pkl")) {
         let reason = "holds a TorchScript program; in PyTorch, save its state instead: \
@@ -62,7 +63,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Where its bytes lie: after its own header, whose length only that header knows.
+    /// The place of its bytes: after its own header, which alone has the header's length.
     fn place(&self, source: &Source, name: &str) -> Result<(u64, u64), WeightsError> {
         if self.method != 0 || self.flags & 1 != 0 || self.packed != self.len {
             let reason = format!(
@@ -93,10 +94,10 @@ fn directory(source: &Source) -> Result<HashMap<String, Entry>, WeightsError> {
     let (count, len, offset) = find_directory(source)?;
     if count > ENTRY_LIMIT || len > DIRECTORY_LIMIT {
         return Err(
-            source.refuse(format!("its zip directory lists {count} parts in {len} bytes; that is no file of weights"))
+            source.refuse(format!("its zip directory lists {count} parts in {len} bytes; it is not a weights file"))
         );
     }
-    let damaged = || source.damaged("its zip directory makes no sense");
+    let damaged = || source.damaged("its zip directory is malformed");
     let bytes = source.bytes(offset, len as usize)?;
     let mut rest = &bytes[..];
     let mut entries = HashMap::new();
@@ -113,13 +114,13 @@ fn directory(source: &Source) -> Result<HashMap<String, Entry>, WeightsError> {
         let (flags, method) = (number::<2>(header, 8) as u16, number::<2>(header, 10) as u16);
         let name = String::from_utf8(name.to_vec()).map_err(|_| damaged())?;
         if entries.insert(name, Entry { flags, method, packed, len, header: header_offset }).is_some() {
-            return Err(source.damaged("it has two parts of one name"));
+            return Err(source.damaged("it has two parts with the same name"));
         }
     }
     Ok(entries)
 }
 
-/// Length, packed length and offset of an entry; where they do not fit 32 bits, they stand in an extra field, in this order.
+/// Length, packed length and offset of an entry. Those that do not fit 32 bits are in an extra field, in this order.
 fn wide_sizes(header: &[u8], extra: &[u8]) -> Option<[u64; 3]> {
     const NARROW: u64 = 0xFFFF_FFFF;
     let mut sizes = [number::<4>(header, 24), number::<4>(header, 20), number::<4>(header, 42)];
@@ -151,18 +152,18 @@ fn find_directory(source: &Source) -> Result<(u64, u64, u64), WeightsError> {
         let record = &tail[*at..];
         record.starts_with(b"PK\x05\x06") && number::<2>(record, 20) as usize == record.len() - END as usize
     };
-    let cut = || source.refuse("is only the beginning of a zip file: its directory is missing; fetch or save it again");
+    let cut = || source.refuse("is a truncated zip file: its directory is missing; fetch or save it again");
     let last = tail.len().checked_sub(END as usize).ok_or_else(cut)?;
     let at = (0..=last).rev().find(is_end).ok_or_else(cut)?;
     let end = &tail[at..];
-    // A locator before the end record leads to a wide one.
+    // A locator before the end record points to a wide one.
     if let Some(locator) = (tail_offset + at as u64).checked_sub(20)
         && let locator = source.array::<20>(locator)?
         && locator.starts_with(b"PK\x06\x07")
     {
         let wide: [u8; 56] = source.array(number::<8>(&locator, 8))?;
         if !wide.starts_with(b"PK\x06\x06") {
-            return Err(source.damaged("its zip directory makes no sense"));
+            return Err(source.damaged("its zip directory is malformed"));
         }
         return Ok((number::<8>(&wide, 32), number::<8>(&wide, 40), number::<8>(&wide, 48)));
     }
