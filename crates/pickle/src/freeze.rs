@@ -1,17 +1,17 @@
-//! From the machine's objects to values, inner ones first and without recursion.
+//! Converts the machine's objects to values, inner ones first and without recursion.
 
 use crate::node::{Kind, Node, NodeId};
 use crate::{Call, Limits, Object, PickleError};
 
-/// An object on its way.
+/// The state of an object's conversion.
 enum State {
     New,
-    /// Being made; met again inside itself, it is a cycle.
+    /// In progress; reaching it again inside itself means a cycle.
     Open,
     Done {
         value: Object,
         depth: usize,
-        /// Values in it, shared ones wherever they appear.
+        /// The number of values in it, counting shared ones at every occurrence.
         count: usize,
     },
 }

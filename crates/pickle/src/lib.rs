@@ -1,8 +1,9 @@
-//! Python pickles as data: what CIFAR's batches and PyTorch's weights are kept in.
+//! Python pickles as data: the format of CIFAR's batches and PyTorch's weights.
 //!
-//! A pickle is a program for a small stack machine, and Python's own reader calls whatever functions the program names. This one
-//! calls nothing: a function stays a name ([`Object::Global`]), a call stays a function with its arguments ([`Call`]), and what
-//! lies outside the file stays the key it was given ([`Object::Persistent`]). Opcodes that data files have no use for are errors.
+//! A pickle is a program for a small stack machine, and Python's own reader calls any function that the program names.
+//! This reader calls nothing: a function stays a name ([`Object::Global`]), a call stays a function with its arguments
+//! ([`Call`]), and data outside the file stays its key ([`Object::Persistent`]). Opcodes that data files do not need
+//! are errors.
 //!
 //! ```
 //! use enmasse_pickle::{Limits, parse};
@@ -27,61 +28,61 @@ pub use machine::parse;
 pub use object::{Call, Global, Object};
 pub use write::write;
 
-/// How much a pickle may ask for. Memory is at most 256 bytes per value, plus the texts in it, plus its result's.
+/// Limits on a pickle's demands. Memory is at most 256 bytes per value, plus the texts in it, plus those of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Opcodes, and values in the result with each shared one counted wherever it appears. The second count is what stops
-    /// a file that repeats a list of repeated lists of repeated lists.
+    /// Opcodes, and also values in the result, counting each shared value at every occurrence. The second count stops a
+    /// file that repeats a list of repeated lists of repeated lists.
     pub values: usize,
-    /// How deep values lie inside one another; at most [`Limits::DEEPEST`] whatever is said here.
+    /// Nesting depth of values; at most [`Limits::DEEPEST`], whatever is set here.
     pub depth: usize,
 }
 
 impl Limits {
-    /// Values are dropped, compared and printed by recursion, for which any thread's stack has room down to here.
+    /// Values are dropped, compared and printed by recursion, for which any thread's stack suffices down to this depth.
     pub const DEEPEST: usize = 512;
 }
 
 impl Default for Limits {
-    /// Room for the largest data file here, CIFAR-100's 50,000 names and labels, several times over.
+    /// Several times the needs of the largest data file here, CIFAR-100's 50,000 names and labels.
     fn default() -> Self {
         Limits { values: 4_000_000, depth: 128 }
     }
 }
 
-/// Why bytes are not the pickle of a data file.
+/// Reasons why bytes are not the pickle of a data file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PickleError {
     /// The bytes end before the pickle does. More of the file may help.
     #[error("the pickle is cut short")]
     CutShort,
-    /// An opcode that no data file needs, or that is none.
-    #[error("opcode {opcode:#04x} at byte {offset} of the pickle is none that data files use")]
+    /// The opcode is invalid, or no data file needs it.
+    #[error("opcode {opcode:#04x} at byte {offset} of the pickle is not one that data files use")]
     Opcode {
         /// The opcode.
         opcode: u8,
-        /// Where it stands.
+        /// Its position.
         offset: usize,
     },
-    /// The opcode makes no sense where it stands.
+    /// The opcode is invalid at its position.
     #[error("the pickle is damaged at byte {offset}: {problem}")]
     Damaged {
-        /// Where the opcode stands.
+        /// The opcode's position.
         offset: usize,
-        /// What is wrong.
+        /// The fault.
         problem: &'static str,
     },
-    /// More than [`Limits::values`].
+    /// The pickle exceeds [`Limits::values`].
     #[error("the pickle holds more than {0} values")]
     TooMany(usize),
-    /// More than [`Limits::depth`].
+    /// The pickle exceeds [`Limits::depth`].
     #[error("the pickle holds values more than {0} levels deep")]
     TooDeep(usize),
-    /// A value that contains itself.
+    /// A value contains itself.
     #[error("the pickle holds a value that contains itself")]
     Cycle,
-    /// A value is not the one that was looked for.
+    /// A value has an unexpected type.
     #[error("{0}")]
     Unexpected(String),
 }

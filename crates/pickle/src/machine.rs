@@ -1,4 +1,5 @@
-//! The stack machine. Its objects are numbered, so that lists may grow after they were shared, and nothing is followed twice.
+//! The stack machine. Its objects are numbered, so that lists can grow after they were shared, and no object is visited
+//! twice.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use crate::node::{Kind, Node, NodeId};
 use crate::scan::{Scanner, int, unescape, unquote};
 use crate::{Limits, Object, PickleError};
 
-/// Reads one pickle from the beginning of `bytes`, and says how many of them it took: some formats put several in a row.
+/// Parses one pickle from the start of `bytes`. Also returns its length in bytes: some formats concatenate several.
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<(Object, usize), PickleError> {
     let mut machine = Machine::new(bytes);
     let most = limits.values.min(u32::MAX as usize);
@@ -22,11 +23,11 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Result<(Object, usize), PickleErr
 
 struct Machine<'a> {
     scanner: Scanner<'a>,
-    /// Where the current opcode stands.
+    /// Position of the current opcode.
     offset: usize,
     nodes: Vec<Node>,
     stack: Vec<NodeId>,
-    /// How high the stack was at each mark.
+    /// The height of the stack at each mark.
     marks: Vec<usize>,
     memo: HashMap<u32, NodeId>,
 }
@@ -37,23 +38,23 @@ impl<'a> Machine<'a> {
         Machine { scanner: Scanner::new(bytes), offset: 0, nodes, stack, marks, memo: HashMap::new() }
     }
 
-    /// Does one opcode; the last one gives the object that the pickle stands for.
+    /// Executes one opcode; the last one returns the pickle's object.
     fn step(&mut self) -> Result<Option<NodeId>, PickleError> {
         self.offset = self.scanner.position();
         let opcode = self.scanner.byte()?;
         match opcode {
-            // Frame: its length is for readers that fetch ahead.
+            // Frame: its length is for readers that prefetch.
             0x95 => {
                 self.scanner.take(8)?;
             }
             0x80 => {
                 if self.scanner.byte()? > 5 {
-                    return Err(self.damaged("it is of a protocol after 5"));
+                    return Err(self.damaged("its protocol is newer than 5"));
                 }
             }
             b'.' => return self.pop().map(Some),
             b'(' => self.marks.push(self.stack.len()),
-            // Pop takes a mark where one is on top.
+            // Pop removes a mark if one is on top.
             b'0' if self.marks.last() == Some(&self.stack.len()) => {
                 self.marks.pop();
             }
@@ -84,7 +85,7 @@ impl<'a> Machine<'a> {
             b'F' => {
                 let line = self.scanner.line()?;
                 let value = std::str::from_utf8(line).ok().and_then(|text| text.parse().ok());
-                let value = value.ok_or_else(|| self.damaged("no number"))?;
+                let value = value.ok_or_else(|| self.damaged("not a number"))?;
                 self.leaf(Object::Float(value));
             }
 
@@ -95,11 +96,11 @@ impl<'a> Machine<'a> {
             b'X' => self.text::<4>()?,
             0x8d => self.text::<8>()?,
             b'S' => {
-                let text = unquote(self.scanner.line()?).ok_or_else(|| self.damaged("no quoted text"))?;
+                let text = unquote(self.scanner.line()?).ok_or_else(|| self.damaged("not a quoted text"))?;
                 self.leaf(Object::Bytes(text.into()));
             }
             b'V' => {
-                let text = unescape(self.scanner.line()?).ok_or_else(|| self.damaged("no text"))?;
+                let text = unescape(self.scanner.line()?).ok_or_else(|| self.damaged("not a text"))?;
                 self.leaf(Object::Str(text.into()));
             }
 
@@ -134,7 +135,7 @@ impl<'a> Machine<'a> {
             b'c' => {
                 let (module, name) = (self.scanner.line()?, self.scanner.line()?);
                 let names = (std::str::from_utf8(module), std::str::from_utf8(name));
-                let (Ok(module), Ok(name)) = names else { return Err(self.damaged("no name")) };
+                let (Ok(module), Ok(name)) = names else { return Err(self.damaged("not a name")) };
                 self.leaf(Object::global(module, name));
             }
             0x93 => self.stack_global()?,
@@ -145,7 +146,7 @@ impl<'a> Machine<'a> {
                 self.push(Kind::Persistent, vec![key]);
             }
             b'P' => {
-                let key = std::str::from_utf8(self.scanner.line()?).map_err(|_| self.damaged("no text"))?;
+                let key = std::str::from_utf8(self.scanner.line()?).map_err(|_| self.damaged("not a text"))?;
                 self.leaf(Object::Persistent(Object::from(key).into()));
             }
 
@@ -194,7 +195,7 @@ impl<'a> Machine<'a> {
 
     fn top(&self) -> Result<NodeId, PickleError> {
         let bottom = self.marks.last().copied().unwrap_or(0);
-        self.stack[bottom..].last().copied().ok_or_else(|| self.damaged("nothing is left to take"))
+        self.stack[bottom..].last().copied().ok_or_else(|| self.damaged("the stack is empty"))
     }
 
     fn pop(&mut self) -> Result<NodeId, PickleError> {
@@ -232,14 +233,14 @@ impl<'a> Machine<'a> {
                 std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).map(Object::Int)
             }
         };
-        let value = value.ok_or_else(|| self.damaged("no integer of up to 64 bits"))?;
+        let value = value.ok_or_else(|| self.damaged("not an integer of up to 64 bits"))?;
         self.leaf(value);
         Ok(())
     }
 
     fn text_key(&mut self) -> Result<u32, PickleError> {
         let key = std::str::from_utf8(self.scanner.line()?).ok().and_then(|digits| digits.parse().ok());
-        key.ok_or_else(|| self.damaged("no number of a shared value"))
+        key.ok_or_else(|| self.damaged("not the number of a shared value"))
     }
 
     fn bytes<const N: usize>(&mut self) -> Result<(), PickleError> {
@@ -273,7 +274,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Adds elements, or keys and values in turns, to the object on top.
+    /// Adds elements, or alternating keys and values, to the object on top.
     fn extend(&mut self, added: Vec<NodeId>, as_pairs: bool) -> Result<(), PickleError> {
         if as_pairs && added.len() % 2 == 1 {
             return Err(self.damaged("a key has no value"));
@@ -283,7 +284,7 @@ impl<'a> Machine<'a> {
         let fits = match kind {
             Kind::List | Kind::Set => !as_pairs,
             Kind::Dict => as_pairs,
-            // A call grows by elements or by entries, as it is a list or a dictionary of some class.
+            // A call takes elements if it makes a list, and entries if it makes a dictionary.
             Kind::Call { pairs, .. } => {
                 let fits = *pairs == as_pairs || children.len() == 2;
                 *pairs = as_pairs;
@@ -292,7 +293,7 @@ impl<'a> Machine<'a> {
             Kind::Leaf(_) | Kind::Tuple | Kind::Persistent => false,
         };
         if !fits {
-            return Err(self.damaged("something is added to what cannot hold it"));
+            return Err(self.damaged("an element is added to an object that holds none"));
         }
         children.extend(added);
         Ok(())
@@ -302,14 +303,14 @@ impl<'a> Machine<'a> {
         let (name, module) = (self.pop()? as usize, self.pop()? as usize);
         let global = match (&self.nodes[module].kind, &self.nodes[name].kind) {
             (Kind::Leaf(Object::Str(module)), Kind::Leaf(Object::Str(name))) => Object::global(module, name),
-            _ => return Err(self.damaged("a name is no text")),
+            _ => return Err(self.damaged("a name is not a text")),
         };
         self.leaf(global);
         Ok(())
     }
 
-    /// `function(*arguments)`, or `class.__new__(class, *arguments)`: the same to us. Ordered dictionaries and the sets of old
-    /// protocols are known for what they are.
+    /// `function(*arguments)`, or `class.__new__(class, *arguments)`, which are equivalent here. Ordered dictionaries
+    /// and the sets of old protocols become plain values.
     fn call(&mut self) -> Result<(), PickleError> {
         let (arguments, function) = (self.pop()?, self.pop()?);
         let known = match &self.nodes[function as usize].kind {
@@ -328,7 +329,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The elements of the one list or tuple in `arguments`; none without arguments.
+    /// The elements of the single list or tuple in `arguments`; empty without arguments.
     fn collection(&self, arguments: NodeId) -> Option<&[NodeId]> {
         match self.sequence(arguments)? {
             [] => Some(&[]),
@@ -337,7 +338,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What Python 2 gives to `OrderedDict`, a list of pairs, as keys and values in turns.
+    /// The argument of Python 2's `OrderedDict`, a list of pairs, as alternating keys and values.
     fn pairs(&self, arguments: NodeId) -> Option<Vec<NodeId>> {
         let mut turns = Vec::new();
         for &pair in self.collection(arguments)? {
@@ -357,9 +358,9 @@ impl<'a> Machine<'a> {
         let top = self.top()? as usize;
         match &mut self.nodes[top].kind {
             Kind::Call { state, .. } => *state = Some(given),
-            // Attributes of a dictionary, such as the versions that PyTorch notes beside its state.
+            // Attributes of a dictionary, such as the versions that PyTorch stores with its state.
             Kind::Dict => {}
-            _ => return Err(self.damaged("a state is given to what has none")),
+            _ => return Err(self.damaged("a state is set on an object without one")),
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! Objects while the machine makes them: numbered, so that lists may grow after they were shared.
+//! Objects while the machine builds them: numbered, so that lists can grow after they were shared.
 
 use crate::Object;
 
 /// An object under construction.
 pub(crate) struct Node {
     pub kind: Kind,
-    /// Elements; of a dictionary keys and values in turns; of a call what its kind says.
+    /// Elements; for a dictionary alternating keys and values; for a call as its kind says.
     pub children: Vec<NodeId>,
 }
 
-/// Its place among the objects. Every object costs an opcode, of which there are at most `u32::MAX`.
+/// An object's index. Every object takes an opcode, of which there are at most `u32::MAX`.
 pub(crate) type NodeId = u32;
 
 pub(crate) enum Kind {
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Tuple,
     Dict,
     Set,
-    /// Children are function and arguments, then elements, or keys and values in turns.
+    /// The children are function and arguments, then elements, or alternating keys and values.
     Call {
         state: Option<NodeId>,
         pairs: bool,

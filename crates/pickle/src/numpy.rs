@@ -9,11 +9,12 @@ use crate::{Call, Object, PickleError};
 pub struct ByteArray {
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// One for each element of the shape.
+    /// One byte per element of the shape.
     pub bytes: Rc<[u8]>,
 }
 
-/// The array of `numpy.uint8` that `value` is. Columns-first order is turned into rows-first. Any version's module names do.
+/// The array in `value`, which must be of `numpy.uint8`. Column-major order is converted to row-major. Module names of
+/// all NumPy versions are accepted.
 pub fn byte_array(value: &Object) -> Result<ByteArray, PickleError> {
     let no_array = || PickleError::Unexpected("not a NumPy array".to_owned());
     let call = value.as_call().ok_or_else(no_array)?;
@@ -24,10 +25,10 @@ pub fn byte_array(value: &Object) -> Result<ByteArray, PickleError> {
     };
     let Parts { shape, element, columns_first, bytes } = parts.ok_or_else(no_array)?;
     let element_type = element.as_call().and_then(|dtype| dtype.arguments.as_slice()?.first()?.as_str());
-    // "B" is what very old versions call it.
+    // "B" is the name in very old versions.
     if !matches!(element_type, Some("u1" | "|u1" | "uint8" | "B")) {
         let found = element_type.unwrap_or("something unknown");
-        return Err(PickleError::Unexpected(format!("a NumPy array of {found:?}, where bytes (\"u1\") must be")));
+        return Err(PickleError::Unexpected(format!("a NumPy array of {found:?} instead of bytes (\"u1\")")));
     }
     let dimensions = shape.as_slice().ok_or_else(no_array)?.iter();
     let shape: Option<Vec<usize>> = dimensions.map(|dimension| usize::try_from(dimension.as_int()?).ok()).collect();
@@ -60,14 +61,15 @@ fn reconstructed(call: &Call) -> Option<Parts<'_>> {
     Some(Parts { shape, element, columns_first: columns_first.as_bool()?, bytes })
 }
 
-/// `_frombuffer(bytes, dtype, shape, "C" or "F")`, of protocol 5. The bytes may lie in a call that would copy them.
+/// `_frombuffer(bytes, dtype, shape, "C" or "F")`, of protocol 5. The bytes may be wrapped in a call that would copy
+/// them.
 fn from_buffer(call: &Call) -> Option<Parts<'_>> {
     let [bytes, element, shape, order] = call.arguments.as_slice()? else { return None };
     Some(Parts { shape, element, columns_first: order.as_str()? == "F", bytes })
 }
 
 fn rows_first(shape: &[usize], bytes: &[u8]) -> Rc<[u8]> {
-    // How far each dimension steps in the bytes as they are: the first one by 1.
+    // The step of each dimension in the bytes as they are stored: 1 for the first one.
     let steps: Vec<usize> = shape.iter().scan(1, |step, &len| Some(std::mem::replace(step, *step * len))).collect();
     let mut index = vec![0; shape.len()];
     let element = |_| {
@@ -126,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_of_bytes() {
+    fn values_that_are_not_arrays_of_bytes() {
         let module = "numpy.core.multiarray";
         let bytes = || Object::Bytes([1, 2].into());
         check(Object::Int(1), Err("not a NumPy array"));
         check(array("os", &[2], "u1", false, bytes()), Err("not a NumPy array"));
         check(array(module, &[-2], "u1", false, bytes()), Err("not a NumPy array"));
         check(array(module, &[2], "u1", false, Object::None), Err("not a NumPy array"));
-        check(array(module, &[1], "i8", false, bytes()), Err("a NumPy array of \"i8\", where bytes (\"u1\") must be"));
+        check(array(module, &[1], "i8", false, bytes()), Err("a NumPy array of \"i8\" instead of bytes (\"u1\")"));
         check(array(module, &[3], "u1", false, bytes()), Err("a NumPy array of shape [3] cannot have 2 bytes"));
         let huge = [i64::MAX, i64::MAX];
         check(

@@ -1,9 +1,9 @@
-//! What a pickle says, as data. Values are shared where the pickle shares them, so that cloning one is cheap.
+//! The contents of a pickle as data. Values that the pickle shares are shared here too, so that cloning one is cheap.
 
 use std::borrow::Cow;
 use std::rc::Rc;
 
-/// A Python object, as far as a file tells.
+/// A Python object, as far as a file describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// `None`
@@ -12,19 +12,19 @@ pub enum Object {
     Bool(bool),
     /// An integer of up to 64 bits.
     Int(i64),
-    /// A larger integer: little-endian, in two's complement.
+    /// A larger integer: little-endian two's complement.
     BigInt(Rc<[u8]>),
     /// A number.
     Float(f64),
     /// A text.
     Str(Rc<str>),
-    /// Bytes, a bytearray, or a text of Python 2, whose encoding nothing says.
+    /// Bytes, a bytearray, or a text of Python 2, whose encoding is unknown.
     Bytes(Rc<[u8]>),
     /// A list.
     List(Rc<[Object]>),
     /// A tuple.
     Tuple(Rc<[Object]>),
-    /// A dictionary, ordered or not, as its entries were set. A key may appear twice; the later one counts.
+    /// A dictionary, ordered or not, with its entries in the order they were set. Of equal keys the later one counts.
     Dict(Rc<[(Object, Object)]>),
     /// A set or a frozen set.
     Set(Rc<[Object]>),
@@ -32,7 +32,7 @@ pub enum Object {
     Global(Rc<Global>),
     /// A call that Python would make here.
     Call(Rc<Call>),
-    /// What the file's format keeps elsewhere, by its key.
+    /// Data that the file's format keeps elsewhere, by its key.
     Persistent(Rc<Object>),
 }
 
@@ -45,23 +45,23 @@ pub struct Global {
     pub name: String,
 }
 
-/// A call that was not made, and what would have been done to its result.
+/// A call that was not made, and the operations that would follow on its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Mostly a [`Object::Global`].
+    /// Usually a [`Object::Global`].
     pub function: Object,
-    /// Mostly a [`Object::Tuple`].
+    /// Usually a [`Object::Tuple`].
     pub arguments: Object,
-    /// What `__setstate__` would be given, or the attributes to set.
+    /// The argument of `__setstate__`, or the attributes to set.
     pub state: Option<Object>,
-    /// What would be appended.
+    /// The elements to append.
     pub elements: Vec<Object>,
-    /// The items that would be set.
+    /// The items to set.
     pub entries: Vec<(Object, Object)>,
 }
 
 impl Object {
-    /// A text, also one of Python 2 if it is UTF-8.
+    /// A text; also one of Python 2 if it is UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Object::Str(text) => Some(text),
@@ -88,7 +88,7 @@ impl Object {
         }
     }
 
-    /// Bytes; also those that Python 3 writes for protocol 2, as a text whose characters are the bytes.
+    /// Bytes; also those that Python 3 writes in protocol 2, as a text whose characters are the bytes.
     pub fn to_bytes(&self) -> Option<Cow<'_, [u8]>> {
         match self {
             Object::Bytes(bytes) => Some(Cow::Borrowed(bytes)),

@@ -1,8 +1,8 @@
-//! Taking the arguments of opcodes from bytes; every length is checked before anything is made of it.
+//! Reads the arguments of opcodes from bytes; every length is checked before anything is allocated.
 
 use crate::PickleError;
 
-/// The rest of a pickle, and where it stands.
+/// The rest of a pickle, and its position.
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
     position: usize,
@@ -13,7 +13,7 @@ impl<'a> Scanner<'a> {
         Scanner { bytes, position: 0 }
     }
 
-    /// Bytes taken so far.
+    /// Number of bytes read.
     pub fn position(&self) -> usize {
         self.position
     }
@@ -33,20 +33,20 @@ impl<'a> Scanner<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// A length of `N` little-endian bytes. One that no memory can hold is as good as one beyond the end.
+    /// A length of `N` little-endian bytes. A length beyond any memory is treated like one beyond the end.
     pub fn len<const N: usize>(&mut self) -> Result<usize, PickleError> {
         let mut wide = [0; 8];
         wide[..N].copy_from_slice(&self.array::<N>()?);
         usize::try_from(u64::from_le_bytes(wide)).map_err(|_| PickleError::CutShort)
     }
 
-    /// Bytes after their length.
+    /// Bytes with a length in front.
     pub fn counted<const N: usize>(&mut self) -> Result<&'a [u8], PickleError> {
         let len = self.len::<N>()?;
         self.take(len)
     }
 
-    /// Up to the next line feed, which is taken and left out.
+    /// The bytes up to the next line feed, which is consumed.
     pub fn line(&mut self) -> Result<&'a [u8], PickleError> {
         let rest = &self.bytes[self.position..];
         let len = rest.iter().position(|&byte| byte == b'\n').ok_or(PickleError::CutShort)?;
@@ -80,7 +80,7 @@ pub(crate) fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Python's `raw-unicode-escape`: Latin-1, and `\uXXXX` or `\UXXXXXXXX` for what is not in it.
+/// Python's `raw-unicode-escape`: Latin-1, with `\uXXXX` or `\UXXXXXXXX` for other characters.
 pub(crate) fn unescape(line: &[u8]) -> Option<String> {
     let mut text = String::with_capacity(line.len());
     let mut rest = line.iter().copied().peekable();

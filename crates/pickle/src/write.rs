@@ -1,9 +1,9 @@
-//! Writing values as pickles of protocol 2, in the opcodes that every reader since Python 2.3 knows.
+//! Writes values as pickles of protocol 2, with opcodes that every reader since Python 2.3 knows.
 
 use crate::Object;
 
-/// The pickle of a value. Shared values are written wherever they appear; `parse` reads the same value back, except that an
-/// ordered dictionary is then a dictionary.
+/// The pickle of a value. Shared values are written at every occurrence. `parse` returns the same value, except that an
+/// ordered dictionary becomes a dictionary.
 pub fn write(value: &Object) -> Vec<u8> {
     let mut out = vec![0x80, 2];
     put(&mut out, value);
@@ -11,7 +11,7 @@ pub fn write(value: &Object) -> Vec<u8> {
     out
 }
 
-/// As deep as the value, which is at most [`crate::Limits::DEEPEST`] for one that was read.
+/// Recurses as deep as the value, which is at most [`crate::Limits::DEEPEST`] for a parsed one.
 fn put(out: &mut Vec<u8>, value: &Object) {
     match value {
         Object::None => out.push(b'N'),
@@ -41,7 +41,7 @@ fn put(out: &mut Vec<u8>, value: &Object) {
             out.push(b'}');
             put_entries(out, entries);
         }
-        // Protocol 2 knows no sets, only what makes one.
+        // Protocol 2 has no sets, only the call that makes one.
         Object::Set(elements) => {
             put(out, &Object::global("__builtin__", "set"));
             out.push(b']');

@@ -1,4 +1,4 @@
-//! Hostile pickles: whatever the bytes, reading ends in a value or an error, and takes no more memory than the limits say.
+//! Hostile pickles: for any bytes, reading ends in a value or an error, and takes no more memory than the limits say.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use enmasse_pickle::numpy::byte_array;
 use enmasse_pickle::{Limits, PickleError, parse, write};
 use proptest::prelude::*;
 
-/// Counts the bytes that this thread holds, and the most it held.
+/// Counts the bytes that this thread holds, and their maximum.
 struct Counting;
 
 thread_local! {
@@ -16,18 +16,18 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread on its way out has no counters any more, and nothing to test.
+    // An ending thread no longer has counters.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         PEAK.with(|peak| peak.set(peak.get().max(held.get())));
     });
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most bytes that `f` held beyond what was held before.
+/// The greatest number of bytes that `f` held in addition to those held before.
 fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     PEAK.set(before);
@@ -51,7 +51,8 @@ fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
 
 const LIMITS: Limits = Limits { values: 10_000, depth: 64 };
 
-/// 256 bytes per value, as `Limits` says; a value costs an opcode, thus a byte. Texts are in the pickle.
+/// 256 bytes per value, as documented for `Limits`; a value takes an opcode, so at least a byte. Texts are in the
+/// pickle.
 fn bound(pickle: &[u8]) -> usize {
     1024 + 256 * pickle.len().min(LIMITS.values) + 2 * pickle.len()
 }
@@ -63,13 +64,13 @@ fn check(pickle: &[u8]) -> Result<(), PickleError> {
     assert!(consumed <= pickle.len());
     let _ = byte_array(&value);
     let again = write(&value);
-    // What was read can be walked and written, since sharing is bounded too; only texts may be as long as the pickle.
+    // The result can be walked and written, since sharing is bounded too; only texts may be as long as the pickle.
     assert!(again.len() <= LIMITS.values * (pickle.len() + 16));
     Ok(())
 }
 
 #[test]
-fn the_dearest_values() {
+fn the_most_expensive_values() {
     let dearest: [(&str, &[u8]); 9] = [
         ("lists", b"]"),
         ("tuples of one", b")\x85"),
@@ -87,14 +88,14 @@ fn the_dearest_values() {
             let outcome = check(&pickle);
             assert!(len == 100 || outcome.is_err(), "{name} went beyond the limit unseen");
         }
-        // The same within the limit, so that values are made of it.
+        // The same within the limit, so that values are made from it.
         let all = [b"(]", &piece.repeat(4000 / piece.len())[..], b"t."].concat();
         let _ = check(&all);
     }
 }
 
 #[test]
-fn lengths_are_not_believed() {
+fn lengths_are_not_trusted() {
     for opcode in [b'X', b'T', b'B', 0x8b] {
         let pickle = [&[opcode][..], &[0xFF; 4], b"abc."].concat();
         assert_eq!(check(&pickle), Err(PickleError::CutShort));
@@ -107,7 +108,7 @@ fn lengths_are_not_believed() {
     }
 }
 
-/// What CPython wrote: nested containers, shared values, a NumPy array, an ordered dictionary with attributes.
+/// Written by CPython: nested containers, shared values, a NumPy array, an ordered dictionary with attributes.
 const REAL: [&[u8]; 3] = [
     b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xffM,\x01h\x02)K\x01\x85q\x13\x8a\x01\x07e\
       U\x01bq\x03(G?\xf8\x00\x00\x00\x00\x00\x00N\x88\x89tq\x04X\x01\x00\x00\x00oq\x17ccollections\nOrderedDict\n\
@@ -122,7 +123,7 @@ const REAL: [&[u8]; 3] = [
       \x8c\x01C\x94t\x94R\x94.",
 ];
 
-/// Opcodes with their arguments: random bytes are seldom any.
+/// Opcodes with their arguments: random bytes seldom form any.
 const PIECES: [&[u8]; 40] = [
     b"(",
     b"0",
@@ -165,7 +166,7 @@ const PIECES: [&[u8]; 40] = [
     b"h\x01",
     b"\x93",
 ];
-/// Something to take for those that take.
+/// Operands for opcodes that need some.
 const START: &[u8] = b"N]}(]}]q\x01}q\0cm\nC\n)\x81";
 
 proptest! {

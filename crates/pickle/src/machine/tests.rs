@@ -1,4 +1,4 @@
-//! Pickles of every protocol, and what is none.
+//! Pickles of every protocol, and invalid ones.
 
 use crate::{Limits, Object, PickleError, parse, write};
 
@@ -16,7 +16,7 @@ fn tuple(values: &[i64]) -> Object {
     values.iter().map(|&value| Object::Int(value)).collect()
 }
 
-/// As CPython 3.12 wrote, in each protocol from 0 to 4 (5 differs in its number alone):
+/// Written by CPython 3.12 in each protocol from 0 to 4 (5 differs only in its number):
 /// `{"a": [1, -2, 300, 70000, 1 << 40, -1 << 40], "b": (1.5, None, True, False), "c": b"\0\xff", "d": "Gänse\n",
 /// "e": {1, 2}, "f": ((), (1,), (1, 2), (1, 2, 3, 4)), "o": OrderedDict(x=1)}`
 const PROTOCOLS: [&[u8]; 5] = [
@@ -102,7 +102,7 @@ fn opcodes_one_by_one() {
     check(b"ccollections\nOrderedDict\n](](K\x01K\x02ee\x85R.", pairs);
 }
 
-/// A list that grows after it was shared is longer wherever it is.
+/// A list that grows after it was shared grows at every occurrence.
 #[test]
 fn shared_values_are_one() {
     let grown = Object::List([Object::Int(1)].into());
@@ -128,7 +128,7 @@ fn classes_keep_state_elements_and_entries() {
 }
 
 #[test]
-fn what_is_no_pickle() {
+fn invalid_pickles() {
     let check = |pickle: &[u8], expected: &str| {
         let found = parse(pickle, &Limits::default()).unwrap_err().to_string();
         assert_eq!(found, expected, "{pickle:?}");
@@ -139,32 +139,32 @@ fn what_is_no_pickle() {
     }
     check(b"\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", short);
     check(b"\x8b\xff\xff\xff\xff.", short);
-    check(b"\x80\x06N.", "the pickle is damaged at byte 0: it is of a protocol after 5");
-    check(b"N\xff.", "opcode 0xff at byte 1 of the pickle is none that data files use");
+    check(b"\x80\x06N.", "the pickle is damaged at byte 0: its protocol is newer than 5");
+    check(b"N\xff.", "opcode 0xff at byte 1 of the pickle is not one that data files use");
     // Extension registry, old classes, keyword arguments, buffers outside the pickle.
     for opcode in [0x82, 0x83, 0x84, b'i', b'o', 0x92, 0x97, 0x98] {
-        check(&[opcode], &format!("opcode {opcode:#04x} at byte 0 of the pickle is none that data files use"));
+        check(&[opcode], &format!("opcode {opcode:#04x} at byte 0 of the pickle is not one that data files use"));
     }
     let damaged = |at: usize, problem: &str| format!("the pickle is damaged at byte {at}: {problem}");
-    check(b".", &damaged(0, "nothing is left to take"));
-    check(b"K\x01(a.", &damaged(3, "nothing is left to take"));
+    check(b".", &damaged(0, "the stack is empty"));
+    check(b"K\x01(a.", &damaged(3, "the stack is empty"));
     check(b"t.", &damaged(0, "there is no mark"));
     check(b"(K\x01d.", &damaged(3, "a key has no value"));
     check(b"}(K\x01u.", &damaged(4, "a key has no value"));
-    check(b"](K\x01K\x02u.", &damaged(6, "something is added to what cannot hold it"));
-    check(b")K\x01a.", &damaged(3, "something is added to what cannot hold it"));
-    check(b"cm\nC\n)\x81K\x01aK\x01K\x02s.", &damaged(14, "something is added to what cannot hold it"));
-    check(b"NNb.", &damaged(2, "a state is given to what has none"));
+    check(b"](K\x01K\x02u.", &damaged(6, "an element is added to an object that holds none"));
+    check(b")K\x01a.", &damaged(3, "an element is added to an object that holds none"));
+    check(b"cm\nC\n)\x81K\x01aK\x01K\x02s.", &damaged(14, "an element is added to an object that holds none"));
+    check(b"NNb.", &damaged(2, "a state is set on an object without one"));
     check(b"h\0.", &damaged(0, "a shared value is missing"));
-    check(b"gx\n.", &damaged(0, "no number of a shared value"));
-    check(b"K\x01K\x02\x93.", &damaged(4, "a name is no text"));
-    check(b"c\xff\n\xff\n.", &damaged(0, "no name"));
+    check(b"gx\n.", &damaged(0, "not the number of a shared value"));
+    check(b"K\x01K\x02\x93.", &damaged(4, "a name is not a text"));
+    check(b"c\xff\n\xff\n.", &damaged(0, "not a name"));
     check(b"X\x01\0\0\0\xff.", &damaged(0, "a text is not UTF-8"));
-    check(b"I99999999999999999999\n.", &damaged(0, "no integer of up to 64 bits"));
-    check(b"Fx\n.", &damaged(0, "no number"));
-    check(b"S'a\n.", &damaged(0, "no quoted text"));
-    check(b"V\\u12\n.", &damaged(0, "no text"));
-    check(b"V\\ud800\n.", &damaged(0, "no text"));
+    check(b"I99999999999999999999\n.", &damaged(0, "not an integer of up to 64 bits"));
+    check(b"Fx\n.", &damaged(0, "not a number"));
+    check(b"S'a\n.", &damaged(0, "not a quoted text"));
+    check(b"V\\u12\n.", &damaged(0, "not a text"));
+    check(b"V\\ud800\n.", &damaged(0, "not a text"));
 }
 
 #[test]
@@ -178,17 +178,17 @@ fn limits_hold() {
     check(nested(11), Err(PickleError::TooDeep(10)));
     check([&b"N0".repeat(49)[..], b"N."].concat(), Ok(()));
     check([&b"N0".repeat(50)[..], b"N."].concat(), Err(PickleError::TooMany(100)));
-    // Each list holds the one before it four times: 4^7 values from 60 opcodes.
+    // Each list holds the previous one four times: 4^7 values from 60 opcodes.
     let laughs = [b"]".to_vec(), b"q\0](h\0h\0h\0h\0e".repeat(7), b".".to_vec()].concat();
     check(laughs, Err(PickleError::TooMany(100)));
     check(b"]q\0h\0a.".to_vec(), Err(PickleError::Cycle));
     check(b"]q\0h\0\x85a.".to_vec(), Err(PickleError::Cycle));
     check(b"cm\nC\n)\x81q\0h\0b.".to_vec(), Err(PickleError::Cycle));
-    // A cycle that is thrown away does no harm.
+    // A discarded cycle does no harm.
     check(b"]q\0h\0a0N.".to_vec(), Ok(()));
 }
 
-/// The deepest that any limit allows is dropped, compared, printed and written on a test's stack.
+/// A value of the greatest depth is dropped, compared, printed and written on a test's stack.
 #[test]
 fn depth_fits_the_stack() {
     let levels = Limits::DEEPEST;
