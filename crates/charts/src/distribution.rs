@@ -1,4 +1,4 @@
-//! How many samples each class has, as bars.
+//! A bar chart of the number of samples in each class.
 
 use crate::page::{MARGIN, Page, TEXT, TOP};
 use crate::text::width;
@@ -6,21 +6,21 @@ use crate::text::width;
 const TRAIN: &str = "#4477aa";
 const VALIDATION: &str = "#ee9944";
 
-/// From one class to the next, in pixels.
+/// Distance from one class to the next, in pixels.
 const ROW: f64 = 20.0;
 const BAR: f64 = 14.0;
-/// Between a name, its bar and its counts.
+/// Gap between a name, its bar and its counts.
 const GAP: f64 = 8.0;
-/// Names longer than this many pixels are cut.
+/// Names wider than this many pixels are truncated.
 const LONGEST_NAME: f64 = 240.0;
 const LONGEST_BAR: f64 = 320.0;
-/// From the title to the legend's baseline, and on to the first row.
+/// Distance from the title to the legend's baseline, and from there to the first row.
 const LEGEND: f64 = 12.0;
 const HEAD: f64 = TOP + 32.0;
 
-/// An SVG of a bar for each class with its name before it and its counts, "training + validation", behind it; all bars have one
-/// scale. `classes` are (name, training samples, validation samples), in the order in which they are shown. Many classes stand
-/// in several columns; long names are cut, and whole under the mouse.
+/// An SVG with a bar for each class, the class's name before it and its counts, "training + validation", after it. All
+/// bars have one scale. `classes` are (name, training samples, validation samples), in display order. Many classes are
+/// shown in several columns. Long names are truncated, with a tooltip of the full name.
 pub fn class_distribution(title: &str, classes: &[(String, usize, usize)]) -> String {
     let counts: Vec<String> = classes.iter().map(|(_, train, validation)| format!("{train} + {validation}")).collect();
     let widest = |texts: &mut dyn Iterator<Item = &String>| texts.map(|text| width(text, TEXT)).fold(0.0, f64::max);
@@ -49,13 +49,13 @@ pub fn class_distribution(title: &str, classes: &[(String, usize, usize)]) -> St
     page.end()
 }
 
-/// Columns and rows for `classes` of `width` pixels each, so that the page is about as wide as a screen is for its height.
+/// Columns and rows for `classes` of `width` pixels each, so that the page has about the proportions of a screen.
 fn grid(classes: usize, width: f64) -> (usize, usize) {
     let columns = (classes as f64 * ROW * 4.0 / 3.0 / width).sqrt().round().max(1.0) as usize;
     (columns, classes.div_ceil(columns).max(1))
 }
 
-/// What the colours mean, with the sums over all classes.
+/// The meaning of the colours, with the sums over all classes.
 fn legend(page: &mut Page, classes: &[(String, usize, usize)]) {
     let sum = |of: fn(&(String, usize, usize)) -> usize| classes.iter().map(of).fold(0, usize::saturating_add);
     let (train, validation) = (sum(|class| class.1), sum(|class| class.2));

@@ -1,6 +1,8 @@
-//! Pictures of a run's data as SVG, each one self-contained file: how many samples each class has, and what the model sees.
+//! Charts of a run's data as SVG, each one self-contained file: the number of samples per class, and the model's input
+//! pictures.
 //!
-//! Text in, text out: nothing is read or written, and no clock, locale or font is asked, so equal inputs give equal bytes.
+//! Text in, text out: nothing is read or written, and no clock, locale or font is used, so equal inputs give equal
+//! bytes.
 //!
 //! ```
 //! use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};

@@ -1,21 +1,21 @@
-//! The frame that both charts share: a white page, a title, text of one font, and numbers without needless digits.
+//! The frame that both charts share: a white page, a title, text in one font, and numbers without needless digits.
 
 use std::fmt::Write;
 
 use crate::text::{self, escape, fit};
 
-/// Pixels around everything.
+/// Margin on all sides, in pixels.
 pub(crate) const MARGIN: f64 = 16.0;
-/// Size of all text but the title, in pixels.
+/// Size of all text except the title, in pixels.
 pub(crate) const TEXT: f64 = 13.0;
-/// Where things below the title begin.
+/// Where the content below the title begins.
 pub(crate) const TOP: f64 = 48.0;
 
 const TITLE: f64 = 17.0;
-/// A page grows to this width, in pixels, for the sake of its title.
+/// Width up to which a page grows to fit its title, in pixels.
 const WIDEST_FOR_TITLE: f64 = 720.0;
 
-/// An SVG document in the making.
+/// An SVG document being written.
 pub(crate) struct Page {
     body: String,
     width: f64,
@@ -23,7 +23,7 @@ pub(crate) struct Page {
 
 impl Page {
     pub(crate) fn new(title: &str, width: f64, height: f64) -> Self {
-        // Bold letters are wider than those that `text::width` knows.
+        // Bold letters are wider than those that `text::width` assumes.
         let title_size = TITLE * 1.12;
         let width = width.max((text::width(title, title_size) + 2.0 * MARGIN).ceil().min(WIDEST_FOR_TITLE));
         let mut body = String::new();
@@ -41,7 +41,7 @@ impl Page {
         Page { body, width }
     }
 
-    /// Its width, in pixels.
+    /// The width, in pixels.
     pub(crate) fn width(&self) -> f64 {
         self.width
     }
@@ -56,8 +56,8 @@ impl Page {
         }
     }
 
-    /// Text whose baseline is `y`; `anchor` is SVG's start, middle or end. The whole of it shows under the mouse where
-    /// `room` pixels are not enough.
+    /// Text with baseline `y`; `anchor` is SVG's start, middle or end. If `room` pixels are not enough, a tooltip shows
+    /// the whole text.
     pub(crate) fn text(&mut self, x: f64, y: f64, anchor: &str, room: f64, text: &str) {
         let (x, y, shown) = (short(x), short(y), fit(text, TEXT, room));
         let _ = write!(self.body, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"#222222\">");

@@ -1,22 +1,22 @@
-//! A sheet of labelled pictures: what the model sees, before normalising.
+//! A sheet of labelled pictures: the model's input, before normalising.
 
 use crate::page::{MARGIN, Page, TEXT, TOP};
 
-/// Between pictures, in pixels.
+/// Gap between pictures, in pixels.
 const GAP: f64 = 12.0;
-/// Room for a label below its picture.
+/// Space for a label below its picture.
 const LABEL: f64 = 22.0;
-/// Pictures with a shorter longest side are enlarged by a whole factor up to about this one; those with a longer one than
-/// `LARGEST` are shown smaller.
+/// Pictures whose longest side is shorter are enlarged by a whole factor up to about this size; those whose longest
+/// side exceeds `LARGEST` are shown smaller.
 const SMALLEST: f64 = 128.0;
 const LARGEST: f64 = 256.0;
 
 /// A picture and the name of its class.
 #[derive(Clone, Copy, Debug)]
 pub struct LabelledPicture<'a> {
-    /// Pixels in a row.
+    /// Pixels per row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
     /// RGB bytes, row by row: `width * height * 3` of them.
     pub pixels: &'a [u8],
@@ -24,41 +24,42 @@ pub struct LabelledPicture<'a> {
     pub label: &'a str,
 }
 
-/// Why a sheet cannot be drawn.
+/// Reasons why a sheet cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChartError {
     /// There are no pictures.
     #[error("a sheet needs at least one picture")]
     NoPictures,
-    /// The bytes of a picture are not what its sides say.
-    #[error("picture {index} ({label:?}) has {bytes} bytes; {width}x{height} RGB pixels need another number of them")]
+    /// A picture's number of bytes does not match its dimensions.
+    #[error("picture {index} ({label:?}) has {bytes} bytes, which does not match {width}x{height} RGB pixels")]
     Pixels {
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
         /// Its label.
         label: String,
-        /// Pixels in a row.
+        /// Pixels per row.
         width: usize,
-        /// Rows.
+        /// Number of rows.
         height: usize,
-        /// Bytes given.
+        /// Number of bytes given.
         bytes: usize,
     },
     /// A picture cannot be encoded.
     #[error("picture {index} ({label:?}) cannot be written as PNG: {source}")]
     Png {
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
         /// Its label.
         label: String,
-        /// The encoder's answer.
+        /// The encoder's error.
         source: png::EncodingError,
     },
 }
 
-/// An SVG of `pictures` in a grid, row by row, each with its label below; the pictures are inside the file, as PNG. All
-/// pictures are shown at the scale of the largest one. Fails where there is none, or one whose bytes do not fit its sides.
+/// An SVG of `pictures` in a grid, row by row, each with its label below. The pictures are embedded as PNG, all at the
+/// scale of the largest one. Fails if there are no pictures, or if the number of bytes of one does not match its
+/// dimensions.
 pub fn picture_sheet(title: &str, pictures: &[LabelledPicture]) -> Result<String, ChartError> {
     let longest = |side: fn(&LabelledPicture) -> usize| pictures.iter().map(side).max().ok_or(ChartError::NoPictures);
     let (widest, tallest) = (longest(|picture| picture.width)?, longest(|picture| picture.height)?);
@@ -78,7 +79,7 @@ pub fn picture_sheet(title: &str, pictures: &[LabelledPicture]) -> Result<String
         let (shown_width, shown_height) = (picture.width as f64 * scale, picture.height as f64 * scale);
         let middle = x + (cell_width - GAP) / 2.0;
         let start = middle - shown_width / 2.0;
-        // A frame, so that white pictures have edges too.
+        // A frame, so that white pictures have visible edges.
         page.bar(start - 1.0, y - 1.0, shown_width + 2.0, shown_height + 2.0, "#dddddd");
         page.picture(start, y, shown_width, shown_height, &png);
         page.text(middle, y + shown_height + TEXT + 3.0, "middle", cell_width - 4.0, picture.label);
@@ -86,7 +87,7 @@ pub fn picture_sheet(title: &str, pictures: &[LabelledPicture]) -> Result<String
     Ok(page.end())
 }
 
-/// Pixels on the page for each pixel of a picture whose longest side is `longest`.
+/// Page pixels per pixel of a picture whose longest side is `longest`.
 fn scale_of(longest: f64) -> f64 {
     if longest > LARGEST { LARGEST / longest } else { (SMALLEST / longest.max(1.0)).floor().max(1.0) }
 }

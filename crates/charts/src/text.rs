@@ -1,7 +1,7 @@
-//! Text in an SVG: escaping, and how wide it will be, since the file is laid out before anybody chooses a font.
+//! Text in an SVG: escaping, and estimated widths, since the layout is fixed before the viewer chooses a font.
 
-/// `text` as the content of an element or a quoted attribute. What XML 1.0 forbids, even escaped, becomes U+FFFD; line
-/// breaks and tabs become spaces.
+/// `text` as the content of an element or a quoted attribute. Characters that XML 1.0 forbids even when escaped become
+/// U+FFFD; line breaks and tabs become spaces.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -18,12 +18,12 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// Width of `text` at `size` pixels per em: about what the usual sans-serif fonts need.
+/// Approximate width of `text` at `size` pixels per em in the usual sans-serif fonts.
 pub(crate) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(ems).sum::<f64>() * size
 }
 
-/// About the widths of DejaVu Sans, the widest of the usual fonts.
+/// Approximately the widths of DejaVu Sans, the widest of the usual fonts.
 fn ems(character: char) -> f64 {
     match character {
         'i' | 'j' | 'l' | '|' | '\'' => 0.34,
@@ -31,12 +31,12 @@ fn ems(character: char) -> f64 {
         'm' | 'w' | 'M' | 'W' | '@' | '%' | '+' | '=' | '<' | '>' | '\u{2026}' => 1.0,
         'A'..='Z' | '&' => 0.79,
         '\0'..='\u{10ff}' => 0.64,
-        // Hangul, CJK, full-width forms, emoji: a full em, and never less for what is unknown.
+        // Hangul, CJK, full-width forms, emoji: a full em, which is also assumed for unknown characters.
         _ => 1.05,
     }
 }
 
-/// `text` if it fits into `room` pixels; else as much of its beginning as does, and an ellipsis.
+/// `text` if it fits into `room` pixels; otherwise its longest fitting prefix, and an ellipsis.
 pub(crate) fn fit(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_string();
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_xml_forbids_is_replaced() {
+    fn characters_forbidden_in_xml_are_replaced() {
         let check = |text: &str, expected: &str| assert_eq!(escape(text), expected);
         check("a<b>&\"c\"", "a&lt;b&gt;&amp;&quot;c&quot;");
         check("a\0b\u{1b}[31m\u{ffff}", "a\u{fffd}b\u{fffd}[31m\u{fffd}");

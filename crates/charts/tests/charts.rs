@@ -1,4 +1,4 @@
-//! Both charts, read back as a reader of SVG sees them.
+//! Both charts, parsed as an SVG viewer would.
 
 use enmasse_charts::{ChartError, LabelledPicture, class_distribution, picture_sheet};
 use proptest::prelude::*;
@@ -18,12 +18,11 @@ impl Element {
     }
 
     fn number(&self, name: &str) -> f64 {
-        self.attribute(name).parse().unwrap_or_else(|_| panic!("{name} of {self:?} is no number"))
+        self.attribute(name).parse().unwrap_or_else(|_| panic!("{name} of {self:?} is not a number"))
     }
 }
 
-/// The elements of `svg`; fails where it is not well formed: tags that do not balance, text that is not escaped, characters
-/// that XML forbids.
+/// The elements of `svg`. Fails if it is not well formed: unbalanced tags, unescaped text, characters that XML forbids.
 fn parse(svg: &str) -> Vec<Element> {
     assert!(svg.chars().all(|c| c == '\n' || c >= ' ' && c != '\u{fffe}' && c != '\u{ffff}'), "forbidden characters");
     let (mut elements, mut open): (Vec<Element>, Vec<String>) = Default::default();
@@ -67,7 +66,7 @@ fn of<'a>(elements: &'a [Element], name: &str) -> Vec<&'a Element> {
     elements.iter().filter(|element| element.name == name).collect()
 }
 
-/// No bar or picture leaves the page, no text begins or ends outside of it.
+/// No bar or picture leaves the page, and no text begins or ends outside of it.
 fn check_inside(elements: &[Element]) {
     let (width, height) = (elements[0].number("width"), elements[0].number("height"));
     for element in &elements[1..] {
@@ -116,7 +115,7 @@ fn the_flowers_have_a_bar_and_their_counts_each() {
 }
 
 #[test]
-fn a_thousand_classes_make_a_page_and_not_a_ribbon() {
+fn a_thousand_classes_fit_a_page_of_screen_proportions() {
     let many: Vec<_> = (0..1000).map(|index| (format!("n{index:08} a class of ImageNet"), 1300, 50)).collect();
     let elements = parse(&class_distribution("ImageNet", &many));
     check_inside(&elements);
@@ -142,7 +141,7 @@ fn classes_without_samples_and_no_classes_at_all_are_drawn_too() {
 }
 
 #[test]
-fn a_long_name_is_cut_on_the_page_and_whole_under_the_mouse() {
+fn a_long_name_is_truncated_with_a_tooltip() {
     let name = "Leucanthemum vulgare, the ox-eye daisy, a widespread flowering plant native to Europe";
     let chart = class_distribution("names", &classes(&[(name, 5, 1), ("b", 1, 5)]));
     let elements = parse(&chart);
@@ -201,7 +200,7 @@ fn unbase64(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn pictures_are_shown_at_a_size_that_can_be_seen() {
+fn pictures_are_shown_at_a_visible_size() {
     let check = |side: usize, expected: f64| {
         let pixels = vec![9; side * side * 3];
         let picture = LabelledPicture { width: side, height: side, pixels: &pixels, label: "a" };
@@ -219,7 +218,7 @@ fn pictures_are_shown_at_a_size_that_can_be_seen() {
 }
 
 #[test]
-fn bytes_that_do_not_fit_the_sides_are_refused() {
+fn bytes_that_do_not_match_the_dimensions_are_refused() {
     let check = |width: usize, height: usize, bytes: usize| {
         let pixels = vec![0; bytes];
         let good = LabelledPicture { width: 1, height: 1, pixels: &[1, 2, 3], label: "good" };
