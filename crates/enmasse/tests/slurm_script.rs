@@ -141,8 +141,8 @@ fn submit_hands_over_the_script_and_says_the_job() {
 sbatch: fatal: Could not establish a configuration source' >&2; exit 1",
     );
     refused(
-        "sbatch: Could not establish a configuration source: run this on a login node of the cluster, and see that slurmctld \
-         is up there",
+        "sbatch: Could not establish a configuration source: run this on a login node of the cluster, and check that \
+         slurmctld is up",
     );
     place.stand_in("sbatch", "echo 'Submitted'");
     refused("sbatch refuses the script: no reason was given");

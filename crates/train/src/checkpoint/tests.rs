@@ -99,7 +99,7 @@ fn damage_is_found() {
         let (_folder, path) = file(change);
         assert_eq!(reason(&path, Checkpoint::load(&path)), expected);
     };
-    let beginning = "FILE: is not a safetensors file, or only the beginning of one";
+    let beginning = "FILE: is not a safetensors file, or it is truncated";
     let checksum = "FILE: is damaged: its checksum does not fit its content; use another checkpoint of the run";
     check(&|bytes| bytes.clear(), beginning);
     check(&|bytes| bytes.truncate(7), beginning);
@@ -145,7 +145,7 @@ fn files_of_strangers() {
     let eight = "FILE: tensor w holds F8_E4M3; weights are floats of 16 to 64 bits, or integers";
     check(&one("F8_E4M3", 1, 1), &[0], Err(eight));
     check("{}", &[], Err("FILE: holds no weights"));
-    let nonsense = "FILE: is not a safetensors file, or only the beginning of one";
+    let nonsense = "FILE: is not a safetensors file, or it is truncated";
     // Shapes that do not fit, that overflow, and gaps.
     check(&one("F32", 2, 4), &[0; 4], Err(nonsense));
     check(&one("F32", usize::MAX, 4), &[0; 4], Err(nonsense));
