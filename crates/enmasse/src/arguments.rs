@@ -5,10 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches};
 use enmasse_files::expand_home;
+use enmasse_models::{Model, models};
 use enmasse_train::{Kind, SETTINGS, Setting};
 
 /// The flag with the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
+
+/// What holds in commands that compute on one device of this process.
+pub const ONE_DEVICE: &[(&str, &str)] = &[("devices", "cpu:1"), ("threads", "one for each core")];
 
 /// Tells a rank that another process of this program has decided its flags.
 pub const DECIDED: &str = "decided";
@@ -42,56 +46,90 @@ fn count_value(text: &str) -> Result<usize, String> {
 
 /// The flags of the settings with these names.
 pub fn settings(names: &[&str]) -> Vec<Arg> {
-    names.iter().filter_map(|name| Setting::find(name)).map(flag).collect()
+    settings_with(names, &[])
+}
+
+/// The flags of the settings with these names, of which some have other defaults in this command: a name, and what holds
+/// without the flag.
+pub fn settings_with(names: &[&str], usual: &[(&str, &'static str)]) -> Vec<Arg> {
+    let usual = |setting: &Setting| usual.iter().find_map(|(name, usual)| (*name == setting.name).then_some(*usual));
+    names.iter().filter_map(|name| Setting::find(name)).map(|setting| flag_with(setting, usual(setting))).collect()
 }
 
 /// DATA, as an argument and as a flag.
-pub fn data() -> [Arg; 2] {
-    let help = Setting::find("data").map_or("", |setting| setting.help);
-    let others =
-        Setting::find("data").into_iter().flat_map(Setting::aliases).filter(|word| as_flag(word)[2..] != *DATA_PATH);
-    let positional = Arg::new("data").value_name("DATA").help(help);
+pub fn data() -> Vec<Arg> {
+    let Some(setting) = Setting::find("data") else { return Vec::new() };
+    let positional = Arg::new("data").value_name("DATA").help(setting.summary).long_help(long_help(setting, None));
+    let spellings = spellings(setting).into_iter().filter(|spelling| spelling != DATA_PATH);
     let flag = Arg::new(DATA_PATH)
         .long(DATA_PATH)
-        .aliases(Setting::find("data").into_iter().flat_map(spellings).filter(|spelling| spelling != DATA_PATH))
+        .aliases(spellings)
         .value_name("DIR")
         .conflicts_with("data")
         .overrides_with(DATA_PATH)
-        .help(format!("The same as DATA{}", also(others)));
-    [positional, flag]
+        .help_heading(setting.group.to_string())
+        .help("The same as DATA");
+    vec![positional, flag]
 }
 
 /// The flag of a setting. Values stay text: the setting's own parser reads them, with the same messages as for a file.
 pub fn flag(setting: &'static Setting) -> Arg {
+    flag_with(setting, None)
+}
+
+fn flag_with(setting: &'static Setting, usual: Option<&'static str>) -> Arg {
     let long = setting.name.replace('_', "-");
-    let mut help = setting.help.to_owned();
-    if let Kind::Choice(words) = setting.kind {
-        help.push_str(&format!(" [one of: {}]", words.join(", ")));
-    }
-    if let Some(default) = setting.default_text().filter(|text| setting.kind != Kind::Switch && !text.is_empty()) {
-        help.push_str(&format!(" [default: {default}]"));
-    }
-    help.push_str(&also(setting.aliases()));
     let arg = Arg::new(setting.name).aliases(spellings(setting).into_iter().filter(|spelling| *spelling != long));
-    let arg = setting.aliases().filter_map(letter).fold(arg, Arg::short).long(long).help(help);
+    let arg = setting.aliases().filter_map(letter).fold(arg, Arg::short).long(long);
+    let arg = arg.help_heading(setting.group.to_string()).long_help(long_help(setting, usual));
+    let arg = match (usual, shown_default(setting)) {
+        (None, Some(default)) => arg.help(format!("{} [default: {default}]", setting.summary)),
+        _ => arg.help(setting.summary),
+    };
     // The last occurrence counts, so that a script can override earlier ones.
     match setting.kind {
         Kind::Switch => arg
             .overrides_with(setting.name)
-            .value_name("true|false")
+            .value_name("BOOL")
             .num_args(0..=1)
             .require_equals(true)
-            .default_missing_value("true")
-            .hide_possible_values(true),
+            .default_missing_value("true"),
         Kind::List => arg.action(ArgAction::Append).value_name(setting.placeholder),
         _ => arg.overrides_with(setting.name).value_name(setting.placeholder).allow_negative_numbers(true),
     }
 }
 
-/// What the help says of other spellings.
-fn also(words: impl Iterator<Item = &'static str>) -> String {
-    let flags: Vec<String> = words.map(as_flag).collect();
-    if flags.is_empty() { String::new() } else { format!(" [also: {}]", flags.join(", ")) }
+/// All that the long help says: sentences; the words that are allowed; what holds without the flag, where a command says so
+/// itself by its own words; other spellings.
+fn long_help(setting: &Setting, usual: Option<&str>) -> String {
+    let mut help = setting.summary.to_owned();
+    if !setting.details.is_empty() {
+        help.push_str(&format!(". {}", setting.details));
+    }
+    let mut note = |label: &str, text: &str| {
+        if !text.is_empty() {
+            help.push_str(&format!("\n[{label}: {text}]"));
+        }
+    };
+    note("one of", &choices(setting).join(", "));
+    note("default", usual.unwrap_or(&shown_default(setting).unwrap_or_else(|| setting.usual.to_owned())));
+    let others = setting.aliases().map(as_flag).filter(|flag| flag[2..] != *DATA_PATH);
+    note("also", &others.collect::<Vec<_>>().join(", "));
+    help
+}
+
+/// The words that a setting takes, if there are only so many.
+fn choices(setting: &Setting) -> Vec<&'static str> {
+    match setting.kind {
+        Kind::Choice(words) => words.to_vec(),
+        _ if setting.name == "model" => models().iter().map(Model::name).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A default to be shown: a switch is off, and a list empty, without anybody saying so.
+fn shown_default(setting: &Setting) -> Option<String> {
+    setting.default_text().filter(|text| setting.kind != Kind::Switch && !text.is_empty())
 }
 
 /// A word as a flag: `--batch-size`, `-b`.

@@ -8,6 +8,7 @@ use enmasse_train::{answer, is_near};
 
 use crate::arguments::is_switch;
 use crate::failure::Failure;
+use crate::output::{Output, say};
 
 /// Parses the arguments of a command, whose name comes first. Help and the version have been printed: they return
 /// `None`.
@@ -18,12 +19,13 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
     };
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            error.print().map_err(|error| Failure::Error(format!("cannot write to standard output: {error}")))?;
-            Ok(None)
+            let mut output = Output::new(false);
+            output.text(error.render().to_string().trim_end());
+            output.finish().map(|()| None)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             // A user who names no command wants to see the commands.
-            eprint!("{}", error.render());
+            say(error.render().to_string().trim_end());
             Err(Failure::Told(2))
         }
         _ => Err(Failure::Usage(usage_line(&error))),

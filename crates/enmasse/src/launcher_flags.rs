@@ -21,34 +21,35 @@ pub fn arguments() -> [Arg; 5] {
         Arg::new("device")
             .long("device")
             .value_name("cpu")
-            .help("What a rank computes on: cpu; without GPU support anything else is an error"),
-        count(
-            "world-size",
-            "N",
-            "Ranks on this machine, as --devices cpu:N; in a launched rank: what WORLD_SIZE must be",
-        )
-        .alias("world_size"),
+            .help("What a rank computes on: cpu")
+            .long_help("What a rank computes on: cpu. Without GPU support anything else is an error"),
+        count("world-size", "N", "Ranks on this machine, as --devices cpu:N")
+            .alias("world_size")
+            .long_help("Ranks on this machine, as --devices cpu:N. In a launched rank: what WORLD_SIZE must be"),
         Arg::new("dist-url")
             .long("dist-url")
             .aliases(["dist_url", "init-method", "init_method"])
             .value_name("URL")
-            .help(
-                "Where launched ranks meet (also --init-method): env:// (MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT; with \
-                 --rank and --world-size it stands for any launcher",
+            .help("Where launched ranks meet")
+            .long_help(
+                "Where launched ranks meet: env:// (MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT. With --rank and \
+                 --world-size it stands for any launcher\n[also: --init-method]",
             ),
         Arg::new("rank")
             .long("rank")
             .value_name("R")
             .allow_negative_numbers(true)
             .value_parser(value_parser!(i64))
-            .help("This process's rank, from 0; -1: what the launcher says"),
+            .help("This process's rank, from 0")
+            .long_help("This process's rank, from 0; -1: what the launcher says"),
         Arg::new("local-rank")
             .long("local-rank")
             .alias("local_rank")
             .value_name("N")
             .allow_negative_numbers(true)
             .value_parser(value_parser!(i64))
-            .help("What LOCAL_RANK must be; -1: nothing"),
+            .help("What LOCAL_RANK must be")
+            .long_help("What LOCAL_RANK must be; -1: nothing"),
     ];
     // The last occurrence counts, as for every other flag.
     flags.map(|flag| {

@@ -12,14 +12,22 @@ use crate::settings;
 /// Height and width of the embedded data set's pictures, and the input size of a model without data.
 pub const SHAPES_SIZE: usize = 64;
 
+/// What holds in commands that look at a model without data.
+pub const WITHOUT_DATA: &[(&str, &str)] = &[("size", "64")];
+
 /// The configuration of a model without data, and its number of classes: `--classes`, or the usual number for data sets
 /// of that size.
 pub fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failure> {
     let mut config = settings::finish(settings::layers(matches)?)?;
     let size = config.picture_size(Some(SHAPES_SIZE));
     config.size = Some(size);
-    let classes = matches.get_one("classes").copied().unwrap_or(if size <= SHAPES_SIZE { 10 } else { 1000 });
+    let classes = matches.get_one("classes").copied().unwrap_or(usual_classes(size));
     Ok((config, classes))
+}
+
+/// Classes that data sets with pictures of this size usually have: CIFAR and MNIST, or ImageNet.
+pub fn usual_classes(size: usize) -> usize {
+    if size <= SHAPES_SIZE { 10 } else { 1000 }
 }
 
 /// The embedded data set, which is created once; concurrent callers wait for it.

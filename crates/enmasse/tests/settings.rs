@@ -13,15 +13,22 @@ fn help_and_version() {
     let version = enmasse(&["--version"]).well();
     assert_eq!(version.stdout, format!("enmasse {}\n", env!("CARGO_PKG_VERSION")));
     let help = enmasse(&["--help"]).well().stdout;
-    for command in ["train", "eval", "predict", "plan", "bench", "launch"] {
+    for command in ["train", "eval", "predict", "models", "plan", "bench", "launch"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command}: {help}");
         enmasse(&[command, "--help"]).well();
     }
     let train = enmasse(&["train", "--help"]).well().stdout;
+    assert_eq!(enmasse(&["help", "train"]).well().stdout, train);
+    let words = train.split_whitespace().collect::<Vec<_>>().join(" ");
     for setting in SETTINGS.iter().filter(|setting| setting.name != "data") {
-        assert!(train.contains(&setting.flag()) && train.contains(setting.help), "{}: {train}", setting.name);
+        let parts = [&setting.flag(), setting.summary, setting.details, setting.usual];
+        assert!(parts.iter().all(|part| words.contains(*part)), "{}: {train}", setting.name);
+        assert!(words.contains(&format!(" {}: ", setting.group)), "{}", setting.group);
     }
-    assert!(train.contains("cosine, cosine-annealing, step, constant"), "{train}");
+    assert!(words.contains("cosine, cosine-annealing, step, constant"), "{train}");
+    assert!(words.contains("resnet18, resnet34, "), "{train}");
+    let evaluation = enmasse(&["eval", "--help"]).well().stdout;
+    assert!(evaluation.contains("[default: the run's;") && !evaluation.contains("[default: resnet18]"), "{evaluation}");
 
     let check = |arguments: &[&str], mention: &str| {
         let ended = enmasse(arguments);
@@ -33,6 +40,80 @@ fn help_and_version() {
     check(&["trian"], "did you mean train?");
     check(&["bench", "step", "--steps", "0"], "--steps");
     check(&["launch", "-n", "2"], "<PROGRAM>");
+}
+
+/// All commands with a help of their own.
+const COMMANDS: &[&str] = &[
+    "",
+    "train",
+    "eval",
+    "predict",
+    "export",
+    "models",
+    "plan",
+    "plan print",
+    "bench",
+    "bench step",
+    "bench peak",
+    "launch",
+    "slurm",
+    "slurm script",
+    "slurm submit",
+    "slurm status",
+    "slurm check",
+    "doctor",
+];
+
+#[test]
+fn help_fits_a_terminal() {
+    for command in COMMANDS {
+        for flag in ["-h", "--help"] {
+            let help = finish(program().args(command.split_whitespace()).arg(flag).env("COLUMNS", "80")).well().stdout;
+            let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(wide.is_empty(), "{command} {flag}: {wide:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_short_help_has_a_line_for_each_option() {
+    let help = finish(program().args(["train", "-h"]).env("COLUMNS", "80")).well().stdout;
+    let options = help.split_once("Options:\n").unwrap().1.split_once("\nExamples:").unwrap().0;
+    for line in options.lines().filter(|line| line.starts_with(' ')) {
+        assert!(line.trim_start().starts_with('-'), "{line:?} in {help}");
+        assert!(line.trim_start().contains("  "), "{line:?} has no help beside it");
+    }
+    assert!(options.lines().count() > SETTINGS.len(), "{help}");
+}
+
+/// As after `| head -3`.
+#[test]
+fn a_reader_who_leaves_is_no_error() {
+    for arguments in [&["train", "--help"][..], &["--version"], &["help"], &["models"], &["plan", "print"]] {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(reader);
+        let mut command = program();
+        let ended = command.args(arguments).stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
+        assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), &b""[..]), "{arguments:?}");
+    }
+}
+
+#[test]
+fn models_are_listed() {
+    let list = enmasse(&["models"]).well().stdout;
+    assert_eq!(list.lines().count(), 1 + enmasse_models::models().len(), "{list}");
+    for parts in [["resnet18 ", "11,689,512", "224x224"], ["mlp ", "636,554", "28x28"]] {
+        assert!(list.lines().any(|line| parts.iter().all(|part| line.contains(part))), "{parts:?}: {list}");
+    }
+    let measured = enmasse(&["models", "mlp", "lenet", "--bench", "--size", "16", "--batch", "2", "--json"]).well();
+    let objects = measured.json();
+    assert_eq!(objects.len(), 2);
+    for (object, name) in objects.iter().zip(["mlp", "lenet"]) {
+        assert_eq!((&object["model"], &object["size"]), (&name.into(), &16.into()));
+        assert!(object["images_per_second"].as_f64().unwrap() > 0.0, "{object}");
+    }
+    let unknown = enmasse(&["models", "resnet19"]);
+    assert_eq!(unknown.code, Some(2));
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub enum ModelError {
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     name: &'static str,
+    size: usize,
     forward: fn(Tensor, usize) -> Tensor,
     dropout: f32,
 }
@@ -32,6 +33,11 @@ impl Model {
     /// Its name.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Height and width of the pictures for which it was designed: ImageNet's, CIFAR's or MNIST's.
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// Pictures to logits for `classes` classes.
@@ -46,38 +52,38 @@ impl Model {
     }
 }
 
-const fn model(name: &'static str, dropout: f32, forward: fn(Tensor, usize) -> Tensor) -> Model {
-    Model { name, forward, dropout }
+const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor, usize) -> Tensor) -> Model {
+    Model { name, size, forward, dropout }
 }
 
 static MODELS: [Model; 27] = [
-    model("resnet18", 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
-    model("resnet34", 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
-    model("resnet50", 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
-    model("resnet101", 0.0, |x, classes| ResNet::resnet101().forward(x, classes)),
-    model("resnet152", 0.0, |x, classes| ResNet::resnet152().forward(x, classes)),
-    model("resnext50_32x4d", 0.0, |x, classes| ResNet::resnet50().groups(32, 4).forward(x, classes)),
-    model("resnext101_32x8d", 0.0, |x, classes| ResNet::resnet101().groups(32, 8).forward(x, classes)),
-    model("resnext101_64x4d", 0.0, |x, classes| ResNet::resnet101().groups(64, 4).forward(x, classes)),
-    model("wide_resnet50_2", 0.0, |x, classes| ResNet::resnet50().groups(1, 128).forward(x, classes)),
-    model("wide_resnet101_2", 0.0, |x, classes| ResNet::resnet101().groups(1, 128).forward(x, classes)),
-    model("resnet18-cifar", 0.0, |x, classes| ResNet::resnet18().cifar_stem().forward(x, classes)),
-    model("resnet34-cifar", 0.0, |x, classes| ResNet::resnet34().cifar_stem().forward(x, classes)),
-    model("resnet50-cifar", 0.0, |x, classes| ResNet::resnet50().cifar_stem().forward(x, classes)),
-    model("resnet101-cifar", 0.0, |x, classes| ResNet::resnet101().cifar_stem().forward(x, classes)),
-    model("resnet152-cifar", 0.0, |x, classes| ResNet::resnet152().cifar_stem().forward(x, classes)),
-    model("alexnet", 0.5, |x, classes| AlexNet::new().forward(x, classes)),
-    model("vgg11", 0.5, |x, classes| Vgg::vgg11().forward(x, classes)),
-    model("vgg13", 0.5, |x, classes| Vgg::vgg13().forward(x, classes)),
-    model("vgg16", 0.5, |x, classes| Vgg::vgg16().forward(x, classes)),
-    model("vgg19", 0.5, |x, classes| Vgg::vgg19().forward(x, classes)),
-    model("vgg11_bn", 0.5, |x, classes| Vgg::vgg11().batch_norm().forward(x, classes)),
-    model("vgg13_bn", 0.5, |x, classes| Vgg::vgg13().batch_norm().forward(x, classes)),
-    model("vgg16_bn", 0.5, |x, classes| Vgg::vgg16().batch_norm().forward(x, classes)),
-    model("vgg19_bn", 0.5, |x, classes| Vgg::vgg19().batch_norm().forward(x, classes)),
-    model("mobilenet_v2", 0.2, |x, classes| MobileNetV2::new().forward(x, classes)),
-    model("lenet", 0.0, lenet),
-    model("mlp", 0.0, mlp),
+    model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
+    model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
+    model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
+    model("resnet101", 224, 0.0, |x, classes| ResNet::resnet101().forward(x, classes)),
+    model("resnet152", 224, 0.0, |x, classes| ResNet::resnet152().forward(x, classes)),
+    model("resnext50_32x4d", 224, 0.0, |x, classes| ResNet::resnet50().groups(32, 4).forward(x, classes)),
+    model("resnext101_32x8d", 224, 0.0, |x, classes| ResNet::resnet101().groups(32, 8).forward(x, classes)),
+    model("resnext101_64x4d", 224, 0.0, |x, classes| ResNet::resnet101().groups(64, 4).forward(x, classes)),
+    model("wide_resnet50_2", 224, 0.0, |x, classes| ResNet::resnet50().groups(1, 128).forward(x, classes)),
+    model("wide_resnet101_2", 224, 0.0, |x, classes| ResNet::resnet101().groups(1, 128).forward(x, classes)),
+    model("resnet18-cifar", 32, 0.0, |x, classes| ResNet::resnet18().cifar_stem().forward(x, classes)),
+    model("resnet34-cifar", 32, 0.0, |x, classes| ResNet::resnet34().cifar_stem().forward(x, classes)),
+    model("resnet50-cifar", 32, 0.0, |x, classes| ResNet::resnet50().cifar_stem().forward(x, classes)),
+    model("resnet101-cifar", 32, 0.0, |x, classes| ResNet::resnet101().cifar_stem().forward(x, classes)),
+    model("resnet152-cifar", 32, 0.0, |x, classes| ResNet::resnet152().cifar_stem().forward(x, classes)),
+    model("alexnet", 224, 0.5, |x, classes| AlexNet::new().forward(x, classes)),
+    model("vgg11", 224, 0.5, |x, classes| Vgg::vgg11().forward(x, classes)),
+    model("vgg13", 224, 0.5, |x, classes| Vgg::vgg13().forward(x, classes)),
+    model("vgg16", 224, 0.5, |x, classes| Vgg::vgg16().forward(x, classes)),
+    model("vgg19", 224, 0.5, |x, classes| Vgg::vgg19().forward(x, classes)),
+    model("vgg11_bn", 224, 0.5, |x, classes| Vgg::vgg11().batch_norm().forward(x, classes)),
+    model("vgg13_bn", 224, 0.5, |x, classes| Vgg::vgg13().batch_norm().forward(x, classes)),
+    model("vgg16_bn", 224, 0.5, |x, classes| Vgg::vgg16().batch_norm().forward(x, classes)),
+    model("vgg19_bn", 224, 0.5, |x, classes| Vgg::vgg19().batch_norm().forward(x, classes)),
+    model("mobilenet_v2", 224, 0.2, |x, classes| MobileNetV2::new().forward(x, classes)),
+    model("lenet", 28, 0.0, lenet),
+    model("mlp", 28, 0.0, mlp),
 ];
 
 /// Every model of the zoo.

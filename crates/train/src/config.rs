@@ -23,6 +23,7 @@ mod resources;
 mod value;
 mod words;
 
+use std::fmt;
 use std::path::PathBuf;
 
 pub use devices::{DeviceSelection, Devices};
@@ -53,13 +54,46 @@ pub enum Scope {
     Invocation,
 }
 
+/// The part of the help in which a setting stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Pictures, and how they reach the model.
+    Data,
+    /// The model and its parameters.
+    Model,
+    /// Steps, epochs, optimiser.
+    Training,
+    /// Ranks, and how they compute.
+    Devices,
+    /// The run folder, and what a run prints.
+    Output,
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Group::Data => "Data",
+            Group::Model => "Model",
+            Group::Training => "Training",
+            Group::Devices => "Devices",
+            Group::Output => "Output",
+        })
+    }
+}
+
 /// The definition of one setting.
 #[derive(Debug)]
 pub struct Setting {
     /// Key in TOML, field of [`TrainConfig`]: words joined by `_`.
     pub name: &'static str,
-    /// One or more sentences, for the help of the command line.
-    pub help: &'static str,
+    /// Where it stands in the help.
+    pub group: Group,
+    /// A few words, for the short help of the command line.
+    pub summary: &'static str,
+    /// Sentences that continue the summary in the long help; may be empty.
+    pub details: &'static str,
+    /// What holds where nobody gives a value, for a setting whose default the program chooses; may be empty.
+    pub usual: &'static str,
     /// What is shown for the value, such as `PIXELS`. Empty for a switch.
     pub placeholder: &'static str,
     /// The type of the value.
@@ -93,36 +127,43 @@ impl Setting {
     }
 }
 
-/// Makes [`TrainConfig`] and [`SETTINGS`] of one list: `help, name: type = default, placeholder, range, scope;`.
+/// Makes [`TrainConfig`] and [`SETTINGS`] of one list: a group of the help, and in it the summary, more sentences, and
+/// `name: type = default => usual value, placeholder, range, scope;`.
 macro_rules! settings {
-    ($($(#[doc = $help:literal])+ $name:ident: $type:ty = $default:expr, $placeholder:literal, $range:expr, $scope:ident;)+) => {
+    ($($group:ident {$(
+        #[doc = $summary:literal] $(#[doc = $detail:literal])*
+        $name:ident: $type:ty = $default:expr $(=> $usual:literal)?, $placeholder:literal, $range:expr, $scope:ident;
+    )+})+) => {
         /// Everything that decides a training run. Build one from [`TrainConfig::default`], or by [`LayeredConfig`].
         #[derive(Clone, Debug, PartialEq)]
         pub struct TrainConfig {
-            $($(#[doc = $help])+ pub $name: $type,)+
+            $($(#[doc = $summary] #[doc = ""] $(#[doc = $detail])* pub $name: $type,)+)+
         }
 
         impl Default for TrainConfig {
             fn default() -> Self {
-                TrainConfig { $($name: $default,)+ }
+                TrainConfig { $($($name: $default,)+)+ }
             }
         }
 
         /// Every setting, in the order of the help.
-        pub static SETTINGS: &[Setting] = &[$(Setting {
+        pub static SETTINGS: &[Setting] = &[$($(Setting {
             name: stringify!($name),
-            help: concat!($($help),+).trim_ascii_start(),
+            group: Group::$group,
+            summary: $summary.trim_ascii(),
+            details: concat!($($detail),*).trim_ascii(),
+            usual: concat!($($usual)?),
             placeholder: $placeholder,
             kind: <$type as SettingValue>::KIND,
             range: $range,
             scope: Scope::$scope,
-        },)+];
+        },)+)+];
 
         impl TrainConfig {
             /// Parses `text` into the field; says what is allowed, or which name is nearest.
             fn parse(&mut self, setting: &Setting, text: &str) -> Result<(), String> {
                 match setting.name {
-                    $(stringify!($name) => {
+                    $($(stringify!($name) => {
                         let value = <$type as SettingValue>::parse(text).map_err(|reason| match setting.range.to_string() {
                             range if range.is_empty() || matches!(setting.kind, Kind::Choice(_)) => reason,
                             range => format!("{reason}, {range}"),
@@ -130,14 +171,14 @@ macro_rules! settings {
                         value.check(&setting.range)?;
                         self.$name = value;
                         Ok(())
-                    })+
+                    })+)+
                     _ => Err("is not a setting".to_owned()),
                 }
             }
 
             fn inspect(&self, setting: &Setting) -> Inspection {
                 match setting.name {
-                    $(stringify!($name) => self.$name.inspection(&setting.range),)+
+                    $($(stringify!($name) => self.$name.inspection(&setting.range),)+)+
                     _ => Inspection::default(),
                 }
             }
@@ -146,118 +187,175 @@ macro_rules! settings {
 }
 
 settings! {
-    /// Folder of class folders, or one holding train/ and val/ (or test/), or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST. Without it, the embedded data set "shapes".
-    data: Option<PathBuf> = None, "DIR", ANY, Run;
-    /// Number of classes to expect in the data; another number is an error.
-    num_classes: Option<usize> = None, "N", at_least(1), Run;
-    /// Model to train.
-    model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
-    /// Weights to begin with (.pth or .safetensors), matched by name and shape.
-    weights: Option<PathBuf> = None, "FILE", ANY, Fixed;
-    /// Passes over the training set.
-    epochs: usize = 10, "N", at_least(1), Run;
-    /// Samples per shard and step; a rank has one shard, unless --shards or --accumulate gives it more. Without it, a global batch of 64 is divided over the shards.
-    batch: Option<usize> = None, "SAMPLES", at_least(1), Run;
-    /// Height and width of the pictures that the model sees. Without it, the data set's own: 32 for CIFAR, 28 for MNIST, 64 for "shapes"; 224 for a folder.
-    size: Option<usize> = None, "PIXELS", at_least(1), Run;
-    /// Mean of each colour channel on the scale 0 to 1, or of all. Without it, the data set's own.
-    mean: Option<Vec<f64>> = None, "R,G,B", between(0, 1), Fixed;
-    /// Deviation of each colour channel on the scale 0 to 1, or of all. Without it, the data set's own.
-    std: Option<Vec<f64>> = None, "R,G,B", above_to(0, 1), Fixed;
-    /// What is drawn of a training picture: a part resized, a crop of the padded picture, or always the same. Without it, the data set's usual.
-    augment: Option<Augmentation> = None, "KIND", ANY, Run;
-    /// Black pixels around a picture before its crop is drawn.
-    crop_padding: usize = 4, "PIXELS", ANY, Run;
-    /// Probability of mirroring a training picture. Without it, the data set's usual: 0.5, but 0 for MNIST.
-    flip: Option<f64> = None, "PROBABILITY", between(0, 1), Run;
-    /// Learning rate at its highest.
-    lr: f64 = 0.03, "RATE", above(0), Run;
-    /// Seed of the initial weights, the order of samples, augmentation and dropout.
-    seed: u64 = 0, "SEED", ANY, Run;
-    /// Order of training samples: ours, which no number of ranks changes, or that of PyTorch's DistributedSampler.
-    sampler: SamplerKind = SamplerKind::Shuffle, "RULE", ANY, Fixed;
-    /// Rule of the 80/20 split of a folder without a validation part: ours, or that of Python's random.sample per class.
-    split: SplitRule = SplitRule::Seeded, "RULE", ANY, Fixed;
-    /// Seed of the 80/20 split of a folder without a validation part. --seed does not change the split.
-    split_seed: u64 = 0, "SEED", ANY, Fixed;
-    /// Devices of this machine to train on, one per rank: KIND:N, such as cpu:2, or KIND:LIST where they have numbers. Without it, one cpu rank for each core, at most 8.
-    devices: Option<Devices> = None, "KIND:N", ANY, Run;
-    /// Pieces of the global batch, of --batch samples each, that fix the arithmetic: with the same number the weights are the same bits on any number of ranks. Ranks host one or more each. Without it, one per rank, or what --accumulate says.
-    shards: Option<usize> = None, "S", at_least(1), Run;
-    /// Shards that each rank computes one after another before an update.
-    accumulate: usize = 1, "K", at_least(1), Run;
-    /// What a rank is: a process, or a thread (for tests and debuggers).
-    ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
-    /// Computing threads per rank. Without it, the ranks share the cores.
-    threads: Option<usize> = None, "N", at_least(1), Run;
-    /// Threads per rank that decode pictures. Without it, the ranks share the cores.
-    loader_threads: Option<usize> = None, "N", at_least(1), Run;
-    /// What activations and their gradients are stored in: bf16 takes half of the memory. Weights and sums are f32 either way.
-    precision: Precision = Precision::F32, "TYPE", ANY, Run;
-    /// Instruction-set level of the kernels: portable, avx2, avx512, avx512_bf16 or amx. Without it, the machine's best; ranks must have the same.
-    isa: Option<String> = None, "LEVEL", ANY, Run;
-    /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
-    exact: bool = false, "", ANY, Run;
-    /// Measure which algorithm is the fastest for each convolution, instead of going by its shape. Rank 0 measures for all; --resume reuses what it chose.
-    tune: bool = false, "", ANY, Run;
-    /// Batch norm statistics over the global batch instead of each rank's own.
-    sync_bn: bool = false, "", ANY, Run;
-    /// Optimiser.
-    optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;
-    /// Momentum of sgd and lars.
-    momentum: f64 = 0.9, "FACTOR", below(0, 1), Run;
-    /// Weight decay.
-    weight_decay: f64 = 5e-4, "FACTOR", at_least(0), Run;
-    /// No weight decay on biases and the weights of norms, whose rate lars then does not adapt either.
-    no_decay_norm_bias: bool = false, "", ANY, Run;
-    /// Longest gradient over all parameters: a longer one is made as long, as PyTorch's clip_grad_norm_ does.
-    clip_norm: Option<f64> = None, "NORM", above(0), Run;
-    /// Nesterov's momentum in sgd.
-    nesterov: bool = false, "", ANY, Run;
-    /// Keep a moving average of weights and running statistics, of which each step leaves this share, such as 0.999; evaluation is by it, and so are the weights of each epoch.
-    ema: Option<f64> = None, "SHARE", below(0, 1), Fixed;
-    /// Learning rate over the epochs: "cosine" falls to lr x lrf, "cosine-annealing" to 0, "step" by gamma each step-size epochs.
-    schedule: ScheduleKind = ScheduleKind::Cosine, "NAME", ANY, Run;
-    /// Where schedule cosine ends, as a fraction of --lr.
-    lrf: f64 = 0.01, "FRACTION", between(0, 1), Run;
-    /// Epochs between two reductions of schedule step.
-    step_size: usize = 10, "EPOCHS", at_least(1), Run;
-    /// Factor of each reduction of schedule step.
-    gamma: f64 = 0.1, "FACTOR", between(0, 1), Run;
-    /// Epochs, or a part of one, in which the learning rate rises to --lr; the schedule takes the rest.
-    warmup_epochs: f64 = 0.0, "EPOCHS", at_least(0), Run;
-    /// "linear" multiplies --lr by the number of shards, which is that of the ranks where nothing else is said.
-    scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
-    /// Share of each target spread evenly over the classes.
-    label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
-    /// Numbers to measure beside loss and accuracy, in training and validation: topK, such as top5, and gradient_norm.
-    metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;
-    /// Parameters to leave as they are, by name pattern such as layer1.*; repeatable, or separated by commas.
-    freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
-    /// Train the classifier alone, and leave every other parameter as it is. With --freeze, what that names in the classifier too.
-    freeze_layers: bool = false, "", ANY, Run;
-    /// What a parameter is that does not reach the loss: an error, or one with zero gradient.
-    unused_parameters: UnusedParameters = UnusedParameters::Error, "RULE", ANY, Run;
-    /// Convert pictures that are not RGB, which are errors otherwise.
-    convert_rgb: bool = false, "", ANY, Run;
-    /// Run folder to make or to resume. Without it, runs/TIME-MODEL.
-    out: Option<PathBuf> = None, "DIR", ANY, Invocation;
-    /// Continue the run where its last checkpoint is; start it where none is.
-    resume: bool = false, "", ANY, Invocation;
-    /// Write a checkpoint every N steps; 0: only at the end of each epoch.
-    save_every: u64 = 0, "STEPS", ANY, Run;
-    /// Stop after this many steps of the run.
-    max_steps: Option<u64> = None, "STEPS", at_least(1), Invocation;
-    /// Signal at which the run is saved, its Slurm job requeued, and the program ended with code 75.
-    requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run;
-    /// How long a rank waits for another in an operation of all before the run fails, naming it.
-    timeout: f64 = 600.0, "SECONDS", above(0), Run;
-    /// Compare the parameters of all ranks after every step.
-    check_ranks: bool = false, "", ANY, Run;
-    /// Let every rank print to standard error, not only the first.
-    log_ranks: bool = false, "", ANY, Invocation;
-    /// Print JSON objects, one per line, and nothing else on standard output.
-    json: bool = false, "", ANY, Invocation;
+    Data {
+        /// Folder of pictures, or CIFAR or MNIST
+        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST.
+        data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DIR", ANY, Run;
+        /// Classes to expect in the data
+        /// Another number is an error.
+        num_classes: Option<usize> = None, "N", at_least(1), Run;
+        /// Height and width of the pictures
+        /// This is what the model sees; pictures of other sizes are resized.
+        size: Option<usize> = None => "the data set's own: 32 for CIFAR, 28 for MNIST, 64 for \"shapes\"; 224 for a folder", "PIXELS", at_least(1), Run;
+        /// Mean of each colour channel
+        /// On the scale 0 to 1; one number is for all channels.
+        mean: Option<Vec<f64>> = None => "the data set's own", "R,G,B", between(0, 1), Fixed;
+        /// Deviation of each colour channel
+        /// On the scale 0 to 1; one number is for all channels.
+        std: Option<Vec<f64>> = None => "the data set's own", "R,G,B", above_to(0, 1), Fixed;
+        /// What is drawn of a training picture
+        /// A part of it that is resized, a crop of the padded picture, or always the same.
+        augment: Option<Augmentation> = None => "crop for CIFAR, none for MNIST, resized-crop for a folder", "KIND", ANY, Run;
+        /// Black border before a crop
+        /// Pixels around a picture before its crop is drawn.
+        crop_padding: usize = 4, "PIXELS", ANY, Run;
+        /// Probability of mirroring a picture
+        /// Validation pictures are never mirrored.
+        flip: Option<f64> = None => "0.5; 0 for MNIST", "PROBABILITY", between(0, 1), Run;
+        /// Convert pictures that are not RGB
+        /// Such pictures are errors otherwise.
+        convert_rgb: bool = false, "", ANY, Run;
+        /// Rule of the 80/20 split
+        /// How a folder without a validation part is split: by enmasse's own rule, or by Python's random.sample per class.
+        split: SplitRule = SplitRule::Seeded, "RULE", ANY, Fixed;
+        /// Seed of the 80/20 split
+        /// --seed does not change the split.
+        split_seed: u64 = 0, "SEED", ANY, Fixed;
+        /// Order of training samples
+        /// "shuffle" is the same for any number of ranks. "distributed" is that of PyTorch's DistributedSampler.
+        sampler: SamplerKind = SamplerKind::Shuffle, "RULE", ANY, Fixed;
+    }
+    Model {
+        /// Name of the model
+        /// enmasse models lists all of them.
+        model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
+        /// Weights to begin with
+        /// A .pth or .safetensors file. Tensors are matched by name and shape.
+        weights: Option<PathBuf> = None => "random weights", "FILE", ANY, Fixed;
+        /// Train the classifier alone
+        /// Every other parameter stays as it is. With --freeze, what that names in the classifier stays too.
+        freeze_layers: bool = false, "", ANY, Run;
+        /// Parameters to leave as they are
+        /// Patterns of names, such as layer1.*; repeatable, or separated by commas.
+        freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
+        /// Parameters without effect
+        /// A parameter that does not reach the loss is an error, or has zero gradient.
+        unused_parameters: UnusedParameters = UnusedParameters::Error, "RULE", ANY, Run;
+    }
+    Training {
+        /// Passes over the data
+        epochs: usize = 10, "N", at_least(1), Run;
+        /// Samples per shard and step
+        /// A rank has one shard, unless --shards or --accumulate gives it more.
+        batch: Option<usize> = None => "a global batch of 64, divided over the shards", "SAMPLES", at_least(1), Run;
+        /// Highest learning rate
+        lr: f64 = 0.03, "RATE", above(0), Run;
+        /// Schedule of the rate
+        /// "cosine" falls to lr x lrf, "cosine-annealing" to 0, "step" by gamma each step-size epochs.
+        schedule: ScheduleKind = ScheduleKind::Cosine, "NAME", ANY, Run;
+        /// Where the cosine ends
+        /// As a fraction of --lr, with schedule cosine.
+        lrf: f64 = 0.01, "FRACTION", between(0, 1), Run;
+        /// Epochs between steps
+        /// Of schedule step.
+        step_size: usize = 10, "EPOCHS", at_least(1), Run;
+        /// Factor of a step
+        /// Of schedule step.
+        gamma: f64 = 0.1, "FACTOR", between(0, 1), Run;
+        /// Epochs of warm-up
+        /// In these epochs, or a part of one, the learning rate rises to --lr. The schedule takes the rest.
+        warmup_epochs: f64 = 0.0, "EPOCHS", at_least(0), Run;
+        /// Scale --lr by the shards
+        /// "linear" multiplies --lr by the number of shards, which is the number of ranks unless --shards or --accumulate is given.
+        scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
+        /// Optimiser
+        optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;
+        /// Momentum of sgd and lars
+        momentum: f64 = 0.9, "FACTOR", below(0, 1), Run;
+        /// Nesterov's momentum in sgd
+        nesterov: bool = false, "", ANY, Run;
+        /// Weight decay
+        weight_decay: f64 = 5e-4, "FACTOR", at_least(0), Run;
+        /// No weight decay on norms and biases
+        /// With lars, the rate is not adapted for them either.
+        no_decay_norm_bias: bool = false, "", ANY, Run;
+        /// Largest norm of the gradients
+        /// Over all parameters. Longer gradients are made as long, as by PyTorch's clip_grad_norm_.
+        clip_norm: Option<f64> = None => "no limit", "NORM", above(0), Run;
+        /// Label smoothing
+        /// Share of each target that is spread evenly over the classes.
+        label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
+        /// Average the weights over the steps
+        /// Keeps a moving average of weights and running statistics, of which each step leaves this share, such as 0.999. Evaluation uses the average, and so do the weights of each epoch.
+        ema: Option<f64> = None => "no average", "SHARE", below(0, 1), Fixed;
+        /// Batch norm over the global batch
+        /// Its statistics are those of each shard otherwise.
+        sync_bn: bool = false, "", ANY, Run;
+        /// Shards per rank and update
+        /// A rank computes them one after another before an update.
+        accumulate: usize = 1, "K", at_least(1), Run;
+        /// Pieces of the global batch
+        /// Each has --batch samples. They fix the arithmetic: with the same number the weights are the same bits on any number of ranks. A rank hosts one or more.
+        shards: Option<usize> = None => "one per rank, or --accumulate", "S", at_least(1), Run;
+        /// Metrics besides loss and accuracy
+        /// Measured in training and validation: topK, such as top5, and gradient_norm.
+        metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;
+        /// Stop after this many steps
+        /// Counted from the start of the run.
+        max_steps: Option<u64> = None => "all epochs", "STEPS", at_least(1), Invocation;
+        /// Seed of the run
+        /// It decides the initial weights, the order of samples, augmentation and dropout.
+        seed: u64 = 0, "SEED", ANY, Run;
+    }
+    Devices {
+        /// Devices of this machine, one per rank
+        /// KIND:N, such as cpu:2, or KIND:LIST where they have numbers.
+        devices: Option<Devices> = None => "one cpu rank for each core, at most 8", "KIND:N", ANY, Run;
+        /// What a rank is
+        /// A process, or a thread (for tests and debuggers).
+        ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
+        /// Computing threads per rank
+        threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
+        /// Threads per rank that decode pictures
+        loader_threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
+        /// Storage of activations
+        /// Activations and their gradients take half of the memory in bf16. Weights and sums are f32 either way.
+        precision: Precision = Precision::F32, "TYPE", ANY, Run;
+        /// Instruction-set level of the kernels
+        /// portable, avx2, avx512, avx512_bf16 or amx. All ranks must have the same.
+        isa: Option<String> = None => "the machine's best", "LEVEL", ANY, Run;
+        /// Convolutions by direct sums only
+        /// Leaves out Winograd, whose rounding is two to four times as large.
+        exact: bool = false, "", ANY, Run;
+        /// Measure the fastest convolutions first
+        /// Otherwise they follow from a convolution's shape. Rank 0 measures for all; --resume reuses what it chose.
+        tune: bool = false, "", ANY, Run;
+        /// Longest wait for a rank
+        /// In seconds, in an operation of all ranks. After that the run fails, and names the rank.
+        timeout: f64 = 600.0, "SECONDS", above(0), Run;
+        /// Compare parameters after every step
+        /// The run fails at the first tensor that differs between ranks.
+        check_ranks: bool = false, "", ANY, Run;
+    }
+    Output {
+        /// Run folder to make or to resume
+        out: Option<PathBuf> = None => "runs/TIME-MODEL", "DIR", ANY, Invocation;
+        /// Go on from the last checkpoint
+        /// Starts the run where there is none.
+        resume: bool = false, "", ANY, Invocation;
+        /// Steps between checkpoints
+        /// 0: only at the end of each epoch.
+        save_every: u64 = 0, "STEPS", ANY, Run;
+        /// Signal to save and requeue
+        /// At this signal the run is saved, its Slurm job requeued, and the program ends with code 75.
+        requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run;
+        /// Let every rank print
+        /// To standard error. Otherwise only the first rank prints.
+        log_ranks: bool = false, "", ANY, Invocation;
+        /// Print JSON objects, one per line
+        /// Standard output then holds nothing else.
+        json: bool = false, "", ANY, Invocation;
+    }
 }
 
 impl TrainConfig {

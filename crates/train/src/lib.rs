@@ -31,9 +31,9 @@ pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveRe
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
-    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, LrScaling, Meaning,
-    MetricName, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope,
-    Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS, answer, is_near,
+    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Group, Kind, LayeredConfig, LrScaling,
+    Meaning, MetricName, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind,
+    Scope, Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS, answer, is_near,
 };
 pub use engine::Engine;
 pub use error::TrainError;

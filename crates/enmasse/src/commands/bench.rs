@@ -16,14 +16,30 @@ use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initiali
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
-use crate::arguments::{count, settings};
+use crate::arguments::{ONE_DEVICE, count, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::ranks::Rank;
-use crate::without_data::without_data;
+use crate::without_data::{WITHOUT_DATA, without_data};
 use process_age::process_age;
 use profile::Profile;
+
+/// The settings that `bench step` knows.
+const SETTINGS: &[&str] = &[
+    "model",
+    "size",
+    "batch",
+    "devices",
+    "shards",
+    "accumulate",
+    "precision",
+    "threads",
+    "isa",
+    "exact",
+    "tune",
+    "json",
+];
 
 /// Steps before the timed ones, which touch memory pages and warm up threads and caches.
 const WARM_UP: usize = 3;
@@ -42,20 +58,7 @@ pub fn command() -> Command {
 fn step_command() -> Command {
     Command::new("step")
         .about("Time steps on synthetic pictures: forward, loss, backward, SGD with momentum and weight decay")
-        .args(settings(&[
-            "model",
-            "size",
-            "batch",
-            "devices",
-            "shards",
-            "accumulate",
-            "precision",
-            "threads",
-            "isa",
-            "exact",
-            "tune",
-            "json",
-        ]))
+        .args(settings_with(SETTINGS, &[ONE_DEVICE, WITHOUT_DATA].concat()))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
         .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"))
@@ -134,6 +137,16 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
         output.text(profile.table().trim_end());
     }
     output.finish()
+}
+
+/// The speed of training on one device: the median of so many steps.
+pub fn images_per_second(config: &TrainConfig, classes: usize, steps: usize) -> Result<f64, Failure> {
+    let device = Rank::alone().device(config)?;
+    let mut program = program(config, classes, false, device.as_ref(), &mut Output::new(true))?;
+    let batch = config.batch_per_shard(1);
+    let mut milliseconds = time_steps(program.as_mut(), config, batch, classes, steps, false)?.rest;
+    milliseconds.sort_unstable_by(f64::total_cmp);
+    Ok(batch as f64 / median(&milliseconds) * 1e3)
 }
 
 fn program(

@@ -14,7 +14,7 @@ use enmasse_wording::counted;
 use serde_json::json;
 
 use crate::arguments;
-use crate::commands::weights::{self, PREPARATION, Weights};
+use crate::commands::weights::{self, OF_A_RUN, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
@@ -62,7 +62,7 @@ pub fn command() -> Command {
                 .default_value("all")
                 .help("\"val\" takes the run's own validation part of DATA"),
         )
-        .args(arguments::settings(EVALUATION))
+        .args(arguments::settings_with(EVALUATION, OF_A_RUN))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ mod doctor;
 mod eval;
 mod export;
 mod launch;
+mod models;
 mod plan;
 mod predict;
 mod slurm;
@@ -21,6 +22,13 @@ use crate::failure::Failure;
 /// `--local-rank=N`.
 const OLD_LAUNCH: &str = "torch.distributed.launch";
 
+const EXAMPLES: &str = "\
+Examples:
+  enmasse train                        train on a small embedded data set
+  enmasse train photos --out runs/a    train on a folder with one folder per class
+  enmasse predict runs/a one.jpg       classify a picture by that run
+  enmasse help train                   all about a command";
+
 /// The whole command line.
 pub fn command() -> Command {
     Command::new("enmasse")
@@ -28,11 +36,12 @@ pub fn command() -> Command {
         .about("Data-parallel training of image classifiers.")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .disable_help_subcommand(true)
+        .after_help(EXAMPLES)
         .subcommand(train::command())
         .subcommand(eval::command())
         .subcommand(predict::command())
         .subcommand(export::command())
+        .subcommand(models::command())
         .subcommand(plan::command())
         .subcommand(bench::command())
         .subcommand(launch::command("launch"))
@@ -48,6 +57,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("eval", matches)) => eval::run(matches),
         Some(("predict", matches)) => predict::run(matches),
         Some(("export", matches)) => export::run(matches),
+        Some(("models", matches)) => models::run(matches),
         Some(("plan", matches)) => plan::run(matches),
         Some(("bench", matches)) => bench::run(matches),
         Some(("launch", matches)) => launch::run(matches, true),

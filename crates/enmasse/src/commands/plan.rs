@@ -10,19 +10,19 @@ use enmasse_graph::{Arena, Choices, Plan, Plans};
 use enmasse_train::{Objective, Preparation, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
-use crate::arguments::{count, settings};
+use crate::arguments::{count, settings, settings_with};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::Rank;
 use crate::settings::cores;
-use crate::without_data::without_data;
+use crate::without_data::{WITHOUT_DATA, without_data};
 
 /// The command line of `enmasse plan`.
 pub fn command() -> Command {
     let names = ["model", "size", "batch", "devices", "sync_bn"];
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
-        .args(settings(&names))
+        .args(settings_with(&names, WITHOUT_DATA))
         .args(settings(&[
             "optimizer",
             "momentum",

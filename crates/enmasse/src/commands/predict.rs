@@ -6,14 +6,30 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use enmasse_data::DataKind;
 use enmasse_train::Prediction;
 
-use crate::arguments;
-use crate::commands::weights;
+use crate::arguments::{self, ONE_DEVICE};
+use crate::commands::weights::{self, OF_A_RUN};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, say};
 use crate::ranks::Rank;
 use crate::reporter::percent;
 use crate::settings;
+
+/// The settings that it knows.
+const PREDICTION: &[&str] = &[
+    "model",
+    "size",
+    "mean",
+    "std",
+    "batch",
+    "devices",
+    "threads",
+    "precision",
+    "isa",
+    "exact",
+    "convert_rgb",
+    "json",
+];
 
 /// The command line of `enmasse predict`.
 pub fn command() -> Command {
@@ -29,20 +45,7 @@ pub fn command() -> Command {
                 .help("JPEG or PNG files"),
         )
         .arg(arguments::count("top", "K", "Classes to tell of each picture").default_value("5"))
-        .args(arguments::settings(&[
-            "model",
-            "size",
-            "mean",
-            "std",
-            "batch",
-            "devices",
-            "threads",
-            "precision",
-            "isa",
-            "exact",
-            "convert_rgb",
-            "json",
-        ]))
+        .args(arguments::settings_with(PREDICTION, &[OF_A_RUN, ONE_DEVICE].concat()))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -38,7 +38,7 @@ fn every_setting_has_its_flag() {
     check("--sync-bn=false --json x", &[("data", "x"), ("sync_bn", "false"), ("json", "true")]);
     check("--lr 1 --sync-bn --lr 2 --sync-bn=false", &[("lr", "2"), ("sync_bn", "false")]);
     check("--freeze a --freeze b,c", &[("freeze", "a,b,c")]);
-    check("--batch-size 4 --weight_decay 0 --syncBN", &[("batch", "4"), ("sync_bn", "true"), ("weight_decay", "0")]);
+    check("--batch-size 4 --weight_decay 0 --syncBN", &[("batch", "4"), ("weight_decay", "0"), ("sync_bn", "true")]);
 }
 
 /// As readers of the tutorials type them.
@@ -56,7 +56,7 @@ fn the_tutorials_spellings() {
     check("--syncBN True D", &[("data", "D"), ("sync_bn", "True")]);
     check("--syncBN D", &[("data", "D"), ("sync_bn", "true")]);
     check("--sync_bn=False D --json", &[("data", "D"), ("sync_bn", "False"), ("json", "true")]);
-    check("--freeze-layers False --syncBN true", &[("sync_bn", "true"), ("freeze_layers", "False")]);
+    check("--freeze-layers False --syncBN true", &[("freeze_layers", "False"), ("sync_bn", "true")]);
     check("--freeze_layers --weights F", &[("weights", "F"), ("freeze_layers", "true")]);
     check("--freeze-layers true --freeze-layers 0", &[("freeze_layers", "0")]);
     check("--sync-bn -- True", &[("data", "True"), ("sync_bn", "true")]);

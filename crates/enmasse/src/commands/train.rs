@@ -30,15 +30,24 @@ use crate::requeue::requeue;
 use crate::settings::{self, cores};
 use crate::without_data::{SHAPES_SIZE, shapes};
 
+const EXAMPLES: &str = "\
+Examples:
+  enmasse train photos --model resnet34 --epochs 30 --out runs/a
+  enmasse train --out runs/a --resume
+  enmasse train cifar-10-batches-py --batch 128 --lr 0.1 --devices cpu:4
+  enmasse train photos --weights resnet34.pth --model resnet34 --freeze-layers
+  enmasse train photos --config settings.toml --lr 0.05";
+
 /// The command line of `enmasse train`.
 pub fn command() -> Command {
     let flags = SETTINGS.iter().filter(|setting| setting.name != "data").map(flag);
     Command::new("train")
         .about("Train a model on pictures: a folder of class folders, CIFAR, MNIST")
-        .after_help(
-            "Every flag is also a key of --config FILE and a variable ENMASSE_NAME. Later ones win: defaults, the saved run,\n\
-             --config, the environment, the command line.",
-        )
+        .after_help(EXAMPLES)
+        .after_long_help(format!(
+            "Every flag is also a key of --config FILE and a variable ENMASSE_NAME. Later ones win: defaults, the saved run, \
+             --config, the environment, the command line.\n\n{EXAMPLES}"
+        ))
         .args(data())
         .args(flags)
         .args(launcher_flags::arguments())

@@ -28,6 +28,20 @@ pub const PREPARATION: &[&str] = &["size", "mean", "std"];
 /// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
 const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "metrics"];
 
+/// What holds in commands that use weights, where it is not what holds in training.
+pub const OF_A_RUN: &[(&str, &str)] = &[
+    ("model", "the run's; a weights file of other programs needs it"),
+    ("size", "the run's; for other weights the data set's own, 224 for a folder"),
+    ("mean", "the run's; for other weights the data set's own"),
+    ("std", "the run's; for other weights the data set's own"),
+    ("batch", "a global batch of 64, divided over the ranks; as in the run, if that was tuned"),
+    ("precision", "as in the run"),
+    ("isa", "as in the run"),
+    ("exact", "as in the run"),
+    ("convert_rgb", "as in the run"),
+    ("metrics", "as in the run"),
+];
+
 /// Opens `RUN|WEIGHTS` of a command line. A run has its model and transform; for bare weights they are given, or follow
 /// from the `kind` of the pictures. `warns` is false if another process tells the user.
 pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns: bool) -> Result<Weights, Failure> {

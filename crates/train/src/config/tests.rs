@@ -149,7 +149,10 @@ fn the_home_folder_is_found_everywhere() {
 fn every_setting_is_whole() {
     let config = TrainConfig::default();
     for setting in SETTINGS {
-        assert!(!setting.help.is_empty() && !setting.help.starts_with(' '), "{}", setting.name);
+        let is_sentences = setting.details.is_empty() || setting.details.ends_with('.');
+        assert!(!setting.summary.is_empty() && !setting.summary.ends_with('.') && is_sentences, "{}", setting.name);
+        // Otherwise the help would say two things.
+        assert!(setting.usual.is_empty() || setting.default_text().is_none(), "{}", setting.name);
         assert_eq!(setting.placeholder.is_empty(), setting.kind == Kind::Switch, "{}", setting.name);
         assert!(!INTERNAL_VARIABLES.contains(&setting.variable().as_str()), "{}", setting.name);
         if let Some(text) = setting.default_text() {

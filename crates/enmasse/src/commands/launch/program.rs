@@ -24,6 +24,10 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
         return Err(Failure::Usage(format!("{one} and {other} contradict each other; leave one of them out")));
     }
     let script = run_path || (!no_python && Path::new(&program).extension() == Some(OsStr::new("py")));
+    if let (false, false, Some(command)) = (module, script, own_command(&program, given.environment)) {
+        let line = format!("enmasse launch … enmasse {command} …");
+        return Err(Failure::Usage(format!("there is no program {command}; it is a command of enmasse: {line}")));
+    }
     let job = match (module, script) {
         (false, false) => Job::new(program, ranks),
         (module, _) => {
@@ -35,19 +39,34 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
     Ok(if use_env { job } else { job.local_rank_argument() }.args(words))
 }
 
+/// The command of this program that stands where a program should: `enmasse launch train`.
+fn own_command(program: &OsStr, environment: &dyn Fn(&str) -> Option<OsString>) -> Option<&'static str> {
+    let command = ["train", "eval"].into_iter().find(|command| program == *command)?;
+    find_on_path(command, environment).is_none().then_some(command)
+}
+
 /// The Python that a user would get by typing `python`.
 fn python(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<OsString, Failure> {
     if let Some(python) = environment("PYTHON_EXEC").filter(|python| !python.is_empty()) {
         return Ok(python);
     }
-    let folders = environment("VIRTUAL_ENV").map(|folder| PathBuf::from(folder).join("bin"));
-    let path = environment("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = folders.into_iter().chain(std::env::split_paths(&path)).collect();
-    let runs = |path: &PathBuf| path.is_file() && access(path, Access::EXEC_OK).is_ok();
-    let find = |name: &str| folders.iter().map(|folder| folder.join(name)).find(runs);
+    let active = environment("VIRTUAL_ENV").map(|folder| PathBuf::from(folder).join("bin"));
+    let find = |name: &str| {
+        let own = active.as_ref().map(|folder| folder.join(name)).filter(|path| is_executable(path));
+        own.or_else(|| find_on_path(name, environment))
+    };
     let python = find("python").or_else(|| find("python3")).map(PathBuf::into_os_string);
     let refusal = "no python is on the PATH: activate an environment, or set PYTHON_EXEC";
     python.ok_or_else(|| Failure::Usage(refusal.to_owned()))
+}
+
+fn find_on_path(name: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let path = environment("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && access(path, Access::EXEC_OK).is_ok()
 }
 
 #[cfg(test)]
@@ -86,6 +105,7 @@ mod tests {
         check("script", true, "script");
         // Like torch.distributed.launch: after the program, before its arguments.
         check("train.py --lr 1", false, "py -u train.py --local-rank=1 --lr 1");
+        check("-m train", true, "py -u -m train");
         check("-m package.train", false, "py -u -m package.train --local-rank=1");
         check("prog -x", false, "prog --local-rank=1 -x");
     }
@@ -95,6 +115,8 @@ mod tests {
         let check = |line: &str, expected: &str| assert_eq!(run(line, true, &[]).unwrap_err(), expected, "{line}");
         check("--nodes 2 sh", "unexpected argument '--nodes' found; see --help");
         check("-x", "unexpected argument '-x' found; see --help");
+        let train = "there is no program train; it is a command of enmasse: enmasse launch … enmasse train …";
+        check("-n 2 train --epochs 1", train);
         check("-m --no-python a", "--module and --no-python contradict each other; leave one of them out");
         check("train.py", "no python is on the PATH: activate an environment, or set PYTHON_EXEC");
     }

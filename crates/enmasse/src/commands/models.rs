@@ -1,0 +1,91 @@
+//! `enmasse models`: the models by name, with their parameters; with `--bench`, how fast this machine trains each.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use enmasse_graph::{Arena, CompileOptions, compile_evaluation};
+use enmasse_models::Model;
+use enmasse_train::TrainConfig;
+use enmasse_wording::grouped;
+use serde_json::json;
+
+use super::bench;
+use crate::arguments::{ONE_DEVICE, settings_with};
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::output::Output;
+use crate::settings;
+use crate::without_data::usual_classes;
+
+/// The settings that it knows.
+const SETTINGS: &[&str] = &["size", "batch", "devices", "threads", "precision", "isa", "exact", "tune", "json"];
+
+/// What holds without a flag: some models would take minutes at the batch that training would have.
+const USUAL: &[(&str, &str)] = &[("size", "the size for which a model was designed"), ("batch", "16")];
+const USUAL_BATCH: usize = 16;
+
+/// Steps that are timed of each model.
+const STEPS: usize = 3;
+
+/// The command line of `enmasse models`.
+pub fn command() -> Command {
+    Command::new("models")
+        .about("List the models, or measure how fast each trains on this machine")
+        .arg(Arg::new("name").value_name("NAME").num_args(0..).help("Models [default: all]"))
+        .arg(
+            Arg::new("bench")
+                .long("bench")
+                .action(ArgAction::SetTrue)
+                .help("Measure images per second in training, on synthetic pictures"),
+        )
+        .args(settings_with(SETTINGS, &[USUAL, ONE_DEVICE].concat()))
+}
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let mut config = settings::finish(settings::layers(matches)?)?;
+    config.batch = config.batch.or(Some(USUAL_BATCH));
+    let known = |name: &String| enmasse_models::find(name).map_err(|error| Failure::Usage(error.to_string()));
+    let models: Vec<Model> = match matches.get_many("name") {
+        Some(names) => names.map(known).collect::<Result<_, _>>()?,
+        None => enmasse_models::models().to_vec(),
+    };
+    let _interrupts = Interrupts::watch()?;
+    let mut output = Output::new(config.json);
+    if !output.is_json() {
+        let rate = if matches.get_flag("bench") { "  images/s" } else { "" };
+        output.text(format_args!("{:<18} {:>12}  pictures{rate}", "model", "parameters"));
+    }
+    for model in models {
+        let size = config.size.unwrap_or(model.size());
+        let classes = usual_classes(size);
+        let parameters = count_parameters(&model, size, classes)?;
+        let rate = match matches.get_flag("bench") {
+            true => {
+                let (model, size) = (model.name().to_owned(), Some(size));
+                Some(bench::images_per_second(&TrainConfig { model, size, ..config.clone() }, classes, STEPS)?)
+            }
+            false => None,
+        };
+        match output.is_json() {
+            true => output.json(json!({
+                "model": model.name(), "parameters": parameters, "size": size, "images_per_second": rate
+            })),
+            false => {
+                let (parameters, pictures) = (grouped(parameters as u64), format!("{size}x{size}"));
+                let row = format!("{:<18} {parameters:>12}  {pictures:<8}", model.name());
+                output.text(match rate {
+                    Some(rate) => format!("{row}  {rate:>8.1}"),
+                    None => row.trim_end().to_owned(),
+                });
+            }
+        }
+    }
+    output.finish()
+}
+
+/// Elements of a model's parameters, from its plan.
+fn count_parameters(model: &Model, size: usize, classes: usize) -> Result<usize, Failure> {
+    let options = CompileOptions::new(model.name(), 1, size, classes);
+    let plans = compile_evaluation(&|x| model.forward(x, classes), &options)
+        .map_err(|error| Failure::Error(format!("{}: {error}", model.name())))?;
+    let parameters = plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters);
+    Ok(parameters.map(|tensor| tensor.shape.elements()).sum())
+}
