@@ -260,9 +260,9 @@ fn invalid_weights() {
     refused(&enmasse(&["predict", &data, &picture]), 1, &[&data, "not a run"]);
     refused(&enmasse(&["predict", &picture, &picture]), 1, &[&picture, "not a safetensors file"]);
     refused(&enmasse(&["predict", &run, &place.path("no.jpg")]), 1, &[&place.path("no.jpg")]);
-    refused(&enmasse(&["eval", &run]), 2, &["DATA"]);
+    refused(&enmasse(&["eval", &best]), 2, &["DATA", &best]);
     refused(&enmasse(&["eval", &run, &data, "--size", "9"]), 2, &["--size 9"]);
-    refused(&enmasse(&["eval", &best, "--split", "val"]), 2, &["--split val", "run folder"]);
+    refused(&enmasse(&["eval", &best, &data, "--split", "val"]), 2, &["--split val", "run folder"]);
 
     // A flipped bit in the middle of the tensors.
     for path in [&best, &last] {

@@ -55,7 +55,9 @@ fn evaluation_is_exact_at_any_number_of_ranks() {
     let found: Vec<_> = ["cpu:1", "cpu:2", "cpu:3", "cpu:5"]
         .into_iter()
         .map(|devices| {
-            let ended = enmasse(&["eval", &run, &data, "--batch", "4", "--devices", devices, "--json"]).well();
+            let ended =
+                enmasse(&["eval", &run, &data, "--split", "all", "--batch", "4", "--devices", devices, "--json"])
+                    .well();
             let [line] = &ended.json()[..] else { panic!("{ended:?}") };
             assert_eq!((&line["samples"], ended.stderr.as_str()), (&27.into(), ""));
             (line["accuracy"].as_f64().unwrap(), line["loss"].as_f64().unwrap())

@@ -70,18 +70,21 @@ fn train_eval_predict() {
 
     // The run's own validation part gives the run's own figures, at any number of ranks, whether or not DATA is named.
     let best = done["best_val_accuracy"].as_f64().unwrap();
-    for arguments in [&["--split", "val", &data_text][..], &["--split", "val"]] {
+    for arguments in [&["--split", "val", &data_text][..], &["--split", "val"], &[&data_text], &[]] {
         let evaluated =
             enmasse(&[&["eval", &run_text, "--devices", "cpu:1", "--batch", "4", "--json"], arguments].concat()).well();
         let [found] = &evaluated.json()[..] else { panic!("{evaluated:?}") };
-        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "averaged"]);
+        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "averaged", "part"]);
+        assert_eq!(found["part"], "val");
         assert_eq!((&found["event"], &found["accuracy"], &found["samples"]), (&"eval".into(), &best.into(), &9.into()));
         let of_best = [first, second].into_iter().find(|epoch| epoch["val_accuracy"] == best).unwrap();
         assert_eq!(found["loss"], of_best["val_loss"]);
         assert_eq!(evaluated.stderr, "");
     }
-    let whole = enmasse(&["eval", &run_text, &data_text, "--devices", "cpu:1", "--json"]).well();
-    assert_eq!(whole.json()[0]["samples"], 45);
+    let whole = enmasse(&["eval", &run_text, &data_text, "--split", "all", "--devices", "cpu:1", "--json"]).well();
+    assert_eq!((&whole.json()[0]["samples"], &whole.json()[0]["part"]), (&45.into(), &"all".into()));
+    let said = enmasse(&["eval", &run_text, "--devices", "cpu:1"]).well().stdout;
+    assert!(said.starts_with("validation part, 9 pictures: accuracy "), "{said}");
 
     // In the given order, which is not the order of names.
     let images = ["red/001.jpg", "dark/000.png", "light/002.png"].map(|image| data.join(image).display().to_string());
@@ -149,7 +152,7 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     };
     let found = eval(&[]).well().json();
     assert_eq!(found[0]["top2"], lines[0]["val_top2"]);
-    assert_eq!(keys(&found[0]), ["event", "loss", "accuracy", "samples", "averaged", "top2"]);
+    assert_eq!(keys(&found[0]), ["event", "loss", "accuracy", "samples", "averaged", "part", "top2"]);
     assert!(keys(&eval(&["--metrics", "top3"]).well().json()[0]).contains(&"top3"));
     let refused = eval(&["--metrics", "gradient_norm"]);
     assert!(
@@ -239,7 +242,7 @@ fn exported_weights_are_the_runs() {
     expected.retain(|tensor| !tensor.name.starts_with("optimizer."));
     let (run, data) = (run.display().to_string(), data.display().to_string());
     let evaluate = |weights: &str| {
-        let arguments = ["eval", weights, &data, "--model", "mlp", "--devices", "cpu:1", "--json"];
+        let arguments = ["eval", weights, &data, "--split", "all", "--model", "mlp", "--devices", "cpu:1", "--json"];
         let size: &[&str] = if weights == run { &[] } else { &["--size", "12"] };
         enmasse(&[&arguments, size].concat()).well().json()
     };

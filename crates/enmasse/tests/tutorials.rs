@@ -315,7 +315,7 @@ fn the_home_folder_is_found_where_no_shell_expands_it() {
     check(2, &["--data-path=~/pictures"]);
     check(3, &["--config=~/x.toml"]);
     let mut eval = program();
-    eval.args(["eval", "~/run1", "~/pictures", "--devices", "cpu:1", "--json"]);
+    eval.args(["eval", "~/run1", "~/pictures", "--split", "all", "--devices", "cpu:1", "--json"]);
     let found = finish(eval.env("HOME", home.path()).current_dir(elsewhere.path())).well();
     assert_eq!(found.json()[0]["samples"], 15);
     assert_eq!(files(elsewhere.path()), Vec::<std::path::PathBuf>::new());

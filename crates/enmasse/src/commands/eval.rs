@@ -52,15 +52,14 @@ pub fn command() -> Command {
         .arg(
             Arg::new("data")
                 .value_name("DATA")
-                .help("Folder of class folders, evaluated whole; of CIFAR and MNIST the test part"),
+                .help("Folder of class folders; of CIFAR and MNIST the test part. Without it, the data of the run"),
         )
         .arg(
             Arg::new("part")
                 .long("split")
                 .value_name("PART")
                 .value_parser(["all", "val"])
-                .default_value("all")
-                .help("\"val\" takes the run's own validation part of DATA"),
+                .help("\"val\" takes the validation part of the run, \"all\" every picture of DATA [default: val on the data of the run, all on other data]"),
         )
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
 }
@@ -73,19 +72,23 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(launched) => launched.check_devices(&layers).map(|()| None)?,
         None => Some(Interrupts::watch()?),
     };
-    let part = Part::of(matches);
-    let saved = saved_config(matches.get_one::<PathBuf>("source").map_or(Path::new(""), PathBuf::as_path))?;
-    let data = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
-    let root = match data {
-        Some(data) => data,
-        None if part == Part::Whole => {
-            return Err(Failure::Usage("name the DATA to evaluate; only --split val takes it from the run".to_owned()));
-        }
-        None => match saved.and_then(|saved| saved.data) {
-            Some(data) => data,
-            None => shapes()?,
-        },
+    let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
+    let saved = saved_config(&source)?;
+    let own = match &saved {
+        Some(TrainConfig { data: Some(data), .. }) => Some(data.clone()),
+        Some(TrainConfig { data: None, .. }) => Some(shapes()?),
+        None => None,
     };
+    let named = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
+    let root = match named.or_else(|| own.clone()) {
+        Some(root) => root,
+        None => {
+            let reason =
+                format!("name the DATA to evaluate: {} does not know any; a run folder does", source.display());
+            return Err(Failure::Usage(reason));
+        }
+    };
+    let is_own = own.is_some_and(|own| own == root || is_same(&own, &root));
     let known = match enmasse_data::holds_known_set(&root) {
         true => Some(enmasse_data::open(&root, &OpenOptions::default()).map_err(Failure::error)?),
         false => None,
@@ -102,50 +105,70 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     // Ranks that are processes get the values decided here.
     let config = weights.compute_as_trained(settings::finish(layers)?)?;
-    let data = match known {
-        Some(known) => test_part(&weights, known, &root)?,
-        None => open_folder(&weights, part, &root, config.convert_rgb)?,
+    let part = match (&known, matches.get_one::<String>("part").map(String::as_str)) {
+        (Some(_), _) => Part::Test,
+        (None, Some("val")) => Part::Validation,
+        (None, None) if is_own => Part::Validation,
+        (None, _) => Part::Whole,
     };
-    let task = Task { weights, data, config };
+    let data = match (known, part) {
+        (Some(known), _) => test_part(&weights, known, &root)?,
+        (None, Part::Validation) => validation_part(&weights, saved.as_ref(), &root, config.convert_rgb)?,
+        (None, _) => open_folder(&weights, &root, config.convert_rgb)?,
+    };
+    let task = Task { weights, data, part, config };
     match launched {
         Some(launched) => ranks::as_rank(&launched, &task.config, None, |rank| task.evaluate(rank)),
         None => {
             let world_size = task.config.rank_count(cores());
-            let command = || task.command_line(part, &root);
+            let command = || task.command_line(&root);
             ranks::host(world_size, &task.config, None, command, interrupts, |rank| task.evaluate(rank))
         }
     }
 }
 
-/// The part of DATA to evaluate.
+/// The part of DATA that is evaluated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// All of DATA.
     Whole,
-    /// The part on which the run validated.
+    /// The pictures that the run validated on.
     Validation,
+    /// The test part of a known data set.
+    Test,
 }
 
 impl Part {
-    fn of(matches: &ArgMatches) -> Self {
-        match matches.get_one::<String>("part").map(String::as_str) {
-            Some("val") => Part::Validation,
-            _ => Part::Whole,
+    /// Its word in JSON.
+    fn word(self) -> &'static str {
+        match self {
+            Part::Whole => "all",
+            Part::Validation => "val",
+            Part::Test => "test",
+        }
+    }
+
+    fn describe(self) -> &'static str {
+        match self {
+            Part::Whole => "all pictures",
+            Part::Validation => "validation part",
+            Part::Test => "test part",
         }
     }
 }
 
-/// One evaluation: its weights, data and configuration.
+/// An evaluation: the weights, the pictures, the settings.
 struct Task {
     weights: Weights,
     data: Arc<dyn Dataset>,
+    part: Part,
     config: TrainConfig,
 }
 
 impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
-        let Task { weights, data, config } = self;
+        let Task { weights, data, part, config } = self;
         let batch = config.batch_per_shard(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
         let sharding = Sharding::one(shard, rank.world_size(), batch);
@@ -169,7 +192,7 @@ impl Task {
             true => {
                 let mut event = json!({
                     "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples,
-                    "averaged": weights.classifier.averaged
+                    "averaged": weights.classifier.averaged, "part": part.word()
                 });
                 metrics.into_iter().for_each(|(name, mean)| event[name] = mean.into());
                 output.json(event);
@@ -179,7 +202,8 @@ impl Task {
                 let averaged = if weights.classifier.averaged { ", with the averages of --ema" } else { "" };
                 let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
                 output.text(format_args!(
-                    "{pictures}: accuracy {}, loss {loss:.4}{metrics}{averaged}",
+                    "{}, {pictures}: accuracy {}, loss {loss:.4}{metrics}{averaged}",
+                    part.describe(),
                     percent(accuracy)
                 ));
             }
@@ -187,13 +211,13 @@ impl Task {
     }
 
     /// The arguments of a rank.
-    fn command_line(&self, part: Part, root: &Path) -> Vec<OsString> {
-        // Values from a run or a checkpoint must not be passed again.
+    fn command_line(&self, root: &Path) -> Vec<OsString> {
+        // What a run or a checkpoint knows of itself must not be given again.
         let is_own = |name: &str| !self.weights.is_bare && (name == "model" || PREPARATION.contains(&name));
         let names = EVALUATION.iter().filter(|name| !is_own(name));
         let mut arguments = vec!["eval".into()];
         arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
-        arguments.push(if part == Part::Validation { "--split=val" } else { "--split=all" }.into());
+        arguments.push(if self.part == Part::Validation { "--split=val" } else { "--split=all" }.into());
         arguments.extend(["--".into(), self.weights.path.as_os_str().to_owned(), root.into()]);
         arguments
     }
@@ -224,15 +248,34 @@ fn test_part(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn
     }
 }
 
-/// Pictures in folders, with labels by the weights' classes.
-fn open_folder(weights: &Weights, part: Part, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
-    if part == Part::Validation {
-        if !weights.path.is_dir() {
-            return Err(Failure::Usage("--split val: only a run folder knows its validation part of DATA".to_owned()));
+/// The pictures that the run validated on: those of its split, or the part of the data set that is for validation.
+fn validation_part(
+    weights: &Weights,
+    saved: Option<&TrainConfig>,
+    root: &Path,
+    convert_rgb: bool,
+) -> Result<Arc<dyn Dataset>, Failure> {
+    let Some(saved) = saved else {
+        return Err(Failure::Usage("--split val: only a run folder knows which part of DATA validated it".to_owned()));
+    };
+    let paths = RunPaths::new(&weights.path);
+    let data = match paths.split().exists() {
+        true => TrainingData::from_record(root, paths.read_split().map_err(Failure::error)?, convert_rgb)?,
+        false => {
+            let saved = TrainConfig { convert_rgb, ..saved.clone() };
+            TrainingData::open(root, &saved.open_options())?
         }
-        let split = RunPaths::new(&weights.path).read_split().map_err(Failure::error)?;
-        return Ok(TrainingData::from_record(root, split, convert_rgb)?.validation);
-    }
+    };
+    Ok(data.validation)
+}
+
+/// Whether both paths lead to one folder.
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Pictures in folders, labelled by the classes of the weights.
+fn open_folder(weights: &Weights, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
     let parts: Vec<&str> = ["train", "val", "test"].into_iter().filter(|part| root.join(part).is_dir()).collect();
     if parts.len() > 1 && parts[0] == "train" {
         return Err(Failure::Error(format!(
