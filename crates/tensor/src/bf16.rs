@@ -1,11 +1,11 @@
-//! The 16-bit float with f32's range: what activations and their gradients are stored in with `--precision bf16`.
+//! The 16-bit float with f32's range, in which `--precision bf16` stores activations and their gradients.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// The upper half of an f32: one sign bit, eight of exponent (bias 127), seven of fraction, so 8 significant bits.
+/// The upper half of an f32: one sign bit, eight bits of exponent (bias 127), seven of fraction, so 8 significant bits.
 ///
-/// It is for storing: sums and products are made in f32. Any bits are a value, and zeroed memory holds zeros.
+/// It is for storage only: sums and products are computed in f32. Any bits are a value, and zeroed memory holds zeros.
 ///
 /// ```
 /// use enmasse_tensor::Bf16;
@@ -16,32 +16,32 @@ use std::fmt;
 pub struct Bf16(u16);
 
 impl Bf16 {
-    /// The value of these bits.
+    /// The value with these bits.
     pub const fn from_bits(bits: u16) -> Self {
         Bf16(bits)
     }
 
-    /// Its bits.
+    /// The bits.
     pub const fn to_bits(self) -> u16 {
         self.0
     }
 
-    /// The nearest value, of two equally near ones that with the even fraction. From halfway beyond the largest finite
-    /// value on that is infinity. Denormals stay what they are; NaN stays NaN with its sign.
+    /// The nearest value; of two equally near ones the one with the even fraction. From halfway beyond the largest
+    /// finite value the result is infinity. Denormals are kept; NaN stays NaN with its sign.
     #[inline(always)]
     pub const fn from_f32(value: f32) -> Self {
         let bits = value.to_bits();
         if value.is_nan() {
-            // Quiet, because a NaN whose fraction lay in the lower half alone would become infinity.
+            // Quiet, because a NaN with fraction bits only in the lower half would become infinity.
             return Bf16((bits >> 16) as u16 | 0x0040);
         }
-        // Just below half of the last place that stays, and the half itself where that place is odd. The carry runs on
-        // into the exponent as it should.
+        // Just below half of the last kept place, or exactly half if that place is odd. The carry correctly continues
+        // into the exponent.
         let half = 0x7fff + (bits >> 16 & 1);
         Bf16((bits.wrapping_add(half) >> 16) as u16)
     }
 
-    /// The same value, which is exact.
+    /// The same value; the conversion is exact.
     #[inline(always)]
     pub const fn to_f32(self) -> f32 {
         f32::from_bits((self.0 as u32) << 16)
@@ -82,7 +82,7 @@ mod tests {
         check(0.0, 0x0000);
         check(1.0, 0x3f80);
         check(std::f32::consts::PI, 0x4049);
-        // Below, at and above the middle between neighbours: to the even one.
+        // Below, at and above the midpoint between neighbours: ties go to the even one.
         check(f32::from_bits(0x3f80_7fff), 0x3f80);
         check(f32::from_bits(0x3f80_8000), 0x3f80);
         check(f32::from_bits(0x3f80_8001), 0x3f81);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_comes_back() {
+    fn every_value_round_trips() {
         for bits in 0..=u16::MAX {
             let value = Bf16::from_bits(bits);
             let back = Bf16::from_f32(value.to_f32());

@@ -7,14 +7,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const LARGE_PAGE: usize = 2 << 20;
 
-/// A zeroed, private memory region, aligned to 64 bytes (to 2 MiB when it is that large).
+/// A zeroed, private memory region, aligned to 64 bytes (to 2 MiB if it is that large).
 ///
-/// The kernel supplies pages on first touch, so an arena costs what is used of it.
+/// The kernel supplies pages on first touch, so an arena takes only the memory that is used.
 #[derive(Debug)]
 pub struct AlignedBuffer {
     base: NonNull<u8>,
     mapped: NonZeroUsize,
-    /// Where the aligned region begins in the mapping.
+    /// Offset of the aligned region in the mapping.
     start: usize,
     len: usize,
 }
@@ -25,13 +25,13 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Maps `len` zeroed bytes. The error is the kernel's refusal.
+    /// Maps `len` zeroed bytes. The error is the kernel's.
     pub fn zeroed(len: usize) -> std::io::Result<Self> {
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { 64 };
         let mapped = (len.max(1).checked_add(if align == LARGE_PAGE { LARGE_PAGE } else { 0 }))
             .and_then(NonZeroUsize::new)
             .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
-        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        // SAFETY: a fresh private anonymous mapping aliases no other memory.
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), mapped.get(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }?;
@@ -40,7 +40,7 @@ impl AlignedBuffer {
         let start = base.as_ptr().align_offset(align);
         let buffer = AlignedBuffer { base, mapped, start, len };
         if align == LARGE_PAGE {
-            // Advice only: a kernel without large pages serves small ones.
+            // Only advice: a kernel without large pages serves small ones.
             // SAFETY: the range lies inside the mapping made above.
             let _ = unsafe { madvise(buffer.as_ptr().cast(), len, Advice::LinuxHugepage) };
         }
@@ -69,13 +69,13 @@ impl AlignedBuffer {
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
-    /// The same, to write.
+    /// The bytes, for writing.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_bytes`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
 
-    /// The buffer as f32 values (a trailing partial value is left out).
+    /// The buffer as f32 values, without a trailing partial value.
     pub fn as_f32_mut(&mut self) -> &mut [f32] {
         // SAFETY: the region is mapped, aligned, initialised (zero or written since), and any bits are an f32; `&mut self` makes
         // the access exclusive.

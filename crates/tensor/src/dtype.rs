@@ -5,7 +5,8 @@ use std::fmt;
 /// An element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// The 16-bit float with f32's range, [`crate::Bf16`]: activations and their gradients, where a plan stores them so.
+    /// The 16-bit float with f32's range, [`crate::Bf16`]: activations and their gradients, in plans that store them
+    /// so.
     Bf16,
     /// IEEE single precision: parameters, activations, gradients.
     F32,

@@ -1,6 +1,6 @@
-//! Host memory that a device reads from: who makes it is a choice, how it is used is not.
+//! Host memory that a device reads from. The allocation is the device's choice; its use is the same for all.
 //!
-//! A device may want batches in memory of its own making, such as pages that its driver has locked. It hands out a
+//! A device may want batches in memory that it allocates itself, such as pages locked by its driver. It provides a
 //! [`HostMemory`]; the code that fills the buffers knows no device.
 
 use std::fmt;
@@ -9,18 +9,18 @@ use std::ops::{Deref, DerefMut};
 
 use crate::AlignedBuffer;
 
-/// Makes buffers that a device can read from.
+/// Allocates buffers that a device can read from.
 pub trait HostMemory: Send + Sync {
-    /// A buffer of `bytes` zeroed bytes, aligned to 64. The error is the refusal of the system or the driver.
+    /// A buffer of `bytes` zeroed bytes, aligned to 64. The error is that of the system or the driver.
     fn allocate(&self, bytes: usize) -> io::Result<HostBuffer>;
 }
 
-/// Memory of one buffer, which its maker defines. Dropping it gives the memory back.
+/// The memory of one buffer, as its allocator defines it. Dropping it frees the memory.
 pub trait HostRegion: Send + Sync {
-    /// The bytes: always the same ones, at one address.
+    /// The bytes, at an address that never changes.
     fn bytes(&self) -> &[u8];
 
-    /// The same, to write.
+    /// The bytes, for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -104,7 +104,7 @@ mod tests {
         assert!(SystemMemory.allocate(usize::MAX / 2).is_err());
     }
 
-    /// Memory of a maker that counts what it has given out.
+    /// Memory from an allocator that counts its live buffers.
     struct Counted(AlignedBuffer, Arc<AtomicUsize>);
 
     impl HostRegion for Counted {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_buffer_goes_back_to_its_maker() {
+    fn a_dropped_buffer_returns_to_its_allocator() {
         let out = Arc::new(AtomicUsize::new(1));
         let buffer = HostBuffer::new(Counted(AlignedBuffer::zeroed(8).unwrap(), out.clone()));
         assert_eq!(out.load(Ordering::Relaxed), 1);

@@ -1,6 +1,6 @@
-//! Element types, shapes, aligned memory and counter-based random numbers: what every other crate stands on.
+//! Element types, shapes, aligned memory and counter-based random numbers: the foundation of all other crates.
 //!
-//! Nothing here holds state between calls; in particular the random numbers are pure functions of what they are for.
+//! Nothing here holds state between calls. In particular, the random numbers are pure functions of their purpose.
 
 mod bf16;
 mod buffer;

@@ -1,6 +1,6 @@
-//! How much memory of the host this process has held, as the kernel counts it.
+//! The peak host memory of this process, as counted by the kernel.
 
-/// The most memory this process has held resident, in bytes; 0 where the kernel does not say.
+/// The peak resident memory of this process, in bytes; 0 if the kernel does not report it.
 pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status

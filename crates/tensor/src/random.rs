@@ -1,4 +1,4 @@
-//! Random numbers as pure functions: Philox4x32-10, keyed by what the number is for.
+//! Random numbers as pure functions: Philox4x32-10, keyed by their purpose.
 //!
 //! There is no generator whose state could differ between ranks, threads or a resumed run. A number is a function of
 //! (seed, purpose, epoch, index, position), so any rank can compute any sample's numbers.
@@ -10,7 +10,7 @@ mod fill;
 pub use fill::Distribution;
 
 /// One block of Philox4x32-10: four random words from a 128-bit counter and a 64-bit key.
-// Always, because only a loop without calls becomes one of vectors.
+// Always inlined, because the compiler vectorises only a loop without calls.
 #[inline(always)]
 pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     const MULTIPLIER: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -66,7 +66,7 @@ impl RandomStream {
         Self::with_key(key(seed, purpose), epoch, index)
     }
 
-    /// The same with the [`key`] of seed and purpose already computed.
+    /// The same with a precomputed [`key`] of seed and purpose.
     pub(crate) fn with_key(key: [u32; 2], epoch: u64, index: u64) -> Self {
         let counter = [0, epoch as u32, index as u32, (index >> 32) as u32];
         RandomStream { key, counter, block: [0; 4], used: 4 }
@@ -103,7 +103,7 @@ impl RandomStream {
         debug_assert!(bound > 0);
         loop {
             let wide = u128::from(self.next_u64()) * u128::from(bound);
-            // The low half falls below 2^64 mod bound exactly for the draws that would make some results likelier.
+            // The low half falls below 2^64 mod bound exactly for the draws that would favour some results.
             if (wide as u64) >= bound.wrapping_neg() % bound {
                 return (wide >> 64) as u64;
             }

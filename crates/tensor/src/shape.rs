@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-/// The dimensions of a tensor in the order they lie in memory, outermost first. Activations are `[batch, height, width, channels]`.
+/// The dimensions of a tensor in memory order, outermost first. Activations are `[batch, height, width, channels]`.
 ///
 /// ```
 /// use enmasse_tensor::Shape;
@@ -14,7 +14,7 @@ use std::ops::Deref;
 pub struct Shape(Vec<usize>);
 
 impl Shape {
-    /// Number of elements; 1 for a shape without dimensions, the largest number where they cannot be counted.
+    /// Number of elements; 1 for a shape without dimensions, the largest number on overflow.
     pub fn elements(&self) -> usize {
         self.0.iter().fold(1, |product: usize, &dim| product.saturating_mul(dim))
     }

@@ -1,15 +1,16 @@
-//! Random values of many elements at a time: the bits of [`RandomStream`], element by element, at a few nanoseconds each.
+//! Random values for many elements at a time: the bits of [`RandomStream`], element by element, at a few nanoseconds
+//! each.
 //!
-//! The loop below has no branch and no call, so that the compiler makes vectors of it. Its logarithm and cosine are not the
-//! system's, and may differ from them in the last bits of an f64; almost never does that reach the f32. Where it could, the
-//! element is computed again as [`RandomStream`] does it, so that the results are the same for certain.
+//! The loop below has no branch and no call, so that the compiler vectorises it. Its logarithm and cosine are not the
+//! system's, and may differ from them in the last bits of an f64. That almost never affects the f32. Where it could,
+//! the element is computed again by [`RandomStream`], so that the results are guaranteed to be the same.
 //!
-//! Sources: logarithm, sine and cosine are those of FreeBSD's msun (Sun Microsystems, 1993), each good to one unit in the last
-//! place on its interval.
+//! Sources: logarithm, sine and cosine are those of FreeBSD's msun (Sun Microsystems, 1993), each accurate to one unit
+//! in the last place on its interval.
 
 use super::{RandomStream, philox};
 
-/// How values are spread.
+/// The distribution of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Normal around 0.
@@ -39,7 +40,7 @@ impl Distribution {
         fill(self, elements, values);
     }
 
-    /// The first draw of an element: what [`Distribution::fill`] must give.
+    /// The first draw of an element, which [`Distribution::fill`] must equal.
     fn draw(self, key: [u32; 2], element: u64) -> f32 {
         let mut stream = RandomStream::with_key(key, 0, element);
         match self {
@@ -49,7 +50,7 @@ impl Distribution {
     }
 }
 
-/// Elements at equal distances.
+/// Equally spaced elements.
 #[derive(Clone, Copy)]
 struct Elements {
     key: [u32; 2],
@@ -71,13 +72,13 @@ fn fill_avx2(distribution: Distribution, elements: Elements, values: &mut [f32])
 
 #[inline(always)]
 fn fill(distribution: Distribution, Elements { key, first, stride }: Elements, values: &mut [f32]) {
-    /// Values that are computed again together.
+    /// Number of values that are computed again together.
     const BLOCK: usize = 64;
-    /// How far [`normal`] and [`RandomStream::normal`] may be apart, relative to the value. The error of either is below
-    /// eight units of 2^-53; this leaves a wide margin.
+    /// Bound on the relative difference between [`normal`] and [`RandomStream::normal`]. The error of either is below
+    /// eight units of 2^-53, so this leaves a wide margin.
     const MARGIN: f64 = 1.0 / (1u64 << 44) as f64;
     for (number, block) in values.chunks_mut(BLOCK).enumerate() {
-        // Wrapping, here and below, also because a check for overflow would be a branch.
+        // Wrapping arithmetic, here and below, also because an overflow check would be a branch.
         let first = first.wrapping_add(stride.wrapping_mul((number * BLOCK) as u64));
         let element = |j: usize| first.wrapping_add(stride.wrapping_mul(j as u64));
         match distribution {
@@ -94,7 +95,7 @@ fn fill(distribution: Distribution, Elements { key, first, stride }: Elements, v
                 for (j, value) in block.iter_mut().enumerate() {
                     let near = normal(units(key, element(j))) * deviation;
                     let (low, high) = ((near * (1.0 - MARGIN)) as f32, (near * (1.0 + MARGIN)) as f32);
-                    // Rounding is monotonic: where both ends round alike, so does all between them.
+                    // Rounding is monotonic: if both ends round alike, so does everything between them.
                     unsure |= low.to_bits() ^ high.to_bits();
                     *value = low;
                 }
@@ -117,7 +118,7 @@ fn units(key: [u32; 2], element: u64) -> [f64; 2] {
     [unit(a, b), unit(c, d)]
 }
 
-/// [`RandomStream::normal`] to a few units in the last place.
+/// [`RandomStream::normal`] to within a few units in the last place.
 #[inline(always)]
 fn normal([first, second]: [f64; 2]) -> f64 {
     (-2.0 * logarithm(1.0 - first)).sqrt() * cosine(std::f64::consts::TAU * second)
@@ -129,7 +130,7 @@ const ROUNDER: f64 = 1.5 * (1u64 << 52) as f64;
 /// The natural logarithm of a normal number in `(0, 1]`.
 #[inline(always)]
 fn logarithm(x: f64) -> f64 {
-    /// What makes a mantissa of sqrt(1/2) carry into the exponent.
+    /// Makes a mantissa of sqrt(1/2) carry into the exponent.
     const CARRY: u64 = 0x3FF0_0000_0000_0000 - 0x3FE6_A09E_0000_0000;
     const LN2: [f64; 2] = [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10];
     const ODD: [f64; 4] =
@@ -151,7 +152,7 @@ fn logarithm(x: f64) -> f64 {
 /// The cosine of a number in `[0, 2 pi]`.
 #[inline(always)]
 fn cosine(x: f64) -> f64 {
-    /// Half of pi; a small multiple of the first part is exact, and so is its difference to a number that is near.
+    /// Half of pi. A small multiple of the first part is exact, and so is its difference from a nearby number.
     const HALF_PI: [f64; 2] = [std::f64::consts::FRAC_PI_2, 6.123_233_995_736_766e-17];
     const SINE: [f64; 6] = [
         -1.666_666_666_666_663_2e-1,
@@ -180,7 +181,7 @@ fn cosine(x: f64) -> f64 {
     let whole = 1.0 - half;
     let cosine = whole + (((1.0 - whole) - half) + z * z * polynomial(COSINE));
     let magnitude = if quarter & 1 == 0 { cosine } else { sine };
-    // The second and third quarter turn the sign.
+    // The second and third quarters flip the sign.
     f64::from_bits(magnitude.to_bits() ^ (quarter.wrapping_add(1) & 2) << 62)
 }
 
@@ -218,8 +219,8 @@ mod tests {
         check([11, 12], 1 << 40, 4608, 200_000);
     }
 
-    /// The loop's arithmetic stays far inside the margin also where logarithm or cosine are almost 0 or the argument is at an
-    /// end of its range.
+    /// The loop's arithmetic stays far inside the margin even if the logarithm or cosine is almost 0, or the argument
+    /// is at an end of its range.
     #[test]
     fn near_the_system_mathematics() {
         let step = 1.0 / (1u64 << 53) as f64;
