@@ -1,4 +1,4 @@
-//! One training step on given weights and pictures: gradients and all, from file to file.
+//! One training step on given weights and pictures, including all gradients, from file to file.
 //!
 //!     one_step MODEL DEVICE INPUTS.safetensors OUTPUTS.safetensors
 //!
@@ -19,7 +19,7 @@ fn device(name: &str) -> Result<Box<dyn Device>> {
     match name {
         "reference" => Ok(Box::new(Reference)),
         "cpu" => Ok(Box::new(Cpu::new(CpuOptions::default())?)),
-        _ => bail!("no device {name:?}: there are cpu and reference"),
+        _ => bail!("no device {name:?}; use cpu or reference"),
     }
 }
 

@@ -21,7 +21,7 @@ pub struct AlexNet {
 }
 
 impl AlexNet {
-    /// torchvision's.
+    /// torchvision's configuration.
     pub const fn new() -> Self {
         AlexNet { width: 64, hidden: 4096, dropout: 0.5 }
     }

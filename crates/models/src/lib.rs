@@ -1,8 +1,8 @@
-//! Image classifiers by the names torchvision gives them.
+//! Image classifiers with torchvision's names.
 //!
-//! A model is any function from a [`Tensor`] to a [`Tensor`]; the zoo has no privileges over a closure written in place.
-//! Its models read like torchvision's sources and use the same parameter names and initial distributions, so that weights
-//! files match.
+//! A model is any function from a [`Tensor`] to a [`Tensor`]; the zoo has no privileges over a closure written in
+//! place. Its models read like torchvision's sources and use the same parameter names and initial distributions, so
+//! that weights files match.
 //!
 //! ```
 //! use enmasse_graph::{CompileOptions, Tensor, compile};

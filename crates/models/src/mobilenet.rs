@@ -25,22 +25,23 @@ pub struct MobileNetV2 {
 }
 
 impl MobileNetV2 {
-    /// torchvision's.
+    /// torchvision's configuration.
     pub const fn new() -> Self {
         MobileNetV2 { width: 1.0, blocks: [1, 2, 3, 4, 3, 3, 1], dropout: 0.2 }
     }
 
-    /// All channels are multiplied by this and rounded to eights; those in front of the classifier are never fewer than 1280.
+    /// Multiplies all channels by this, rounded to multiples of eight. The layer before the classifier never has fewer
+    /// than 1280.
     pub const fn width(self, width: f64) -> Self {
         MobileNetV2 { width, ..self }
     }
 
-    /// Blocks of each stage.
+    /// Number of blocks in each stage.
     pub const fn blocks(self, blocks: [usize; 7]) -> Self {
         MobileNetV2 { blocks, ..self }
     }
 
-    /// Probability of the dropout in front of the classifier, instead of 0.2.
+    /// Probability of the dropout before the classifier, instead of 0.2.
     pub const fn dropout(self, dropout: f32) -> Self {
         MobileNetV2 { dropout, ..self }
     }

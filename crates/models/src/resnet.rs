@@ -1,11 +1,11 @@
 //! Residual networks, as torchvision builds them.
 //!
-//! Source: K. He et al., "Deep residual learning for image recognition", CVPR 2016; the stride of a bottleneck is in its
-//! 3x3 convolution, as in torchvision ("ResNet v1.5").
+//! Source: K. He et al., "Deep residual learning for image recognition", CVPR 2016. The stride of a bottleneck is in
+//! its 3x3 convolution, as in torchvision ("ResNet v1.5").
 
 use enmasse_graph::{Conv, Pool, Tensor};
 
-/// The unit a residual network repeats.
+/// The repeated unit of a residual network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// Two 3x3 convolutions.
@@ -24,12 +24,12 @@ impl Block {
     }
 }
 
-/// What turns pictures into the planes of the first stage.
+/// The layers that turn pictures into the planes of the first stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stem {
     /// 7x7 of stride 2, then 3x3 max pooling of stride 2: a quarter of the size.
     ImageNet,
-    /// 3x3 of stride 1: the size stays.
+    /// 3x3 of stride 1: the size is kept.
     Cifar,
 }
 
@@ -97,8 +97,8 @@ impl ResNet {
         ResNet { width, ..self }
     }
 
-    /// The 3x3 convolutions of bottlenecks have `groups` groups of `width_per_group` channels per 64 planes, instead of one of
-    /// 64: ResNeXt has many narrow ones, a wide ResNet one that is twice as wide.
+    /// The 3x3 convolutions of bottlenecks have `groups` groups of `width_per_group` channels per 64 planes, instead of
+    /// one group of 64. ResNeXt has many narrow groups; a wide ResNet has one that is twice as wide.
     ///
     /// Sources: S. Xie et al., "Aggregated residual transformations for deep neural networks", CVPR 2017; S. Zagoruyko,
     /// N. Komodakis, "Wide residual networks", BMVC 2016.
@@ -106,8 +106,8 @@ impl ResNet {
         ResNet { groups, width_per_group, ..self }
     }
 
-    /// The stem for pictures of 32x32: a 3x3 convolution of stride 1 and no pooling, where the usual stem would leave a map of
-    /// 8x8 to the first stage and of one pixel to the last.
+    /// The stem for pictures of 32x32: a 3x3 convolution of stride 1 and no pooling. The usual stem would leave a map
+    /// of 8x8 to the first stage, and one of a single pixel to the last.
     pub const fn cifar_stem(self) -> Self {
         ResNet { stem: Stem::Cifar, ..self }
     }

@@ -7,7 +7,7 @@ pub fn mlp(x: Tensor, classes: usize) -> Tensor {
     x.flatten().linear("fc1", 256).relu().linear("fc2", 128).relu().linear("fc3", classes)
 }
 
-/// LeNet-5 as today's tutorials write it: three input channels, ReLU and max pooling. Takes any size from 16x16.
+/// LeNet-5 as in current tutorials: three input channels, ReLU and max pooling. Accepts any size from 16x16.
 pub fn lenet(x: Tensor, classes: usize) -> Tensor {
     let x = x.conv2d("conv1", Conv::new(6, 5)).relu().max_pool(Pool::new(2));
     let x = x.conv2d("conv2", Conv::new(16, 5)).relu().max_pool(Pool::new(2));

@@ -23,7 +23,7 @@ pub struct Vgg {
 }
 
 impl Vgg {
-    /// A network of so many convolutions per stage, at the usual width.
+    /// A network with this many convolutions per stage, at the usual width.
     pub const fn new(convolutions: [usize; 5]) -> Self {
         Vgg { convolutions, batch_norm: false, width: 64, hidden: 4096, dropout: 0.5 }
     }
@@ -70,7 +70,7 @@ impl Vgg {
 
     /// Pictures to logits.
     pub fn forward(&self, mut x: Tensor, classes: usize) -> Tensor {
-        // torchvision counts every module of the stages, those without parameters too.
+        // torchvision counts every module of the stages, including those without parameters.
         let mut module = 0;
         for (stage, &convolutions) in self.convolutions.iter().enumerate() {
             let channels = self.width << stage.min(3);

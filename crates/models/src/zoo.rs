@@ -5,15 +5,15 @@ use thiserror::Error;
 
 use crate::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
-/// Why there is no such model.
+/// The model does not exist.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ModelError {
-    /// Nothing in the zoo has this name.
+    /// No model of the zoo has this name.
     #[error("no model is named {name:?}; the nearest is {nearest} (there are {})", known.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The most similar name that exists.
+        /// The most similar existing name.
         nearest: &'static str,
         /// Every name.
         known: Vec<&'static str>,
@@ -45,8 +45,8 @@ impl Model {
         (self.forward)(x, classes)
     }
 
-    /// The probability of its dropout layers; 0 where it has none, so that training with one seed and order is training
-    /// without chance.
+    /// The probability of its dropout layers. 0 if it has none, so that training is deterministic for a given seed and
+    /// order.
     pub fn dropout(&self) -> f32 {
         self.dropout
     }
@@ -91,7 +91,7 @@ pub fn models() -> &'static [Model] {
     &MODELS
 }
 
-/// The model named `name`, as torchvision spells it; `-` and `_` are one.
+/// The model named `name`, as torchvision spells it; `-` and `_` are equivalent.
 ///
 /// ```
 /// assert_eq!(enmasse_models::find("resnet34").unwrap().name(), "resnet34");
@@ -117,7 +117,7 @@ fn dash(byte: u8) -> u8 {
     if byte == b'_' { b'-' } else { byte }
 }
 
-/// Edit distance in which swapping two neighbours costs one (optimal string alignment).
+/// Edit distance in which swapping two adjacent characters costs one (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_names_are_answered_with_the_nearest() {
+    fn unknown_names_suggest_the_nearest() {
         let check = |name: &str, expected: &str| {
             let ModelError::Unknown { nearest, .. } = find(name).unwrap_err();
             assert_eq!(nearest, expected, "{name}");

@@ -1,4 +1,4 @@
-//! What is frozen costs nothing after it, and stays as it is to the last bit.
+//! Frozen layers cost nothing in backward and later phases, and keep every bit.
 
 use std::collections::BTreeSet;
 
@@ -23,13 +23,13 @@ fn patterns(patterns: &[&str]) -> Freeze {
     Freeze::Patterns(patterns.iter().map(ToString::to_string).collect())
 }
 
-/// Layers with an instruction of a phase that `wanted` picks.
+/// Layers with an instruction in a phase that `wanted` selects.
 fn layers(plan: &Plan, phase: Phase, wanted: impl Fn(&Node) -> bool) -> BTreeSet<&str> {
     plan.phase(phase).iter().filter(|node| wanted(node)).map(|node| node.layer.as_str()).collect()
 }
 
 #[test]
-fn all_but_the_classifier_takes_nothing_but_the_classifier() {
+fn freezing_all_but_the_classifier_trains_only_the_classifier() {
     for model in models() {
         let plans = plans(model.name(), 4, true, Freeze::AllButClassifier(Vec::new()));
         let (classifier, train) = (plans.classifier().unwrap(), plans.train.as_ref().unwrap());
@@ -40,7 +40,7 @@ fn all_but_the_classifier_takes_nothing_but_the_classifier() {
         let kept: Vec<&str> =
             state.filter_map(|tensor| tensor.name.strip_prefix("optimizer.momentum_buffer.")).collect();
         assert!(!kept.is_empty() && kept.into_iter().all(of_classifier), "{}", model.name());
-        // Ranks exchange gradients of the classifier, and four losses with the hits and requests to stop.
+        // Ranks exchange the gradients of the classifier, and four losses with the hits and the requests to stop.
         let metrics = (train.shards + 2).next_multiple_of(Plan::ALIGNMENT / 4);
         let exchanged: usize = train.buckets.iter().map(|bucket| bucket.len).sum();
         assert_eq!(exchanged, train.trainable + metrics, "{}", model.name());
@@ -54,7 +54,7 @@ fn all_but_the_classifier_takes_nothing_but_the_classifier() {
 }
 
 #[test]
-fn backward_stops_where_nothing_is_trained_behind() {
+fn backward_ends_at_the_first_trained_layer() {
     let check = |freeze: Freeze, expected: &[&str]| {
         let plans = plans("resnet18", 1, false, freeze);
         let train = plans.train.as_ref().unwrap();
@@ -63,9 +63,9 @@ fn backward_stops_where_nothing_is_trained_behind() {
         assert!(stages.iter().eq(expected), "{found:?}");
     };
     check(patterns(&[]), &["layer1", "layer2", "layer3", "layer4"]);
-    // The first convolution after the frozen ones needs no gradient of its input, the others of layer3 do.
+    // The first convolution after the frozen layers needs no gradient of its input; the other layers of layer3 do.
     check(patterns(&["conv1", "bn1", "layer1", "layer2"]), &["layer3", "layer4"]);
-    // What is trained in front of frozen layers has its gradient through them.
+    // Trained layers before frozen ones get their gradient through them.
     check(patterns(&["layer1", "layer2"]), &["layer1", "layer2", "layer3", "layer4"]);
     check(Freeze::AllButClassifier(Vec::new()), &[]);
 
@@ -78,7 +78,7 @@ fn backward_stops_where_nothing_is_trained_behind() {
 }
 
 #[test]
-fn only_norms_that_are_trained_exchange_statistics() {
+fn only_trained_norms_exchange_statistics() {
     let plans = plans("resnet18", 2, true, patterns(&["layer1", "layer2", "layer3.0.bn1"]));
     let train = plans.train.as_ref().unwrap();
     let found = layers(train, Phase::Forward, |node| matches!(node.op, Op::SyncStatistics { .. }));
@@ -87,7 +87,7 @@ fn only_norms_that_are_trained_exchange_statistics() {
     assert_eq!(found, norms.filter(|name| !frozen(name)).collect());
 }
 
-/// Bits of all state after each of three steps, the first entry before them.
+/// The bits of all state before the first of three steps, and after each step.
 fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
     let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
     let mut program = cpu.compile(plans.clone(), None).unwrap();
@@ -120,7 +120,7 @@ fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
     history
 }
 
-/// Which state changed from before the steps to after them.
+/// The names of the state that the steps changed.
 fn changed(plans: &Plans) -> BTreeSet<String> {
     let history = train(plans);
     let pairs = history[0].iter().zip(&history[3]);
@@ -141,8 +141,8 @@ fn frozen_batch_norm_keeps_its_statistics() {
     check("mobilenet_v2", Freeze::AllButClassifier(Vec::new()), &|name| !name.starts_with("classifier."));
     let first = ["conv1", "bn1", "layer1"];
     check("resnet18", patterns(&first), &|name| first.iter().any(|pattern| pattern_matches(pattern, name)));
-    // A norm in the middle whose neighbours are trained.
+    // A norm in the middle, between trained layers.
     check("resnet18", patterns(&["layer2.0.bn1"]), &|name| name.starts_with("layer2.0.bn1."));
-    // The affine part alone is not the norm: with a trained weight the statistics move on.
+    // Freezing only the bias is not enough: with a trained weight the statistics are updated.
     check("resnet18", patterns(&["bn1.bias"]), &|name| name == "bn1.bias");
 }

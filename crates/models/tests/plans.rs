@@ -1,4 +1,4 @@
-//! Every model of the zoo becomes sound plans, whatever the size, the shards and the passes.
+//! Every model of the zoo compiles to valid plans, for any size, shards and passes.
 
 use enmasse_graph::{CompileOptions, Freeze, GraphError, Plans, Precision, compile, compile_evaluation};
 use enmasse_models::{Model, find, models};
@@ -14,7 +14,7 @@ fn check(model: &Model, options: &CompileOptions) {
     }
     let alone = compile_evaluation(&forward, options).unwrap();
     assert_eq!(aliasing_is_safe(&alone.evaluate), Ok(()), "{} {options:?}", model.name());
-    // Evaluating a run and evaluating bare weights is the same arithmetic.
+    // Evaluating a run and evaluating bare weights use the same arithmetic.
     let work = |plans: &Plans| -> Vec<_> {
         plans.evaluate.instructions.iter().map(|node| (node.op.clone(), node.layer.clone())).collect()
     };
@@ -59,12 +59,12 @@ proptest! {
 }
 
 #[test]
-fn too_small_to_train_is_said() {
+fn pictures_too_small_to_train_are_refused() {
     let error = |name: &str, batch: usize, size: usize| {
         let model = find(name).unwrap();
         compile(&|x| model.forward(x, 10), &CompileOptions::new(name, batch, size, 10)).unwrap_err()
     };
-    // At 32x32 the last stage is one pixel, and one sample has no variance.
+    // At 32x32 the last stage has one pixel, and a single sample has no variance.
     let one = error("resnet18", 1, 32);
     assert!(matches!(&one, GraphError::Shape { layer, .. } if layer == "layer4.0.bn1"), "{one}");
     let too_small = |name: &str, size: usize, expected: &str| {
@@ -75,7 +75,7 @@ fn too_small_to_train_is_said() {
     too_small("lenet", 15, "conv2");
     too_small("alexnet", 62, "features.10");
     too_small("vgg16", 31, "features.28");
-    // Pictures of 32 and smaller ones are what the CIFAR stem and MobileNetV2 take.
+    // The CIFAR stem and MobileNetV2 accept pictures of 32 and smaller ones.
     for (name, size) in [("resnet18_cifar", 8), ("mobilenet_v2", 17), ("vgg19_bn", 32), ("lenet", 16)] {
         let model = find(name).unwrap();
         assert!(compile(&|x| model.forward(x, 10), &CompileOptions::new(name, 4, size, 10)).is_ok(), "{name}");

@@ -1,4 +1,4 @@
-//! The zoo has torchvision's models: names, shapes, order and first values of everything in a weights file.
+//! The zoo's models equal torchvision's: names, shapes, order and initial values of everything in a weights file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,15 +28,15 @@ fn torchvision() -> BTreeMap<String, Vec<[String; 4]>> {
     list
 }
 
-/// Whether a tensor of `elements` starts as torchvision's did: the same distribution, with the deviation that its values had
-/// there up to what chance explains.
+/// Whether a tensor of `elements` is initialised like torchvision's: with the same distribution, and a deviation equal
+/// to that of torchvision's values, up to chance.
 fn starts_alike(init: Init, elements: usize, distribution: &str, found: f64) -> bool {
     let (ours, expected) = match init {
         Init::Constant(value) => ("constant", f64::from(value)),
         Init::Normal { deviation } => ("normal", f64::from(deviation)),
         Init::Uniform { bound } => ("uniform", f64::from(bound) / 3f64.sqrt()),
     };
-    // Five deviations of the sample deviation, and the three digits of the file.
+    // Five standard errors of the sample deviation, and the file's rounding to three digits.
     let tolerance = if ours == "constant" { 0.0 } else { 5.0 / (2.0 * elements as f64).sqrt() + 0.005 };
     ours == distribution && (found - expected).abs() <= tolerance * expected
 }
@@ -63,7 +63,7 @@ fn names_shapes_order_and_first_values() {
 }
 
 #[test]
-fn every_model_is_torchvisions_or_said_to_be_our_own() {
+fn every_model_is_torchvisions_or_listed_as_our_own() {
     let list = torchvision();
     let own: Vec<&str> = models().iter().map(|model| model.name()).filter(|name| !list.contains_key(*name)).collect();
     let cifar = ["resnet18-cifar", "resnet34-cifar", "resnet50-cifar", "resnet101-cifar", "resnet152-cifar"];
@@ -78,7 +78,7 @@ fn parameter_counts() {
         let parameters = plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters);
         assert_eq!(parameters.map(|tensor| tensor.shape.elements()).sum::<usize>(), expected, "{name}");
     };
-    // As torchvision's documentation states them.
+    // According to torchvision's documentation.
     check("resnet18", 11_689_512);
     check("resnet34", 21_797_672);
     check("resnet50", 25_557_032);
@@ -95,7 +95,7 @@ fn parameter_counts() {
     check("vgg16_bn", 138_365_992);
     check("vgg19_bn", 143_678_248);
     check("mobilenet_v2", 3_504_872);
-    // The stem's 3 x 3 instead of 7 x 7 taps of 3 x 64 weights.
+    // The stem has 3 x 3 instead of 7 x 7 taps, of 3 x 64 weights.
     check("resnet18-cifar", 11_689_512 - 40 * 3 * 64);
 }
 
@@ -111,7 +111,7 @@ fn the_classifier_is_the_last_module() {
 }
 
 #[test]
-fn dropout_is_where_a_model_says() {
+fn dropout_is_where_the_model_says() {
     for model in models() {
         let plans = compile(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 2, 64, 10)).unwrap();
         let text = plans.train.unwrap().to_string();

@@ -1,8 +1,8 @@
-//! Steps that store maps in bf16: as near to the truth as PyTorch's under autocast, tensor by tensor.
+//! Steps that store maps in bf16: as close to the exact result as PyTorch's under autocast, tensor by tensor.
 //!
-//! What is compared are typical errors, geometric means over many seeds: `fixtures/make.py`, which measured PyTorch's,
-//! says why. All tensors are held to the same ratio, the loss and biases of six elements as well: over so many seeds it
-//! varies little enough. No error counts as less than the last bits of f32: there is no other tolerance.
+//! The test compares typical errors, geometric means over many seeds; `fixtures/make.py`, which measured PyTorch's,
+//! says why. All tensors have the same limit, including the loss and biases of six elements: over so many seeds the
+//! ratio varies little. No error counts as smaller than the last bits of f32. There is no other tolerance.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,19 +16,19 @@ use crate::case::Case;
 /// As in `fixtures/make.py`.
 const SEEDS: u64 = 32;
 
-/// Sums over seeds of the logarithms of errors, by the names of tensors.
+/// Sums over seeds of the errors' logarithms, by tensor name.
 type Logarithms = BTreeMap<String, f64>;
 
-/// A device, and the largest error of a tensor that it may have, as a multiple of PyTorch's.
+/// A device, and the limit of a tensor's error as a multiple of PyTorch's.
 pub struct Candidate<'a> {
-    /// What to call it.
+    /// The name in messages.
     pub name: String,
     pub device: &'a dyn Device,
     pub limit: f64,
 }
 
-/// Runs the first step of a case by bf16 plans on each device. No tensor's typical error may be above the limit times
-/// that of PyTorch under autocast; both are errors against f64.
+/// Runs the first step of a case with bf16 plans on each device. No tensor's typical error may exceed the limit times
+/// that of PyTorch under autocast; both errors are against f64.
 pub fn check(case: &Case, candidates: &[Candidate]) {
     let mut found = vec![Logarithms::new(); candidates.len()];
     for seed in 0..SEEDS {
@@ -48,16 +48,16 @@ pub fn check(case: &Case, candidates: &[Candidate]) {
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
 }
 
-/// The norm of the difference, at least what f32 would lose, and never zero.
+/// The norm of the difference, but at least the error of f32, and never zero.
 fn error(values: &[f64], truth: &[f64]) -> f64 {
     let square: f64 = values.iter().zip(truth).map(|(a, b)| (a - b).powi(2)).sum();
     let norm = truth.iter().map(|b| b * b).sum::<f64>().sqrt();
     let (error, least) = (square.sqrt(), (1e-7 * norm).max(1e-30));
-    // What is not a number stays so.
+    // NaN stays NaN.
     if error < least { least } else { error }
 }
 
-/// What is above the limit.
+/// The errors above the limit.
 fn compare(case: &str, candidate: &Candidate, sums: &Logarithms, torch: &BTreeMap<String, f64>) -> Vec<String> {
     let label = format!("{case} on {} in bf16", candidate.name);
     assert!(sums.keys().eq(torch.keys()), "{label}: other tensors than PyTorch's");
@@ -66,7 +66,7 @@ fn compare(case: &str, candidate: &Candidate, sums: &Logarithms, torch: &BTreeMa
         .collect();
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (median, (worst, name)) = (ratios[ratios.len() / 2].0, ratios[ratios.len() - 1]);
-    println!("{label}: errors beside PyTorch's: median {median:.2}, largest {worst:.2} of {name}");
+    println!("{label}: errors relative to PyTorch's: median {median:.2}, largest {worst:.2} of {name}");
     (ratios.iter().filter(|(ratio, _)| ratio.is_nan() || *ratio > candidate.limit))
         .map(|(ratio, name)| {
             format!("{label}: {name} {ratio:.2} times as far off as PyTorch, limit {}", candidate.limit)
@@ -74,7 +74,7 @@ fn compare(case: &str, candidate: &Candidate, sums: &Logarithms, torch: &BTreeMa
         .collect()
 }
 
-/// PyTorch's typical errors of a case by tensor.
+/// PyTorch's typical errors in a case, by tensor.
 fn read(case: &str) -> BTreeMap<String, f64> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/bf16.txt");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -12,7 +12,7 @@ use crate::formula;
 
 const CLASSES: usize = 10;
 
-/// A model with everything that its three steps depend on.
+/// A model with all inputs of its three steps.
 #[derive(Clone)]
 pub struct Case {
     pub name: &'static str,
@@ -23,23 +23,23 @@ pub struct Case {
     pub learning_rate: f32,
     pub optimizer: Optimizer,
     pub weight_decay: f32,
-    /// Share of the average that a step leaves.
+    /// The share of the average that a step keeps.
     pub average: Option<f32>,
-    /// What gradients are clipped to.
+    /// The norm to which gradients are clipped.
     pub clip_norm: Option<f32>,
-    /// Norm parameters and biases have no weight decay.
+    /// Whether norm parameters and biases have no weight decay.
     pub no_decay_norm_bias: bool,
     /// Factors of the learning rate, by name pattern.
     pub scales: &'static [(&'static str, f32)],
     pub label_smoothing: f32,
-    /// A loss in the place of cross-entropy.
+    /// A loss instead of cross-entropy.
     pub loss: Option<fn(Tensor, Tensor) -> Tensor>,
     pub freeze: &'static [&'static str],
     /// Mean and deviation per channel.
     pub normalization: (&'static [f32], &'static [f32]),
-    /// What maps are stored in.
+    /// The element type in which maps are stored.
     pub precision: Precision,
-    /// Where the biases of batch norms lie.
+    /// The centres of batch norms' biases.
     pub centres: [f64; 2],
 }
 
@@ -53,7 +53,7 @@ fn narrow_resnet18(x: Tensor, classes: usize) -> Tensor {
     ResNet::resnet18().width(8).forward(x, classes)
 }
 
-/// What the zoo does not use: groups, dilation, depthwise, biases before a batch norm, windows that are not square.
+/// Features that the zoo does not use: groups, dilation, depthwise, biases before a batch norm, non-square windows.
 fn grouped(x: Tensor, classes: usize) -> Tensor {
     let window = Window { kernel: [3, 5], stride: [2, 1], padding: [1, 2], dilation: [1, 1] };
     let x = x.conv2d("stem", Conv::new(16, 3).window(window)).avg_pool(Pool::new(3).stride(2).padding(1));
@@ -67,7 +67,7 @@ fn grouped(x: Tensor, classes: usize) -> Tensor {
 const IMAGENET: (&[f32], &[f32]) = (&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
 const MNIST: (&[f32], &[f32]) = (&[0.1307], &[0.3081]);
 
-/// What most cases have in common.
+/// The common settings of most cases.
 const USUAL: Case = Case {
     name: "",
     seed: 0,
@@ -210,7 +210,7 @@ pub static CASES: [Case; 15] = [
     },
 ];
 
-/// What the optimiser does beside its rule. Forward and backward are those of other cases, in bf16 too.
+/// The optimiser's further options. Forward and backward are those of other cases, in bf16 too.
 pub static UPDATE_CASES: [Case; 4] = [
     Case {
         name: "update_groups",
@@ -235,10 +235,10 @@ pub static UPDATE_CASES: [Case; 4] = [
     Case { name: "update_averaged", seed: 4, average: Some(0.75), ..UPDATED },
 ];
 
-/// What these have in common.
+/// The common settings of these cases.
 const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], ..USUAL };
 
-/// Losses that are functions of logits and targets. Forward is that of other cases.
+/// Losses as functions of logits and targets. Forward is that of other cases.
 pub static LOSS_CASES: [Case; 2] = [
     Case {
         name: "loss_focal",
@@ -288,7 +288,7 @@ impl Case {
         }
     }
 
-    /// The plans of the case, its batch cut into shards that share their statistics.
+    /// The plans of the case, with its batch cut into shards that share their statistics.
     fn plans(&self, shards: usize) -> Plans {
         let options = CompileOptions {
             shards,
@@ -311,8 +311,8 @@ impl Case {
         compile(&|x| (self.model)(x, CLASSES), &options).unwrap()
     }
 
-    /// Three training steps and an evaluation; what they gave has the names of the fixture. More than one shard is for a
-    /// device that hosts all of them.
+    /// Three training steps and an evaluation; the results have the fixture's names. With several shards, the device
+    /// must host all of them.
     pub fn run(&self, device: &dyn Device, shards: usize) -> Results {
         let mut program = self.program(device, shards);
         let mut results = Results::new();
@@ -324,7 +324,7 @@ impl Case {
         results
     }
 
-    /// The first step alone, and what it leaves behind.
+    /// Only the first step, and the resulting state.
     pub fn run_step(&self, device: &dyn Device) -> Results {
         let mut program = self.program(device, 1);
         let mut results = Results::new();
@@ -385,7 +385,7 @@ impl Case {
     }
 
     fn inputs(&self, step: u64, images: Vec<u8>, labels: Vec<i32>) -> StepInputs {
-        // No case has dropout, which alone would read the indices.
+        // No case has dropout, the only reader of the indices.
         let batch = HostBatch { images, labels, sample_indices: vec![0; self.batch] };
         let learning_rate = self.learning_rate;
         StepInputs { batch: batch.into(), epoch: 0, learning_rate, optimizer_step: step, stop: false, save: false }

@@ -1,4 +1,4 @@
-//! One fixture file: what PyTorch computed in f64, and how far its own f32 run was from that.
+//! One fixture file: PyTorch's results in f64, and the error of its own f32 run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 
 use crate::formula::sketch;
 
-/// What a run gave, by the names `fixtures/make.py` documents.
+/// The results of a run, by the names documented in `fixtures/make.py`.
 pub type Results = BTreeMap<String, Vec<f64>>;
 
 /// The fixture of one case.
@@ -36,19 +36,19 @@ impl Fixture {
         Fixture(tensors.names().into_iter().map(|name| (name.to_string(), entry(name))).collect())
     }
 
-    /// The error of each result with its limit: `floor`, or twice PyTorch's own where that is larger and `twice_torch`
-    /// (ten times for what is far smaller than its kind).
-    /// Panics unless the results are exactly the fixture's.
+    /// The error of each result, with its limit: `floor`, or twice PyTorch's error if that is larger and `twice_torch`
+    /// is set (ten times for values far smaller than others of their kind). Panics unless the results are exactly the
+    /// fixture's.
     pub fn errors(&self, results: &Results, floor: f64, twice_torch: bool) -> Vec<(String, f64, f64)> {
         let names = |missing: &dyn Fn(&&String) -> bool| self.0.keys().chain(results.keys()).find(missing).cloned();
         let unmatched = names(&|name| self.0.contains_key(*name) != results.contains_key(*name));
-        assert_eq!(unmatched, None, "in one of fixture and results only");
+        assert_eq!(unmatched, None, "only in the fixture or only in the results");
         let error = |(name, entry): (&String, &Entry)| {
             let found = sketch(&results[name]);
             assert_eq!(found.len(), entry.sketch.len(), "{name}");
             let square: f64 = found.iter().zip(&entry.sketch).map(|(a, b)| (a - b).powi(2)).sum();
-            // What is far smaller than its kind, like the gradient of a bias in front of a batch norm, which is zero, is
-            // the rounding of larger things, on both sides.
+            // A value far smaller than others of its kind, like the gradient of a bias before a batch norm, which is
+            // zero, consists of rounding errors of larger values, on both sides.
             let norm = entry.sketch.iter().map(|value| value * value).sum::<f64>().sqrt();
             let factor = if norm < 0.5 * entry.denominator { 10.0 } else { 2.0 };
             let limit = if twice_torch { floor.max(factor * entry.torch_error) } else { floor };

@@ -1,9 +1,9 @@
-//! Weights, pictures and labels of the fixtures, and the form in which they keep large tensors: `fixtures/make.py` in
+//! Weights, pictures and labels of the fixtures, and the form in which they store large tensors: `fixtures/make.py` in
 //! Rust.
 
 use enmasse_tensor::RandomStream;
 
-/// Numbers in a sketch.
+/// Number of values in a sketch.
 const SKETCH: usize = 512;
 
 /// The first `count` random words for a purpose.
@@ -12,7 +12,8 @@ fn words(seed: u64, purpose: &str, count: usize) -> impl Iterator<Item = u32> {
     (0..count).map(move |_| stream.next_u32())
 }
 
-/// The first values of a parameter or buffer of PyTorch's `shape`, in its order. Biases of batch norms lie around `centres`.
+/// The initial values of a parameter or buffer of PyTorch's `shape`, in its order. Biases of batch norms lie around
+/// `centres`.
 pub fn initial(seed: u64, name: &str, shape: &[usize], centres: Option<[f64; 2]>) -> Vec<f64> {
     let (layer, suffix) = name.rsplit_once('.').expect("names have a layer and a suffix");
     let value = |random: f64| match suffix {
@@ -38,7 +39,7 @@ pub fn labels(seed: u64, step: u64, count: usize, classes: usize) -> Vec<i32> {
     words(seed, &format!("fixture labels {step}"), count).map(|word| (word % classes as u32) as i32).collect()
 }
 
-/// A tensor as the fixtures keep it: itself, or sums to which each element contributes once with a hashed sign.
+/// A tensor as stored in the fixtures: itself, or sums to which each element contributes once with a hashed sign.
 pub fn sketch(values: &[f64]) -> Vec<f64> {
     if values.len() <= SKETCH {
         return values.to_vec();

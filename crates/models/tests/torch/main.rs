@@ -1,6 +1,6 @@
-//! Whole training steps against PyTorch: logits, loss, every gradient, and what three steps leave behind.
+//! Whole training steps against PyTorch: logits, loss, every gradient, and the state after three steps.
 //!
-//! `fixtures/make.py` made the other side and says what is in it. The errors are printed with `--nocapture`.
+//! `fixtures/make.py` made PyTorch's side, and documents it. The errors are printed with `--nocapture`.
 
 mod bf16;
 mod case;
@@ -20,7 +20,7 @@ use fixture::Fixture;
 /// Largest error of a tensor in bf16, as a multiple of PyTorch's.
 const BF16_LIMIT: f64 = 1.5;
 
-/// The same with Winograd, whose rounding shows most in batch norm's statistics: 1.94 was measured.
+/// The same with Winograd, whose rounding is most visible in batch norm's statistics: 1.94 was measured.
 const BF16_WINOGRAD_LIMIT: f64 = 2.5;
 
 /// Every case in f32.
@@ -28,7 +28,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     CASES.iter().chain(&UPDATE_CASES).chain(&LOSS_CASES)
 }
 
-/// Runs a case on a device and compares everything; `floor` is the limit of the error per tensor.
+/// Runs a case on a device and compares everything; `floor` is the error limit per tensor.
 fn check(device: &dyn Device, case: &Case, shards: usize, floor: f64, twice_torch: bool) {
     let label = format!("{} on {}, shards {shards}", case.name, device.name());
     let errors = Fixture::read(case.name).errors(&case.run(device, shards), floor, twice_torch);
@@ -48,13 +48,13 @@ fn check(device: &dyn Device, case: &Case, shards: usize, floor: f64, twice_torc
 
 #[test]
 fn reference() {
-    // Both sides compute in f64; what differs is that the files hold f32, whose rounding is up to 6e-8.
+    // Both sides compute in f64; they differ because the files hold f32, whose rounding is up to 6e-8.
     cases().for_each(|case| check(&Reference, case, 1, 1e-7, false));
 }
 
 #[test]
 fn reference_in_shards() {
-    // With common statistics, shards of a batch are the batch: the same fixtures hold.
+    // With common statistics, the shards of a batch give the same results as the batch, so the same fixtures apply.
     for case in cases() {
         for shards in (2..=case.batch).filter(|shards| case.batch.is_multiple_of(*shards)) {
             check(&Reference, case, shards, 1e-7, false);
@@ -81,18 +81,18 @@ fn check_in_bf16(case: &Case) {
     let mut cpus = Vec::new();
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
         for (exact, limit) in [(true, BF16_LIMIT), (false, BF16_WINOGRAD_LIMIT)] {
-            // One thread gives the bits of any number, without waiting for others.
+            // One thread gives the same bits as any number, without waiting for others.
             let options = CpuOptions { threads: 1, isa: Some(isa), exact, ..CpuOptions::default() };
             cpus.push((format!("{isa}{}", if exact { ", exact" } else { "" }), Cpu::new(options).unwrap(), limit));
         }
     }
-    // By exact sums first: what storing maps in bf16 costs, whatever the device.
+    // With exact sums first: the error of storing maps in bf16, independent of the device.
     let reference = Candidate { name: "reference".into(), device: &RoundingReference, limit: BF16_LIMIT };
     let cpus = cpus.iter().map(|(name, cpu, limit)| Candidate { name: name.clone(), device: cpu, limit: *limit });
     bf16::check(case, &[reference].into_iter().chain(cpus).collect::<Vec<_>>());
 }
 
-/// A test for each case, because together they take long.
+/// One test per case, because together they take long.
 macro_rules! steps_in_bf16 {
     ($($name:ident)+) => {
         mod steps_in_bf16 {
@@ -104,7 +104,7 @@ macro_rules! steps_in_bf16 {
             })+
 
             #[test]
-            fn no_case_is_left_out() {
+            fn every_case_has_a_test() {
                 assert!(CASES.iter().map(|case| case.name).eq([$(stringify!($name)),+]));
             }
         }
