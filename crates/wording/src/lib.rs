@@ -1,8 +1,9 @@
-//! Numbers, times and foreign text in the words that people read.
+//! Numbers, durations and foreign text, formatted for people.
 //!
-//! What the program says on a terminal, in logs and on the doctor's page is worded alike by being worded here. Pure functions.
+//! The program's output on a terminal, in logs and on the doctor's page is uniform because it is formatted here. Pure
+//! functions.
 
-/// A number with its thousands apart: `11,181,642`.
+/// A number with thousands separators: `11,181,642`.
 pub fn grouped(number: impl TryInto<u64>) -> String {
     let digits = number.try_into().unwrap_or(u64::MAX).to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -30,7 +31,7 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(count as u64))
 }
 
-/// Messages quote what users, files and other machines wrote: none of it may tear the line or move the cursor.
+/// Messages quote text from users, files and other machines, which must not break the line or move the cursor.
 pub fn one_line(text: &str) -> String {
     text.split(char::is_control).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
 }
@@ -68,7 +69,7 @@ mod tests {
         check(1500, "rank", "1,500 ranks");
     }
 
-    /// By `date -u -d @SECONDS`.
+    /// As printed by `date -u -d @SECONDS`.
     #[test]
     fn times() {
         let check = |seconds, expected| assert_eq!(utc_time(seconds), expected);
