@@ -1,4 +1,4 @@
-//! Every kind of device that this build has, by its name.
+//! Every kind of device in this build, by name.
 //!
 //! A device is a crate that implements [`Device`], and a line here. No other crate of the program names one.
 //!
@@ -12,7 +12,7 @@
 
 use enmasse_device::{Device, DeviceError, DeviceRequest};
 
-/// A kind of device: what `--devices KIND:N` names.
+/// A kind of device, as named in `--devices KIND:N`.
 #[derive(Clone, Copy)]
 pub struct DeviceKind {
     /// Its name.
@@ -20,13 +20,13 @@ pub struct DeviceKind {
     open: fn(&DeviceRequest) -> Result<Box<dyn Device>, DeviceError>,
 }
 
-/// All kinds. The first is what runs are computed on where nobody says otherwise.
+/// All kinds. The first is the default.
 pub static KINDS: &[DeviceKind] = &[
     DeviceKind { name: "cpu", open: enmasse_cpu::open },
     DeviceKind { name: "reference", open: enmasse_reference::open },
 ];
 
-/// The kind of that name. The error names all that there are.
+/// The kind with that name. The error lists all kinds.
 pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
     KINDS.iter().find(|known| known.name == kind).ok_or_else(|| {
         let names: Vec<&str> = KINDS.iter().map(|known| known.name).collect();
@@ -39,7 +39,7 @@ pub fn open(kind: &str, request: &DeviceRequest) -> Result<Box<dyn Device>, Devi
     (find(kind)?.open)(request)
 }
 
-/// A device of a kind with so many computing threads, for a program of its own.
+/// A device of a kind with this many computing threads, for programs other than `enmasse`.
 pub fn with_threads(kind: &str, threads: usize) -> Result<Box<dyn Device>, DeviceError> {
     open(kind, &DeviceRequest { threads: vec![threads], ..DeviceRequest::default() })
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kind_cannot_do_is_refused() {
+    fn unsupported_requests_are_refused() {
         let check = |kind: &str, request: DeviceRequest, expected: &str| {
             let found = open(kind, &request).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(found.starts_with(expected), "{found}");
