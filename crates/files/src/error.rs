@@ -1,4 +1,4 @@
-//! What went wrong with a file or folder, in a line that says what to do where that is known.
+//! Errors of files and folders, in one line that says what to do if that is known.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use thiserror::Error;
 pub struct FileError {
     /// `read`, `write`, `create`, …
     action: &'static str,
-    /// What it was done to.
+    /// The file or folder.
     path: PathBuf,
-    /// The kernel's answer.
+    /// The kernel's error.
     source: io::Error,
 }
 
@@ -30,7 +30,7 @@ impl FileError {
             }
             ErrorKind::NotFound => "it does not exist".to_owned(),
             ErrorKind::CrossesDevices => {
-                "it lies on another file system than the folder that files are prepared in".to_owned()
+                "it is on another file system than the folder in which files are prepared".to_owned()
             }
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => format!("no permission ({})", self.source),
             _ => self.source.to_string(),
@@ -51,7 +51,7 @@ mod tests {
         check(ErrorKind::StorageFull, "the disk is full; free some space, or choose another folder");
         check(ErrorKind::QuotaExceeded, "the disk is full; free some space, or choose another folder");
         check(ErrorKind::NotFound, "it does not exist");
-        check(ErrorKind::CrossesDevices, "it lies on another file system than the folder that files are prepared in");
+        check(ErrorKind::CrossesDevices, "it is on another file system than the folder in which files are prepared");
         check(ErrorKind::ReadOnlyFilesystem, "no permission (read-only filesystem or storage medium)");
         check(ErrorKind::IsADirectory, "is a directory");
     }

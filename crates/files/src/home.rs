@@ -1,16 +1,16 @@
-//! Paths where no shell has replaced `~`.
+//! `~` in paths that no shell has expanded.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// There is no home folder that `~` could stand for.
+/// `~` has no home folder to stand for.
 #[derive(Clone, Copy, Debug, Error)]
-#[error("~ has no meaning here, as HOME is not set")]
+#[error("cannot expand ~: HOME is not set")]
 pub struct NoHome;
 
-/// A path that begins with `~/`, or is `~`, below the user's home folder; any other as it is. Shells do this only for words
-/// that begin with `~`: not in `--data=~/photos`, in a file, or in a variable.
+/// A path that is `~` or begins with `~/`, below the user's home folder; any other path is unchanged. Shells expand `~`
+/// only at the start of a word: not in `--data=~/photos`, in a file, or in a variable.
 pub fn expand_home(path: &Path) -> Result<PathBuf, NoHome> {
     match path.strip_prefix("~") {
         Ok(rest) if rest.as_os_str().is_empty() => std::env::home_dir().ok_or(NoHome),
@@ -24,12 +24,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_leading_tilde_of_its_own_is_home() {
+    fn only_a_leading_tilde_component_is_home() {
         let home = std::env::home_dir().unwrap();
         let check = |path: &str, expected: &Path| assert_eq!(expand_home(Path::new(path)).unwrap(), expected);
         check("~", &home);
         check("~/photos/a", &home.join("photos/a"));
-        // Only a shell knows where others live.
+        // Only a shell knows other users' home folders.
         check("~other/a", Path::new("~other/a"));
         check("./~", Path::new("./~"));
         check("a/~", Path::new("a/~"));

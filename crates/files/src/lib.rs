@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all; `~` in paths.
 //!
-//! What other processes read is written aside, synced and renamed into place, so that no reader meets half of it. Nothing here
-//! knows what a file is for.
+//! Files for other processes are written to a temporary file, synced and renamed into place, so that no reader sees
+//! half of one. Nothing here knows a file's purpose.
 
 mod error;
 mod home;

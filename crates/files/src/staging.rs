@@ -1,4 +1,4 @@
-//! A folder that carries the right to write.
+//! A folder whose existence grants the right to write.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use crate::FileError;
 use crate::whole::write_by;
 
-/// A folder in which the files of one writer take shape, on the file system that they are for. Once it is removed, that writer
-/// can write no more.
+/// A folder in which one writer prepares its files, on the file system of their destination. Once the folder is
+/// removed, the writer can write no more.
 #[derive(Clone, Debug)]
 pub struct Staging {
     folder: PathBuf,
-    /// What its removal means.
+    /// The meaning of its removal.
     removal: &'static str,
 }
 
 impl Staging {
-    /// A folder that exists. Once it is removed, errors give `removal` as the reason.
+    /// An existing folder. Once it is removed, errors give `removal` as the reason.
     pub fn new(folder: PathBuf, removal: &'static str) -> Self {
         Staging { folder, removal }
     }
@@ -27,7 +27,7 @@ impl Staging {
         &self.folder
     }
 
-    /// As [`write_whole`](crate::write_whole).
+    /// Like [`write_whole`](crate::write_whole).
     pub fn write_whole(
         &self,
         path: &Path,
@@ -36,7 +36,7 @@ impl Staging {
         write_by(&self.folder, path, fill).map_err(|error| self.check(path).err().unwrap_or(error))
     }
 
-    /// An error once the folder is removed, for what is written to `path` otherwise.
+    /// An error once the folder is removed; `path` is the file that was to be written.
     pub fn check(&self, path: &Path) -> Result<(), FileError> {
         match std::fs::symlink_metadata(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Writing a file aside, syncing it, then renaming it into place.
+//! Writes a file to a temporary one, syncs it, then renames it into place.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -12,10 +12,10 @@ use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
 use crate::FileError;
 
-/// How the names of temporary files begin and end; [`remove_temporaries`] goes by it.
+/// Prefix and suffix of temporary files' names, by which [`remove_temporaries`] finds them.
 const TEMPORARY: (&str, &str) = (".enmasse-", ".tmp");
 
-/// Writes a file through `fill` so that `path` holds either what it held before or all of the new content, whatever
+/// Writes a file through `fill` such that `path` holds either its previous content or all of the new content, whatever
 /// happens in between. Needs write permission for the folder.
 pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<(), FileError> {
     write_by(parent(path), path, fill)
@@ -28,7 +28,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// As [`write_whole`], for a file that takes shape in `folder`.
+/// Like [`write_whole`], for a file that is prepared in `folder`.
 pub(crate) fn write_by(
     folder: &Path,
     path: &Path,
@@ -48,16 +48,16 @@ pub(crate) fn write_by(
     attempt().map_err(FileError::of("write", path))
 }
 
-/// A file under construction. Dropped before it is renamed, it leaves nothing.
+/// A file being written. Dropped before it is renamed, it leaves nothing.
 struct Temporary {
     file: File,
-    /// Its name while it has one.
+    /// Its name, if it has one.
     name: PathBuf,
     named: bool,
 }
 
 impl Temporary {
-    /// Without a name where the file system can do that, so that even a killed process leaves nothing behind.
+    /// Without a name if the file system supports that, so that even a killed process leaves nothing behind.
     fn create(folder: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +67,8 @@ impl Temporary {
         let unnamed = OpenOptions::new().write(true).custom_flags(OFlags::TMPFILE.bits() as i32).open(folder);
         match unnamed {
             Ok(file) => Ok(Temporary { file, name, named: false }),
-            // Which error says that the file system cannot depends on the file system; a named file meets the others again.
+            // The error that means "unsupported" depends on the file system; any other error occurs again with a named
+            // file.
             Err(_) => {
                 let file = OpenOptions::new().write(true).create_new(true).open(&name)?;
                 Ok(Temporary { file, name, named: true })
@@ -90,13 +91,13 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if self.named {
-            // On the way out of an error already; what stays is removed when the folder is next opened.
+            // An error is being returned already; a remaining file is removed when the folder is next opened.
             let _ = std::fs::remove_file(&self.name);
         }
     }
 }
 
-/// Removes temporary files that killed processes left in a folder that nobody else writes to.
+/// Removes temporary files that killed processes left, in a folder without another writer.
 pub fn remove_temporaries(folder: &Path) -> Result<(), FileError> {
     for entry in std::fs::read_dir(folder).map_err(FileError::of("read", folder))? {
         let entry = entry.map_err(FileError::of("read", folder))?;
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(error, "cannot write /nowhere/a: it does not exist");
     }
 
-    /// A target that cannot be replaced fails after the temporary got its name, which must not stay.
+    /// A target that cannot be replaced fails after the temporary file got its name, which must not remain.
     #[test]
     fn failed_rename_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn temporaries_of_the_killed_are_removed() {
+    fn temporaries_of_killed_processes_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         for name in [".enmasse-7-0.tmp", ".enmasse-7-0", "x.tmp"] {
             std::fs::write(folder.path().join(name), "").unwrap();
