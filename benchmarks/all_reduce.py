@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""All-reduce of f32 sums and barrier over two processes of one machine, beside PyTorch's Gloo, in turns.
+"""All-reduce of f32 sums and barrier over two processes of one machine, compared with PyTorch's Gloo, in turns.
 
     cargo build --release -p enmasse-comm --example all_reduce
     python benchmarks/all_reduce.py [--rounds 3] [--program target/release/examples/all_reduce]

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Whole training runs in f32 and in bf16, ours and PyTorch's autocast, several seeds: accuracies, and losses by epoch.
+"""Whole training runs in f32 and in bf16, ours and PyTorch's autocast, with several seeds: accuracies, and losses by epoch.
 
     python benchmarks/bf16.py --data DIR --peer PYTHON --peer-script train_ddp.py [--only stem cifar flowers] [--seeds 0 1 2]
 
 Tasks: stem (ResNet-18 with the CIFAR stem on CIFAR-10), cifar (torchvision's ResNet-18 on CIFAR-10), flowers (ResNet-18 on
-photographs of 128 pixels). DIR holds cifar-10-batches-bin and flower_photos. For a short run take fewer --epochs, --seeds and
-tasks, and let --train take only so many pictures of CIFAR-10; the test part is always whole.
+photographs of 128 pixels). DIR holds cifar-10-batches-bin and flower_photos. For a short run use fewer --epochs, --seeds and
+tasks, and limit the training pictures of CIFAR-10 with --train; the test part is always complete.
 
 Recipes. CIFAR-10: batch 128, RandomCrop(32, padding=4), flip, SGD 0.1 with momentum 0.9 and weight decay 5e-4, cosine annealing per
-epoch to 0. Flowers: batch 16, RandomResizedCrop, flip, SGD 0.01, the rest alike; a fifth is held out, the same files for both by
-Python's random.sample. Each run: one process, two threads. A seed means something else to each side. --variants are settings of
-ours, such as precision=bf16,exact=true, each a column of its own; PyTorch's runs are without autocast and under bf16's, with
+epoch to 0. Flowers: batch 16, RandomResizedCrop, flip, SGD 0.01, the rest as above; a fifth is held out, the same files on both
+sides, by Python's random.sample. Each run: one process, two threads. A seed has a different meaning on each side. --variants are
+settings of ours, such as precision=bf16,exact=true, with a column each; PyTorch runs without autocast and with bf16's, with
 parameters in f32, channels_last.
 
-Every run appends a line to --results, as with tutorials.py, whose pieces these are: whoever stops the script starts it again to
-go on, and `--tables` prints the tables alone. Needs nothing but Python; PyTorch's runs need --peer and --peer-script.
+Every run appends a line to --results, as in tutorials.py, whose code this script uses: a stopped script continues when it is
+started again, and `--tables` only prints the tables. Needs only Python; PyTorch's runs need --peer and --peer-script.
 """
 import argparse
 import os
@@ -51,7 +51,7 @@ def png(record):
 
 
 def prepare(source, folder, count):
-    """Makes of `count` training pictures, the first ones of each file, and of all to test with, binary files for us and PNGs for
+    """Writes `count` training pictures, the first ones of each file, and all test pictures: binary files for us, PNGs for
     PyTorch."""
     if (folder / "done").exists():
         return
@@ -75,7 +75,7 @@ def prepare(source, folder, count):
 
 
 def runs(a):
-    """Every run, as tutorials.py takes them: (task, name, who, command, the folder it reads)."""
+    """Every run, in the form of tutorials.py: (task, name, program, command, the folder it reads)."""
     pictures = a.cache / f"cifar10-{a.train}"
     binaries, files, photos = pictures / "cifar-10-batches-bin", pictures / "files", a.data / "flower_photos"
     sgd = ["--optimizer", "sgd", "--momentum", "0.9", "--weight-decay", "5e-4", "--schedule", "cosine-annealing"]
@@ -92,7 +92,7 @@ def runs(a):
                 own += ["--model", "resnet18-cifar" if task == "stem" else "resnet18", "--epochs", epochs, "--seed", seed]
                 yield task, f"{variant}, {setup}, seed {seed}", "enmasse", [*own, *flags, *end], binaries if task != "flowers" else photos
             for precision in ("f32", "bf16"):
-                # The script's own recipe has the CIFAR stem; tutorials.py takes it back.
+                # The script's own recipe has the CIFAR stem; tutorials.py replaces it.
                 start = [a.peer, Path(__file__).with_name("tutorials.py"), "--peer-child", a.peer_script, STD]
                 peer = start if task == "cifar" else [a.peer, a.peer_script]
                 peer += ["--model", "resnet18", "--epochs", epochs, "--seed", seed, "--threads", "2", "--precision", precision]

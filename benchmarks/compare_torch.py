@@ -2,11 +2,11 @@
 
     python benchmarks/compare_torch.py --models resnet18 resnet34 resnet50 --size 224 --batch 4 --device cpu
 
-Needs torch, torchvision and numpy. The truth is PyTorch in f64; PyTorch's f32 runs beside it. Pictures and labels are
-random, weights torchvision's initial ones, but for the biases of batch norms, which keep the inputs of ReLUs away from
-zero: at zero gradients jump, and with millions of inputs some are so near to it that rounding decides. One such
-element of the last stage changes every gradient by up to 1e-2, in our f32 run or in PyTorch's, and would hide what is
-compared. Errors are as in `fixtures/make.py`; a tensor passes with at most 1e-4, or twice PyTorch's own error where
+Needs torch, torchvision and numpy. The truth is PyTorch in f64; PyTorch also runs in f32. Pictures and labels are
+random. Weights are torchvision's initial ones, except the biases of batch norms, which keep the inputs of ReLUs away
+from zero: gradients jump at zero, and among millions of inputs some are so near to it that rounding decides. One such
+element of the last stage changes every gradient by up to 1e-2, in our f32 run or in PyTorch's, and would dominate the
+comparison. Errors are as in `fixtures/make.py`; a tensor passes with at most 1e-4, or twice PyTorch's own error if
 that is larger. Prints a Markdown table.
 """
 
@@ -55,7 +55,7 @@ def read_safetensors(path):
 
 
 def keep_from_kinks(model):
-    """ReLUs see inputs around 4, or around -4 in a quarter of the channels; behind a residual, always positive ones."""
+    """ReLUs get inputs around 4, or around -4 in a quarter of the channels; after a residual, only positive ones."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.constant_(module.bias, 4.0)

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""One step on the CPU beside PyTorch's, in turns, on synthetic data: forward, loss, backward, SGD with momentum and weight decay.
+"""One step on the CPU, compared with PyTorch's, in turns, on synthetic data: forward, loss, backward, SGD with momentum and weight
+decay.
 
     python benchmarks/cpu.py --peer PYTHON [--only train others one-thread forward avx2] [--rounds 2] [--shapes MODEL:SIZE:BATCH ...]
 
---setup DIR makes a virtual environment with PyTorch and torchvision first, and takes it as the peer. Tables: train (a training step
-with --threads), one-thread, forward (evaluation), avx2 (both held to AVX2), each in --precisions.
+--setup DIR first creates a virtual environment with PyTorch and torchvision, and uses it as the peer. Tables: train (a training step
+with --threads), one-thread, forward (evaluation), avx2 (both limited to AVX2), each in --precisions.
 
-PyTorch runs at its best: contiguous and channels_last memory, eager and by torch.compile, then, with the best of these, other
-settings of its memory (freed memory kept, 2 MB pages); each in a process of its own. bf16 is its autocast. One pass over all settings
-finds the best one; then both programs run in turns, --rounds times each, ten steps behind three to warm up (twelve where it
+PyTorch runs with its best setting: contiguous and channels_last memory, eager and with torch.compile, then, with the best of these,
+other settings of its memory (freed memory kept, 2 MB pages); each in a separate process. bf16 is its autocast. One pass over all
+settings finds the best one. Then both programs run in turns, --rounds times each, ten steps after three to warm up (twelve if it
 compiles), and the median of the rounds' medians counts. Nothing else should run.
 
-Every figure is appended to --results: whoever stops the script starts it again to go on; --tables prints the tables alone.
+Every figure is appended to --results, so a stopped script continues when it is started again; --tables only prints the tables.
 """
 import argparse
 import datetime
@@ -35,7 +36,7 @@ TITLES = {
 }
 VERSIONS = ["torch==2.13.0", "torchvision==0.28.0"]
 SETTINGS = ["contiguous", "channels_last", "contiguous compile", "channels_last compile"]
-# glibc gives large tensors back to the kernel after each step and faults them in at the next, unless told to keep them.
+# By default glibc returns large tensors to the kernel after each step, and faults them in again at the next one.
 MEMORY = {
     "keep": {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "67108864"},
     "huge": {"THP_MEM_ALLOC_ENABLE": "1"},
@@ -44,7 +45,7 @@ MEMORY["keep huge"] = {**MEMORY["keep"], **MEMORY["huge"]}
 
 
 def torch_step(shape, precision, threads, setting, forward):
-    """Runs in the child, and prints a line of JSON."""
+    """Runs in the child process, and prints a line of JSON."""
     import resource
     import time
 
@@ -94,7 +95,7 @@ def run(command, variables):
 
 
 class Case:
-    """One row of a table: how either program runs it."""
+    """One row of a table, and how each program runs it."""
 
     def __init__(self, a, kind, shape, precision):
         self.a, self.kind, self.shape, self.precision = a, kind, shape, precision
@@ -116,7 +117,7 @@ class Case:
         return run(command, variables)
 
     def best_setting(self):
-        """The fastest setting of PyTorch by one run each."""
+        """PyTorch's fastest setting, by one run of each."""
         rate = {setting: (self.peer(setting) or {}).get("images_per_second", 0) for setting in self.a.settings}
         best = max(rate, key=rate.get)
         for memory in self.a.memory:

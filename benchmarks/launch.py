@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Times of a launcher, beside torchrun's: until all ranks run, from a death to SIGTERM at the others, and to the launcher's end.
+"""Times of the launcher, compared with torchrun's: until all ranks run, from a rank's death to SIGTERM at the others, and to the
+launcher's end.
 
     python benchmarks/launch.py --enmasse target/release/enmasse --torchrun /path/to/torchrun [--ranks 2] [--runs 7]
 
-Both launchers run this very file as their ranks, under the same interpreter, in turns. Times are taken by the ranks themselves with
-one clock (CLOCK_MONOTONIC, common to all processes of a machine); the figures are medians, with the least and the greatest.
+Both launchers run this file as their ranks, under the same interpreter, in turns. The ranks themselves take the times, with a clock
+that all processes of a machine share (CLOCK_MONOTONIC). The figures are medians, with the least and the greatest.
 """
 import argparse
 import os
@@ -37,7 +38,7 @@ def rank(folder, kind):
 
     signal.signal(signal.SIGTERM, asked)
     note("start")
-    # All are there before one dies.
+    # All ranks run before one dies.
     ready = {f"start.{other}" for other in range(int(os.environ["WORLD_SIZE"]))}
     while not ready <= {path.name for path in folder.iterdir()}:
         time.sleep(0.001)

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""The runs of the tutorials, on this machine: tables of losses, accuracies and seconds beside the tutorials' and PyTorch's.
+"""The runs of the tutorials, on this machine: tables of losses, accuracies and seconds, with the tutorials' and PyTorch's.
 
     python benchmarks/tutorials.py --data DIR [--peer PYTHON --peer-script train_ddp.py] [--size 96] [--only flowers mnist]
 
 Groups: colossalai (ResNet-34 on CIFAR-10, two epochs), flowers (ResNet-34 on photographs: one rank and two, spawned and launched,
 with and without SyncBatchNorm), freeze (training the classifier alone), mnist (LeNet), cifar (ResNet-18, five epochs, several
-seeds, beside PyTorch). DIR holds, as far as there: flower_photos, cifar-10-batches-bin, mnist, and cifar10 with the pictures of
-cifar-10-batches-bin as files in train/CLASS and test/CLASS, from which PyTorch reads.
+seeds, with PyTorch's). DIR holds those that are available of flower_photos, cifar-10-batches-bin, mnist, and cifar10 with the
+pictures of cifar-10-batches-bin as files in train/CLASS and test/CLASS, which PyTorch reads.
 
-Every run appends one line to --results, with its command, date, commit and hardware; a run that is there already is not run again,
-so whoever stops the script starts it again to go on. The tables are made of those lines: `--tables` prints them and runs nothing.
-Needs nothing but Python; PyTorch's runs need --peer, an interpreter with PyTorch and torchvision, and --peer-script, the training
-script that it runs. Nothing else should run meanwhile.
+Every run appends one line to --results, with its command, date, commit and hardware. A run with a line is not repeated, so a stopped
+script continues when it is started again. The tables are made from those lines: `--tables` prints them and runs nothing. Needs only
+Python; PyTorch's runs need --peer, an interpreter with PyTorch and torchvision, and --peer-script, the training script that it runs.
+Nothing else should run at the same time.
 
 The recipes are the flags below. --peer-script has them as its recipe "cifar": RandomCrop(32, padding=4), flip, Normalize, the last
 incomplete batch left out, SGD with momentum 0.9 without Nesterov, weight decay on all parameters, cosine annealing per epoch to 0,
-evaluation of the unchanged pictures, each once. Only its stem for CIFAR is taken back here: both sides train torchvision's model,
-from torchvision's initial distribution, with seeds that mean something else to each.
+evaluation of the unchanged pictures, each once. Only its stem for CIFAR is replaced here: both sides train torchvision's model,
+from torchvision's initial distribution. Seeds have a different meaning on each side.
 """
 import argparse
 import datetime
@@ -34,12 +34,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MEAN, STD, TUTORIAL_STD = "0.4914,0.4822,0.4465", "0.2470,0.2435,0.2616", "0.2023,0.1994,0.2010"
 
-# What the tutorials print: seconds of ResNet-34, flowers, ten epochs, batch 16 per card (TITAN Xp).
+# The tutorial's output: seconds of ResNet-34, flowers, ten epochs, batch 16 per card (TITAN Xp).
 FLOWERS_TUTORIAL = {"1 card": 141.53, "launch, 5 cards": 84.19, "torchrun, 6 cards": 77.93, "spawn, 5 cards": 81.20}
 
 
 def recipes(a):
-    """Every run: (group, name, who, command, the folder it reads). `RUN` stands for a fresh folder."""
+    """Every run: (group, name, program, command, the folder it reads). `RUN` stands for a fresh folder."""
     train = [a.enmasse, "train"]
     crop = ["--augment", "crop", "--crop-padding", "4", "--flip", "0.5", "--mean", MEAN]
     sgd = ["--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.1", "--weight-decay", "5e-4", "--schedule", "cosine-annealing"]
@@ -117,7 +117,7 @@ def commit():
 
 
 def execute(command):
-    """(epoch records, seconds of the whole process); the end of standard error where it failed."""
+    """(epoch records, seconds of the whole process); raises with the end of standard error if the run failed."""
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     with tempfile.TemporaryDirectory() as folder:
         command = [str(part) if part != "RUN" else os.path.join(folder, "run") for part in command]
@@ -136,12 +136,12 @@ def execute(command):
 def read(path):
     if not path.exists():
         return {}
-    # Of two lines for one run the last one counts.
+    # If a run has two lines, the last one counts.
     return {tuple(record["run"]): record for record in map(json.loads, path.read_text().splitlines())}
 
 
 def run_all(a, runs, results):
-    """Runs what has no result yet; returns how many failed."""
+    """Runs every run without a result; returns the number of failures."""
     failed = 0
     for group, name, who, command, folder in runs:
         if (group, name, who) in results:
@@ -151,7 +151,7 @@ def run_all(a, runs, results):
             reason = ", ".join(str(part) if part else "--peer or --peer-script" for part in missing)
             print(f"{group}, {name}, {who}: left out, there is no {reason}", file=sys.stderr)
             continue
-        # Text as it may be published: programs and folders by their names.
+        # For publication: programs and folders by name only.
         shown = shlex.join([Path(part).name if os.path.isabs(str(part)) else str(part) for part in command])
         print(f"{group}, {name}, {who}: {shown}", file=sys.stderr, flush=True)
         try:
