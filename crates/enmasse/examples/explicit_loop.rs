@@ -72,7 +72,7 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
 
     for epoch in 0..config.epochs as u64 {
         engine.train();
-        // The order of samples is a function of the epoch, which nobody can forget to set.
+        // The order of samples is a function of the epoch, so there is nothing to forget.
         let learning_rate = schedule.learning_rate(epoch as f64);
         let (mut train_loss, mut steps) = (0.0, 0.0);
         for batch in train_loader.epoch(epoch, 0) {

@@ -1,4 +1,4 @@
-//! A loss and a metric of one's own: the focal loss, and the probability that the model gives to the label.
+//! A custom loss and a custom metric: the focal loss, and the probability that the model gives to the label.
 //!
 //! ```text
 //! cargo run --release --example own_loss
@@ -10,7 +10,7 @@ fn label_probability(logits: Tensor, targets: Tensor) -> Tensor {
     (logits.log_softmax() * targets).sum_classes().exp()
 }
 
-/// -(1 - p)^2 log p (Lin et al., 2017): samples that the model is sure of weigh little.
+/// -(1 - p)^2 log p (Lin et al., 2017): samples with confident predictions have little weight.
 fn focal(logits: Tensor, targets: Tensor) -> Tensor {
     let p = label_probability(logits, targets);
     p.clone().affine(-1.0, 1.0).power(2.0) * p.clamp_min(1e-12).log().affine(-1.0, 0.0)

@@ -11,7 +11,7 @@ use enmasse_train::{Kind, SETTINGS, Setting};
 /// The flag with the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
 
-/// What holds in commands that compute on one device of this process.
+/// The defaults of commands that compute on one device, in this process.
 pub const ONE_DEVICE: &[(&str, &str)] = &[("devices", "cpu:1"), ("threads", "one for each core")];
 
 /// Tells a rank that another process of this program has decided its flags.
@@ -49,8 +49,8 @@ pub fn settings(names: &[&str]) -> Vec<Arg> {
     settings_with(names, &[])
 }
 
-/// The flags of the settings with these names, of which some have other defaults in this command: a name, and what holds
-/// without the flag.
+/// The flags of the settings with these names. `usual` has the names of those with other defaults in this command, and these
+/// defaults.
 pub fn settings_with(names: &[&str], usual: &[(&str, &'static str)]) -> Vec<Arg> {
     let usual = |setting: &Setting| usual.iter().find_map(|(name, usual)| (*name == setting.name).then_some(*usual));
     names.iter().filter_map(|name| Setting::find(name)).map(|setting| flag_with(setting, usual(setting))).collect()
@@ -99,8 +99,8 @@ fn flag_with(setting: &'static Setting, usual: Option<&'static str>) -> Arg {
     }
 }
 
-/// All that the long help says: sentences; the words that are allowed; what holds without the flag, where a command says so
-/// itself by its own words; other spellings.
+/// The long help: sentences, the allowed values, the default (in the command's own words if `usual` has them), and other
+/// spellings.
 fn long_help(setting: &Setting, usual: Option<&str>) -> String {
     let mut help = setting.summary.to_owned();
     if !setting.details.is_empty() {
@@ -118,7 +118,7 @@ fn long_help(setting: &Setting, usual: Option<&str>) -> String {
     help
 }
 
-/// The words that a setting takes, if there are only so many.
+/// The values that a setting accepts, if they can be listed.
 fn choices(setting: &Setting) -> Vec<&'static str> {
     match setting.kind {
         Kind::Choice(words) => words.to_vec(),
@@ -127,7 +127,7 @@ fn choices(setting: &Setting) -> Vec<&'static str> {
     }
 }
 
-/// A default to be shown: a switch is off, and a list empty, without anybody saying so.
+/// The default to be shown; `None` for a switch, which is off, and for a list, which is empty.
 fn shown_default(setting: &Setting) -> Option<String> {
     setting.default_text().filter(|text| setting.kind != Kind::Switch && !text.is_empty())
 }
@@ -138,14 +138,14 @@ fn as_flag(word: &str) -> String {
     format!("{dashes}{}", word.replace('_', "-"))
 }
 
-/// The letter of a word that is one.
+/// The letter of a word of one letter.
 fn letter(word: &str) -> Option<char> {
     let mut letters = word.chars();
     letters.next().filter(|_| letters.next().is_none())
 }
 
-/// All spellings of a setting's flag, without its dashes and single letters: our own and other tools' words, each with `-` and
-/// with `_`, as written and in small letters.
+/// All spellings of a setting's flag, without dashes and single letters: enmasse's own and other tools' words, each with `-`
+/// and with `_`, as written and in lower case.
 fn spellings(setting: &'static Setting) -> Vec<String> {
     let words = std::iter::once(setting.name).chain(setting.aliases()).filter(|word| letter(word).is_none());
     let forms = words.flat_map(|word| [word.to_owned(), word.to_ascii_lowercase(), word.replace('_', "-")]);

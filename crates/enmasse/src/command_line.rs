@@ -82,7 +82,7 @@ fn usage_line(error: &clap::Error) -> String {
     }
     let is_far = |name: &str| word.is_some_and(|word| !is_near(word, name.trim_start_matches('-')));
     match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
-        // The parser's idea of a near flag is a wide one.
+        // The parser suggests rather distant flags too.
         Some(ContextValue::String(name)) if is_far(name) => format!("{line}; see --help"),
         Some(ContextValue::String(name)) => format!("{line}: did you mean {name}?"),
         Some(ContextValue::Strings(names)) => format!("{line}: did you mean {}?", names.join(" or ")),

@@ -64,7 +64,7 @@ mod tests {
     fn records_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let record = FailureRecord { time: "20260131-235959".to_owned(), rank: Some(2), ..FailureRecord::default() };
-        // Nobody has trained here.
+        // No run has trained here.
         keep(&record, folder.path());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         std::fs::write(folder.path().join("config.toml"), "").unwrap();

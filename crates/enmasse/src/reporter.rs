@@ -182,7 +182,7 @@ impl Callback for Reporter {
         Ok(())
     }
 
-    /// An epoch is told of when its checkpoint is written: a run killed after its line goes on after it.
+    /// Prints an epoch's line once its checkpoint is written, so that a run killed after the line resumes after that epoch.
     fn on_checkpoint(&mut self, saved: &Saved, _: &mut Control) -> CallbackResult {
         if let SaveReason::EpochEnd(record) = saved.reason {
             self.epoch(record);

@@ -12,7 +12,7 @@ use crate::settings;
 /// Height and width of the embedded data set's pictures, and the input size of a model without data.
 pub const SHAPES_SIZE: usize = 64;
 
-/// What holds in commands that look at a model without data.
+/// The defaults of commands that examine a model without data.
 pub const WITHOUT_DATA: &[(&str, &str)] = &[("size", "64")];
 
 /// The configuration of a model without data, and its number of classes: `--classes`, or the usual number for data sets
@@ -25,7 +25,7 @@ pub fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failur
     Ok((config, classes))
 }
 
-/// Classes that data sets with pictures of this size usually have: CIFAR and MNIST, or ImageNet.
+/// The usual number of classes of data sets with pictures of this size: CIFAR and MNIST, or ImageNet.
 pub fn usual_classes(size: usize) -> usize {
     if size <= SHAPES_SIZE { 10 } else { 1000 }
 }

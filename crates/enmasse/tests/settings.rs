@@ -42,7 +42,7 @@ fn help_and_version() {
     check(&["launch", "-n", "2"], "<PROGRAM>");
 }
 
-/// All commands with a help of their own.
+/// All commands with their own help.
 const COMMANDS: &[&str] = &[
     "",
     "train",
@@ -86,9 +86,9 @@ fn the_short_help_has_a_line_for_each_option() {
     assert!(options.lines().count() > SETTINGS.len(), "{help}");
 }
 
-/// As after `| head -3`.
+/// As with `| head -3`.
 #[test]
-fn a_reader_who_leaves_is_no_error() {
+fn a_closed_reader_is_not_an_error() {
     for arguments in [&["train", "--help"][..], &["--version"], &["help"], &["models"], &["plan", "print"]] {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         drop(reader);

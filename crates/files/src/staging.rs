@@ -58,12 +58,12 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let (folder, path) = (place.path().join("own"), place.path().join("a"));
         std::fs::create_dir(&folder).unwrap();
-        let staging = Staging::new(folder.clone(), "somebody else writes here by now");
+        let staging = Staging::new(folder.clone(), "another writer has taken over");
         let write = |bytes: &[u8]| staging.write_whole(&path, |file| file.write_all(bytes));
         write(b"one").unwrap();
         staging.check(&path).unwrap();
         std::fs::remove_dir(&folder).unwrap();
-        let expected = format!("cannot write {}: somebody else writes here by now", path.display());
+        let expected = format!("cannot write {}: another writer has taken over", path.display());
         for refused in [write(b"two"), staging.check(&path)] {
             assert_eq!(refused.unwrap_err().to_string(), expected);
         }

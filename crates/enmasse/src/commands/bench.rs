@@ -25,7 +25,7 @@ use crate::without_data::{WITHOUT_DATA, without_data};
 use process_age::process_age;
 use profile::Profile;
 
-/// The settings that `bench step` knows.
+/// The settings that apply to `bench step`.
 const SETTINGS: &[&str] = &[
     "model",
     "size",
@@ -139,7 +139,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// The speed of training on one device: the median of so many steps.
+/// The speed of training on one device: the median over `steps` steps.
 pub fn images_per_second(config: &TrainConfig, classes: usize, steps: usize) -> Result<f64, Failure> {
     let device = Rank::alone().device(config)?;
     let mut program = program(config, classes, false, device.as_ref(), &mut Output::new(true))?;
@@ -222,7 +222,7 @@ fn time_steps(
         let inputs = StepInputs {
             batch: batch.clone(),
             epoch: 0,
-            // Small enough that the same batch over and over never leads to infinities.
+            // Small enough that repeating the same batch never leads to infinities.
             learning_rate: 1e-3,
             optimizer_step: step as u64 + 1,
             stop: false,
@@ -244,7 +244,7 @@ fn time_steps(
     Ok(times)
 }
 
-/// The middle of sorted values, the mean of both for an even number.
+/// The median of sorted values; for an even number the mean of the middle two.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     match sorted {

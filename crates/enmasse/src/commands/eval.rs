@@ -132,14 +132,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 enum Part {
     /// All of DATA.
     Whole,
-    /// The pictures that the run validated on.
+    /// The pictures on which the run validated.
     Validation,
     /// The test part of a known data set.
     Test,
 }
 
 impl Part {
-    /// Its word in JSON.
+    /// Its value in JSON.
     fn word(self) -> &'static str {
         match self {
             Part::Whole => "all",
@@ -212,7 +212,7 @@ impl Task {
 
     /// The arguments of a rank.
     fn command_line(&self, root: &Path) -> Vec<OsString> {
-        // What a run or a checkpoint knows of itself must not be given again.
+        // Values from a run or a checkpoint must not be passed again.
         let is_own = |name: &str| !self.weights.is_bare && (name == "model" || PREPARATION.contains(&name));
         let names = EVALUATION.iter().filter(|name| !is_own(name));
         let mut arguments = vec!["eval".into()];
@@ -248,7 +248,7 @@ fn test_part(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn
     }
 }
 
-/// The pictures that the run validated on: those of its split, or the part of the data set that is for validation.
+/// The pictures on which the run validated: those of its split, or the data set's own validation part.
 fn validation_part(
     weights: &Weights,
     saved: Option<&TrainConfig>,
@@ -269,7 +269,7 @@ fn validation_part(
     Ok(data.validation)
 }
 
-/// Whether both paths lead to one folder.
+/// Whether both paths lead to the same folder.
 fn is_same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

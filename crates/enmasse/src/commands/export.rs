@@ -15,10 +15,10 @@ use crate::arguments::{path, source};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// A format that `--to` takes.
+/// A value of `--to`.
 #[derive(Clone, Copy)]
 enum Format {
-    /// PyTorch's.
+    /// PyTorch's format.
     Pth,
     Safetensors,
 }

@@ -1,4 +1,4 @@
-//! `enmasse models`: the models by name, with their parameters; with `--bench`, how fast this machine trains each.
+//! `enmasse models`: the models by name, with their parameters; with `--bench` also their training speed on this machine.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_graph::{Arena, CompileOptions, compile_evaluation};
@@ -15,14 +15,14 @@ use crate::output::Output;
 use crate::settings;
 use crate::without_data::usual_classes;
 
-/// The settings that it knows.
+/// The settings that apply to it.
 const SETTINGS: &[&str] = &["size", "batch", "devices", "threads", "precision", "isa", "exact", "tune", "json"];
 
-/// What holds without a flag: some models would take minutes at the batch that training would have.
+/// Defaults: some models would take minutes with training's default batch.
 const USUAL: &[(&str, &str)] = &[("size", "the size for which a model was designed"), ("batch", "16")];
 const USUAL_BATCH: usize = 16;
 
-/// Steps that are timed of each model.
+/// Number of timed steps per model.
 const STEPS: usize = 3;
 
 /// The command line of `enmasse models`.
@@ -81,7 +81,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// Elements of a model's parameters, from its plan.
+/// The number of a model's parameters, from its plan.
 fn count_parameters(model: &Model, size: usize, classes: usize) -> Result<usize, Failure> {
     let options = CompileOptions::new(model.name(), 1, size, classes);
     let plans = compile_evaluation(&|x| model.forward(x, classes), &options)

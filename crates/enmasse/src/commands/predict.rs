@@ -15,7 +15,7 @@ use crate::ranks::Rank;
 use crate::reporter::percent;
 use crate::settings;
 
-/// The settings that it knows.
+/// The settings that apply to it.
 const PREDICTION: &[&str] = &[
     "model",
     "size",

@@ -83,7 +83,7 @@ fn other_tools_words() {
                         let also = format!("{dashes}{}", word.replace('_', "-"));
                         assert!(help.contains(&also), "{} in the help of {}", also, setting.name);
                     }
-                    // Flags that say what a launcher says are read in launcher_flags.rs.
+                    // Flags that repeat a launcher's variables are read in launcher_flags.rs.
                     Meaning::Answer(_) if read(&line).is_ok() => {
                         let launched = ["device", "world_size", "dist_url", "init_method", "rank", "local_rank"];
                         assert!(launched.contains(word), "{line}");

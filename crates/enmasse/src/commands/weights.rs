@@ -28,7 +28,7 @@ pub const PREPARATION: &[&str] = &["size", "mean", "std"];
 /// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
 const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "metrics"];
 
-/// What holds in commands that use weights, where it is not what holds in training.
+/// The defaults of commands that use weights, as far as they differ from those of training.
 pub const OF_A_RUN: &[(&str, &str)] = &[
     ("model", "the run's; a weights file of other programs needs it"),
     ("size", "the run's; for other weights the data set's own, 224 for a folder"),

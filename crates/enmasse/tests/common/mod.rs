@@ -203,7 +203,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "{what} has not come within {DEADLINE:?}");
+        assert!(Instant::now() < deadline, "{what} did not happen within {DEADLINE:?}");
         thread::yield_now();
     }
 }

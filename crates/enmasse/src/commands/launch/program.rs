@@ -39,7 +39,7 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
     Ok(if use_env { job } else { job.local_rank_argument() }.args(words))
 }
 
-/// The command of this program that stands where a program should: `enmasse launch train`.
+/// A command of enmasse in place of a program: `enmasse launch train`.
 fn own_command(program: &OsStr, environment: &dyn Fn(&str) -> Option<OsString>) -> Option<&'static str> {
     let command = ["train", "eval"].into_iter().find(|command| program == *command)?;
     find_on_path(command, environment).is_none().then_some(command)
