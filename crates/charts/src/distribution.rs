@@ -1,10 +1,7 @@
 //! A bar chart of the number of samples in each class.
 
-use crate::page::{MARGIN, Page, TEXT, TOP};
+use crate::page::{Label, MARGIN, Page, TEXT, TOP};
 use crate::text::width;
-
-const TRAIN: &str = "#4477aa";
-const VALIDATION: &str = "#ee9944";
 
 /// Distance from one class to the next, in pixels.
 const ROW: f64 = 20.0;
@@ -20,7 +17,7 @@ const HEAD: f64 = TOP + 32.0;
 
 /// An SVG with a bar for each class, the class's name before it and its counts, "training + validation", after it. All
 /// bars have one scale. `classes` are (name, training samples, validation samples), in display order. Many classes are
-/// shown in several columns. Long names are truncated, with a tooltip of the full name.
+/// shown in several columns. Long names are truncated in the middle, with a tooltip of the full name.
 pub fn class_distribution(title: &str, classes: &[(String, usize, usize)]) -> String {
     let counts: Vec<String> = classes.iter().map(|(_, train, validation)| format!("{train} + {validation}")).collect();
     let widest = |texts: &mut dyn Iterator<Item = &String>| texts.map(|text| width(text, TEXT)).fold(0.0, f64::max);
@@ -41,10 +38,10 @@ pub fn class_distribution(title: &str, classes: &[(String, usize, usize)]) -> St
         let baseline = top + BAR - 3.0;
         let start = left + names_room + GAP;
         let (train, validation) = (*train as f64 * scale, *validation as f64 * scale);
-        page.text(start - GAP, baseline, "end", names_room, name);
-        page.bar(start, top, train, BAR, TRAIN);
-        page.bar(start + train, top, validation, BAR, VALIDATION);
-        page.text(start + train + validation + GAP, baseline, "start", f64::INFINITY, counts);
+        page.text(Label { anchor: "end", room: names_room, ..Label::at(start - GAP, baseline) }, name);
+        page.bar(start, top, train, BAR, "train");
+        page.bar(start + train, top, validation, BAR, "validation");
+        page.text(Label::at(start + train + validation + GAP, baseline), counts);
     }
     page.end()
 }
@@ -60,9 +57,9 @@ fn legend(page: &mut Page, classes: &[(String, usize, usize)]) {
     let sum = |of: fn(&(String, usize, usize)) -> usize| classes.iter().map(of).fold(0, usize::saturating_add);
     let (train, validation) = (sum(|class| class.1), sum(|class| class.2));
     let mut x = MARGIN;
-    for (colour, text) in [(TRAIN, format!("training {train}")), (VALIDATION, format!("validation {validation}"))] {
-        page.bar(x, TOP + LEGEND - 11.0, 12.0, 12.0, colour);
-        page.text(x + 18.0, TOP + LEGEND, "start", f64::INFINITY, &text);
+    for (class, text) in [("train", format!("training {train}")), ("validation", format!("validation {validation}"))] {
+        page.bar(x, TOP + LEGEND - 11.0, 12.0, 12.0, class);
+        page.text(Label::at(x + 18.0, TOP + LEGEND), &text);
         x += 18.0 + width(&text, TEXT) + 2.0 * GAP;
     }
 }

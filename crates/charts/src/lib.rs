@@ -1,25 +1,38 @@
-//! Charts of a run's data as SVG, each one self-contained file: the number of samples per class, and the model's input
-//! pictures.
+//! Charts of a run as SVG, each one self-contained file: the number of samples per class, the model's input pictures,
+//! its loss and accuracy over the epochs, and the classes that it confuses. They follow the viewer's preference for light
+//! or dark pages.
 //!
 //! Text in, text out: nothing is read or written, and no clock, locale or font is used, so equal inputs give equal
 //! bytes.
 //!
 //! ```
-//! use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
+//! use enmasse_charts::{LabelledPicture, class_distribution, confusion_matrix, picture_sheet};
 //!
 //! let chart = class_distribution("classes", &[("daisy".into(), 507, 126), ("roses".into(), 513, 128)]);
 //! assert!(chart.starts_with("<svg ") && chart.contains(">507 + 126<"));
+//!
+//! let counts = [120, 6, 9, 119];
+//! let matrix = confusion_matrix("validation", &["daisy".into(), "roses".into()], &counts)?;
+//! assert!(matrix.contains("accuracy 94.1 %: 239 of 254 samples"));
 //!
 //! let red = LabelledPicture { width: 2, height: 1, pixels: &[255, 0, 0, 200, 0, 0], label: "red" };
 //! assert!(picture_sheet("augmented", &[red])?.contains("data:image/png;base64,"));
 //! # Ok::<(), enmasse_charts::ChartError>(())
 //! ```
 
+mod axis;
 mod base64;
+mod confusion;
+mod curves;
 mod distribution;
+mod error;
 mod page;
 mod sheet;
+mod style;
 mod text;
 
+pub use confusion::confusion_matrix;
+pub use curves::{EpochPoint, training_curves};
 pub use distribution::class_distribution;
-pub use sheet::{ChartError, LabelledPicture, picture_sheet};
+pub use error::ChartError;
+pub use sheet::{LabelledPicture, picture_sheet};

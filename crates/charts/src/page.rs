@@ -1,12 +1,13 @@
-//! The frame that both charts share: a white page, a title, text in one font, and numbers without needless digits.
+//! The frame that all charts share: a page, a title, text in one font, and numbers without needless digits.
 
 use std::fmt::Write;
 
+use crate::style::style;
 use crate::text::{self, escape, fit};
 
 /// Margin on all sides, in pixels.
 pub(crate) const MARGIN: f64 = 16.0;
-/// Size of all text except the title, in pixels.
+/// Size of text, in pixels, unless the label or the title sets another.
 pub(crate) const TEXT: f64 = 13.0;
 /// Where the content below the title begins.
 pub(crate) const TOP: f64 = 48.0;
@@ -14,6 +15,30 @@ pub(crate) const TOP: f64 = 48.0;
 const TITLE: f64 = 17.0;
 /// Width up to which a page grows to fit its title, in pixels.
 const WIDEST_FOR_TITLE: f64 = 720.0;
+
+/// Position and appearance of a text.
+#[derive(Clone, Copy)]
+pub(crate) struct Label {
+    pub x: f64,
+    /// The baseline.
+    pub y: f64,
+    /// SVG's start, middle or end.
+    pub anchor: &'static str,
+    /// Texts wider than this many pixels are truncated.
+    pub room: f64,
+    pub size: f64,
+    /// A class of `style` for another colour than that of most text.
+    pub class: Option<&'static str>,
+    /// Whether it runs upwards from (`x`, `y`).
+    pub is_upright: bool,
+}
+
+impl Label {
+    /// Text of any length that begins at `x`, with baseline `y`.
+    pub fn at(x: f64, y: f64) -> Self {
+        Label { x, y, anchor: "start", room: f64::INFINITY, size: TEXT, class: None, is_upright: false }
+    }
+}
 
 /// An SVG document being written.
 pub(crate) struct Page {
@@ -29,13 +54,14 @@ impl Page {
         let mut body = String::new();
         let _ = write!(
             body,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" class=\"chart\" \
              font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\" font-size=\"{TEXT}\">\n\
-             <title>{2}</title>\n<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n\
-             <text x=\"{MARGIN}\" y=\"30\" font-size=\"{TITLE}\" font-weight=\"bold\" fill=\"#222222\">{3}</text>\n",
+             <title>{2}</title>\n{3}\n<rect width=\"{0}\" height=\"{1}\" class=\"page\"/>\n\
+             <text x=\"{MARGIN}\" y=\"30\" font-size=\"{TITLE}\" font-weight=\"bold\">{4}</text>\n",
             short(width),
             short(height),
             escape(title),
+            style(),
             escape(&fit(title, title_size, width - 2.0 * MARGIN)),
         );
         Page { body, width }
@@ -46,21 +72,53 @@ impl Page {
         self.width
     }
 
-    pub(crate) fn bar(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
+    pub(crate) fn bar(&mut self, x: f64, y: f64, width: f64, height: f64, class: &str) {
         if width > 0.0 {
             let (x, y, width, height) = (short(x), short(y), short(width), short(height));
             let _ = writeln!(
                 self.body,
-                "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>"
+                "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" class=\"{class}\"/>"
             );
         }
     }
 
-    /// Text with baseline `y`; `anchor` is SVG's start, middle or end. If `room` pixels are not enough, a tooltip shows
-    /// the whole text.
-    pub(crate) fn text(&mut self, x: f64, y: f64, anchor: &str, room: f64, text: &str) {
-        let (x, y, shown) = (short(x), short(y), fit(text, TEXT, room));
-        let _ = write!(self.body, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"#222222\">");
+    /// A square of a heat map with a tooltip. `opacity` is 0 to 1.
+    pub(crate) fn heat(&mut self, x: f64, y: f64, side: f64, opacity: f64, tooltip: &str) {
+        let (x, y, side, opacity, tooltip) = (short(x), short(y), short(side), short(opacity), escape(tooltip));
+        let _ = writeln!(
+            self.body,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{side}\" height=\"{side}\" class=\"heat\" fill-opacity=\"{opacity}\">\
+             <title>{tooltip}</title></rect>"
+        );
+    }
+
+    /// A line along a path in SVG's notation. `attributes` are empty, or begin with a space.
+    pub(crate) fn line(&mut self, path: &str, class: &str, attributes: &str) {
+        let _ = writeln!(self.body, "<path d=\"{path}\" fill=\"none\" class=\"{class}\"{attributes}/>");
+    }
+
+    pub(crate) fn dot(&mut self, x: f64, y: f64, radius: f64, class: &str) {
+        let (x, y, radius) = (short(x), short(y), short(radius));
+        let _ = writeln!(self.body, "<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" class=\"{class}\"/>");
+    }
+
+    /// Text. If its room is not enough, a tooltip shows the whole text.
+    pub(crate) fn text(&mut self, label: Label, text: &str) {
+        let (x, y, shown) = (short(label.x), short(label.y), fit(text, label.size, label.room));
+        let _ = write!(self.body, "<text x=\"{x}\" y=\"{y}\"");
+        if label.anchor != "start" {
+            let _ = write!(self.body, " text-anchor=\"{}\"", label.anchor);
+        }
+        if label.size != TEXT {
+            let _ = write!(self.body, " font-size=\"{}\"", short(label.size));
+        }
+        if let Some(class) = label.class {
+            let _ = write!(self.body, " class=\"{class}\"");
+        }
+        if label.is_upright {
+            let _ = write!(self.body, " transform=\"rotate(-90 {x} {y})\"");
+        }
+        self.body.push('>');
         if shown != text {
             let _ = write!(self.body, "<title>{}</title>", escape(text));
         }
@@ -84,8 +142,8 @@ impl Page {
     }
 }
 
-/// A length with at most two decimals.
-fn short(length: f64) -> String {
+/// A number with at most two decimals.
+pub(crate) fn short(length: f64) -> String {
     let text = format!("{length:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }

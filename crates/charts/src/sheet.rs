@@ -1,13 +1,14 @@
 //! A sheet of labelled pictures: the model's input, before normalising.
 
-use crate::page::{MARGIN, Page, TEXT, TOP};
+use crate::ChartError;
+use crate::page::{Label, MARGIN, Page, TEXT, TOP};
 
 /// Gap between pictures, in pixels.
 const GAP: f64 = 12.0;
 /// Space for a label below its picture.
 const LABEL: f64 = 22.0;
-/// Pictures whose longest side is shorter are enlarged by a whole factor up to about this size; those whose longest
-/// side exceeds `LARGEST` are shown smaller.
+/// Pictures whose longest side is shorter are enlarged by a whole factor up to about this size. Those whose longest side
+/// exceeds `LARGEST` keep their pixels, and are shown smaller.
 const SMALLEST: f64 = 128.0;
 const LARGEST: f64 = 256.0;
 
@@ -22,39 +23,6 @@ pub struct LabelledPicture<'a> {
     pub pixels: &'a [u8],
     /// Shown below the picture.
     pub label: &'a str,
-}
-
-/// Reasons why a sheet cannot be drawn.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChartError {
-    /// There are no pictures.
-    #[error("a sheet needs at least one picture")]
-    NoPictures,
-    /// A picture's number of bytes does not match its dimensions.
-    #[error("picture {index} ({label:?}) has {bytes} bytes, which does not match {width}x{height} RGB pixels")]
-    Pixels {
-        /// Its index in the list, from 0.
-        index: usize,
-        /// Its label.
-        label: String,
-        /// Pixels per row.
-        width: usize,
-        /// Number of rows.
-        height: usize,
-        /// Number of bytes given.
-        bytes: usize,
-    },
-    /// A picture cannot be encoded.
-    #[error("picture {index} ({label:?}) cannot be written as PNG: {source}")]
-    Png {
-        /// Its index in the list, from 0.
-        index: usize,
-        /// Its label.
-        label: String,
-        /// The encoder's error.
-        source: png::EncodingError,
-    },
 }
 
 /// An SVG of `pictures` in a grid, row by row, each with its label below. The pictures are embedded as PNG, all at the
@@ -75,14 +43,15 @@ pub fn picture_sheet(title: &str, pictures: &[LabelledPicture]) -> Result<String
     for (index, picture) in pictures.iter().enumerate() {
         let x = left + (index % columns) as f64 * cell_width;
         let y = TOP + (index / columns) as f64 * cell_height;
-        let png = encode(index, picture)?;
+        let png = encode(index, picture, scale.max(1.0) as usize)?;
         let (shown_width, shown_height) = (picture.width as f64 * scale, picture.height as f64 * scale);
         let middle = x + (cell_width - GAP) / 2.0;
         let start = middle - shown_width / 2.0;
         // A frame, so that white pictures have visible edges.
-        page.bar(start - 1.0, y - 1.0, shown_width + 2.0, shown_height + 2.0, "#dddddd");
+        page.bar(start - 1.0, y - 1.0, shown_width + 2.0, shown_height + 2.0, "frame");
         page.picture(start, y, shown_width, shown_height, &png);
-        page.text(middle, y + shown_height + TEXT + 3.0, "middle", cell_width - 4.0, picture.label);
+        let label = Label::at(middle, y + shown_height + TEXT + 3.0);
+        page.text(Label { anchor: "middle", room: cell_width - 4.0, ..label }, picture.label);
     }
     Ok(page.end())
 }
@@ -92,20 +61,27 @@ fn scale_of(longest: f64) -> f64 {
     if longest > LARGEST { LARGEST / longest } else { (SMALLEST / longest.max(1.0)).floor().max(1.0) }
 }
 
-fn encode(index: usize, picture: &LabelledPicture) -> Result<Vec<u8>, ChartError> {
+/// A picture as PNG, enlarged here by `factor`, because some viewers smooth the pictures that they enlarge.
+fn encode(index: usize, picture: &LabelledPicture, factor: usize) -> Result<Vec<u8>, ChartError> {
     let &LabelledPicture { width, height, pixels, label } = picture;
     let wrong = || ChartError::Pixels { index, label: label.to_string(), width, height, bytes: pixels.len() };
     let expected = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(3)).filter(|&bytes| bytes > 0);
-    let (columns, rows) = (u32::try_from(width).map_err(|_| wrong())?, u32::try_from(height).map_err(|_| wrong())?);
     if expected != Some(pixels.len()) {
         return Err(wrong());
     }
+    let side = |pixels: usize| u32::try_from(pixels * factor).map_err(|_| wrong());
     let failed = |source| ChartError::Png { index, label: label.to_string(), source };
     let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, columns, rows);
+    let mut encoder = png::Encoder::new(&mut file, side(width)?, side(height)?);
     encoder.set_color(png::ColorType::Rgb);
     let mut writer = encoder.write_header().map_err(failed)?;
-    writer.write_image_data(pixels).map_err(failed)?;
+    writer.write_image_data(&enlarge(pixels, width, factor)).map_err(failed)?;
     writer.finish().map_err(failed)?;
     Ok(file)
+}
+
+/// RGB rows of `width` pixels with each pixel, and each row, repeated `factor` times.
+fn enlarge(pixels: &[u8], width: usize, factor: usize) -> Vec<u8> {
+    let wide = |row: &[u8]| row.chunks_exact(3).flat_map(|pixel| pixel.repeat(factor)).collect::<Vec<_>>();
+    pixels.chunks_exact(width * 3).flat_map(|row| wide(row).repeat(factor)).collect()
 }

@@ -36,17 +36,25 @@ fn ems(character: char) -> f64 {
     }
 }
 
-/// `text` if it fits into `room` pixels; otherwise its longest fitting prefix, and an ellipsis.
+/// `text` if it fits into `room` pixels; otherwise its beginning and its end with an ellipsis between them, since names of
+/// classes often differ only at the end.
 pub(crate) fn fit(text: &str, size: f64, room: f64) -> String {
     if width(text, size) <= room {
         return text.to_string();
     }
-    let mut left = room - width("\u{2026}", size);
-    let kept = text.chars().take_while(|&character| {
+    let half = (room - width("\u{2026}", size)) / 2.0;
+    let end: Vec<char> = beginning(text.chars().rev(), size, half).collect();
+    let rest = half + half - end.iter().map(|&character| ems(character) * size).sum::<f64>();
+    beginning(text.chars(), size, rest).chain(['\u{2026}']).chain(end.into_iter().rev()).collect()
+}
+
+/// The longest prefix of `characters` that fits into `room` pixels.
+fn beginning(characters: impl Iterator<Item = char>, size: f64, room: f64) -> impl Iterator<Item = char> {
+    let mut left = room;
+    characters.take_while(move |&character| {
         left -= ems(character) * size;
         left >= 0.0
-    });
-    kept.chain(['\u{2026}']).collect()
+    })
 }
 
 #[cfg(test)]
@@ -54,12 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_cut_to_the_room_they_have() {
+    fn names_are_truncated_to_the_room_they_have() {
         let check = |text: &str, room: f64, expected: &str| assert_eq!(fit(text, 10.0, room), expected);
         check("", 0.0, "");
         check("daisy", 100.0, "daisy");
-        check("daisydaisydaisydaisy", 50.0, "daisyd\u{2026}");
-        check("向日葵向日葵", 45.0, "向日葵\u{2026}");
+        check("very_long_class_name_17", 80.0, "very_lo\u{2026}e_17");
+        check("very_long_class_name_18", 80.0, "very_lo\u{2026}e_18");
+        check("iiiiiiiiiiWWWWWWWWWW", 50.0, "iiiii\u{2026}WW");
+        check("向日葵向日葵", 45.0, "向日\u{2026}葵");
         check("向日葵", 0.0, "\u{2026}");
     }
 

@@ -1,0 +1,42 @@
+//! Reasons why a chart cannot be drawn.
+
+/// Reasons why a chart cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChartError {
+    /// There are no pictures.
+    #[error("a sheet needs at least one picture")]
+    NoPictures,
+    /// A picture's number of bytes does not match its dimensions.
+    #[error("picture {index} ({label:?}) has {bytes} bytes, which does not match {width}x{height} RGB pixels")]
+    Pixels {
+        /// Its index in the list, from 0.
+        index: usize,
+        /// Its label.
+        label: String,
+        /// Pixels per row.
+        width: usize,
+        /// Number of rows.
+        height: usize,
+        /// Number of bytes given.
+        bytes: usize,
+    },
+    /// A confusion matrix's number of counts does not match its classes.
+    #[error("a confusion matrix has {counts} counts, which does not match {classes}x{classes} classes")]
+    Counts {
+        /// Number of classes.
+        classes: usize,
+        /// Number of counts given.
+        counts: usize,
+    },
+    /// A picture cannot be encoded.
+    #[error("picture {index} ({label:?}) cannot be written as PNG: {source}")]
+    Png {
+        /// Its index in the list, from 0.
+        index: usize,
+        /// Its label.
+        label: String,
+        /// The encoder's error.
+        source: png::EncodingError,
+    },
+}
