@@ -9,8 +9,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub struct Cores(CpuSet);
 
 impl Cores {
-    /// The cores that the calling thread may run on: of the machine's, what a launcher or the user has left it. `None`
-    /// where the kernel does not say.
+    /// The machine's cores that the calling thread may run on, as restricted by the launcher or the user. `None` if the
+    /// kernel does not tell.
     pub fn available() -> Option<Cores> {
         sched_getaffinity(None).ok().map(Cores)
     }
@@ -20,15 +20,15 @@ impl Cores {
         self.0.count() as usize
     }
 
-    /// `count` of these cores after the first `skipped`, in the order of their numbers, in which the cores of a
-    /// processor's memory lie together. `None` where there are not so many.
+    /// `count` of these cores after the first `skipped`, in the order of their numbers, in which cores with the same
+    /// local memory are adjacent. `None` if there are fewer.
     pub fn part(&self, skipped: usize, count: usize) -> Option<Cores> {
         let mut part = CpuSet::new();
         self.numbers().skip(skipped).take(count).for_each(|core| part.set(core));
         Some(Cores(part)).filter(|part| part.count() == count)
     }
 
-    /// The core at `index`, alone.
+    /// Only the core at `index`.
     pub(crate) fn single(&self, index: usize) -> Option<Cores> {
         self.part(index, 1)
     }
@@ -37,26 +37,26 @@ impl Cores {
         (0..CpuSet::MAX_CPU).filter(|&core| self.0.is_set(core))
     }
 
-    /// Keeps the calling thread on these cores. The kernel may refuse; then the thread runs where it did.
+    /// Keeps the calling thread on these cores. If the kernel refuses, the thread runs where it did before.
     pub(crate) fn pin(&self) {
         let _ = sched_setaffinity(None, &self.0);
     }
 }
 
-/// Their numbers, such as `0,1,5`.
+/// The numbers of the cores, such as `0,1,5`.
 impl fmt::Display for Cores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.numbers().enumerate().try_for_each(|(place, core)| write!(f, "{}{core}", if place > 0 { "," } else { "" }))
     }
 }
 
-/// The calling thread on a core of its own for a while; dropped, the thread may run where it could before. Threads that
-/// it starts meanwhile would stay on that core.
+/// Keeps the calling thread on one core until dropped; then the thread may run on its previous cores again. Threads
+/// that it starts in the meantime would stay on that core.
 #[derive(Debug)]
 pub(crate) struct Pinned(Cores);
 
 impl Pinned {
-    /// On `core`, if one is given.
+    /// Pins the thread to `core`, if one is given.
     pub(crate) fn to(core: Option<Cores>) -> Option<Self> {
         let (core, before) = (core?, Cores::available()?);
         core.pin();
@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_goes_back_where_it_was() {
+    fn a_thread_gets_its_previous_cores_back() {
         let before = Cores::available().unwrap();
         for index in 0..before.count() {
             let core = before.single(index).unwrap();
             let pinned = Pinned::to(Some(core)).unwrap();
             assert_eq!(Cores::available(), Some(core));
-            // A thread that is started meanwhile stays there, which is why pinning ends with the work.
+            // A thread that is started in the meantime stays there, which is why pinning ends with the work.
             assert_eq!(std::thread::spawn(Cores::available).join().unwrap(), Some(core));
             drop(pinned);
             assert_eq!(Cores::available(), Some(before));

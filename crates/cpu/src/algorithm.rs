@@ -1,23 +1,23 @@
-//! The algorithms that this device has for convolutions, by the names that plans and files know.
+//! The algorithms of this device for convolutions, by the names used in plans and files.
 
 use enmasse_device::DeviceError;
 use enmasse_graph::Plan;
 
-/// How an operation that can be computed in several ways is.
+/// How to compute an operation for which there are several algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Algorithm {
     /// Products over gathered pixels.
     Direct,
-    /// Loops over pixels, for layers where every channel has a kernel of its own.
+    /// Loops over pixels, for layers in which every channel has its own kernel.
     Depthwise,
-    /// The same, for groups of few channels.
+    /// The same, for groups with few channels.
     Grouped,
-    /// Products between transforms of tiles.
+    /// Products between transformed tiles.
     Winograd,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 4] = [Algorithm::Direct, Algorithm::Depthwise, Algorithm::Grouped, Algorithm::Winograd];
 
     /// The name in plans and files.
@@ -30,7 +30,8 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of a name, chosen for an operation of this signature. Whether it suits the operation is another question.
+    /// The algorithm with this name, chosen for an operation with this signature. Whether it suits the operation is not
+    /// checked.
     pub fn named(name: &str, signature: &str) -> Result<Self, DeviceError> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or_else(|| {
             let names = Algorithm::ALL.map(Algorithm::name).join(", ");
@@ -38,7 +39,7 @@ impl Algorithm {
         })
     }
 
-    /// What a plan chose for the instruction at a place, if anything.
+    /// The algorithm that a plan chose for the instruction at `index`, if any.
     pub fn chosen(plan: &Plan, index: usize) -> Result<Option<Self>, DeviceError> {
         let name = plan.algorithms.get(&index);
         name.map(|name| Algorithm::named(name, &plan.signature(&plan.instructions[index]))).transpose()

@@ -1,4 +1,4 @@
-//! Moving averages of weights and running statistics, with the same bits at every level.
+//! Moving averages of weights and running statistics, with the same bits at every instruction-set level.
 
 use crate::isa::Simd;
 use crate::region::Region;
@@ -37,12 +37,12 @@ impl Pass for Move {
     }
 }
 
-/// Values with their averages, region by region, cut into tasks.
+/// Values and their averages, region by region, divided into tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Averages {
-    /// Of values, and as long ones of their averages.
+    /// Pairs of a region of values and a region of their averages, of the same length.
     regions: Vec<[Region<f32>; 2]>,
-    /// What a step takes over of the difference.
+    /// The share of the difference that a step adds to the average.
     share: f32,
     pieces: Vec<Piece>,
 }
@@ -56,7 +56,7 @@ impl Averages {
     /// Moves every average; the first step copies. `step` counts from 1.
     ///
     /// # Safety
-    /// Regions are valid, and averages no part of values.
+    /// Regions are valid, and averages do not overlap values.
     pub(crate) unsafe fn run(&self, context: &mut Context, step: u64) {
         let of = |piece: &Piece| self.regions[piece.range];
         // SAFETY: the caller's promise.
@@ -87,7 +87,7 @@ mod tests {
         let sizes = [5, 20_001];
         let mut bits = Vec::new();
         for isa in available() {
-            // What is there before the first step is not read.
+            // The contents before the first step are not read.
             let mut averages = sizes.map(|n| Guarded::filled(Edge::Last, f32::NAN, n));
             let mut expected = sizes.map(|n| vec![0.0; n]);
             let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
@@ -108,6 +108,6 @@ mod tests {
             }
             bits.push(averages.iter().flat_map(|found| found.iter().map(|v| v.to_bits())).collect::<Vec<_>>());
         }
-        assert!(bits.windows(2).all(|pair| pair[0] == pair[1]), "other bits at some level");
+        assert!(bits.windows(2).all(|pair| pair[0] == pair[1]), "the bits differ between levels");
     }
 }

@@ -33,8 +33,9 @@ pub(crate) unsafe fn bias_backward<E: Element>(context: &mut Context, size: Rows
     }
 }
 
-/// The forward up to the residual. Gradients compute by it what the rectifier saw, and get the same bits: it is the same
-/// operations on the same operands, and a channel is in a vector, or in the tail after the vectors, in every pass.
+/// The forward pass up to the residual. Gradients recompute the rectifier's input with it, and get the same bits: the
+/// operations and operands are the same, and in every pass a channel is either in a vector or in the tail after the
+/// vectors.
 #[derive(Clone, Copy)]
 struct Affine<E> {
     x: Region<E>,
@@ -94,7 +95,7 @@ pub(crate) struct Forward<E> {
 /// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the rectifier.
 ///
 /// # Safety
-/// Regions are valid, of `size`; `y` is written, and lies over no operand or exactly over one.
+/// Regions are valid, of `size`; `y` is written, and overlaps no operand, or exactly coincides with one.
 pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>) {
     let Rows { rows, channels } = f.size;
     let scale = context.shared.part(0, channels);
@@ -134,16 +135,16 @@ fn deviation_inverse(variance: f32, epsilon: f32) -> f32 {
     (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
 }
 
-/// How a gradient knows what the forward's rectifier saw.
+/// How a gradient finds out what the forward's rectifier let pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Gate<E> {
-    /// By the result.
+    /// From the stored result.
     Stored(Region<E>),
-    /// From x, which is read anyway, where there was no residual.
+    /// From `x`, which is read anyway, if there was no residual.
     Recomputed { weight: Region<f32>, bias: Region<f32> },
 }
 
-/// dy where the rectifier let the forward's result pass.
+/// dy where the rectifier let the forward's result pass, else 0.
 #[derive(Clone, Copy)]
 struct Gated<E, R, const STORED: bool> {
     rectifier: PhantomData<R>,
@@ -153,7 +154,7 @@ struct Gated<E, R, const STORED: bool> {
 }
 
 impl<E: Element, R: Rectify, const STORED: bool> Gated<E, R, STORED> {
-    /// What `g` says; the scratch is for one value per channel.
+    /// The gate that `g` describes; `scale` is scratch for one value per channel.
     ///
     /// # Safety
     /// Regions are valid.
@@ -241,8 +242,8 @@ impl<E> Gradient<E> {
     }
 }
 
-/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only where the rectifier let the
-/// result pass.
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the rectifier let the result
+/// pass.
 ///
 /// # Safety
 /// Regions are valid, of `size`; the sums are written.
@@ -281,7 +282,7 @@ struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool, const STORED: bool
     dresidual: Region<E>,
     mean: Region<f32>,
     scale: Region<f32>,
-    /// Mean of dy, and the factor of `x - mean`.
+    /// The mean of dy, and the factor of `x - mean`.
     shift: Region<f32>,
     slope: Region<f32>,
 }
@@ -309,13 +310,13 @@ impl<E: Element, R: Rectify, const RESIDUAL: bool, const SUMS: bool, const STORE
     }
 }
 
-/// `(dbias, dweight, pixels behind the statistics)`; none where the statistics are constants.
+/// `(dbias, dweight, number of pixels in the statistics)`; `None` if the statistics are constants.
 pub(crate) type Sums = Option<(Region<f32>, Region<f32>, usize)>;
 
-/// The gradient of the input, and with `dresidual` that of the residual (which may lie over dy).
+/// The gradient of the input, and with `dresidual` also that of the residual (which may coincide with dy).
 ///
 /// # Safety
-/// Regions are valid, of `size`; `dx` and `dresidual` are written, and lie over no operand or exactly over dy.
+/// Regions are valid, of `size`; `dx` and `dresidual` are written, and overlap no operand, or exactly coincide with dy.
 pub(crate) unsafe fn backward<E: Element>(
     context: &mut Context,
     g: &Gradient<E>,
@@ -381,7 +382,7 @@ pub(crate) unsafe fn running_share(moments: Moments, count: usize, shards: usize
 /// `running = (1 - momentum) * running + momentum * update`.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `running` is written.
+/// Regions are valid and equally long; `running` is written.
 pub(crate) unsafe fn running_update(update: Region<f32>, running: Region<f32>, momentum: f32) {
     for i in 0..running.len() {
         // SAFETY: the caller's promise.

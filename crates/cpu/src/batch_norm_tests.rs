@@ -1,4 +1,4 @@
-//! Batch norm against plain loops in f64, on every level, for any number of threads, and over dy.
+//! Batch norm against plain loops in f64, on every level, with any number of threads, and in place of dy.
 
 use proptest::prelude::*;
 
@@ -103,7 +103,7 @@ fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residu
     for isa in available() {
         let r = run(&input, isa, 1);
         for threads in [2, 3] {
-            assert!(run(&input, isa, threads) == r, "{threads} threads: other bits");
+            assert!(run(&input, isa, threads) == r, "{threads} threads: the bits differ");
         }
         let what = |name: &str| format!("{isa} {name} {rows}x{channels}");
         let (mean, variance): (Vec<f64>, Vec<f64>) = (0..channels)
@@ -114,7 +114,7 @@ fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residu
             .unzip();
         assert_near(&what("mean"), &r.mean, &mean, 1e-6);
         assert_near(&what("variance"), &r.variance, &variance, 3e-6);
-        // From here on by the statistics as rounded to f32, which is what the operations are given.
+        // From here on with the statistics rounded to f32, which the operations receive.
         let (mean, variance) = (wide(&r.mean), wide(&r.variance));
         let inverse = |c: usize| 1.0 / (variance[c] + f64::from(EPSILON)).sqrt();
         let hat = |i: usize| (x[i] - mean[i % channels]) * inverse(i % channels);
@@ -130,7 +130,7 @@ fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residu
         assert_near(&what("sums"), &r.sums, &sums(&dy), 1e-5);
         let (dbias, dweight) = (sums(&masked), sums(&products));
         let scale = |values: &[f64]| values.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
-        // Sums may cancel: the error is relative to what was summed.
+        // Sums may cancel: the error is relative to the terms.
         let tolerance = |sums: &[f64]| 1e-6 * (rows as f64).sqrt().max(scale(sums)) / scale(sums);
         assert_near(&what("dbias"), &r.dbias, &dbias, tolerance(&dbias));
         assert_near(&what("dweight"), &r.dweight, &dweight, tolerance(&dweight));
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// Bits of the gradients without residual: dbias, dweight, dx, and dx over running statistics.
+/// Bits of the gradients without a residual: dbias, dweight, dx, and dx over running statistics.
 fn gradients<E: Element>(
     isa: Isa,
     size: Rows,
@@ -196,7 +196,7 @@ fn gradients<E: Element>(
 
 fn check_gates<E: Element>(rows: usize, channels: usize, rectifier: Rectifier) {
     let n = rows * channels;
-    // Results around 0 and 6, normal and denormal: in bf16 both limits are where rounding decides.
+    // Results around 0 and 6, normal and denormal: in bf16 rounding decides at both limits.
     let at =
         |channel: usize| [(1.0, 0.0), (1e-38, 0.0), (1e-38, 1e-38), (0.03, 6.0), (0.0, 0.0), (-4.0, 3.0)][channel % 6];
     let (weight, bias) = (0..channels).map(at).unzip();
@@ -209,7 +209,7 @@ fn check_gates<E: Element>(rows: usize, channels: usize, rectifier: Rectifier) {
 }
 
 #[test]
-fn recomputed_gates_are_the_stored_ones() {
+fn recomputed_gates_equal_stored_ones() {
     for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
         for (rows, channels) in [(500, 64), (301, 37), (7, 3)] {
             check_gates::<f32>(rows, channels, rectifier);

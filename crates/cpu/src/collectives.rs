@@ -1,5 +1,5 @@
-//! The instructions in which all shards take part, on this rank and on the others, and the check of what they have found
-//! together.
+//! The instructions in which all shards take part, on this rank and on the others, and the check of their combined
+//! results.
 
 use std::ops::Range;
 
@@ -15,18 +15,18 @@ use crate::sweep::{self, Pass};
 
 type F32 = Region<f32>;
 
-/// Mean and biased variance over the pixels of all shards, `count` on each.
+/// Mean and biased variance over the pixels of all shards, with `count` pixels each.
 #[derive(Debug)]
 pub(crate) struct StatisticsExchange {
     count: usize,
-    /// Of each hosted shard.
+    /// The moments of each hosted shard.
     own: Vec<Moments>,
-    /// Where each hosted shard has the result.
+    /// Where each hosted shard stores the result.
     all: Vec<Moments>,
-    /// Shards that the first rank hosts: no other hosts more.
+    /// Number of shards that the first rank hosts. No rank hosts more.
     most: usize,
     ranks: usize,
-    /// By shard: its place among what all ranks gather, the number of hosted shards being the first rank's everywhere.
+    /// The place of each shard among the gathered moments. Every rank has `most` places there.
     places: Vec<usize>,
 }
 
@@ -41,15 +41,15 @@ impl StatisticsExchange {
         self.own[0].mean.len()
     }
 
-    /// What every rank gives, and what all give together.
+    /// Scratch for the moments that this rank sends, and for those of all ranks.
     pub(crate) fn scratch(&self) -> Scratch {
         Scratch { shared: 2 * self.channels() * self.most * (1 + self.ranks), private: 0 }
     }
 
-    /// Exchanges and combines.
+    /// Exchanges the moments and combines them.
     ///
     /// # Safety
-    /// Regions are valid, of as many channels; `all` is written.
+    /// Regions are valid, with the same number of channels; `all` is written.
     pub(crate) unsafe fn run(&self, machine: &Machine) -> Result<(), DeviceError> {
         let channels = self.channels();
         let (size, scratch) = (2 * channels, machine.context.shared);
@@ -61,7 +61,7 @@ impl StatisticsExchange {
         }
         let gathered: &[f32] = match &machine.group {
             Some(group) => {
-                // SAFETY: as above, after the rest.
+                // SAFETY: as above, after the sent part.
                 let gathered = unsafe { scratch.slice_mut(self.most * size, self.ranks * self.most * size) };
                 group.all_gather(packed, gathered)?;
                 gathered
@@ -99,11 +99,11 @@ impl StatisticsExchange {
 #[derive(Debug)]
 pub(crate) struct SumExchange {
     pub shards: usize,
-    /// The hosted shards of each partial sum that this rank gives, by their places among the hosted ones.
+    /// The hosted shards of each partial sum that this rank contributes, as indices among the hosted shards.
     pub partials: Vec<Range<usize>>,
     /// Both tensors of each hosted shard.
     pub values: [Vec<F32>; 2],
-    /// Where each hosted shard has the results.
+    /// Where each hosted shard stores the results.
     pub sums: [Vec<F32>; 2],
 }
 
@@ -112,15 +112,15 @@ impl SumExchange {
         self.values[0][0].len()
     }
 
-    /// Both tensors, for each partial sum.
+    /// Scratch for both tensors, for each partial sum.
     pub(crate) fn scratch(&self) -> Scratch {
         Scratch { shared: 2 * self.channels() * self.partials.len(), private: 0 }
     }
 
-    /// Exchanges and adds.
+    /// Exchanges the partial sums and adds them.
     ///
     /// # Safety
-    /// Regions are valid and as long as each other; `sums` are written.
+    /// Regions are valid and equally long; `sums` are written.
     pub(crate) unsafe fn run(&self, machine: &Machine) -> Result<(), DeviceError> {
         let channels = self.channels();
         let size = 2 * channels;
@@ -154,17 +154,17 @@ pub(crate) struct BucketSum {
     pub bucket: usize,
     /// The bucket in the first gradient arena.
     pub start: F32,
-    /// Values from one gradient arena to the next.
+    /// Number of values from one gradient arena to the next.
     pub stride: usize,
     pub shards: usize,
-    /// What this shard's gradients complete.
+    /// The additions that become possible once this shard's gradients are complete.
     pub folds: Vec<Fold>,
-    /// Whether no other hosted shard comes after it.
+    /// Whether this is the last hosted shard.
     pub is_last: bool,
 }
 
 impl BucketSum {
-    /// Adds up what is complete, and after the last hosted shard starts the sum over all ranks.
+    /// Adds up the complete subtrees, and after the last hosted shard starts the sum over all ranks.
     ///
     /// # Safety
     /// Gradient arenas are valid; no instruction touches the range before [`all_reduce_wait`].
@@ -173,7 +173,7 @@ impl BucketSum {
         let of_slot = |slot: usize| Region::new(self.start.at(0, len).wrapping_add(slot * self.stride), len);
         for fold in &self.folds {
             let pass = AddTo { into: of_slot(fold.into), from: of_slot(fold.from) };
-            // SAFETY: the caller's promise; the slots are not the same.
+            // SAFETY: the caller's promise; the slots differ.
             unsafe { sweep::flat(&mut machine.context, len, &pass) };
         }
         if let (true, Some(group)) = (self.is_last, &machine.group) {
@@ -203,7 +203,7 @@ impl Pass for AddTo {
     }
 }
 
-/// Waits for it.
+/// Waits for the sum of `bucket`.
 pub(crate) fn all_reduce_wait(machine: &mut Machine, bucket: usize) -> Result<(), DeviceError> {
     if let Some(handle) = machine.handles[bucket].take() {
         handle.wait()?;
@@ -211,7 +211,7 @@ pub(crate) fn all_reduce_wait(machine: &mut Machine, bucket: usize) -> Result<()
     Ok(())
 }
 
-/// The first loss that is not finite is an error.
+/// Returns an error that names the first non-finite loss.
 ///
 /// # Safety
 /// The region is valid.
@@ -224,10 +224,10 @@ pub(crate) unsafe fn check_finite(losses: F32) -> Result<(), DeviceError> {
     }
 }
 
-/// Puts two tensors one after the other.
+/// Copies two tensors one after the other.
 ///
 /// # Safety
-/// The values are valid, and both together as long as `packed`.
+/// The values are valid, and together as long as `packed`.
 unsafe fn pack(values: [F32; 2], packed: &mut [f32]) {
     let channels = values[0].len();
     for (to, from) in packed.chunks_exact_mut(channels.max(1)).zip(values) {

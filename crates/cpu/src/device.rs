@@ -1,4 +1,4 @@
-//! The device itself: threads and instruction-set level, and the way from plans to a program.
+//! The device: its threads and instruction-set level, and how plans become a program.
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Program};
@@ -14,22 +14,23 @@ use crate::prepare::Preparation;
 use crate::program::CpuProgram;
 use crate::tune::tune;
 
-/// What a [`Cpu`] is made with.
+/// Options of a [`Cpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// Threads of each program, the one that submits steps included.
+    /// Threads of each program, including the one that submits steps.
     pub threads: usize,
-    /// The instruction-set level; the machine's best if none is named.
+    /// The instruction-set level; the machine's best if `None`.
     pub isa: Option<Isa>,
-    /// Convolutions by direct sums only: no Winograd, whose rounding is two to four times as large.
+    /// Compute convolutions only by direct sums: without Winograd, whose rounding error is two to four times as large.
     pub exact: bool,
-    /// A core for each thread, if they are to stay there: the one that submits steps does so while a step runs. Without
-    /// cores, with another number of them than of threads, or with one thread, threads run where the kernel puts them.
+    /// A core for each thread, if threads are to be pinned. The thread that submits steps is pinned only while a step
+    /// runs. Without cores, with one thread, or if the number of cores differs from that of threads, the kernel places
+    /// the threads.
     pub cores: Option<Cores>,
 }
 
 impl Default for CpuOptions {
-    /// As many threads as the process may use, at the machine's best level.
+    /// As many threads as the process may use in parallel, at the machine's best level.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         CpuOptions { threads, isa: None, exact: false, cores: None }
@@ -44,16 +45,16 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// An error where the level is not one of this machine, or the number of threads makes no sense.
+    /// An error if this machine lacks the level, or if the number of threads is out of range.
     pub fn new(options: CpuOptions) -> Result<Self, DeviceError> {
         let isa = options.isa.unwrap_or_else(Isa::detect);
         if !isa.available() {
             let best = Isa::detect();
-            return Err(DeviceError::Unsupported(format!("this machine has no {isa}: use {best} or less")));
+            return Err(DeviceError::Unsupported(format!("this machine has no {isa}: use {best} or a lower level")));
         }
         if !(1..=Pool::MAX_THREADS).contains(&options.threads) {
             let (threads, most) = (options.threads, Pool::MAX_THREADS);
-            return Err(DeviceError::Unsupported(format!("{threads} threads make no sense: use 1 to {most}")));
+            return Err(DeviceError::Unsupported(format!("cannot use {threads} threads: use 1 to {most}")));
         }
         let threads = Threads { count: options.threads, cores: options.cores };
         Ok(Cpu { threads, kernels: KernelOptions { isa, exact: options.exact } })
@@ -82,7 +83,7 @@ impl Device for Cpu {
     }
 
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
-        // Preparing touches no operand, so it can be done for arenas that are nowhere.
+        // Preparing touches no operand, so null addresses are enough.
         let schedule = Schedule::sample();
         let prepared = Preparation::sample(plan, &|_| std::ptr::null_mut(), self.kernels, &schedule)?.run()?;
         Ok(prepared.shards.iter().flatten().map(|instruction| instruction.algorithm.into()).collect())
@@ -95,7 +96,7 @@ impl Device for Cpu {
     fn peak_gflops(&self, plan: &Plan) -> Result<Option<f64>, DeviceError> {
         let products: &[Product] = match plan.precision {
             Precision::F32 => &[Product::F32],
-            // A level that has no products of pairs computes in f32.
+            // A level without products of bf16 pairs computes in f32.
             Precision::Bf16 => &[Product::Bf16, Product::F32],
         };
         for &product in products {

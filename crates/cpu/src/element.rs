@@ -1,7 +1,8 @@
-//! How maps are stored: in f32, or in bf16, which is f32 while it is worked on.
+//! How maps are stored: in f32, or in bf16, which is widened to f32 for computation.
 //!
-//! Kernels are generic over the element: they load f32 vectors, compute in f32 and store rounded to the nearest (ties to
-//! even). Matrix products of bf16 maps multiply the stored values themselves, two neighbours along the depth at a time.
+//! Kernels are generic over the element type: they load f32 vectors, compute in f32, and store rounded to nearest (ties
+//! to even). Matrix products of bf16 maps multiply the stored values directly, two neighbours along the depth at a
+//! time.
 
 use enmasse_tensor::{Bf16, DType};
 
@@ -29,9 +30,9 @@ impl Stored for i64 {
     const DTYPE: DType = DType::I64;
 }
 
-/// An element of a map.
+/// The element type of a map.
 pub(crate) trait Element: Stored {
-    /// Elements in a word of 32 bits, which is what matrix products take of the depth at a time.
+    /// Elements in a word of 32 bits. Matrix products advance along the depth by one word at a time.
     const PER_WORD: usize;
     /// Zero.
     const ZERO: Self;
@@ -39,25 +40,26 @@ pub(crate) trait Element: Stored {
     const UP_TO_ZERO: f32;
     /// The least value that is stored as 6 or more.
     const FROM_SIX: f32;
-    /// `LANES` values. Safety as that of [`Simd::load`].
+    /// `LANES` values. Safety: as for [`Simd::load`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
-    /// `LANES` values, rounded. Safety as that of [`Simd::store`].
+    /// `LANES` values, rounded. Safety: as for [`Simd::store`].
     unsafe fn store<S: Simd>(p: *mut Self, v: S::V);
     /// `c` plus the products of the words in the lanes of `a` and `b`.
     unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V;
-    /// Words of rounded values: of `f32` the first, of `bf16` both.
+    /// Words of rounded values: only `first` for f32, both for bf16.
     unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V;
-    /// Words of `count` columns: of `f32` the values of the first row, of `bf16` those of both, the first in the lower halves.
+    /// Words of `count` columns: for f32 the values of the first row, for bf16 those of both rows, the first in the
+    /// lower halves.
     ///
     /// # Safety
-    /// The rows that are used are valid for `count` values, and so is `to`.
+    /// The rows in use are valid for `count` values, and so is `to`.
     unsafe fn words<S: Simd>(rows: [*const Self; 2], count: usize, to: *mut f32);
     /// Words of rounded f32 values, by the same rule.
     ///
     /// # Safety
-    /// As that of [`Element::words`].
+    /// As for [`Element::words`].
     unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32);
-    /// The value.
+    /// The value as f32.
     fn get(self) -> f32;
     /// The nearest element.
     fn of(value: f32) -> Self;
@@ -112,7 +114,7 @@ impl Element for Bf16 {
     const ZERO: Bf16 = Bf16::from_bits(0);
     /// The greatest denormal number.
     const UP_TO_ZERO: f32 = f32::from_bits(0x007f_ffff);
-    /// The middle between 6 and the number below it, which goes to the even one.
+    /// The midpoint between 6 and the number below it, a tie that rounds to 6, which is even.
     const FROM_SIX: f32 = 6.0 - 1.0 / 64.0;
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const Bf16) -> S::V {
@@ -136,7 +138,7 @@ impl Element for Bf16 {
     }
     #[inline(always)]
     unsafe fn words<S: Simd>([low, high]: [*const Bf16; 2], count: usize, to: *mut f32) {
-        // SAFETY: the caller's promise; the last vector overlaps the one before, and leaves none of the rows.
+        // SAFETY: the caller's promise; the last vector overlaps the one before, and stays inside the rows.
         unsafe {
             let at = |i: usize| S::store(to.add(i), S::interleave(low.add(i).cast(), high.add(i).cast()));
             let mut i = 0;
@@ -179,13 +181,13 @@ impl Element for Bf16 {
     }
 }
 
-/// Copies `len` values, rounding or widening them where the types differ.
+/// Copies `len` values, rounding or widening them if the types differ.
 ///
 /// # Safety
 /// Both are valid for `len` values and do not overlap; the level of `S` is available.
 #[inline(always)]
 pub(crate) unsafe fn copy<S: Simd, X: Element, Y: Element>(from: *const X, to: *mut Y, len: usize) {
-    // SAFETY: the caller's promise; the last vector overlaps the one before, and leaves neither.
+    // SAFETY: the caller's promise; the last vector overlaps the one before, and stays inside both.
     unsafe {
         if len < S::LANES {
             for i in 0..len {

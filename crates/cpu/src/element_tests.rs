@@ -1,5 +1,5 @@
-//! Maps in bf16 give what maps in f32 give, rounded: every kernel that works on elements loads f32, computes in f32 and rounds
-//! once. (Matrix products are another matter, and compared with f64.)
+//! Maps in bf16 equal the rounded maps in f32: every kernel on elements loads f32, computes in f32 and rounds once.
+//! (Matrix products differ, and are compared with f64.)
 
 use enmasse_graph::{Conv2d, Rectifier, Window};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use crate::statistics::{self, Moments};
 use crate::sweep::Rows;
 use crate::test_support::{available, noise};
 
-/// What kernels made: maps, which are rounded to how they are stored, and values that are always f32.
+/// Results of kernels: maps, which are rounded to their element type, and values that are always f32.
 #[derive(Default)]
 struct Results {
     maps: Vec<(&'static str, Vec<f32>)>,
@@ -38,7 +38,7 @@ impl Results {
 #[derive(Clone, Copy, Debug)]
 struct Sizes(usize, usize, usize, usize);
 
-/// A map of noise that bf16 can hold.
+/// A map of noise that bf16 represents exactly.
 fn map<E: Element>(edge: Edge, key: u64, n: usize) -> Guarded<E> {
     let values: Vec<E> = noise(key, n).into_iter().map(|value| E::of(Bf16::from_f32(4.0 * value).to_f32())).collect();
     Guarded::new(edge, &values)
@@ -78,7 +78,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
     macro_rules! out {
         (map $name:literal [$($out:ident: $n:expr),+] $call:expr) => {{
             $(let mut $out = new($n);)+
-            // SAFETY: here and below, live buffers of the sizes that the kernel is given.
+            // SAFETY: here and below, live buffers of the sizes that the kernel expects.
             unsafe { $call };
             $(results.map($name, &$out);)+
         }};
@@ -155,7 +155,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
     #[test]
-    fn maps_in_bf16_are_those_in_f32_rounded(
+    fn maps_in_bf16_equal_rounded_maps_in_f32(
         batch in 1usize..3,
         size in [1usize..9, 1usize..9],
         channels in 2usize..70,

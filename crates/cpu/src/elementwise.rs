@@ -1,4 +1,4 @@
-//! Passes that treat elements alone: pictures to f32, rectifiers, add, dropout, and the order of a flattened map.
+//! Passes over single elements: pictures to f32, rectifiers, add, dropout, and the order of a flattened map.
 
 use std::marker::PhantomData;
 
@@ -12,10 +12,10 @@ use crate::region::Region;
 use crate::scratch::Context;
 use crate::sweep::{self, Pass};
 
-/// Values per task of the passes without vectors.
+/// Values per task of the passes that use no vectors.
 const TASK_VALUES: usize = 1 << 14;
 
-/// `(x / 255 - mean) / deviation` for every byte value and channel, of which there are at most three.
+/// `(x / 255 - mean) / deviation` for every byte value and channel. There are at most three channels.
 #[derive(Clone, Debug)]
 pub(crate) struct NormalizeTable<E> {
     values: Box<[[E; 3]; 256]>,
@@ -23,13 +23,13 @@ pub(crate) struct NormalizeTable<E> {
 }
 
 impl<E: Element> NormalizeTable<E> {
-    /// The table of [`normalize`]; `None` unless there are as many deviations as means, one or three.
+    /// The table of [`normalize`]; `None` unless the numbers of means and deviations are equal, and one or three.
     pub(crate) fn new(mean: &[f32], deviation: &[f32]) -> Option<Self> {
         let channels = mean.len();
         if deviation.len() != channels || ![1, 3].contains(&channels) {
             return None;
         }
-        // What a table for one channel holds at the others is never read.
+        // With one channel, the entries of the other two are never read.
         let value = |byte: usize, c: usize| (byte as f32 / 255.0 - mean[c % channels]) / deviation[c % channels];
         let values = Box::new(std::array::from_fn(|byte| std::array::from_fn(|c| E::of(value(byte, c)))));
         Some(NormalizeTable { values, channels })
@@ -39,7 +39,7 @@ impl<E: Element> NormalizeTable<E> {
 /// Pictures `[..., 3]` of bytes to f32, or to their first channel.
 ///
 /// # Safety
-/// Regions are valid, of as many pixels; `y` has the table's channels and is written.
+/// Regions are valid, with equally many pixels; `y` has the table's channels and is written.
 pub(crate) unsafe fn normalize<E: Element>(
     context: &mut Context,
     table: &NormalizeTable<E>,
@@ -82,7 +82,7 @@ impl<E: Element, R: Rectify> Pass for Apply<E, R> {
 /// `y = max(x, 0)`, and at most 6 for ReLU6; NaN stays.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `y` is written, and may lie over `x`.
+/// Regions are valid and equally long; `y` is written, and may coincide with `x`.
 pub(crate) unsafe fn rectify<E: Element>(context: &mut Context, rectifier: Rectifier, x: Region<E>, y: Region<E>) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -114,7 +114,7 @@ impl<E: Element, R: Rectify> Pass for Gate<E, R> {
 /// dy where the rectifier let `y` pass, else 0.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `dx` is written, and may lie over `dy`.
+/// Regions are valid and equally long; `dx` is written, and may coincide with `dy`.
 pub(crate) unsafe fn rectify_backward<E: Element>(
     context: &mut Context,
     rectifier: Rectifier,
@@ -153,7 +153,7 @@ impl<E: Element> Pass for Add<E> {
 /// `c = a + b`.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `c` is written, and may lie over either.
+/// Regions are valid and equally long; `c` is written, and may coincide with either operand.
 pub(crate) unsafe fn add<E: Element>(context: &mut Context, a: Region<E>, b: Region<E>, c: Region<E>) {
     // SAFETY: the caller's promise.
     unsafe { sweep::flat(context, c.len(), &Add { a, b, c }) }
@@ -180,24 +180,24 @@ impl<E: Element> Pass for Multiply<E> {
 /// `c = a * b`.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `c` is written, and may lie over either.
+/// Regions are valid and equally long; `c` is written, and may coincide with either operand.
 pub(crate) unsafe fn multiply<E: Element>(context: &mut Context, a: Region<E>, b: Region<E>, c: Region<E>) {
     // SAFETY: the caller's promise.
     unsafe { sweep::flat(context, c.len(), &Multiply { a, b, c }) }
 }
 
-/// What a dropout layer's mask depends on beside the sample.
+/// The inputs of a dropout layer's mask, apart from the sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropout {
     pub key: [u32; 2],
     pub probability: f32,
 }
 
-/// Drops elements by their sample's random words: its own gradient.
+/// Drops elements by the random words of their sample. The gradient is the same operation.
 ///
 /// # Safety
-/// Regions are valid, `x` and `y` as long as each other and a multiple of the samples; `y` is written, and may lie over
-/// `x`.
+/// Regions are valid. `x` and `y` are equally long, and their length is a multiple of the number of samples. `y` is
+/// written, and may coincide with `x`.
 pub(crate) unsafe fn dropout<E: Element>(
     context: &mut Context,
     dropout: Dropout,
@@ -225,10 +225,10 @@ pub(crate) unsafe fn dropout<E: Element>(
     });
 }
 
-/// `[N, pixels, C]` to `[N, C, pixels]`; with the last two sizes exchanged, back again.
+/// `[N, pixels, C]` to `[N, C, pixels]`; with the last two sizes exchanged, the inverse.
 ///
 /// # Safety
-/// Regions are valid, of `samples * pixels * channels` values; `y` is written and lies over nothing.
+/// Regions are valid, of `samples * pixels * channels` values; `y` is written and overlaps no operand.
 pub(crate) unsafe fn transpose<X: Element, Y: Element>(
     context: &mut Context,
     [samples, pixels, channels]: [usize; 3],

@@ -1,4 +1,4 @@
-//! Element-wise passes against their definitions, in place and not.
+//! Element-wise passes against their definitions, in place and out of place.
 
 use enmasse_tensor::RandomStream;
 use enmasse_tensor::random::{key, unit_f32};
@@ -17,7 +17,7 @@ fn normalize_is_a_table() {
         let mut y = Guarded::filled(edge, 0.0, bytes.len() / 3 * channels);
         let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
         let table = NormalizeTable::new(&mean[..channels], &deviation[..channels]).unwrap();
-        // SAFETY: live buffers of as many pixels.
+        // SAFETY: live buffers with equally many pixels.
         unsafe { normalize(context, &table, Region::of(&bytes), Region::of_mut(&mut y)) };
         let channel =
             |i: usize, byte: u8| (f64::from(byte) / 255.0 - f64::from(mean[i % 3])) / f64::from(deviation[i % 3]);
@@ -30,7 +30,7 @@ fn normalize_is_a_table() {
 }
 
 #[test]
-fn passes_over_their_operands() {
+fn passes_in_place_of_their_operands() {
     for (isa, edge, n) in
         available().flat_map(|isa| Edge::BOTH.map(|edge| [1, 17, 40_003].map(|n| (isa, edge, n)))).flatten()
     {
@@ -48,7 +48,7 @@ fn passes_over_their_operands() {
         let (u, v) = (Region::of_mut(&mut fourth), Region::of_mut(&mut fifth));
         let mut sixth = copy();
         let w = Region::of_mut(&mut sixth);
-        // SAFETY: live buffers of one length.
+        // SAFETY: live buffers of equal length.
         unsafe {
             rectify(context, Rectifier::Relu, x, x);
             rectify_backward(context, Rectifier::Relu, y, Region::of(&b), y);
@@ -99,7 +99,7 @@ fn transpose_there_and_back() {
         let x = Guarded::new(Edge::Last, &noise(1, samples * pixels * channels));
         let [mut y, mut back] = [0, 1].map(|_| Guarded::filled(Edge::Last, 0.0, x.len()));
         let context = &mut Context::new(2, available().next().unwrap(), Scratch::default()).unwrap();
-        // SAFETY: live buffers of one length.
+        // SAFETY: live buffers of equal length.
         unsafe {
             transpose(context, [samples, pixels, channels], Region::of(&x), Region::of_mut(&mut y));
             transpose(context, [samples, channels, pixels], Region::of(&y), Region::of_mut(&mut back));

@@ -1,4 +1,5 @@
-//! Functions of one number, element by element. They are computed in f64 and rounded once, so that bits do not depend on the level.
+//! Functions of one number, element by element. They are computed in f64 and rounded once, so the bits do not depend on
+//! the level.
 
 use enmasse_graph::Function;
 
@@ -40,10 +41,10 @@ fn each(context: &mut Context, len: usize, job: impl Fn(usize) + Sync) {
     });
 }
 
-/// The function of every element.
+/// Applies the function to every element.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `y` is written, and may lie over `x`.
+/// Regions are valid and equally long; `y` is written, and may coincide with `x`.
 pub(crate) unsafe fn map<E: Element>(context: &mut Context, function: Function, x: Region<E>, y: Region<E>) {
     each(context, y.len(), |index| {
         // SAFETY: the caller's promise; the value is read before it is written.
@@ -57,7 +58,7 @@ pub(crate) unsafe fn map<E: Element>(context: &mut Context, function: Function, 
 /// `dy` times the function's derivative at every element of `x`.
 ///
 /// # Safety
-/// Regions are valid and as long as each other; `dx` is written, and may lie over `dy`.
+/// Regions are valid and equally long; `dx` is written, and may coincide with `dy`.
 pub(crate) unsafe fn map_backward<E: Element>(
     context: &mut Context,
     function: Function,
@@ -95,17 +96,17 @@ mod tests {
     ];
 
     #[test]
-    fn equal_the_reference_over_their_operands() {
+    fn functions_in_place_equal_the_reference() {
         for (edge, n) in Edge::BOTH.into_iter().flat_map(|edge| [1, 17, 10_001].map(|n| (edge, n))) {
             let context = &mut Context::new(3, Isa::Portable, Scratch::default()).unwrap();
-            // Logarithms and roots are of numbers above 0.
+            // Logarithms and roots need numbers above 0.
             let x: Vec<f32> = noise(1, n).iter().map(|x| x.abs() + 0.01).collect();
             let (x, dy) = (Guarded::new(edge, &x), Guarded::new(edge, &noise(2, n)));
             let wide = |values: &[f32]| values.iter().map(|&value| value.into()).collect::<Vec<f64>>();
             for function in FUNCTIONS {
                 let (mut y, mut dx) = (Guarded::new(edge, &x), Guarded::new(edge, &dy));
                 let (over_x, over_dy) = (Region::of_mut(&mut y), Region::of_mut(&mut dx));
-                // SAFETY: live buffers of one length.
+                // SAFETY: live buffers of equal length.
                 unsafe {
                     map(context, function, over_x, over_x);
                     map_backward(context, function, over_dy, Region::of(&x), over_dy);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_and_the_edges_are_those_of_the_reference() {
+    fn nan_and_edge_values_equal_the_reference() {
         for (function, x) in FUNCTIONS.into_iter().flat_map(|f| [f64::NAN, 0.0, 0.75, f64::INFINITY].map(|x| (f, x))) {
             let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
             assert!(same(value(function, x), reference::map(&[x], function)[0]), "{function:?} {x}");

@@ -1,5 +1,5 @@
-//! Buffers between pages that nobody may touch: in tests, a kernel that reads or writes one value too many ends the
-//! process there and then, whatever the compiler's checks or the memory behind would have forgiven.
+//! Buffers between inaccessible pages. In tests, a kernel that reads or writes one value past its buffer ends the
+//! process at once, even where the compiler's checks or the adjacent memory would have hidden the error.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -10,8 +10,9 @@ use crate::isa::Isa;
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// Which edge of a buffer lies exactly at a page that nobody may touch. At the other one there may be room up to such a
-/// page: it is all ones, which read as f32 or bf16 is NaN, and a write there is found out in the end.
+/// The edge of a buffer that coincides with an inaccessible page. At the other edge there may be room up to such a
+/// page. The room is filled with ones, which read as NaN in f32 and bf16, and a write there is detected when the buffer
+/// is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edge {
     First,
@@ -22,15 +23,15 @@ impl Edge {
     pub(crate) const BOTH: [Edge; 2] = [Edge::First, Edge::Last];
 }
 
-/// A multiple of the kernel's pages on every machine.
+/// A multiple of the kernel's page size on every machine.
 const PAGE: usize = 1 << 16;
 
-/// The bytes of the room beside the values.
+/// The byte that fills the room beside the values.
 const ROOM: u8 = 0xff;
 
-/// Values that begin or end at such a page. They are a slice, aligned as values must be and no better.
+/// Values that begin or end at such a page. They are a slice with no more than the required alignment.
 pub(crate) struct Guarded<T> {
-    /// Three parts: a page, as many as the values need, a page.
+    /// Three parts: a page, the pages that the values need, a page.
     mapping: NonNull<u8>,
     mapped: usize,
     values: NonNull<T>,
@@ -60,12 +61,12 @@ impl<T: Copy> Guarded<T> {
             Edge::Last => open.wrapping_add(inside - bytes),
         };
         assert!(PAGE.is_multiple_of(align_of::<T>()) && size_of::<T>().is_multiple_of(align_of::<T>()));
-        // SAFETY: the open pages, which nobody else knows of.
+        // SAFETY: the open pages, to which no other pointer exists.
         unsafe { open.write_bytes(ROOM, inside) };
         let start = start.cast::<T>();
-        // SAFETY: the open pages hold the values from `start` on, and nobody else knows of them.
+        // SAFETY: the open pages hold the values from `start`, and no other pointer to them exists.
         unsafe { start.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
-        let pointer = "a mapping is nowhere at null";
+        let pointer = "a mapping is never at null";
         Guarded {
             mapping: NonNull::new(base.cast()).expect(pointer),
             mapped,
@@ -74,14 +75,14 @@ impl<T: Copy> Guarded<T> {
         }
     }
 
-    /// So many times `value`.
+    /// `len` copies of `value`.
     pub(crate) fn filled(edge: Edge, value: T, len: usize) -> Self {
         Guarded::new(edge, &vec![value; len])
     }
 }
 
 impl<T> Guarded<T> {
-    /// Whether nobody has written beside the values.
+    /// Whether the room beside the values is unchanged.
     fn is_whole(&self) -> bool {
         let values = self.values.as_ptr().cast::<u8>();
         // SAFETY: the pages between the first and the last one of the mapping are open and were written by `new`.
@@ -96,7 +97,7 @@ impl<T> Deref for Guarded<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` has put the values there.
+        // SAFETY: `new` wrote the values there.
         unsafe { std::slice::from_raw_parts(self.values.as_ptr(), self.len) }
     }
 }
@@ -111,14 +112,14 @@ impl<T> DerefMut for Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         let is_whole = self.is_whole();
-        // SAFETY: the mapping was made by `new`, and nothing borrows it any more.
+        // SAFETY: the mapping was made by `new`, and no borrow of it remains.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
-        assert!(is_whole || std::thread::panicking(), "somebody wrote beside the values");
+        assert!(is_whole || std::thread::panicking(), "a write fell outside the values");
     }
 }
 
-/// A context whose scratch is such buffers, all NaN, as an earlier instruction may have left them: a kernel that reads a value
-/// before writing it is found out too.
+/// A context whose scratch consists of such buffers, all NaN, as an earlier instruction may have left them. This also
+/// detects a kernel that reads a value before writing it.
 pub(crate) struct GuardedContext {
     context: Context,
     _scratch: Vec<Guarded<f32>>,
@@ -153,7 +154,7 @@ impl DerefMut for GuardedContext {
 mod tests {
     use super::*;
 
-    /// What the kernel lets this process do at an address, such as `rw-p`; nothing where nothing is mapped.
+    /// The kernel's access permissions at an address, such as `rw-p`; empty if nothing is mapped there.
     fn permissions(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let of_line = |line: &str| {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_may_touch_what_lies_beyond() {
+    fn memory_past_the_edge_is_inaccessible() {
         for (edge, len) in
             Edge::BOTH.into_iter().flat_map(|edge| [0, 1, 1023, PAGE / 4, PAGE / 4 + 1].map(|len| (edge, len)))
         {
@@ -190,7 +191,7 @@ mod tests {
             let mut guarded = Guarded::filled(edge, 0.0f32, 3);
             assert!(guarded.is_whole());
             let place = guarded.as_mut_ptr().wrapping_offset(beside);
-            // SAFETY: beside the values there is room on the page.
+            // SAFETY: the page has room beside the values.
             unsafe { assert!(place.replace(0.0).is_nan()) };
             assert!(!guarded.is_whole());
             // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! How one program computes several shards: where each one's gradients lie, and when they are added up.
+//! How one program computes several shards: where the gradients of each are, and when they are added up.
 
 use std::ops::Range;
 
@@ -6,21 +6,22 @@ use enmasse_comm::{Fold, HostedShard};
 use enmasse_device::Hosting;
 use enmasse_graph::Plan;
 
-/// The hosted shards in the order they run, and what the program holds for them.
+/// The hosted shards in execution order, and what the program holds for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
     pub shards: Vec<HostedShard>,
-    /// Whether all shards run each instruction before any runs the next, each on activations of its own: where they exchange
-    /// statistics in the middle of a pass. Otherwise they run one after another and share one arena of activations.
+    /// Whether all shards run each instruction before any shard runs the next. This is so if they exchange statistics
+    /// in the middle of a pass, and each shard then has its own activations. Otherwise they run one after another and
+    /// share one arena of activations.
     pub lockstep: bool,
-    /// Gradient arenas.
+    /// Number of gradient arenas.
     pub slots: usize,
-    /// The shards of each partial sum that this rank gives to the others, by their places among the hosted ones.
+    /// The shards of each partial sum that this rank contributes, as indices among the hosted shards.
     pub partials: Vec<Range<usize>>,
 }
 
 impl Schedule {
-    /// The schedule of what a program hosts; `train` is its training plan, if it has one.
+    /// The schedule of a program's hosted shards; `train` is its training plan, if it has one.
     pub(crate) fn new(hosting: &Hosting, train: Option<&Plan>) -> Self {
         let exchanges = |plan: &Plan| plan.instructions.iter().any(|node| node.op.is_joint());
         let lockstep = hosting.count() > 1 && train.is_some_and(exchanges);
@@ -31,13 +32,13 @@ impl Schedule {
         Schedule { shards, lockstep, slots, partials: partials.collect() }
     }
 
-    /// One shard that stands for all: to look at instructions, or to measure them.
+    /// One shard that represents all, for inspecting or measuring instructions.
     pub(crate) fn sample() -> Self {
         let shard = HostedShard { shard: 0, slot: 0, folds: Vec::new() };
         Schedule { shards: vec![shard], lockstep: false, slots: 1, partials: std::iter::once(0..1).collect() }
     }
 
-    /// Activation arenas.
+    /// Number of activation arenas.
     pub(crate) fn activations(&self) -> usize {
         if self.lockstep { self.shards.len() } else { 1 }
     }
@@ -85,7 +86,7 @@ mod tests {
         };
         check(4, 1, 0, &[0, 1, 2, 3], &[(0, 1), (2, 3), (0, 2)]);
         check(4, 2, 1, &[0, 1], &[(0, 1)]);
-        // Shards 0 to 2 of 6 are two partial sums, (0 1) and 2.
+        // Shards 0 to 2 of 6 form two partial sums, (0 1) and 2.
         check(6, 2, 0, &[0, 2, 1], &[(0, 2)]);
         check(6, 2, 1, &[0, 1, 2], &[(1, 2)]);
     }

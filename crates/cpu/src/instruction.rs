@@ -1,4 +1,4 @@
-//! Prepared instructions: operands are addresses, the work is already cut into tasks, and what is left is to run.
+//! Prepared instructions: operands are addresses and the work is divided into tasks, so all that remains is to run.
 
 use enmasse_comm::{Group, Handle};
 use enmasse_device::{Batch, DeviceError};
@@ -6,10 +6,10 @@ use enmasse_device::{Batch, DeviceError};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// What a step gives to instructions beside memory of the program.
+/// A step's inputs to instructions, apart from the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepValues {
-    /// The batch's pictures, which the program holds while the step runs; so are the two below.
+    /// The batch's pictures. The program holds these and the two fields below while the step runs.
     pub images: Region<u8>,
     pub labels: Region<i32>,
     pub sample_indices: Region<i64>,
@@ -21,7 +21,7 @@ pub(crate) struct StepValues {
 }
 
 impl StepValues {
-    /// Where a batch lies. Instructions only read it.
+    /// The addresses of a batch. Instructions only read it.
     pub(crate) fn of(batch: &dyn Batch) -> Self {
         StepValues {
             images: Region::of(batch.images()),
@@ -36,7 +36,7 @@ impl StepValues {
     }
 }
 
-/// One shard's part of what comes with a batch: where it lies is known when a step begins.
+/// One shard's part of a batch. Its address is known when a step begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FromBatch<T> {
     pub all: fn(&StepValues) -> Region<T>,
@@ -45,17 +45,17 @@ pub(crate) struct FromBatch<T> {
 }
 
 impl<T> FromBatch<T> {
-    /// The part in the batch of this step.
+    /// The part in this step's batch.
     pub(crate) fn of(&self, step: &StepValues) -> Region<T> {
         (self.all)(step).part(self.start, self.len)
     }
 }
 
-/// What instructions run with.
+/// The resources that instructions run with.
 pub(crate) struct Machine {
     pub context: Context,
     pub group: Option<Group>,
-    /// The sums under way, by bucket.
+    /// The sums in progress, by bucket.
     pub handles: Vec<Option<Handle>>,
 }
 
@@ -63,11 +63,11 @@ type Run = dyn Fn(&mut Machine, &StepValues) -> Result<(), DeviceError> + Send;
 
 /// An instruction of a plan.
 pub(crate) struct Instruction {
-    /// Which algorithm was chosen, where there is a choice.
+    /// The chosen algorithm; empty if there is no choice.
     pub algorithm: &'static str,
-    /// Scratch that it needs.
+    /// Required scratch.
     pub scratch: Scratch,
-    /// Relies on what [`Instruction::execute`] asks for.
+    /// Relies on the conditions of [`Instruction::execute`].
     run: Box<Run>,
 }
 
@@ -81,7 +81,7 @@ impl Instruction {
         Instruction { algorithm: "", scratch, run: Box::new(run) }
     }
 
-    /// What a shard does where another one acts for all that the program hosts.
+    /// The instruction of a shard for which another shard acts on behalf of all that the program hosts.
     pub(crate) fn nothing() -> Self {
         Instruction::fallible(Scratch::default(), |_| Ok(()))
     }
@@ -94,15 +94,15 @@ impl Instruction {
         Instruction { algorithm: "", scratch, run: Box::new(move |machine, _| run(machine)) }
     }
 
-    /// The instruction with the name of the algorithm that it is carried out by.
+    /// Sets the name of the algorithm that computes the instruction.
     pub(crate) fn by(self, algorithm: &'static str) -> Self {
         Instruction { algorithm, ..self }
     }
 
-    /// Carries the instruction out.
+    /// Executes the instruction.
     ///
     /// # Safety
-    /// The operands' memory is valid and used by nobody else, but for what belongs to sums under way.
+    /// The operands' memory is valid, and no other code uses it, except the memory of sums in progress.
     pub(crate) unsafe fn execute(&self, machine: &mut Machine, step: &StepValues) -> Result<(), DeviceError> {
         (self.run)(machine, step)
     }
@@ -115,7 +115,7 @@ macro_rules! kernel {
     };
     ($scratch:expr, ($context:ident, $step:ident) => $call:expr) => {
         $crate::instruction::Instruction::new($scratch, move |$context, $step| {
-            // SAFETY: who executes the instruction answers for its memory; the plan keeps operands apart that must not
+            // SAFETY: the caller of `execute` is responsible for the memory; the plan separates operands that must not
             // overlap.
             unsafe { $call }
         })

@@ -1,8 +1,8 @@
-//! Instruction-set levels, and the one small SIMD abstraction under every kernel.
+//! Instruction-set levels, and the small SIMD abstraction that all kernels use.
 //!
-//! A kernel is a loop nest generic over [`Simd`]; [`dispatch`] instantiates it under the target features of a level, so
-//! that the vector operations inline into it. Results may differ between levels (the portable one does not fuse
-//! multiply and add), never between machines of one level.
+//! A kernel is a loop nest generic over [`Simd`]. [`dispatch`] instantiates it with the target features of a level, so
+//! that the vector operations are inlined into it. Results may differ between levels (the portable one does not fuse
+//! multiply and add), but never between machines at the same level.
 
 use std::fmt;
 
@@ -11,16 +11,16 @@ use enmasse_tensor::Bf16;
 /// An instruction-set level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
-    /// What the compiler makes of plain loops on any machine.
+    /// The compiler's output for plain loops on any machine.
     Portable,
     /// AVX2 with FMA.
     Avx2,
     /// AVX-512 (F, BW, DQ, VL).
     Avx512,
-    /// AVX-512 with the dot product of bf16 pairs. In f32 it gives the bits of [`Isa::Avx512`].
+    /// AVX-512 with the dot product of bf16 pairs. In f32 its bits equal those of [`Isa::Avx512`].
     Avx512Bf16,
-    /// The same with the tiles of AMX for products of bf16, but for gradients of weights, where the kernel permits them.
-    /// It has been tested on emulated tiles only: no machine with AMX was at hand.
+    /// The same, with AMX tiles for products of bf16, except in gradients of weights. Requires the kernel's permission.
+    /// Tested only on emulated tiles, since no machine with AMX was available.
     Amx,
 }
 
@@ -56,7 +56,7 @@ impl Isa {
         }
     }
 
-    /// Whether kernels of this level run here. Those of AMX also do in their own tests, on emulated tiles.
+    /// Whether kernels of this level run here. Those of AMX also run in their own tests, on emulated tiles.
     pub(crate) fn runs(self) -> bool {
         self.available() || (cfg!(test) && self == Isa::Amx && Isa::Avx512Bf16.available())
     }
@@ -79,12 +79,12 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Vectors of f32. The methods are unsafe because they execute instructions of the level: they may run only inside
-/// [`dispatch`], and pointers must be valid for `LANES` values (no alignment is asked).
+/// Vectors of f32. The methods are unsafe because they execute instructions of the level. They may run only inside
+/// [`dispatch`], and pointers must be valid for `LANES` values (any alignment).
 pub(crate) trait Simd: Copy + 'static {
     /// Values per vector.
     const LANES: usize;
-    /// The vector.
+    /// The vector type.
     type V: Copy;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
@@ -94,7 +94,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sqrt(a: Self::V) -> Self::V;
-    /// `a * b + c`, fused where the level can.
+    /// `a * b + c`, fused if the level can.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// 0 where `a < 0`; NaN stays.
     unsafe fn relu(a: Self::V) -> Self::V;
@@ -102,29 +102,30 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
     /// `a` where `gate > limit`, else 0.
     unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V;
-    /// Of two values with a tag each, `found` where its value is the greater or NaN.
+    /// Of two tagged values: `found` if its value is greater or NaN, else `best`.
     unsafe fn greater(best: [Self::V; 2], found: [Self::V; 2]) -> [Self::V; 2];
-    /// Whole numbers up to 255 to memory, a byte each.
+    /// Writes whole numbers up to 255 to memory, one byte each.
     unsafe fn store_bytes(p: *mut u8, v: Self::V);
-    /// `a` where the bytes from `p` on are `byte`, else 0.
+    /// `a` where the bytes from `p` equal `byte`, else 0.
     unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V;
     /// `LANES` values of bf16.
     unsafe fn load_bf16(p: *const u16) -> Self::V;
-    /// In each lane the value of the one that `lanes` names for it.
+    /// In each lane, the value of `a` in the lane that `lanes` gives.
     unsafe fn permute(a: Self::V, lanes: *const i32) -> Self::V;
-    /// The same to memory, rounded to the nearest, ties to even; NaN stays. Denormal numbers become 0 of their sign, as the
-    /// instruction for it has them: casts give the same bits at every level.
+    /// Writes bf16 values to memory, rounded to nearest, ties to even; NaN stays. Denormal numbers become zeros of the
+    /// same sign, as the hardware instruction makes them, so casts give the same bits at every level.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
-    /// Lanes of two values in bf16, `low` in the lower half, rounded as [`Simd::store_bf16`] does.
+    /// Lanes that hold two bf16 values, `low` in the lower half, rounded as by [`Simd::store_bf16`].
     unsafe fn pair(low: Self::V, high: Self::V) -> Self::V;
-    /// Lanes of two values of bf16 in memory.
+    /// Lanes that hold two bf16 values from memory.
     unsafe fn interleave(low: *const u16, high: *const u16) -> Self::V;
-    /// `c` plus the products of both halves of the lanes of `a` and `b`, which are pairs of bf16, each exact in f32.
+    /// `c` plus the products of both halves of the lanes of `a` and `b`, which are pairs of bf16. Each product is exact
+    /// in f32.
     unsafe fn dot(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
 }
 
-/// A loop nest over vectors of any level. Implementations of `run` are `#[inline(always)]`, or they miss the level's
-/// features.
+/// A loop nest over vectors of any level. Implementations of `run` must be `#[inline(always)]`, or they are compiled
+/// without the level's features.
 pub(crate) trait Kernel {
     /// # Safety
     /// The machine has the level of `S`, and the kernel's pointers are valid.
@@ -134,7 +135,7 @@ pub(crate) trait Kernel {
 /// Runs `kernel` with the vectors of `isa`.
 ///
 /// # Safety
-/// As [`Kernel::run`]; `isa` runs here.
+/// As for [`Kernel::run`]; `isa` runs here.
 pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     debug_assert!(isa.runs());
     // SAFETY: the caller's promise.
@@ -155,17 +156,17 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// How far ahead of its loads a loop over memory asks for it, in bytes.
+/// How far ahead of its loads a loop prefetches, in bytes.
 const AHEAD: usize = 8192;
 
-/// Asks for the `bytes` bytes from `p` on, which are used soon. There need not be memory.
+/// Prefetches the `bytes` bytes from `p`, which will be used soon. The address need not be valid.
 ///
-/// Arithmetic between loads keeps a core from having as many of them under way as memory could serve.
+/// Arithmetic between loads keeps a core from having as many loads in progress as memory could serve.
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..bytes.div_ceil(LINE) {
-        // SAFETY: the instruction is in every processor of this kind, and does not fault.
+        // SAFETY: every processor of this architecture has the instruction, and it does not fault.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
                 p.cast::<i8>().wrapping_add(LINE * line),
@@ -174,7 +175,7 @@ pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
     }
 }
 
-/// Values of a type that lie between a load and what is asked for then.
+/// Number of values between a load and the prefetch made along with it.
 pub(crate) const fn values_ahead<T>() -> usize {
     AHEAD / std::mem::size_of::<T>()
 }
@@ -231,7 +232,7 @@ macro_rules! array_simd {
             }
             #[inline(always)]
             unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-                // Not `f32::mul_add`: without the instruction that is a call into libm.
+                // Not `f32::mul_add`: without the hardware instruction that is a call into libm.
                 std::array::from_fn(|i| a[i] * b[i] + c[i])
             }
             #[inline(always)]
@@ -301,19 +302,19 @@ macro_rules! array_simd {
 }
 
 array_simd!(
-    /// Four values, which any compiler back end turns into its vectors.
+    /// Four values, which any compiler back end turns into vectors.
     Portable,
     4
 );
 array_simd!(
-    /// One value: the tails of rows that are no multiple of the vector.
+    /// One value: for the tails of rows whose length is not a multiple of the vector.
     Scalar,
     1
 );
 
 #[cfg(test)]
 array_simd!(
-    /// As many values as the widest vectors hold, on any machine.
+    /// Sixteen values, the width of the widest vectors, on any machine.
     Sixteen,
     16
 );
@@ -353,7 +354,7 @@ mod tests {
         let values: Vec<f32> = (0..65).map(|i| ((i * 37 % 64) as f32 - 31.0) / 8.0).collect();
         let run = |isa| {
             let mut out = Vec::new();
-            // SAFETY: only available levels are asked for.
+            // SAFETY: only available levels are passed.
             unsafe { dispatch(isa, EveryOperation(&values, &mut out)) };
             out
         };
@@ -365,7 +366,7 @@ mod tests {
         }
     }
 
-    /// Rounds values to bf16 in both ways that there are.
+    /// Rounds values to bf16 in both available ways.
     struct Cast<'a>(&'a [f32], &'a mut Vec<u16>);
 
     impl Kernel for Cast<'_> {
@@ -391,12 +392,12 @@ mod tests {
         let special =
             [0.0, -0.0, 1.0, -1.5, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-39, -1e-40, 1.2e-38];
         let signalling = f32::from_bits(0x7f80_0001);
-        // Around the middle between two neighbours, below an even and an odd one.
+        // Around the midpoint between two neighbours, below an even and an odd one.
         let middles = (0x3f80_7ff0..0x3f80_8010).chain(0x3f81_7ff0..0x3f81_8010).map(f32::from_bits);
         let mut values: Vec<f32> = special.into_iter().chain([signalling]).chain(middles).collect();
         values.resize(values.len().next_multiple_of(16), 2.0);
         let expected: Vec<u16> = values.iter().map(|&value| round(value)).collect();
-        assert_eq!(expected[8..11], [0, 0x8000, 0x0083], "denormal numbers are 0");
+        assert_eq!(expected[8..11], [0, 0x8000, 0x0083], "denormal numbers become 0");
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
             let mut found = Vec::new();
             // SAFETY: the level is available.

@@ -11,14 +11,14 @@
 //! let batch = HostBatch { images: vec![7; 2 * 4 * 4 * 3], labels: vec![3, -1], sample_indices: vec![0, 1] };
 //! let inputs = StepInputs { learning_rate: 0.1, ..StepInputs::evaluation(batch.into()) };
 //! let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
-//! // Parameters are zero, so the one sample's loss is ln(10), and the mean is over both places of the batch.
+//! Parameters are zero, so the loss of the one sample is ln(10). The mean is over both places of the batch.
 //! assert!((program.metrics(ticket)?.loss - 10f64.ln() / 2.0).abs() < 1e-6);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Kernels are loop nests generic over an instruction-set level, chosen at run time. Work is cut into tasks by the
-//! problem's size alone, and every sum has one order, so **bits do not depend on the number of threads**. A step
-//! allocates nothing: arenas and scratch are sized when the plans are compiled.
+//! Kernels are loop nests generic over an instruction-set level, chosen at run time. The division of work into tasks
+//! depends only on the problem's size, and every sum has one order, so **bits do not depend on the number of threads**.
+//! A step allocates nothing: arenas and scratch are sized when the plans are compiled.
 
 mod affinity;
 mod algorithm;

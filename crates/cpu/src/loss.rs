@@ -1,4 +1,4 @@
-//! Softmax cross-entropy with label smoothing. Samples are independent tasks; their losses are added in order, in f64.
+//! Softmax cross-entropy with label smoothing. Each sample is an independent task; the losses are added in order, in f64.
 
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -12,7 +12,7 @@ pub(crate) struct CrossEntropy {
     pub smoothing: f32,
 }
 
-/// f32 values that a sample's loss and hit take in scratch: two of f64.
+/// f32 values of scratch for a sample's loss and hit, which are two f64 values.
 const RECORD: usize = 4;
 
 impl CrossEntropy {
@@ -21,7 +21,7 @@ impl CrossEntropy {
         Scratch { shared: RECORD * self.samples, private: 0 }
     }
 
-    /// The smoothed target: what every class has, and what the label has beside.
+    /// The smoothed target: the share of every class, and the label's additional share.
     fn target(&self) -> (f64, f64) {
         let smoothing = f64::from(self.smoothing);
         (smoothing / self.classes as f64, 1.0 - smoothing)
@@ -31,7 +31,7 @@ impl CrossEntropy {
 /// Writes probabilities, the scaled sum of losses, and the number of hits.
 ///
 /// # Safety
-/// Regions are valid: `samples * classes` logits and probabilities, labels below `classes`, one loss and count.
+/// Regions are valid: `samples * classes` logits and probabilities, labels below `classes`, one loss and one count.
 pub(crate) unsafe fn forward(
     context: &mut Context,
     c: &CrossEntropy,
@@ -65,7 +65,7 @@ fn one(c: &CrossEntropy, logits: &[f32], label: i32, probabilities: &mut [f32]) 
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     for &logit in logits {
-        // Subtracting the largest logit changes nothing but the range of the exponentials.
+        // Subtracting the largest logit changes only the range of the exponentials.
         sum += f64::from(logit - largest).exp();
     }
     let log_sum = f64::from(largest) + sum.ln();
@@ -83,10 +83,10 @@ fn one(c: &CrossEntropy, logits: &[f32], label: i32, probabilities: &mut [f32]) 
     [loss, f64::from(u8::from(hit))]
 }
 
-/// `scale * (probability - target)`, 0 where there is no sample.
+/// `scale * (probability - target)`; 0 for a place without a sample.
 ///
 /// # Safety
-/// Regions are valid, as in [`forward`]; `dlogits` is written, and may lie over `probabilities`.
+/// Regions are valid, as in [`forward`]; `dlogits` is written, and may coincide with `probabilities`.
 pub(crate) unsafe fn backward(
     context: &mut Context,
     c: &CrossEntropy,
@@ -109,11 +109,12 @@ pub(crate) unsafe fn backward(
     });
 }
 
-/// Puts what a shard tells the others where the sum over shards expects it: its loss at its own place among those of all, then
-/// its other numbers, and at the end 1 for each request that it has.
+/// Writes the numbers that a shard shares with the others to where the sum over shards expects them: its loss at its
+/// own place among all shards' losses, then its other numbers, and at the end 1 for each request that it makes.
 ///
 /// # Safety
-/// Regions are valid, of one value each but for `metrics`, which is written and ends in a place for each number and request.
+/// Regions are valid, of one value each except `metrics`. `metrics` is written, and ends in a place for each number and
+/// request.
 pub(crate) unsafe fn share(
     shard: usize,
     loss: Region<f32>,
@@ -176,7 +177,7 @@ mod tests {
                 assert_near("loss", &loss, &[expected], 1e-6);
                 assert_near("correct", &correct, &[hits], 0.0);
                 let over = Region::of_mut(&mut p);
-                // SAFETY: as above; the gradient lies over the probabilities.
+                // SAFETY: as above; the gradient coincides with the probabilities.
                 unsafe { backward(context, &c, over, Region::of(&labels), over) };
                 assert_near("gradient", &p, &gradient, 1e-6);
             }
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shards_share_has_places() {
+    fn shared_numbers_have_fixed_places() {
         let check = |shard, loss: f32, numbers: &[f32], requests, expected: &[f32]| {
             let mut metrics = vec![9.0; expected.len()];
             let numbers: Vec<_> = numbers.iter().map(|number| Region::of(std::slice::from_ref(number))).collect();

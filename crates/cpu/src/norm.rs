@@ -1,14 +1,15 @@
-//! Norms of gradients and weights. Their sums are cut by the tensors alone, so bits depend neither on threads nor on the level.
+//! Norms of gradients and weights. The division of sums depends only on the tensors, so bits depend neither on threads
+//! nor on the level.
 
 use crate::isa::{Isa, Simd, values_ahead};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Piece, Terms};
 
-/// Sums that are added up side by side: as many as the widest vector has lanes, at every level.
+/// Number of sums that are accumulated side by side, at every level: the number of lanes of the widest vector.
 const LANES: usize = 16;
 
-/// Scratch of a thread for [`squares`].
+/// Scratch per thread for [`squares`].
 pub(crate) const SQUARES: Scratch = Scratch { shared: 0, private: LANES };
 
 #[derive(Clone, Copy)]
@@ -31,10 +32,11 @@ impl Terms<1> for Squares {
     }
 }
 
-/// The sum of the squares of a piece's elements, which begins at a multiple of 16. `lanes` is the calling thread's scratch.
+/// The sum of the squares of a piece's elements. The piece begins at a multiple of 16. `lanes` is the calling thread's
+/// scratch.
 ///
 /// # Safety
-/// The piece lies in `x`, which is valid; nobody else uses `lanes`.
+/// The piece lies in `x`, which is valid; no other code uses `lanes`.
 pub(crate) unsafe fn squares(isa: Isa, x: Region<f32>, piece: &Piece, lanes: Region<f32>) -> f64 {
     debug_assert!(piece.start.is_multiple_of(LANES), "{piece:?}");
     let rows = piece.start / LANES..(piece.start + piece.len) / LANES;
@@ -48,7 +50,7 @@ pub(crate) unsafe fn squares(isa: Isa, x: Region<f32>, piece: &Piece, lanes: Reg
     whole + rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>()
 }
 
-/// The norm of a region, cut into tasks.
+/// The norm of a region, divided into tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Norm {
     x: Region<f32>,
@@ -60,19 +62,19 @@ impl Norm {
         Norm { x, pieces: Piece::cut(std::iter::once(0..x.len())) }
     }
 
-    /// Partial sums of all pieces, in f64.
+    /// Scratch for the partial sums of all pieces, in f64.
     pub(crate) fn scratch(&self) -> Scratch {
         SQUARES.max(Scratch { shared: 2 * self.pieces.len(), private: 0 })
     }
 
-    /// Writes the norm to the one value of `norm`.
+    /// Writes the norm to the single value of `norm`.
     ///
     /// # Safety
     /// Regions are valid; the context has [`Norm::scratch`].
     pub(crate) unsafe fn run(&self, context: &mut Context, norm: Region<f32>) {
         let (isa, sums, private) = (context.isa, context.shared.cast::<f64>(), &context.private);
         context.pool.run(self.pieces.len(), |task, thread| {
-            // SAFETY: the caller's promise; tasks have sums, and threads scratch, of their own.
+            // SAFETY: the caller's promise; each task has its own sum, and each thread its own scratch.
             unsafe { *sums.at(task, 1) = squares(isa, self.x, &self.pieces[task], private[thread]) };
         });
         // SAFETY: the sums are complete.

@@ -1,4 +1,4 @@
-//! From what a rank asks for to the device: its level by name, its threads, and the cores that these stay on.
+//! Opens the device that a rank requests: finds its level by name, its threads, and the cores to pin them to.
 
 use enmasse_device::{Device, DeviceError, DeviceRequest};
 
@@ -19,7 +19,7 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     Ok(Box::new(Cpu::new(options)?))
 }
 
-/// The instruction-set level of that name, or the machine's best.
+/// The instruction-set level with this name, or the machine's best.
 fn level(name: Option<&str>) -> Result<Isa, DeviceError> {
     let (best, Some(name)) = (Isa::detect(), name) else { return Ok(Isa::detect()) };
     match Isa::ALL.into_iter().find(|isa| isa.name() == name) {
@@ -34,9 +34,9 @@ fn level(name: Option<&str>) -> Result<Isa, DeviceError> {
     }
 }
 
-/// A core for each thread of a rank, where the ranks of this machine, which have so many `threads` each, use all that they may
-/// run on. With fewer threads another program may have the same idea of which cores to take, and with more some would wait for
-/// each other.
+/// A core for each thread of a rank, if the ranks of this machine together use all the cores that they may run on.
+/// `threads` holds the number of threads of each rank. With fewer threads, another program might choose the same cores;
+/// with more, some threads would wait for each other.
 fn own_cores(available: Cores, threads: &[usize], rank: usize) -> Option<Cores> {
     let sum = |threads: &[usize]| threads.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
     let (before, rest) = threads.split_at_checked(rank)?;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_use_all_cores_have_their_own() {
+    fn ranks_that_use_all_cores_are_pinned() {
         let all = Cores::available().unwrap();
         let cores = all.count();
         let check = |threads: &[usize], expected: &[Option<Cores>]| {

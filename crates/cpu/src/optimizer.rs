@@ -8,7 +8,8 @@ use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass, Piece};
 
-/// `a * b + c` rounded twice at every level, so that all give the same bits; memory is what takes the time here.
+/// `a * b + c`, rounded twice at every level so that all levels give the same bits. Memory bandwidth limits the speed
+/// here.
 #[inline(always)]
 unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V {
     // SAFETY: the caller's promise.
@@ -21,7 +22,7 @@ struct Sgd<const MOMENTUM: bool, const NESTEROV: bool> {
     /// Factor of the gradients.
     clip: f32,
     buffer: Region<f32>,
-    /// Factor of what enters the buffer.
+    /// Factor of the values added to the buffer.
     trust: f32,
     learning_rate: f32,
     momentum: f32,
@@ -74,7 +75,7 @@ impl Pass for AdamW {
             let [beta1, beta2] = self.betas;
             let g = S::mul(S::splat(self.clip), S::load(self.gradients.at(index, n)));
             let first = S::load(self.first.at(index, n));
-            // m + (1 - beta1) * (g - m), as PyTorch's `lerp_`.
+            // m + (1 - beta1) * (g - m), as in PyTorch's `lerp_`.
             let first = multiply_add::<S>(S::splat(1.0 - beta1), S::sub(g, first), first);
             let second = S::mul(S::splat(beta2), S::load(self.second.at(index, n)));
             let second = multiply_add::<S>(S::mul(S::splat(1.0 - beta2), g), g, second);
@@ -88,7 +89,7 @@ impl Pass for AdamW {
     }
 }
 
-/// A rule with the state that it keeps.
+/// A rule, with its state.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     Descent,
@@ -97,7 +98,7 @@ enum Rule {
 }
 
 impl Rule {
-    /// `None` where the state is not the optimiser's.
+    /// `None` if the state does not belong to the optimiser.
     fn new(optimizer: Optimizer, state: &[Region<f32>]) -> Option<Self> {
         let (momentum, nesterov) = match (optimizer, state) {
             (Optimizer::AdamW { betas, epsilon }, &[first, second]) => {
@@ -115,7 +116,7 @@ impl Rule {
     }
 }
 
-/// Gradients are clipped to this, if the value is above it.
+/// The limit to which gradients are clipped, and their norm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clip {
     pub limit: f32,
@@ -123,7 +124,7 @@ pub(crate) struct Clip {
 }
 
 impl Clip {
-    /// What gradients are multiplied by; not a number where the norm is none, as in PyTorch.
+    /// The factor of the gradients; NaN if the norm is NaN, as in PyTorch.
     ///
     /// # Safety
     /// The norm is valid.
@@ -134,7 +135,7 @@ impl Clip {
     }
 }
 
-/// An update whose ranges are cut into tasks.
+/// An update whose ranges are divided into tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedUpdate {
     weights: Region<f32>,
@@ -148,8 +149,8 @@ pub(crate) struct PreparedUpdate {
 }
 
 impl PreparedUpdate {
-    /// The update of regions that the ranges index; `state` has one for each of [`Optimizer::state_names`]. `None` where it
-    /// has more or fewer.
+    /// The update of regions that the ranges index. `state` has one region for each of [`Optimizer::state_names`];
+    /// `None` if the number differs.
     pub(crate) fn new(
         update: &Update,
         weights: Region<f32>,
@@ -166,7 +167,7 @@ impl PreparedUpdate {
         Some(PreparedUpdate { weights, gradients, rule, clip, trust, ranges: update.ranges.clone(), pieces })
     }
 
-    /// With LARS the squares of weights and gradients of every piece, in f64, and the trust in every range.
+    /// Scratch for LARS: the squares of weights and gradients of every piece, in f64, and the trust of every range.
     pub(crate) fn scratch(&self) -> Scratch {
         match self.trust {
             Some(_) => SQUARES.max(Scratch { shared: 4 * self.pieces.len() + self.ranges.len(), private: 0 }),
@@ -177,7 +178,7 @@ impl PreparedUpdate {
     /// Updates every range. `step` counts from 1.
     ///
     /// # Safety
-    /// Regions are valid, and longer than every range; all but the gradients are written. The context has
+    /// Regions are valid and contain every range; all of them except the gradients are written. The context has
     /// [`PreparedUpdate::scratch`].
     pub(crate) unsafe fn run(&self, context: &mut Context, learning_rate: f32, step: u64) {
         // SAFETY: the caller's promise.
@@ -215,7 +216,7 @@ impl PreparedUpdate {
     }
 
     /// # Safety
-    /// As [`PreparedUpdate::run`]; without momentum `buffer` is not touched.
+    /// As for [`PreparedUpdate::run`]; without momentum `buffer` is not touched.
     unsafe fn descend<const MOMENTUM: bool, const NESTEROV: bool>(
         &self,
         context: &mut Context,
@@ -233,7 +234,7 @@ impl PreparedUpdate {
                 gradients: self.gradients,
                 clip,
                 buffer,
-                // SAFETY: each range has its trust, which nobody writes any more.
+                // SAFETY: each range has its trust, which is not written any more.
                 trust: trust.map_or(1.0, |trust| unsafe { *trust.at(range, 1) }),
                 learning_rate: (f64::from(learning_rate) * f64::from(group.learning_rate_scale)) as f32,
                 momentum,
@@ -244,10 +245,10 @@ impl PreparedUpdate {
         unsafe { self.sweep(context, pass) }
     }
 
-    /// LARS's factor of each range, in scratch.
+    /// LARS's factor for each range, in scratch.
     ///
     /// # Safety
-    /// As [`PreparedUpdate::run`].
+    /// As for [`PreparedUpdate::run`].
     unsafe fn trust(&self, context: &mut Context, clip: f32, coefficient: f32, epsilon: f32) -> Region<f32> {
         let (isa, private) = (context.isa, &context.private);
         let sums = context.shared.part(0, 4 * self.pieces.len()).cast::<f64>();
@@ -255,7 +256,7 @@ impl PreparedUpdate {
         context.pool.run(self.pieces.len(), |task, thread| {
             let piece = &self.pieces[task];
             if self.ranges[piece.range].adaptive {
-                // SAFETY: the caller's promise; tasks have sums, and threads scratch, of their own.
+                // SAFETY: the caller's promise; each task has its own sums, and each thread its own scratch.
                 unsafe {
                     *sums.at(2 * task, 1) = squares(isa, self.weights, piece, private[thread]);
                     *sums.at(2 * task + 1, 1) = squares(isa, self.gradients, piece, private[thread]);
@@ -264,10 +265,10 @@ impl PreparedUpdate {
         });
         for (number, range) in self.ranges.iter().enumerate() {
             let mut squares = [0.0; 2];
-            // Pieces come in the order of the ranges.
+            // Pieces are in the order of the ranges.
             let first = self.pieces.partition_point(|piece| piece.range < number);
             for task in first..self.pieces.partition_point(|piece| piece.range <= number) {
-                // SAFETY: what the tasks above have written.
+                // SAFETY: the tasks above wrote these values.
                 let piece = if range.adaptive { unsafe { sums.slice(2 * task, 2) } } else { &[0.0; 2] };
                 squares.iter_mut().zip(piece).for_each(|(sum, square)| *sum += square);
             }
@@ -285,7 +286,7 @@ impl PreparedUpdate {
     /// Runs over every piece the pass of its range.
     ///
     /// # Safety
-    /// As [`PreparedUpdate::run`].
+    /// As for [`PreparedUpdate::run`].
     unsafe fn sweep<P: Pass>(&self, context: &mut Context, pass: impl Fn(usize) -> P + Sync) {
         // SAFETY: the caller's promise; ranges do not overlap.
         unsafe { sweep::pieces(context, &self.pieces, |piece| pass(piece.range)) }

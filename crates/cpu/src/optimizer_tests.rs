@@ -61,7 +61,7 @@ fn optimizers() -> [Optimizer; 6] {
     [sgd(0.0, false), sgd(0.9, false), sgd(0.9, true), adamw, lars(0.0), lars(0.9)]
 }
 
-/// One group for all; or small and large ranges of several groups, with elements between them that nobody updates.
+/// One group for all; or small and large ranges of several groups, separated by elements that no range updates.
 fn ranges() -> [Vec<UpdateRange>; 2] {
     let range = |start, len, weight_decay, learning_rate_scale| {
         let group = ParameterGroup { weight_decay, learning_rate_scale };
@@ -76,7 +76,7 @@ fn ranges() -> [Vec<UpdateRange>; 2] {
     [vec![range(0, ELEMENTS, 5e-4, 1.0)], several]
 }
 
-/// Weights and state after three steps, and what the formulas say.
+/// Weights and state after three steps, and the values by the formulas.
 fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let edge = Edge::Last;
     let states = update.optimizer.state_names().len();
@@ -86,7 +86,7 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let mut state64 = vec![vec![0.0; ELEMENTS]; states];
     for step in 1..=3 {
         let g = Guarded::new(edge, &noise(step, ELEMENTS));
-        // Above the limit in the first step alone.
+        // Above the limit only in the first step.
         let norm = if step == 1 { 8.0 } else { 0.125 };
         let limit = f64::from(update.clip_norm.unwrap_or(f32::INFINITY));
         let clip = (limit / (norm + 1e-6)).min(1.0);
@@ -97,7 +97,7 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
         let clip = update.clip_norm.map(|limit| Clip { limit, norm: Region::of(&norm) });
         let prepared = PreparedUpdate::new(update, Region::of_mut(&mut w), Region::of(&g), &regions, clip).unwrap();
         let context = &mut Context::new(2, isa, prepared.scratch()).unwrap();
-        // SAFETY: live buffers of one length.
+        // SAFETY: live buffers of equal length.
         unsafe { prepared.run(context, LEARNING_RATE, step) };
     }
     let found = [&w].into_iter().chain(&state).map(|values| values.to_vec()).collect();
@@ -116,13 +116,13 @@ fn three_steps_equal_the_formulas() {
                     assert_near(&format!("{update} {isa}, tensor {tensor}"), found, expected, 2e-6);
                 }
                 let bits = first.get_or_insert_with(|| found.clone());
-                assert!(*bits == found, "{update}: other bits at {isa}");
+                assert!(*bits == found, "{update}: the bits differ at {isa}");
             }
         }
     }
 }
 
-/// A range of its own changes nothing: the same bits as in one with its neighbours.
+/// Splitting a range changes nothing: the bits equal those of one range with its neighbours.
 #[test]
 fn ranges_of_one_group_are_one_range() {
     for optimizer in optimizers().into_iter().filter(|optimizer| !optimizer.adapts()) {
@@ -135,7 +135,7 @@ fn ranges_of_one_group_are_one_range() {
     }
 }
 
-/// AdamW with the state of another optimiser once did nothing, silently.
+/// Regression test: AdamW with the state of another optimiser silently did nothing.
 #[test]
 fn an_update_without_its_optimisers_state_is_refused() {
     let none = Region::new(std::ptr::null_mut(), 0);
@@ -148,9 +148,9 @@ fn an_update_without_its_optimisers_state_is_refused() {
     }
 }
 
-/// A norm that is no number makes every weight so, as in PyTorch; `f32::min` would hide it.
+/// A NaN norm makes every weight NaN, as in PyTorch; `f32::min` would hide it.
 #[test]
-fn clipping_hides_no_number() {
+fn clipping_keeps_nan() {
     let check = |norm: f32, expected: f32| {
         let value = [norm];
         let clip = Clip { limit: 2.0, norm: Region::of(&value) };

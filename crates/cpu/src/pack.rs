@@ -1,4 +1,4 @@
-//! Copies into the orders that the matrix product reads: rows of gathered pixels, and panels of weights or gradients.
+//! Copies into the layouts that the matrix product reads: rows of gathered pixels, and panels of weights or gradients.
 
 mod weights;
 
@@ -11,7 +11,7 @@ use crate::gemm::WIDEST_PANEL;
 use crate::isa::{Kernel, Simd, values_ahead};
 use crate::region::Region;
 
-/// A tensor `[batch, height, width, channels]`, of which the channels from `first` on are used (a group).
+/// A tensor `[batch, height, width, channels]`, of which the channels from `first` are used (a group).
 #[derive(Clone, Copy)]
 pub(crate) struct Map<E> {
     pub data: Region<E>,
@@ -22,7 +22,7 @@ pub(crate) struct Map<E> {
 }
 
 impl<E> Map<E> {
-    /// Values from a pixel to another some way after it, of those `step` apart.
+    /// The distance in values to prefetch ahead, for pixels that are `step` apart.
     #[inline(always)]
     fn ahead(&self, step: usize) -> usize {
         let values = step * self.channels;
@@ -30,8 +30,8 @@ impl<E> Map<E> {
     }
 }
 
-/// The pixels of a regular lattice over every image of a batch, in row-major order. Lattice point (y, x) stands for the
-/// pixel `(y * step + offset)` of a map; which step and offset depends on whose pixel is meant.
+/// The pixels of a regular lattice over every image of a batch, in row-major order. Lattice point (y, x) represents the
+/// pixel `(y * step + offset)` of a map; step and offset depend on the map.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lattice {
     /// Lattice rows.
@@ -70,8 +70,8 @@ impl Lattice {
         }
     }
 
-    /// Writes where each point of `points` lies in a tensor of `size` `[height, width, channels]`, in values, for the
-    /// pixel `point * step + offset`.
+    /// Writes the position, in values, of each point of `points` in a tensor of `size` `[height, width, channels]`, for
+    /// the pixel `point * step + offset`.
     pub(crate) fn locate(
         &self,
         points: Range<usize>,
@@ -89,7 +89,7 @@ impl Lattice {
     }
 }
 
-/// A stretch of a packed row: neighbouring pixels of one row of the source, from the lattice point's own pixel plus an
+/// A run of a packed row: adjacent pixels of one row of the source, starting at the lattice point's own pixel plus an
 /// offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -97,15 +97,15 @@ pub(crate) struct Run {
     pub dy: isize,
     /// Offset of the first pixel.
     pub dx: isize,
-    /// Number of pixels; more than one only where all channels of the source are used.
+    /// Number of pixels; more than one only if all channels of the source are used.
     pub pixels: usize,
-    /// Channels left out at the front of the first pixel.
+    /// Channels to skip at the start of the first pixel.
     pub skip: usize,
-    /// Values.
+    /// Number of values.
     pub len: usize,
 }
 
-/// Packs one row per lattice point: the runs one after another, zeros where they leave the map.
+/// Packs one row per lattice point: the runs one after another, with zeros outside the map.
 pub(crate) struct PackRows<'a, E, P> {
     pub source: Map<E>,
     pub lattice: &'a Lattice,
@@ -113,7 +113,7 @@ pub(crate) struct PackRows<'a, E, P> {
     /// Pixels of the source between lattice points.
     pub step: [usize; 2],
     pub runs: &'a [Run],
-    /// Rows of words, the last of which is filled up with zeros.
+    /// Rows of words. The last word of a row is filled up with zeros.
     pub out: Region<P>,
     /// Values between packed rows.
     pub stride: usize,
@@ -149,27 +149,27 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         [y, x]
     }
 
-    /// Values from what a run reads to what it is to ask for. Where there are several runs, most of what they read was
-    /// read before.
+    /// How far ahead to prefetch, in values. `None` if there are several runs, since most of the values that they read
+    /// were read before.
     #[inline(always)]
     fn ahead(&self) -> Option<usize> {
         (self.runs.len() == 1).then(|| self.source.ahead(self.step[1]))
     }
 
-    /// The pixel of the source that a point stands for.
+    /// The pixel of the source that a point represents.
     #[inline(always)]
     fn pixel(&self, point: Point) -> [isize; 2] {
         [(point.y * self.step[0]) as isize, (point.x * self.step[1]) as isize]
     }
 
-    /// Whether all runs of a point stay inside the map; `inside` as [`PackRows::inside`] says.
+    /// Whether all runs of a point stay inside the map; `inside` comes from [`PackRows::inside`].
     #[inline(always)]
     fn is_inside(&self, inside: &[Range<isize>; 2], point: Point) -> bool {
         let [y, x] = self.pixel(point);
         inside[0].contains(&y) && inside[1].contains(&x)
     }
 
-    /// Where a channel of a pixel inside the map lies.
+    /// The position of a channel of a pixel inside the map.
     #[inline(always)]
     fn value(&self, image: usize, [y, x]: [isize; 2], channel: usize) -> usize {
         let Map { height, width, channels, first, .. } = self.source;
@@ -177,18 +177,18 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         (pixel * channels as isize + (first + channel) as isize) as usize
     }
 
-    /// Where a point's run begins that stays inside the map.
+    /// Where a point's run begins. The run must stay inside the map.
     #[inline(always)]
     fn start(&self, point: Point, run: &Run) -> usize {
         let [y, x] = self.pixel(point);
         self.value(point.image, [y + run.dy, x + run.dx], run.skip)
     }
 
-    /// Packs the row of a point; `inside` as [`PackRows::inside`] says.
+    /// Packs the row of a point; `inside` comes from [`PackRows::inside`].
     #[inline(always)]
     unsafe fn row<S: Simd>(&self, inside: &[Range<isize>; 2], point: Point, mut out: *mut P) {
         let Map { data, height, width, channels, .. } = self.source;
-        // Most pixels need no look at borders; where runs are short, that look costs as much as the copy.
+        // Most pixels need no border checks; if runs are short, the checks cost as much as the copy.
         if self.is_inside(inside, point) {
             let ahead = self.ahead();
             for run in self.runs {
@@ -206,7 +206,7 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         let [y, x] = self.pixel(point);
         for run in self.runs {
             let (y, x) = (y + run.dy, x + run.dx);
-            // Values left of the map and values up to its right edge, by whole pixels.
+            // The number of values left of the map, and of values up to its right edge, in whole pixels.
             let limit = |pixels: isize| (pixels.max(0) as usize * channels).saturating_sub(run.skip).min(run.len);
             let outside = y < 0 || y >= height as isize;
             let (low, high) = if outside { (0, 0) } else { (limit(-x), limit(width as isize - x)) };
@@ -227,10 +227,10 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
     }
 }
 
-/// Packs the rows of lattice points into words along the points: a row of words per point in f32, per two in bf16, the
-/// last of which may be filled up with zeros.
+/// Packs the rows of lattice points into words along the points: one row of words per point in f32, one per two points
+/// in bf16. The last of these may be filled up with zeros.
 pub(crate) struct PackRowWords<'a, E> {
-    /// What a point's row is. The output, of two rows, is where they are gathered.
+    /// Describes a point's row. Its output, of two rows, is where rows are gathered.
     pub rows: PackRows<'a, E, E>,
     pub out: Region<f32>,
     /// Words between rows of words.
@@ -275,7 +275,7 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
                 continue;
             }
             for (half, at) in (first..first + E::PER_WORD).enumerate() {
-                // SAFETY: the gathered rows and the output are the caller's, of as many columns.
+                // SAFETY: the gathered rows and the output are the caller's, and have equally many columns.
                 unsafe {
                     if at < rows.points.len() {
                         rows.row::<S>(&inside, point, gathered[half]);
@@ -342,7 +342,7 @@ impl<E: Element> Kernel for PackPixelPanels<'_, E> {
     }
 }
 
-/// Zeros from value `n` on up to `width`.
+/// Writes zeros from value `n` up to `width`.
 #[inline(always)]
 unsafe fn fill(to: *mut f32, n: usize, width: usize) {
     for i in n..width {

@@ -1,9 +1,9 @@
-//! What this machine can do at most: multiply-adds per second of each instruction-set level, bytes per second of each
-//! level of memory, and the cost of a parallel section.
+//! Measures the limits of this machine: multiply-adds per second of each instruction-set level, bytes per second of
+//! each level of memory, and the cost of a parallel section.
 //!
-//! Rates come from loops over independent accumulators that stay in registers (in those of tiles at the level of AMX),
-//! bandwidths from streams over a working set. Each figure is the best of several rounds, because whatever else runs on
-//! the machine only ever takes away.
+//! Rates come from loops over independent accumulators that stay in registers (in tile registers at the AMX level),
+//! bandwidths from streams over a working set. Each figure is the best of several rounds, because other programs on the
+//! machine can only slow a round down.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::pool::{Pool, Threads};
 use crate::region::Region;
 
-/// What is multiplied and added up in f32.
+/// The type of values that are multiplied and then added in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Product {
     /// f32 values.
     F32,
-    /// Pairs of bf16 values, by `vdpbf16ps`, or by the tiles of AMX.
+    /// Pairs of bf16 values, by `vdpbf16ps`, or by AMX tiles.
     Bf16,
 }
 
 impl Product {
-    /// The name of the values: `f32` or `bf16`.
+    /// The name of the value type: `f32` or `bf16`.
     pub fn name(self) -> &'static str {
         match self {
             Product::F32 => "f32",
@@ -35,28 +35,29 @@ impl Product {
         }
     }
 
-    /// Whether `isa` has an instruction for it, on this machine. Without one, products of bf16 values take those of f32.
+    /// Whether `isa` has an instruction for the product on this machine. Without one, products of bf16 values use f32
+    /// instructions.
     pub fn available(self, isa: Isa) -> bool {
         isa.available() && (self == Product::F32 || matches!(isa, Isa::Avx512Bf16 | Isa::Amx))
     }
 }
 
-/// The most that a level computes.
+/// The peak rate of a level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// The level.
     pub isa: Isa,
-    /// What is multiplied.
+    /// The type of product.
     pub product: Product,
-    /// Billions of operations per second; a multiplication with its addition counts as two.
+    /// Billions of operations per second; a multiplication and its addition count as two.
     pub gflops: f64,
 }
 
-/// The most that memory moves, in GB/s (10^9 bytes). Each stream counts once: a store that has to fetch its line first
-/// moves more than is said here.
+/// Peak memory bandwidth, in GB/s (10^9 bytes). Each stream counts once: a store that has to fetch its line first moves
+/// more than is stated here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bandwidth {
-    /// Bytes of the working set, of all threads together.
+    /// Bytes of the working set, over all threads together.
     pub bytes: usize,
     /// Reading.
     pub read: f64,
@@ -66,36 +67,36 @@ pub struct Bandwidth {
     pub update: f64,
 }
 
-/// What a number of threads reaches.
+/// The peaks of a number of threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peaks {
-    /// The threads.
+    /// Number of threads.
     pub threads: usize,
-    /// By level, weakest first.
+    /// Rates by level, weakest first.
     pub rates: Vec<Rate>,
-    /// By working set: 512 KiB for each thread, as second-level caches hold; 8 MiB in all; 256 MiB in all. The last two
-    /// are larger where there are more than 4 or 16 threads.
+    /// Bandwidths by working set: 512 KiB per thread, which fits second-level caches; 8 MiB in all; 256 MiB in all. The
+    /// last two are larger with more than 4 or 16 threads.
     pub bandwidths: Vec<Bandwidth>,
-    /// Seconds that a parallel section takes which does nothing: its start and its end.
+    /// Seconds that an empty parallel section takes to start and end.
     pub section: f64,
 }
 
-/// How long a figure is measured for.
+/// How long to measure a figure.
 const LONG: Duration = Duration::from_millis(200);
 const QUICK: Duration = Duration::from_millis(60);
-/// Of one round, about; a machine's clock settles within the first.
+/// Approximate length of one round; a machine's clock settles within the first.
 const ROUND: Duration = Duration::from_millis(4);
 
-/// Bytes of the working sets of all threads: of second-level caches, of a third-level cache, of memory.
+/// Bytes of the working sets of all threads: for second-level caches, for a third-level cache, for memory.
 fn working_sets(threads: usize) -> [usize; 3] {
     [threads << 19, (8 << 20).max(threads << 21), (256 << 20).max(threads << 24)]
 }
 
-/// A round moves at least so many bytes.
+/// Minimum number of bytes that a round moves.
 const ROUND_BYTES: usize = 8 << 20;
 
-/// Measures everything for a number of threads. Takes about three seconds. The error is the kernel's, which gave no
-/// memory or no threads.
+/// Measures everything for a number of threads. Takes about three seconds. Fails if the kernel refuses memory or
+/// threads.
 pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
     let mut pool = pool(threads)?;
     let (threads, _pinned) = (pool.threads(), pool.pin_caller());
@@ -111,8 +112,8 @@ pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
     Ok(Peaks { threads, rates, bandwidths, section })
 }
 
-/// The most that `isa` computes in a number of threads, in GFLOP/s; `None` where this machine has no instruction for
-/// it. Takes less than 0.1 s.
+/// The peak rate of `isa` with a number of threads, in GFLOP/s; `None` if this machine has no instruction for the
+/// product. Takes less than 0.1 s.
 pub fn peak_gflops(isa: Isa, product: Product, threads: usize) -> std::io::Result<Option<f64>> {
     if !product.available(isa) {
         return Ok(None);
@@ -122,13 +123,14 @@ pub fn peak_gflops(isa: Isa, product: Product, threads: usize) -> std::io::Resul
     Ok(Some(rate(&mut pool, isa, product, QUICK)))
 }
 
-/// Each of several threads on its core, while there are cores: two on one would pass for one that is half as fast.
+/// Pins each of several threads to its own core, if there are enough: two threads on one core would look like one core
+/// at half speed.
 fn pool(threads: usize) -> std::io::Result<Pool> {
     let cores = Cores::available().filter(|_| threads > 1).and_then(|cores| cores.part(0, threads));
     Pool::new(Threads { count: threads, cores })
 }
 
-/// The shortest time of `work`, in seconds, among as many runs as fit into `span`; at least three.
+/// The shortest time of `work`, in seconds, of at least three runs; more if they fit into `span`.
 fn best_seconds(span: Duration, mut work: impl FnMut()) -> f64 {
     let (began, mut best, mut runs) = (Instant::now(), f64::INFINITY, 0);
     while runs < 3 || began.elapsed() < span {
@@ -140,13 +142,13 @@ fn best_seconds(span: Duration, mut work: impl FnMut()) -> f64 {
     best
 }
 
-/// The product must be available.
+/// The rate in GFLOP/s. The product must be available.
 fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
     let threads = pool.threads();
     let mut rounds = 1 << 12;
     let mut run = |rounds: usize| {
         pool.run(threads, |_, _| {
-            // SAFETY: the product is available, so the level is.
+            // SAFETY: the product is available, and therefore the level.
             unsafe {
                 match (isa, product) {
                     #[cfg(target_arch = "x86_64")]
@@ -156,7 +158,7 @@ fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
             }
         });
     };
-    // How many rounds take long enough that the clock and the section's end do not count.
+    // Find a number of rounds that takes long enough for the clock and the end of the section to be negligible.
     loop {
         let seconds = best_seconds(Duration::ZERO, || run(rounds));
         if seconds >= ROUND.as_secs_f64() / 2.0 || rounds >= 1 << 40 {
@@ -168,7 +170,7 @@ fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
     operations / best_seconds(span, || run(rounds)) / 1e9
 }
 
-/// Accumulators of a loop: enough to fill two pipes of the longest latency there is, few enough for the registers.
+/// Accumulators of a loop: enough to fill two pipes at the longest latency, few enough for the registers.
 const ACCUMULATORS: usize = 12;
 const MANY_ACCUMULATORS: usize = 24;
 
@@ -185,13 +187,13 @@ fn operations_per_round(isa: Isa, product: Product) -> usize {
         }
     }
     let mut lanes = 0;
-    // SAFETY: the caller has asked whether the level is there; nothing is touched but the number.
+    // SAFETY: the caller has checked that the level is available; only the number is touched.
     unsafe { dispatch(isa, Lanes(&mut lanes)) };
     let pairs = if product == Product::Bf16 { 2 } else { 1 };
     2 * pairs * lanes * accumulators(lanes)
 }
 
-/// Only the widest level has registers for many.
+/// Only the widest level has registers for many accumulators.
 const fn accumulators(lanes: usize) -> usize {
     if lanes >= 16 { MANY_ACCUMULATORS } else { ACCUMULATORS }
 }
@@ -217,10 +219,10 @@ impl Kernel for Flood {
     }
 }
 
-/// `x = x * 0.5 + 1` in each accumulator: stays near 2, so that no level slows down for what is huge or tiny.
+/// `x = x * 0.5 + 1` in each accumulator: stays near 2, so that huge or tiny values slow no level down.
 #[inline(always)]
 unsafe fn flood_f32<S: Simd, const N: usize>(rounds: usize) {
-    // From memory, because the compiler takes the portable level's splat vectors apart and then never puts them together.
+    // From memory, because the compiler splits the portable level's splat vectors and does not reassemble them.
     let (halves, ones) = (black_box([0.5; 16]), black_box([1.0; 16]));
     // SAFETY: no vector is longer than the arrays; the level is the caller's promise.
     unsafe {
@@ -253,7 +255,7 @@ unsafe fn flood_bf16<S: Simd, const N: usize>(rounds: usize) {
     }
 }
 
-/// Makes use of accumulators by their total: passing the array on would keep it in memory all along.
+/// Uses accumulators by way of their total: passing the array on would keep it in memory throughout the loop.
 #[inline(always)]
 unsafe fn keep<S: Simd, const N: usize>(sums: [S::V; N]) {
     // SAFETY: no vector is longer than the array; the level is the caller's promise.
@@ -272,7 +274,7 @@ fn bandwidths(pool: &mut Pool) -> std::io::Result<Vec<Bandwidth>> {
     let (isa, threads) = (Isa::detect(), pool.threads());
     let sets = working_sets(threads);
     let mut buffer = AlignedBuffer::zeroed(sets[2])?;
-    // Zeroed memory is one page that all share until it is written.
+    // Untouched zeroed memory is one page shared by all.
     buffer.as_f32_mut().fill(1.0);
     let all = Region::of_mut(buffer.as_f32_mut());
     let measure = |pool: &mut Pool, bytes: usize, way: Way| {
@@ -311,15 +313,16 @@ enum Way {
 
 /// Values between two steps of a stream: eight of the widest vectors.
 const STRIP: usize = 128;
-/// Half a page: at the same place of two pages a load waits for the store that it cannot tell from its own.
+/// Half a page. At equal offsets in two pages, a load would wait for an earlier store, whose address the processor
+/// cannot tell from the load's.
 const STAGGER: usize = 512;
 
-/// Elements of each half of a region that is updated.
+/// Elements of each half of a region in [`Way::Update`].
 fn half(len: usize) -> usize {
     (len.saturating_sub(STAGGER) / 2) / STRIP * STRIP
 }
 
-/// Values that go over the wires in one pass over a region.
+/// Values transferred to and from memory in one pass over a region.
 fn stream_values(way: Way, len: usize) -> usize {
     if way == Way::Update { 3 * half(len) } else { len }
 }
@@ -335,7 +338,7 @@ impl Kernel for Stream {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let len = self.region.len();
-        // SAFETY: the region is valid and the caller's alone; `at` names the values of each access.
+        // SAFETY: the region is valid, and only the caller uses it; `at` names the values of each access.
         unsafe {
             let factor = S::splat(black_box(0.5));
             match self.way {
@@ -375,7 +378,7 @@ impl Kernel for Stream {
 mod tests {
     use super::*;
 
-    /// Says nothing of speed: only that every figure there should be is there, and is a number.
+    /// Does not test speed, only that every expected figure exists and is a number.
     #[test]
     fn every_figure_is_there() {
         let peaks = measure_peaks(2).unwrap();
@@ -398,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_touch_what_they_count() {
+    fn streams_touch_the_values_that_they_count() {
         let run = |way| {
             let mut values: Vec<f32> = vec![1.0; 4 * STRIP + STAGGER];
             let stream = Stream { way, region: Region::of_mut(&mut values) };

@@ -1,9 +1,9 @@
 //! A fixed pool of threads for sections of numbered tasks.
 //!
-//! A training step holds hundreds of short sections, so a waiting thread spins for some ten microseconds; then it
+//! A training step holds hundreds of short sections, so a waiting thread spins for some ten microseconds. Then it
 //! sleeps in the kernel, because ranks may share cores. Threads that were given cores stay on them. Threads claim tasks
-//! one by one: a thread that is slow, or wakes late, delays nobody for more than a task. Which thread runs a task must
-//! not matter to its result. A section allocates nothing.
+//! one by one, so a thread that is slow, or wakes late, delays the others by at most one task. The result of a task
+//! must not depend on the thread that runs it. A section allocates nothing.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -20,19 +20,19 @@ use crate::affinity::{Cores, Pinned};
 /// `(task, thread)`.
 type Job<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// Rounds of `spin_loop` before a waiting thread sleeps: about 10 to 50 microseconds, in which another rank's thread may
-/// wait for the core.
+/// Rounds of `spin_loop` before a waiting thread sleeps: about 10 to 50 microseconds, in which another rank's thread
+/// may be waiting for the core.
 const SPINS: u32 = 1000;
-/// The same on cores that the pool has to itself: longer than waking up takes.
+/// The same on cores that belong to the pool: longer than waking up takes.
 const OWN_CORE_SPINS: u32 = 6000;
 
-/// The state word: threads inside the section in the low bits, then whether it is open, then its number.
+/// The state word: the number of threads inside the section in the low bits, then whether it is open, then its number.
 const OPEN: u32 = 1 << 12;
 const MEMBERS: u32 = OPEN - 1;
 const SECTION: u32 = OPEN << 1;
 
-/// On cache lines of its own: a write to it disturbs no thread that waits for, or works on, something else. Processors
-/// fetch lines in pairs.
+/// Has its own cache lines, so that a write to it does not disturb threads that wait for, or work on, other data.
+/// Aligned to two lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct Apart<T>(T);
 
@@ -44,7 +44,8 @@ impl<T> Deref for Apart<T> {
     }
 }
 
-/// What waiting threads look at, what working threads write, and what they only read lie apart.
+/// Data that waiting threads watch, that working threads write, and that working threads only read are on separate
+/// cache lines.
 struct State {
     signal: Apart<Signal>,
     /// The next task to claim.
@@ -75,7 +76,7 @@ unsafe impl Sync for State {}
 unsafe impl Send for State {}
 
 impl State {
-    /// Waits until the word differs from `seen` in a way that satisfies `ready`: spins, then sleeps.
+    /// Waits until the word satisfies `ready`: spins, then sleeps.
     fn wait(&self, ready: impl Fn(u32) -> bool) -> u32 {
         let mut spins = 0;
         loop {
@@ -128,7 +129,7 @@ impl State {
             if self.signal.stop.load(Ordering::SeqCst) != 0 {
                 return;
             }
-            // Join only if the section is still open; the caller waits for members before it forgets the job.
+            // Join only if the section is still open; the caller waits for members before it discards the job.
             if self.signal.word.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                 continue;
             }
@@ -145,11 +146,12 @@ impl State {
     }
 }
 
-/// How many threads compute, and where.
+/// The number of computing threads, and their cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Threads {
     pub count: usize,
-    /// A core for each thread; without them, or with another number of cores, threads run where the kernel puts them.
+    /// A core for each thread. If `None`, or if the number of cores differs from that of threads, the kernel places the
+    /// threads.
     pub cores: Option<Cores>,
 }
 
@@ -171,11 +173,11 @@ impl Pool {
     /// The most threads a pool can have.
     pub(crate) const MAX_THREADS: usize = 1024;
 
-    /// A pool of threads (at least 1), one of which will be the caller.
+    /// A pool of threads (at least 1), one of which is the caller.
     pub(crate) fn new(threads: impl Into<Threads>) -> std::io::Result<Self> {
         let Threads { count, cores } = threads.into();
         let threads = count.clamp(1, Self::MAX_THREADS);
-        // A thread alone has nobody to meet, and does better where no loader is at work just then.
+        // A single thread waits for no others, and does better on a core where no loader runs at the moment.
         let cores = cores.filter(|cores| threads > 1 && cores.count() == threads);
         let state = Arc::new(State {
             signal: Apart(Signal { word: AtomicU32::new(0), sleepers: AtomicU32::new(0), stop: AtomicU32::new(0) }),
@@ -198,28 +200,28 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Number of threads, the caller included.
+    /// Number of threads, including the caller.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Keeps the calling thread on its core of the pool's, if they have any, until what is returned is dropped.
+    /// Keeps the calling thread on its core of the pool, if the pool has cores, until the returned value is dropped.
     pub(crate) fn pin_caller(&self) -> Option<Pinned> {
         Pinned::to(self.cores.and_then(|cores| cores.single(0)))
     }
 
     /// Runs `job(task, thread)` for every task below `tasks`, each once, on any threads (numbered below
-    /// [`Pool::threads`]), and returns when all are done. A panic in a task is passed on here. `&mut self`: sections do
-    /// not nest.
+    /// [`Pool::threads`]), and returns when all are done. A panic in a task is passed on. `&mut self`, because sections
+    /// do not nest.
     pub(crate) fn run(&mut self, tasks: usize, job: impl Fn(usize, usize) + Sync) {
         if self.threads == 1 || tasks < 2 {
             return (0..tasks).for_each(|task| job(task, 0));
         }
         let state = &*self.state;
         let short: Job<'_> = &job;
-        // SAFETY: only the lifetime changes, and below the section is closed and empty before `job` goes.
+        // SAFETY: only the lifetime changes, and below the section is closed and empty before `job` goes out of scope.
         let long: Job<'static> = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(short) };
-        // SAFETY: the section is closed and empty, so nobody reads.
+        // SAFETY: the section is closed and empty, so no thread reads.
         unsafe { *state.section.job.get() = Some(long) };
         state.next.store(0, Ordering::Relaxed);
         state.section.tasks.store(tasks, Ordering::Relaxed);
@@ -286,7 +288,7 @@ mod tests {
             assert_eq!(seen.into_inner().unwrap(), expected);
             assert_eq!(Cores::available(), Some(available));
         }
-        // A number of cores that is not the threads' says nothing about where each should be.
+        // If the number of cores differs from that of threads, no thread is pinned.
         for count in [1, 3] {
             assert!(Pool::new(Threads { count, cores: available.part(0, 1) }).unwrap().pin_caller().is_none());
         }
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+    fn a_panic_reaches_the_caller_and_the_pool_stays_usable() {
         let mut pool = Pool::new(3).unwrap();
         for bad in [0, 17, 99] {
             let outcome =

@@ -19,13 +19,13 @@ pub(crate) struct PoolShape {
     pub output: [usize; 2],
 }
 
-/// Vectors of channels that share the walk through a window, or the search for outputs.
+/// Vectors of channels that share one walk through a window, or one search for outputs.
 const VECTORS: usize = 4;
 /// Channels that are averaged together.
 const STRIP: usize = 16;
 
-/// A max pooling: which elements of the window meet the map for each output, and which outputs' windows have each input,
-/// axis by axis. An element comes with its place in the window.
+/// A max pooling: for each output, the elements of its window that lie in the map, and for each input, the outputs
+/// whose windows contain it, axis by axis. Each element is listed with its place in the window.
 #[derive(Clone, Debug)]
 pub(crate) struct Maximum {
     shape: PoolShape,
@@ -33,7 +33,7 @@ pub(crate) struct Maximum {
     kernel_width: usize,
     /// For each output, the inputs of its window.
     inputs: [Vec<Vec<(usize, usize)>>; 2],
-    /// For each input, the outputs whose window has it.
+    /// For each input, the outputs whose windows contain it.
     outputs: [Vec<Vec<(usize, usize)>>; 2],
 }
 
@@ -52,7 +52,7 @@ impl Maximum {
                     }
                 }
             }
-            // In the order of the window, whatever the order of the outputs was.
+            // In window order, whatever the order of the outputs was.
             outputs.iter_mut().for_each(|met| met.sort_unstable());
             (inputs, outputs)
         };
@@ -65,7 +65,7 @@ impl Maximum {
         }
     }
 
-    /// The maximum of each window and where in the window it was.
+    /// The maximum of each window, and its position in the window.
     ///
     /// # Safety
     /// Regions are valid, of the shape's sizes; `y` and `position` are written.
@@ -83,7 +83,7 @@ impl Maximum {
         });
     }
 
-    /// Sends each gradient to where its maximum was.
+    /// Sends each gradient to the position of its maximum.
     ///
     /// # Safety
     /// Regions are valid, of the shape's sizes; `dx` is written.
@@ -152,7 +152,8 @@ impl<E: Element> MaximumRow<'_, E> {
                     let from = self.x.at(((image * height + y) * width + x) * channels + channel, N * S::LANES);
                     for (i, best) in best.iter_mut().enumerate() {
                         let found = [E::load::<S>(from.add(i * S::LANES)), position];
-                        // The first element inside the map stands until something beats it, as when all are minus infinity.
+                        // The first element inside the map is always taken, so that there is a maximum even if all are
+                        // minus infinity.
                         *best = if is_first { found } else { S::greater(*best, found) };
                     }
                     is_first = false;
@@ -230,7 +231,7 @@ impl<E: Element> MaximumBackwardRow<'_, E> {
     }
 }
 
-/// An average pooling: which inputs each output averages along an axis, and by what they are divided there.
+/// An average pooling: for each axis and output, the inputs that it averages and the divisor.
 #[derive(Clone, Debug)]
 pub(crate) struct Average {
     shape: PoolShape,
@@ -238,7 +239,7 @@ pub(crate) struct Average {
 }
 
 impl Average {
-    /// A window without dilation; padding counts in the divisor.
+    /// A window without dilation; the divisor counts padding.
     pub(crate) fn window(shape: PoolShape, window: &Window) -> Self {
         let axis = |axis: usize| {
             let range = |i: usize| {
@@ -293,7 +294,7 @@ struct AverageRow<'a, E> {
     average: &'a Average,
     from: Region<E>,
     to: Region<E>,
-    /// `image * height + row`, of the output forward and of the input backward.
+    /// `image * height + row`, with the output's height forward and the input's backward.
     row: usize,
     backward: bool,
 }

@@ -34,7 +34,7 @@ fn check(batch: usize, size: [usize; 2], channels: usize, window: &Window) {
     if (0..oh * ow).any(|i| elements(&shape, window, i / ow, i % ow).is_empty()) {
         return; // a dilated window may straddle the map, and then has no maximum
     }
-    // Few different values, so that there are ties.
+    // Few distinct values, so that there are ties.
     let mut x: Vec<f32> = noise(1, batch * size[0] * size[1] * channels).iter().map(|v| (v * 4.0).round()).collect();
     x[0] = f32::NEG_INFINITY;
     let dy = noise(2, batch * oh * ow * channels);
@@ -111,7 +111,7 @@ proptest! {
 fn nan_wins() {
     let window = Window { kernel: [1, 3], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
     let check = |x: [f32; 3], expected: f32, at: u8| {
-        // Whole and single vectors, and single channels.
+        // Whole vectors, single vectors, and single channels.
         for (isa, channels) in available().flat_map(|isa| [1, 19, 70].map(|channels| (isa, channels))) {
             let shape = PoolShape { batch: 1, input: [1, 3, channels], output: [1, 1] };
             let x: Vec<f32> = x.iter().flat_map(|&x| vec![x; channels]).collect();
@@ -132,7 +132,7 @@ fn nan_wins() {
 }
 
 #[test]
-fn adaptive_windows_overlap_where_sizes_do_not_divide() {
+fn adaptive_windows_overlap_if_sizes_do_not_divide() {
     let shape = PoolShape { batch: 1, input: [1, 5, 1], output: [1, 3] };
     let average = Average::adaptive(shape);
     let (x, dy) = ([1.0f32, 2.0, 4.0, 8.0, 16.0], [2.0f32, 3.0, 4.0]);

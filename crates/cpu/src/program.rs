@@ -24,17 +24,17 @@ pub(crate) struct CpuProgram {
     plans: Plans,
     threads: Threads,
     kernels: KernelOptions,
-    /// Before the arenas, because dropping it waits for collectives that use memory.
+    /// Declared before the arenas, because dropping it waits for collectives that use memory.
     bound: Bound,
-    /// Arenas of what outlives a step.
+    /// The arenas that outlive a step.
     state: Vec<(Arena, AlignedBuffer)>,
     ledger: Ledger,
-    /// What the step last begun reads, and the batch that it lies in.
+    /// The inputs of the step last begun, and the batch that holds them.
     latest: Option<(StepValues, Arc<dyn Batch>)>,
     profile: Option<Profile>,
 }
 
-/// How long each instruction has run, of the plans for training and for evaluation.
+/// The total run time of each instruction, in the plans for training and for evaluation.
 struct Profile {
     train: Vec<Duration>,
     evaluate: Vec<Duration>,
@@ -57,7 +57,7 @@ fn is_state(arena: Arena) -> bool {
     }
 }
 
-/// An arena full of zeros.
+/// An arena filled with zeros.
 fn allocate(arena: Arena, bytes: usize) -> Result<AlignedBuffer, DeviceError> {
     AlignedBuffer::zeroed(bytes).map_err(|_| DeviceError::Memory { arena: arena.to_string(), bytes })
 }
@@ -101,11 +101,11 @@ impl CpuProgram {
         self.plans.plan(self.ledger.mode()?)
     }
 
-    /// Begins a step on a batch that fits.
+    /// Begins a step, if the batch fits the plan.
     fn begin(&mut self, mode: Mode, inputs: &StepInputs) -> Result<(), DeviceError> {
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
         check_batch(plan, self.bound.hosted(), inputs.batch.as_ref())?;
-        // A step that was left in its middle may have sums under way.
+        // A step that was abandoned in the middle may have sums in progress.
         self.bound.drain();
         let values = StepValues { epoch: inputs.epoch, ..StepValues::of(inputs.batch.as_ref()) };
         self.latest = Some((values, inputs.batch.clone()));
@@ -113,7 +113,7 @@ impl CpuProgram {
         Ok(())
     }
 
-    /// Runs phases of the step last begun: some of those that every shard has, or one that is for all together.
+    /// Runs phases of the step last begun: some of those that every shard has, or one that all shards share.
     fn run(&mut self, mode: Mode, phases: &[Phase], values: &StepValues) -> Result<(), DeviceError> {
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
         let times = self.profile.as_mut().map(|profile| profile.of_mode(mode).as_mut_slice());
@@ -131,7 +131,7 @@ impl CpuProgram {
 }
 
 fn not_compiled() -> DeviceError {
-    DeviceError::Unsupported("the program was compiled for evaluation alone".into())
+    DeviceError::Unsupported("the program was compiled only for evaluation".into())
 }
 
 impl Program for CpuProgram {

@@ -1,19 +1,20 @@
-//! What a pass applies last: nothing, or a rectifier, whose gradient is known from its result.
+//! The last operation of a pass: nothing, or a rectifier, whose gradient can be computed from its result.
 
 use crate::element::Element;
 use crate::isa::Simd;
 
-/// The ceiling of a ReLU6.
+/// The upper limit of a ReLU6.
 const SIX: f32 = 6.0;
 
-/// A rectifier as a type, so that loops hold no decisions. Methods as those of [`Simd`], under the same conditions.
+/// A rectifier as a type, so that loops contain no branches on its kind. The methods have the conditions of those of
+/// [`Simd`].
 pub(crate) trait Rectify: Copy + Sync + 'static {
-    /// Whether [`Rectify::gate`] looks at the result.
+    /// Whether [`Rectify::gate`] reads the result.
     const GATES: bool;
     /// The result.
     unsafe fn apply<S: Simd>(x: S::V) -> S::V;
-    /// `dy` where the result, once stored as `E`, lets it pass, else 0. `y` is the stored result, or what [`Rectify::apply`]
-    /// was given: where the limits are those of what rounds to 0 and to 6, both say the same.
+    /// `dy` where the result, once stored as `E`, lets it pass, else 0. `y` is the stored result or the input of
+    /// [`Rectify::apply`]: both give the same gate, because the limits are the values that round to 0 and to 6.
     unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V;
 }
 
@@ -67,7 +68,7 @@ impl Rectify for Relu6 {
     }
 }
 
-/// Evaluates `$body` with the type `$name` standing for a rectifier that is known at run time.
+/// Evaluates `$body` with `$name` as the type of a rectifier that is known only at run time.
 macro_rules! with_rectifier {
     ($rectifier:expr, $name:ident => $body:expr) => {
         match $rectifier {
@@ -88,7 +89,8 @@ macro_rules! with_rectifier {
 }
 pub(crate) use with_rectifier;
 
-/// What the rectifier lets pass of one value: the plain twin of the types above.
+/// The rectifier's result for one value, and whether it lets the value's gradient pass: the plain twin of the types
+/// above.
 #[cfg(test)]
 pub(crate) fn plain(rectifier: Option<enmasse_graph::Rectifier>, x: f64) -> (f64, bool) {
     use enmasse_graph::Rectifier;

@@ -1,14 +1,13 @@
-//! Memory that tasks of a section share: a pointer with its length, checked in debug builds.
+//! Memory that the tasks of a section share: a pointer with its length, checked in debug builds.
 //!
-//! Operands may lie over each other where the plan says so, and tasks write disjoint parts of one tensor, so kernels
-//! work on pointers rather than slices. Every access still goes through here and is checked against the length in
-//! tests.
+//! Operands may overlap where the plan allows it, and tasks write disjoint parts of one tensor, so kernels work on
+//! pointers rather than slices. Every access still goes through this module and is checked against the length in tests.
 
 use std::fmt;
 
 use crate::isa::prefetch;
 
-/// A piece of memory of `len` values of type T, which outlives its users by the program's construction.
+/// A piece of memory of `len` values of type T. The program is built so that it outlives its users.
 pub(crate) struct Region<T> {
     start: *mut T,
     len: usize,
@@ -22,7 +21,7 @@ impl<T> Clone for Region<T> {
 
 impl<T> Copy for Region<T> {}
 
-// SAFETY: a region is an address; the code that dereferences it answers for the access.
+// SAFETY: a region is an address; the code that dereferences it is responsible for the access.
 unsafe impl<T: Send> Send for Region<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Region<T> {}
@@ -59,43 +58,42 @@ impl<T> Region<T> {
     #[inline(always)]
     pub(crate) fn at(&self, index: usize, count: usize) -> *mut T {
         debug_assert!(index + count <= self.len, "{index} + {count} of {}", self.len);
-        // `wrapping_add` keeps this function safe; the access behind it is what needs care.
+        // `wrapping_add` keeps this function safe; the later access is what needs care.
         self.start.wrapping_add(index)
     }
 
-    /// Asks for `count` values that begin `ahead` after `index`, which need not be in the region.
+    /// Prefetches `count` values from `index + ahead`, which need not be in the region.
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: usize, ahead: usize, count: usize) {
         prefetch(self.start.wrapping_add(index + ahead), count * std::mem::size_of::<T>());
     }
 
-    /// `count` values from `index` on, to read.
+    /// `count` values from `index`, to read.
     ///
     /// # Safety
-    /// The memory is valid, and nobody writes these values while the slice lives.
+    /// The memory is valid, and no code writes these values while the slice lives.
     #[inline(always)]
     pub(crate) unsafe fn slice<'a>(&self, index: usize, count: usize) -> &'a [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.at(index, count), count) }
     }
 
-    /// `count` values from `index` on, to write.
+    /// `count` values from `index`, to write.
     ///
     /// # Safety
-    /// The memory is valid, and nobody else touches these values while the slice lives.
+    /// The memory is valid, and no other code touches these values while the slice lives.
     #[inline(always)]
     pub(crate) unsafe fn slice_mut<'a>(&self, index: usize, count: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.at(index, count), count) }
     }
 
-    /// The same memory as values of another type, as many whole ones as there are. The types must ask for no more alignment
-    /// than the memory has.
+    /// The same memory as whole values of another type. The type's alignment must not exceed that of the memory.
     pub(crate) fn cast<U>(&self) -> Region<U> {
         Region::new(self.start.cast(), self.len * std::mem::size_of::<T>() / std::mem::size_of::<U>())
     }
 
-    /// The part of `count` values from `index` on.
+    /// The part of `count` values from `index`.
     pub(crate) fn part(&self, index: usize, count: usize) -> Self {
         Region::new(self.at(index, count), count)
     }

@@ -1,4 +1,5 @@
-//! Functions of logits and labels, sample by sample. Samples are independent tasks, and what is summed is summed in f64, in order.
+//! Functions of logits and labels, sample by sample. Each sample is an independent task, and sums are computed in f64,
+//! in order.
 
 use crate::region::Region;
 use crate::scratch::Context;
@@ -6,7 +7,7 @@ use crate::scratch::Context;
 /// 1 at each sample's label, 0 elsewhere.
 ///
 /// # Safety
-/// Regions are valid: a row of `targets`, which is written, for each label.
+/// Regions are valid: for each label a row of `targets`, which is written.
 pub(crate) unsafe fn targets(context: &mut Context, labels: Region<i32>, targets: Region<f32>) {
     let classes = targets.len() / labels.len().max(1);
     context.pool.run(labels.len(), |sample, _| {
@@ -18,10 +19,11 @@ pub(crate) unsafe fn targets(context: &mut Context, labels: Region<i32>, targets
     });
 }
 
-/// 1 for each sample whose label is among so many of the largest logits, else 0.
+/// 1 for each sample whose label is among the `among` largest logits, else 0.
 ///
 /// # Safety
-/// Regions are valid: a row of logits for each label, all of which are below the classes, and as many hits, which are written.
+/// Regions are valid: for each label a row of logits and a hit. Labels are below the number of classes; the hits are
+/// written.
 pub(crate) unsafe fn hits(
     context: &mut Context,
     among: usize,
@@ -40,7 +42,7 @@ pub(crate) unsafe fn hits(
     });
 }
 
-/// Whether fewer than `among` logits come before the label's: larger ones, and equal ones of lower classes.
+/// Whether fewer than `among` logits rank before the label's: larger ones, and equal ones of lower classes.
 fn is_hit(row: &[f32], label: usize, among: usize) -> bool {
     let own = row[label];
     let is_before = |(class, &other): (usize, &f32)| other > own || (other == own && class < label);
@@ -51,31 +53,31 @@ fn is_hit(row: &[f32], label: usize, among: usize) -> bool {
 /// The sum over samples, times `scale`.
 ///
 /// # Safety
-/// Regions are valid: as many values as labels, and one sum, which is written.
+/// Regions are valid: equally many values and labels, and one sum, which is written.
 pub(crate) unsafe fn sample_sum(scale: f32, values: Region<f32>, labels: Region<i32>, sum: Region<f32>) {
     // SAFETY: the caller's promise.
     let (values, labels) = unsafe { (values.slice(0, values.len()), labels.slice(0, labels.len())) };
-    // What lies where there is no sample may be anything.
+    // Places without a sample may hold any value.
     let samples = values.iter().zip(labels).filter(|(_, label)| **label >= 0);
     let total = samples.fold(0.0, |total, (&value, _)| total + f64::from(value));
     // SAFETY: as above.
     unsafe { *sum.at(0, 1) = (total * f64::from(scale)) as f32 };
 }
 
-/// The gradient of each value of such a sum.
+/// The gradient of each value of [`sample_sum`].
 ///
 /// # Safety
-/// Regions are valid: as many gradients, which are written, as labels.
+/// Regions are valid: equally many labels and gradients, which are written.
 pub(crate) unsafe fn sample_sum_backward(scale: f32, labels: Region<i32>, dvalues: Region<f32>) {
     // SAFETY: the caller's promise.
     let (labels, dvalues) = unsafe { (labels.slice(0, labels.len()), dvalues.slice_mut(0, labels.len())) };
     dvalues.iter_mut().zip(labels).for_each(|(dvalue, &label)| *dvalue = if label >= 0 { scale } else { 0.0 });
 }
 
-/// `x`, with zeros where there is no sample.
+/// `x`, with zeros in places without a sample.
 ///
 /// # Safety
-/// Regions are valid: a row of `x` and of `y`, which is written and may lie over `x`, for each label.
+/// Regions are valid: for each label a row of `x` and of `y`, which is written and may coincide with `x`.
 pub(crate) unsafe fn mask(context: &mut Context, x: Region<f32>, labels: Region<i32>, y: Region<f32>) {
     let classes = x.len() / labels.len().max(1);
     context.pool.run(labels.len(), |sample, _| {
@@ -89,14 +91,14 @@ pub(crate) unsafe fn mask(context: &mut Context, x: Region<f32>, labels: Region<
 /// The logarithm of the softmax of each row of classes.
 ///
 /// # Safety
-/// Regions are valid and as long as each other, of whole rows; `y` is written.
+/// Regions are valid and equally long, of whole rows; `y` is written.
 pub(crate) unsafe fn log_softmax(context: &mut Context, classes: usize, x: Region<f32>, y: Region<f32>) {
     context.pool.run(x.len() / classes.max(1), |sample, _| {
         let first = sample * classes;
         // SAFETY: the caller's promise; each task has its own sample.
         let (x, y) = unsafe { (x.slice(first, classes), y.slice_mut(first, classes)) };
         let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        // Subtracting the largest changes nothing but the range of the exponentials.
+        // Subtracting the largest logit changes only the range of the exponentials.
         let sum: f64 = x.iter().map(|&x| f64::from(x - largest).exp()).sum();
         let log_sum = f64::from(largest) + sum.ln();
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = (f64::from(x) - log_sum) as f32);
@@ -106,7 +108,7 @@ pub(crate) unsafe fn log_softmax(context: &mut Context, classes: usize, x: Regio
 /// `dy - exp(y) * sum of dy` of each row of classes.
 ///
 /// # Safety
-/// Regions are valid and as long as each other, of whole rows; `dx` is written.
+/// Regions are valid and equally long, of whole rows; `dx` is written.
 pub(crate) unsafe fn log_softmax_backward(
     context: &mut Context,
     classes: usize,
@@ -128,7 +130,7 @@ pub(crate) unsafe fn log_softmax_backward(
 /// Each class times its factor.
 ///
 /// # Safety
-/// Regions are valid and as long as each other, of whole rows of as many classes as factors; `y` is written.
+/// Regions are valid and equally long, of whole rows with one class per factor; `y` is written.
 pub(crate) unsafe fn scale_classes(context: &mut Context, factors: &[f32], x: Region<f32>, y: Region<f32>) {
     let classes = factors.len();
     context.pool.run(x.len() / classes.max(1), |sample, _| {
@@ -154,7 +156,7 @@ pub(crate) unsafe fn sum_classes(context: &mut Context, x: Region<f32>, y: Regio
     });
 }
 
-/// The gradient of a sum at every class of it.
+/// The gradient of a sum over classes, at each class.
 ///
 /// # Safety
 /// Regions are valid: a row of `dx`, which is written, for each of `dy`.

@@ -8,7 +8,7 @@ use crate::isa::Isa;
 use crate::scratch::Scratch;
 use crate::test_support::{assert_near, noise};
 
-/// Labels of all classes and of none, and logits with ties.
+/// Labels of all classes, places without a label, and logits with ties.
 fn batch(samples: usize, classes: usize) -> (Vec<f32>, Vec<i32>) {
     let logits = noise(3, samples * classes).iter().map(|x| (4.0 * x).round() / 2.0).collect();
     (logits, (0..samples).map(|sample| (sample * 5 % (classes + 1)) as i32 - 1).collect())
@@ -18,7 +18,7 @@ fn wide<T: Copy + Into<f64>>(values: &[T]) -> Vec<f64> {
     values.iter().map(|&value| value.into()).collect()
 }
 
-/// What `kernel` writes to `len` values, with one thread and with three, at either edge of readable memory.
+/// Checks the `len` values that `kernel` writes, with one thread and with three, at either edge of accessible memory.
 fn check(what: &str, len: usize, expected: &[f64], kernel: impl Fn(&mut Context, Edge, Region<f32>)) {
     for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
         let context = &mut GuardedContext::new(edge, threads, Isa::Portable, Scratch::default());
@@ -64,7 +64,7 @@ fn equal_the_reference() {
             // SAFETY: as above.
             unsafe { scale_classes(c, factors, Region::of(&logits), found) };
         });
-        // Beyond the range of f32's exponentials.
+        // Values beyond the range of f32's exponentials.
         let large: Vec<f32> = logits.iter().map(|x| 300.0 * x + 500.0).collect();
         for x in [&logits, &large] {
             let y = reference::log_softmax(&wide(x), classes);
@@ -91,13 +91,13 @@ fn equal_the_reference() {
         let masked: Vec<f32> = (0..logits.len()).map(unknown).collect();
         check("mask", samples * classes, &reference::mask(&wide(&masked), &y, classes), |c, edge, found| {
             let labels = Guarded::new(edge, &labels);
-            // SAFETY: as above; the result lies over the operand.
+            // SAFETY: as above; the result coincides with the operand.
             unsafe {
                 found.slice_mut(0, masked.len()).copy_from_slice(&masked);
                 mask(c, found, Region::of(&labels), found);
             }
         });
-        // Whatever lies where there is no sample.
+        // Any value where there is no sample.
         let values: Vec<f32> = dy.iter().zip(&labels).map(|(x, l)| if *l < 0 { f32::NAN } else { *x }).collect();
         let expected = reference::sample_sum(&wide(&values), &y, 0.25);
         check("sample_sum", 1, &[expected], |_, edge, found| {
@@ -109,7 +109,7 @@ fn equal_the_reference() {
 }
 
 #[test]
-fn hits_that_are_not_finite_are_those_of_the_reference() {
+fn hits_with_non_finite_logits_equal_the_reference() {
     const SPECIAL: [f32; 5] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
     let row = |code: usize| [code % 5, code / 5 % 5, code / 25].map(|at| SPECIAL[at]);
     for (row, label, among) in (0..125).flat_map(|code| (0..9).map(move |at| (row(code), at % 3, 1 + at / 3))) {

@@ -1,5 +1,4 @@
-//! Memory that kernels use within one instruction: sized when the program is compiled, used by all instructions in
-//! turn.
+//! Memory that kernels use within one instruction: sized when the program is compiled, reused by each instruction.
 
 use enmasse_tensor::AlignedBuffer;
 
@@ -12,12 +11,12 @@ use crate::region::Region;
 pub(crate) struct Scratch {
     /// Shared by all threads: packed weights, partial sums.
     pub shared: usize,
-    /// Of each thread: packed blocks of activations.
+    /// Per thread: packed blocks of activations.
     pub private: usize,
 }
 
 impl Scratch {
-    /// What serves both in turn.
+    /// Scratch that is enough for either, but not for both at once.
     pub(crate) fn max(self, other: Scratch) -> Scratch {
         Scratch { shared: self.shared.max(other.shared), private: self.private.max(other.private) }
     }
@@ -28,13 +27,13 @@ impl Scratch {
     }
 }
 
-/// What every kernel runs with: threads, instruction-set level, scratch.
+/// The resources of every kernel: threads, instruction-set level, scratch.
 pub(crate) struct Context {
     pub pool: Pool,
     pub isa: Isa,
     /// See [`Scratch::shared`].
     pub shared: Region<f32>,
-    /// See [`Scratch::private`]; by thread.
+    /// See [`Scratch::private`]; one region per thread.
     pub private: Vec<Region<f32>>,
     _buffers: Vec<AlignedBuffer>,
 }

@@ -13,7 +13,7 @@ pub(crate) struct Moments {
     pub variance: Region<f32>,
 }
 
-/// Deviations from some value of each channel, and their squares.
+/// Deviations from a given value of each channel, and their squares.
 #[derive(Clone, Copy)]
 struct Deviations<E> {
     x: Region<E>,
@@ -36,12 +36,12 @@ impl<E: Element> Terms<2> for Deviations<E> {
     }
 }
 
-/// Rows whose mean a block takes deviations from.
+/// Number of rows whose mean is the pivot of a block.
 const PIVOT_ROWS: usize = 4;
 
-/// Mean and biased variance of each channel, in one pass over memory. A block adds up deviations, and their squares, from
-/// the mean of its first rows: that is among its values, so a large mean costs no accuracy. Blocks are put together by
-/// Chan's formula.
+/// Mean and biased variance of each channel, in one pass over memory. A block adds up deviations from the mean of its
+/// first rows, and their squares. That mean lies among the block's values, so a large mean costs no accuracy. Blocks
+/// are combined by Chan's formula.
 ///
 /// # Safety
 /// Regions are valid, of `size`; `moments` is written.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x
             sweep::sum_block(isa, first..first + pivots, channels, &Sum { x }, pivot);
             pivot.slice_mut(0, channels).iter_mut().for_each(|sum| *sum /= pivots as f32);
             sweep::sum_block(isa, first..first + count, channels, &Deviations { x, from: pivot }, sums);
-            // To the block's mean, and squared deviations from that.
+            // Convert to the block's mean, and squared deviations from that.
             let (means, squares) = sums.slice_mut(0, 2 * channels).split_at_mut(channels);
             for ((mean, square), pivot) in means.iter_mut().zip(squares).zip(pivot.slice(0, channels)) {
                 let sum = *mean;

@@ -1,7 +1,7 @@
 //! Passes over whole tensors at memory speed: element by element, and sums over all but the last dimension.
 //!
-//! Tensors are rows of channels. Tasks are blocks of whole rows, of a size that depends on the tensor alone; partial
-//! sums of blocks are added in the order of the blocks, in f64. So bits do not depend on the number of threads.
+//! Tensors are rows of channels. Tasks are blocks of whole rows, whose size depends only on the tensor. Partial sums of
+//! blocks are added in block order, in f64. Therefore bits do not depend on the number of threads.
 
 use std::ops::Range;
 
@@ -23,12 +23,13 @@ pub(crate) struct Rows {
     pub channels: usize,
 }
 
-/// What is done at each element.
+/// An operation on each element.
 pub(crate) trait Pass: Sync {
-    /// Does it for the `LANES` elements from `index` on, which have the channels from `channel` on.
+    /// Processes the `LANES` elements from `index`, whose channels start at `channel`.
     ///
     /// # Safety
-    /// The pass's memory is valid, and no other element's work touches what this one writes. `#[inline(always)]`.
+    /// The pass's memory is valid, and processing another element touches nothing that this call writes.
+    /// `#[inline(always)]`.
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize);
 }
 
@@ -63,7 +64,7 @@ impl<P: Pass> Kernel for Block<'_, P> {
 /// Runs a pass over `rows` rows of `channels`.
 ///
 /// # Safety
-/// As [`Pass::at`] for every element.
+/// As for [`Pass::at`], for every element.
 pub(crate) unsafe fn by_channel<P: Pass>(context: &mut Context, rows: usize, channels: usize, pass: &P) {
     let (isa, step) = (context.isa, (TASK_VALUES / channels.max(1)).max(1));
     context.pool.run(rows.div_ceil(step), |task, _| {
@@ -77,7 +78,7 @@ pub(crate) unsafe fn by_channel<P: Pass>(context: &mut Context, rows: usize, cha
 /// Runs a pass over `len` values that have no channels.
 ///
 /// # Safety
-/// As [`Pass::at`] for every element.
+/// As for [`Pass::at`], for every element.
 pub(crate) unsafe fn flat<P: Pass>(context: &mut Context, len: usize, pass: &P) {
     let isa = context.isa;
     context.pool.run(len.div_ceil(TASK_VALUES), |task, _| {
@@ -88,7 +89,7 @@ pub(crate) unsafe fn flat<P: Pass>(context: &mut Context, len: usize, pass: &P) 
     });
 }
 
-/// Elements of one task, out of one of several ranges.
+/// The elements of one task, part of one of several ranges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     /// Number of the range.
@@ -100,7 +101,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Cuts ranges into tasks.
+    /// Divides ranges into tasks.
     pub(crate) fn cut(ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<Piece> {
         let pieces = |(range, elements): (usize, Range<usize>)| {
             let end = elements.end;
@@ -113,7 +114,7 @@ impl Piece {
 /// Runs over each piece the pass that `pass` makes for it.
 ///
 /// # Safety
-/// As [`Pass::at`] for every element of the pieces, which do not overlap.
+/// As for [`Pass::at`], for every element of the pieces, which do not overlap.
 pub(crate) unsafe fn pieces<P: Pass>(context: &mut Context, pieces: &[Piece], pass: impl Fn(&Piece) -> P + Sync) {
     let isa = context.isa;
     context.pool.run(pieces.len(), |task, _| {
@@ -124,15 +125,15 @@ pub(crate) unsafe fn pieces<P: Pass>(context: &mut Context, pieces: &[Piece], pa
     });
 }
 
-/// What is summed over all rows: `N` terms at each element.
+/// The terms to sum over all rows: `N` for each element.
 pub(crate) trait Terms<const N: usize>: Copy + Sync {
-    /// The terms of the `LANES` elements from `index` on, which have the channels from `channel` on.
+    /// The terms of the `LANES` elements from `index`, whose channels start at `channel`.
     ///
     /// # Safety
     /// The memory read is valid. `#[inline(always)]`.
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; N];
 
-    /// Asks for what comes after `count` elements from `index` on. `#[inline(always)]`.
+    /// Prefetches the operands of `count` elements at some distance after `index`. `#[inline(always)]`.
     fn prefetch(&self, index: usize, count: usize);
 }
 
@@ -155,7 +156,7 @@ impl<E: Element> Terms<1> for Sum<E> {
     }
 }
 
-/// Rows per block of a sum: some ten thousand values, which stay in the second-level cache for a second look.
+/// Rows per block of a sum: some ten thousand values, which stay in the second-level cache for a second pass.
 pub(crate) fn block_rows(channels: usize) -> usize {
     ((1 << 14) / channels.max(1)).clamp(16, 1024)
 }
@@ -186,7 +187,7 @@ impl<const N: usize, T: Terms<N>> Kernel for SumBlock<T, N> {
                 let mut channel = 0;
                 while channel + S::LANES <= channels {
                     if four {
-                        // Four rows lie one after the other.
+                        // Four rows are adjacent in memory.
                         self.terms.prefetch(row * channels + 4 * channel, 4 * S::LANES);
                     }
                     self.add::<S>(row, four, channel);
@@ -228,7 +229,7 @@ impl<const N: usize, T: Terms<N>> SumBlock<T, N> {
 /// Sums terms over the rows of one block into `sums` (`[N][channels]`).
 ///
 /// # Safety
-/// As [`Terms::at`]; `sums` is valid and the caller's alone.
+/// As for [`Terms::at`]; `sums` is valid, and only the caller uses it.
 pub(crate) unsafe fn sum_block<const N: usize, T: Terms<N>>(
     isa: Isa,
     rows: Range<usize>,
@@ -240,10 +241,10 @@ pub(crate) unsafe fn sum_block<const N: usize, T: Terms<N>>(
     unsafe { dispatch(isa, SumBlock { terms: *terms, rows, channels, sums }) }
 }
 
-/// Sums terms over `rows` rows of `channels`, and hands `finish` each channel with its sums.
+/// Sums terms over `rows` rows of `channels`, and calls `finish` with each channel and its sums.
 ///
 /// # Safety
-/// As [`Terms::at`]; the context's shared scratch holds [`sum_scratch`] values.
+/// As for [`Terms::at`]; the context's shared scratch holds [`sum_scratch`] values.
 pub(crate) unsafe fn sum<const N: usize, T: Terms<N>>(
     context: &mut Context,
     rows: usize,
@@ -274,7 +275,7 @@ pub(crate) unsafe fn sum<const N: usize, T: Terms<N>>(
     });
 }
 
-/// Runs `job` for pieces of at most 64 channels.
+/// Runs `job` for ranges of at most 64 channels.
 pub(crate) fn finish_blocks(pool: &mut Pool, channels: usize, job: impl Fn(Range<usize>) + Sync) {
     pool.run(channels.div_ceil(FINISH_CHANNELS), |task, _| {
         let first = task * FINISH_CHANNELS;

@@ -1,10 +1,10 @@
-//! What the tests of kernels share.
+//! Helpers that the kernel tests share.
 
 use enmasse_tensor::RandomStream;
 
 use crate::isa::Isa;
 
-/// The levels of this machine, and those that are emulated.
+/// The levels of this machine, including emulated ones.
 pub(crate) fn available() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.runs())
 }

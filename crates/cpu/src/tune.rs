@@ -1,4 +1,4 @@
-//! Which algorithm is the fastest for each convolution, by running them: every operation once, alone, on made-up data.
+//! Finds the fastest algorithm for each convolution by running every operation once, on its own, with made-up data.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,31 +15,31 @@ use crate::prepare::KernelOptions;
 use crate::prepare::Preparation;
 use crate::scratch::{Context, Scratch};
 
-/// Each algorithm runs at least so often, the first time with cold caches and untouched memory.
+/// Minimum number of runs of each algorithm. The first has cold caches and untouched memory.
 const LEAST_ROUNDS: usize = 5;
-/// All algorithms of an operation together run for so long, if they are fast enough to run more often.
+/// Total time for all algorithms of an operation, if they are fast enough for more than the minimum number of runs.
 const ENOUGH: Duration = Duration::from_millis(100);
-/// What is chosen without measuring stays unless another takes less than this part of its time: runs on the same machine
-/// shall choose alike.
+/// The usual algorithm stays unless another takes less than this fraction of its time, so that runs on the same machine
+/// choose alike.
 const CLEARLY: f64 = 0.95;
 
 /// An operation that can be computed in several ways.
 struct Candidate {
     signature: String,
-    /// A plan of the one instruction for each algorithm.
+    /// For each algorithm, a plan of the single instruction.
     ways: Vec<(Algorithm, Plan)>,
-    /// What is chosen without measuring.
+    /// The algorithm that is chosen without measuring.
     usual: &'static str,
 }
 
-/// Measures the convolutions of the plans that can be computed in several ways, but for those in `known`.
+/// Measures the convolutions of the plans that have several algorithms, except those in `known`.
 pub(crate) fn tune(
     plans: &Plans,
     known: &Choices,
     threads: Threads,
     options: KernelOptions,
 ) -> Result<Choices, DeviceError> {
-    // Also what was chosen for other plans: a run keeps all its choices.
+    // Includes choices made for other plans, since a run keeps all its choices.
     known.iter().try_for_each(|(signature, name)| Algorithm::named(name, signature).map(|_| ()))?;
     let candidates = candidates(plans, known, options)?;
     let mut choices = Choices::default();
@@ -81,12 +81,12 @@ fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<
         let whole = Preparation::sample(plan, &|_| std::ptr::null_mut(), options, &schedule)?.run()?;
         for (node, prepared) in plan.instructions.iter().zip(whole.shards.iter().flatten()) {
             let (signature, usual) = (plan.signature(node), prepared.algorithm);
-            // An instruction names its algorithm where there could be another.
+            // An instruction names its algorithm only if there are alternatives.
             if usual.is_empty() || known.get(&signature).is_some() || !seen.insert(signature.clone()) {
                 continue;
             }
             let ways = Algorithm::ALL.map(|algorithm| (algorithm, alone(plan, node, Some(algorithm)))).into_iter();
-            // What cannot compute the operation is refused.
+            // Preparing refuses algorithms that cannot compute the operation.
             let ways: Vec<_> = ways.filter(|(_, plan)| prepare(plan, None, options).is_ok()).collect();
             if ways.len() > 1 {
                 candidates.push(Candidate { signature, ways, usual });
@@ -96,10 +96,11 @@ fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<
     Ok(candidates)
 }
 
-/// Where operands and results of a lone instruction lie: apart, so that operands stay what they were made up as.
+/// Where the operands and the results of a single instruction are: in separate arenas, so that results overwrite no
+/// operand.
 const SIDES: [Arena; 2] = [Arena::Input, Arena::Activations];
 
-/// A plan of one of `plan`'s instructions, by an algorithm of choice.
+/// A plan that consists of one of `plan`'s instructions, with a given algorithm.
 fn alone(plan: &Plan, node: &Node, algorithm: Option<Algorithm>) -> Plan {
     let (mut values, mut slots, mut arenas) = (Vec::new(), Vec::new(), Vec::new());
     let mut place = |ids: &[ValueId], arena: Arena| {
@@ -121,7 +122,8 @@ fn alone(plan: &Plan, node: &Node, algorithm: Option<Algorithm>) -> Plan {
     Plan { values, slots, instructions, algorithms, arenas, ..plan.clone() }
 }
 
-/// The one instruction of a plan, on memory for its operands and results; without, it can only be looked at.
+/// Prepares a plan's single instruction on memory for its operands and results. Without memory it can only be
+/// inspected.
 fn prepare(
     plan: &Plan,
     memory: Option<[&AlignedBuffer; 2]>,
@@ -137,7 +139,7 @@ fn prepare(
     prepared.shards.into_iter().flatten().next().ok_or_else(none)
 }
 
-/// Numbers that suit both element types: a pair of equal bf16 numbers is an f32 of nearly their value.
+/// Numbers that suit both element types: a pair of equal bf16 numbers reads as an f32 of nearly their value.
 fn make_up(values: &mut [f32]) {
     let mut random = RandomStream::new(0, "tune", 0, 0);
     let mut number = || {
@@ -150,7 +152,8 @@ fn make_up(values: &mut [f32]) {
     values.chunks_mut(PERIOD).for_each(|chunk| chunk.copy_from_slice(&period[..chunk.len()]));
 }
 
-/// Runs the ways in turns, so that whatever else the machine does meets all of them, and keeps the least time of each.
+/// Runs the algorithms in turn, so that other load on the machine affects all of them, and keeps the shortest time of
+/// each.
 fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machine) -> Result<(), DeviceError> {
     let began = Instant::now();
     for round in 0.. {
@@ -159,7 +162,7 @@ fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machin
         }
         for (_, instruction, least) in &mut *ways {
             let began = Instant::now();
-            // SAFETY: operands and results lie in buffers that nobody else uses and that outlive the machine's run.
+            // SAFETY: operands and results are in buffers that no other code uses and that outlive the run.
             unsafe { instruction.execute(machine, &StepValues::of(&HostBatch::default())) }?;
             *least = began.elapsed().min(*least);
         }
@@ -167,7 +170,7 @@ fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machin
     Ok(())
 }
 
-/// The algorithm that takes least, of those that are clearly faster than the usual one; else that.
+/// The fastest of the algorithms that are clearly faster than the usual one, or the usual one if there are none.
 fn fastest(seconds: impl Iterator<Item = (Algorithm, f64)>, usual: &str) -> Option<Algorithm> {
     let weighed = seconds.map(|(algorithm, seconds)| {
         let part = if algorithm.name() == usual { CLEARLY } else { 1.0 };
@@ -184,7 +187,7 @@ mod tests {
     use crate::isa::Isa;
 
     #[test]
-    fn the_usual_yields_to_what_is_clearly_faster() {
+    fn the_usual_algorithm_yields_to_a_clearly_faster_one() {
         let check = |direct: f64, winograd: f64, usual: &str, expected: Algorithm| {
             let seconds = [(Algorithm::Direct, direct), (Algorithm::Winograd, winograd)];
             assert_eq!(fastest(seconds.into_iter(), usual), Some(expected), "{direct} {winograd} {usual}");
@@ -209,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Two layers that compute the same, one that no transform suits, and one of a kernel per channel.
+    /// Two layers that compute the same, one that suits no transform, and one with a kernel per channel.
     fn net(x: Tensor) -> Tensor {
         let x = x.conv2d("first", Conv::new(16, 3).padding(1).no_bias()).relu();
         let y = x.clone().conv2d("a", Conv::new(16, 3).padding(1).no_bias()).relu();
@@ -228,8 +231,10 @@ mod tests {
                 tune(&plans, known, Threads { count: 2, cores: None }, kernels).unwrap()
             };
             let choices = tune(&Choices::default(), false);
-            // Of `first` forward and the weights' gradient. `b` shares with `a` forward, the weights' gradient, and the
-            // input's, but for what it adds to that which came through the shortcut.
+            // The signatures of `first` are forward and the weights' gradient. `a` and `b` share those of forward and
+            // of the weights' gradient. Those of the input's gradient differ, because one is added to the gradient that
+            // came through the shortcut.
+            // shortcut.
             let train = plans.train.as_ref().unwrap();
             let signatures: HashSet<String> = (train.instructions.iter())
                 .filter(|node| ["first", "a", "b"].contains(&node.layer.as_str()))
@@ -242,7 +247,7 @@ mod tests {
             let chosen = |signature: &String| choices.get(signature);
             assert!(signatures.iter().all(|s| matches!(chosen(s), Some("direct" | "winograd"))));
 
-            // What is known is not measured again.
+            // Known choices are not measured again.
             let mut known = choices.clone();
             assert_eq!(tune(&known, false), Choices::default());
             let forgotten = signatures.iter().next().unwrap();
@@ -252,7 +257,7 @@ mod tests {
             }
             let again = tune(&known, false);
             assert!(again.len() == 1 && again.get(forgotten).is_some(), "{again}");
-            // Nor is anything while a choice, if for another plan, is none of this device's.
+            // Nothing is measured either if a choice, even one for another plan, is unknown to this device.
             known.insert("conv2d of another batch", "fft");
             let refused = super::tune(
                 &plans,
@@ -262,7 +267,7 @@ mod tests {
             );
             let expected = "the cpu has no algorithm \"fft\" for conv2d of another batch: it has direct, depthwise, grouped, winograd";
             assert_eq!(refused.unwrap_err().to_string(), expected);
-            // Direct sums alone leave nothing to choose.
+            // With direct sums only, there is nothing to choose.
             assert_eq!(tune(&Choices::default(), true), Choices::default());
         }
     }

@@ -1,4 +1,4 @@
-//! Whole plans on the cpu against the f64 reference: losses, gradients, parameters after three steps, evaluation.
+//! Whole plans on the CPU against the f64 reference: losses, gradients, parameters after three steps, evaluation.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn run(program: &mut dyn Program, mode: Mode, batch: &Batch, step: u64) -> StepM
     program.metrics(ticket).unwrap()
 }
 
-/// What the tolerance of direct convolutions is multiplied by for Winograd's.
+/// Factor from the tolerance of direct convolutions to that of Winograd's.
 const WINOGRAD: f64 = 3.0;
 
 fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
@@ -35,7 +35,7 @@ fn check_with(what: &str, plans: &Plans, options: CpuOptions, steps: u64, tolera
         let mut batch = Batch::random(plans, step);
         let (a, b) = (run(&mut *cpu, Mode::Train, &batch, step), run(&mut reference, Mode::Train, &batch, step));
         assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{what} step {step}: {a:?} {b:?}");
-        // Later gradients are taken at parameters that already differ: rounding grows from step to step.
+        // Later gradients are taken at parameters that already differ: rounding errors grow from step to step.
         let growth = 10f64.powi(step as i32 - 1);
         if step == 1 {
             assert_agree(what, &gradients(plans), &mut *cpu, &mut reference, tolerance);
@@ -48,7 +48,7 @@ fn check_with(what: &str, plans: &Plans, options: CpuOptions, steps: u64, tolera
     assert_agree(&format!("{what} state"), &state(plans), &mut *cpu, &mut reference, tolerance * 100.0);
 }
 
-/// Every kind of layer of a ResNet in small.
+/// Every kind of layer of a ResNet, at a small scale.
 fn residual(x: Tensor) -> Tensor {
     let block = |x: Tensor, name: &str, channels, stride| {
         let conv = |i: usize| format!("{name}.conv{i}");
@@ -81,7 +81,7 @@ fn a_small_residual_network() {
     }
 }
 
-/// The focal loss of classes with weights, clamped below: every function of logits.
+/// The focal loss with class weights, clamped below: uses every function of logits.
 fn focal(logits: Tensor, targets: Tensor) -> Tensor {
     let log_p = logits.log_softmax();
     let p = (log_p.clone() * targets.clone()).sum_classes().exp();
@@ -118,8 +118,8 @@ fn models_of_the_zoo() {
             ..CompileOptions::new(name, batch, size, 10)
         };
         let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
-        // Batch norm over the few pixels of the last maps magnifies rounding. In 50 layers it flips a ReLU here and
-        // there, for PyTorch in f32 as for this device: gradients of both are off by some 2e-2 from those in f64.
+        // Batch norm over the few pixels of the last maps magnifies rounding errors. In 50 layers it flips a few ReLUs,
+        // in PyTorch in f32 as on this device: the gradients of both are off by some 2e-2 from those in f64.
         let (steps, tolerance) = if name == "resnet50" { (1, 5e-2) } else { (3, 5e-5) };
         check(name, &plans, Isa::detect(), steps, tolerance);
     }
@@ -155,7 +155,7 @@ fn random(x: Tensor, seed: u64) -> Tensor {
 
 #[test]
 fn any_order_of_layers() {
-    // A bias in front of a batch norm has a gradient of zero, which is nothing but rounding: hence the tolerance.
+    // A bias before a batch norm has a gradient of zero, of which only rounding error remains. This explains the tolerance.
     for seed in 0..60 {
         let options = CompileOptions { size: [5, 4], allow_unused: true, ..CompileOptions::new("random", 3, 5, 3) };
         let plans = compile(&|x: Tensor| random(x, seed), &options).unwrap();

@@ -1,4 +1,4 @@
-//! A step allocates nothing, and a program takes the memory that was stated.
+//! A step allocates nothing, and a program takes the stated amount of memory.
 
 mod common;
 
@@ -12,12 +12,12 @@ use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, StepInputs};
 use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
 
-/// Counts what all threads of the process allocate.
+/// Counts the allocations of all threads of the process.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: all calls are passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +76,7 @@ fn allocations_of_ranks() -> u64 {
     counted.into_inner()
 }
 
-/// One test, because other tests of the process would allocate meanwhile.
+/// One test, because other tests in the process would allocate at the same time.
 #[test]
 fn steps_allocate_nothing_and_memory_is_as_stated() {
     let model = enmasse_models::find("resnet18").unwrap();
@@ -90,7 +90,7 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
     let batch = Batch::random(&plans, 1);
     let before = resident();
-    // Parameters stay zero: what setting them takes would be counted too.
+    // Parameters stay zero, since the memory for setting them would be counted too.
     let mut program = cpu.compile(plans, None).unwrap();
     let (stated, inputs) = (program.memory(), batch.inputs(1));
     let mut step = |number: u64| {

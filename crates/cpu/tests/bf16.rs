@@ -1,5 +1,5 @@
-//! Plans that store maps in bf16: layers in any order against the reference that rounds alike, and bits at any number
-//! of threads. How far whole models are from the truth is tested beside PyTorch, in `crates/models/tests/torch`.
+//! Plans that store maps in bf16: layers in any order against the reference that rounds in the same way, and bits with
+//! any number of threads. The error of whole models is tested along with PyTorch, in `crates/models/tests/torch`.
 
 mod common;
 
@@ -65,8 +65,8 @@ fn distance(plans: &Plans, a: &mut dyn Program, b: &mut dyn Program) -> f64 {
 
 #[test]
 fn any_order_of_layers() {
-    // Both round to the same values, but where a sum lies next to the middle between two of them. What that does is
-    // small against what rounding itself does, which takes the gradients of these models 4e-2 from those in f64.
+    // Both round to the same values, except where a sum lies close to the midpoint between two values. The effect is
+    // small compared with that of rounding itself, which takes the gradients of these models 4e-2 from those in f64.
     const USUAL: f64 = 5e-3;
     const MOST: f64 = 8e-2;
     for isa in levels() {
@@ -90,7 +90,7 @@ fn any_order_of_layers() {
     }
 }
 
-/// Layers that are wide enough for every kernel, Winograd's among them.
+/// Layers that are wide enough for every kernel, including Winograd's.
 fn wide(x: Tensor) -> Tensor {
     let x = x.conv2d("conv1", Conv::new(18, 3).padding(1)).batch_norm("bn1").relu();
     let y = x.clone().conv2d("conv2", Conv::new(18, 3).padding(1).no_bias()).batch_norm("bn2");

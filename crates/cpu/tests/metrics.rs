@@ -1,4 +1,4 @@
-//! Metrics on the cpu: against plain computations from the logits, wherever the shards are hosted.
+//! Metrics on the CPU: against plain computations from the logits, wherever the shards are hosted.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn model(x: Tensor) -> Tensor {
     x.conv2d("conv", Conv::new(6, 3).no_bias()).batch_norm("bn").relu().flatten().linear("fc", CLASSES)
 }
 
-/// Three shards of four samples, which measure hits among two, the norm of gradients, and the label's squared logit.
+/// Three shards of four samples, which measure top-2 hits, the norm of gradients, and the label's squared logit.
 fn plans(sync_batch_norm: bool, clip_norm: Option<f32>) -> Plans {
     let squared = |logits: Tensor, targets: Tensor| (logits.clone() * logits * targets).sum_classes();
     let own = Metric::Own { name: "squared".into(), function: PerSample::new(squared) };
@@ -39,12 +39,12 @@ fn batch(plans: &Plans) -> Batch {
     batch
 }
 
-/// What rank `rank` submits: the second one is asked for a checkpoint.
+/// The inputs that a rank submits: the rank that hosts the last shard is asked for a checkpoint.
 fn inputs(batch: &Batch, hosted: &Range<usize>) -> StepInputs {
     StepInputs { save: hosted.contains(&(SHARDS - 1)), ..batch.hosted(hosted.clone(), SHARDS).inputs(1) }
 }
 
-/// Hits among two and squared logits, summed over samples.
+/// Top-2 hits and squared logits, summed over samples.
 fn plain(logits: &[f64], labels: &[i32]) -> [f64; 2] {
     let rows = logits.chunks(CLASSES).zip(labels).filter(|(_, label)| **label >= 0);
     rows.fold([0.0; 2], |[hits, squares], (row, &label)| {
@@ -67,7 +67,7 @@ fn training_measures_the_global_batch_wherever_shards_are_hosted() {
         let step = |program: &mut dyn Program, hosted: Range<usize>| -> StepMetrics {
             let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs(&batch, &hosted)).unwrap();
             let metrics = program.metrics(ticket).unwrap();
-            // The same value as clipping reports, and asking for it changes nothing else.
+            // The same value as clipping reports. Requesting it changes nothing else.
             assert_eq!(program.store("gradient_norm").unwrap(), [metrics.measured[1]]);
             metrics
         };
@@ -120,7 +120,7 @@ fn evaluation_measures_the_hosted_samples() {
     }
 }
 
-/// What is measured changes no bit of what is trained.
+/// Measuring metrics changes no bit of the training.
 #[test]
 fn weights_are_the_same_without_metrics() {
     let with = plans(false, None);

@@ -1,4 +1,4 @@
-//! What holds for every program: bits that do not depend on threads or on how phases are submitted, shards, errors.
+//! Properties of every program: bits that do not depend on threads or on how phases are submitted, shards, errors.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn at_once(program: &mut dyn Program, batch: &Batch, step: u64) {
 
 #[test]
 fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
-    // Norms are sums too.
+    // Norms are sums too, so their order matters.
     let optimizer = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 };
     let options = CompileOptions { optimizer, clip_norm: Some(0.5), average: Some(0.75), ..options(1, false) };
     let plans = compile(&model, &options).unwrap();
@@ -53,7 +53,7 @@ fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
             bits(&mut *program_with(&plans, options, None), at_once)
         };
         let (expected, direct) = (with(1, false), with(1, true));
-        assert!(expected != direct, "{isa}: no convolution is Winograd's");
+        assert!(expected != direct, "{isa}: no convolution uses Winograd");
         for threads in [2, 3, 5] {
             assert!(with(threads, false) == expected, "{isa} {threads} threads");
             assert!(with(threads, true) == direct, "{isa} {threads} threads, exact");
@@ -73,7 +73,7 @@ fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
     }
 }
 
-/// Plans in which every operation of some layers is computed by one algorithm.
+/// Plans in which every operation of some layers uses one algorithm.
 fn chosen(plans: &Plans, layers: &[&str], algorithm: &str) -> Plans {
     let mut choices = Choices::default();
     for plan in plans.train.iter().chain([&plans.evaluate]) {
@@ -95,13 +95,13 @@ fn choices_in_a_plan_are_obeyed_or_refused() {
             let options = CpuOptions { threads: 2, isa: Some(isa), exact, ..CpuOptions::default() };
             bits(&mut *program_with(plans, options, None), at_once)
         };
-        assert!(bits(&direct, false) == bits(&plans, true), "{isa}: not the bits of direct sums");
+        assert!(bits(&direct, false) == bits(&plans, true), "{isa}: the bits differ from those of direct sums");
         assert!(bits(&direct, false) != bits(&plans, false), "{isa}: choices change nothing");
         let count = |plans: &Plans, name| {
             let algorithms = cpu(false).algorithms(plans.train.as_ref().unwrap()).unwrap();
             algorithms.into_iter().filter(|algorithm| *algorithm == name).count()
         };
-        // Three convolutions and a linear layer, forward and two gradients, but for that of the pictures.
+        // Three convolutions and a linear layer, forward and two gradients, except the gradient of the pictures.
         assert_eq!((count(&direct, "winograd"), count(&direct, "direct")), (0, 11));
         assert_eq!((count(&plans, "winograd"), count(&plans, "direct")), (3, 8));
 
@@ -125,7 +125,7 @@ fn choices_in_a_plan_are_obeyed_or_refused() {
     }
 }
 
-/// Runs `job` on as many thread ranks as the plans have shards.
+/// Runs `job` on one thread rank per shard of the plans.
 fn on_ranks<T: Send>(plans: &Plans, job: impl Fn(Box<dyn Program>, usize) -> T + Sync) -> Vec<T> {
     let groups = Group::threads(plans.train.as_ref().unwrap().shards).unwrap();
     std::thread::scope(|scope| {
@@ -185,7 +185,7 @@ fn a_loss_that_is_not_finite_stops_the_step_on_all_ranks() {
         }
         let before: Vec<_> = names.iter().map(|name| format!("{:?}", program.store(name).unwrap())).collect();
         let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(1)).unwrap();
-        // Nobody has read of it: the step after it is void too, though its own loss would be finite.
+        // The failure has not been read: the next step is void too, though its own loss would be finite.
         let later = Batch::random(&plans, 2).shard(rank, 2);
         let later = program.submit(Mode::Train, &Phase::ALL, &later.inputs(2)).unwrap();
         for ticket in [ticket, later] {
@@ -197,7 +197,7 @@ fn a_loss_that_is_not_finite_stops_the_step_on_all_ranks() {
     });
 }
 
-/// The sum of a bucket takes long enough that whatever does not wait for it comes too early.
+/// Makes the sum of a bucket take long enough that any code that does not wait for it runs too early.
 fn slow() -> GroupOptions {
     GroupOptions { delay_per_operation: Duration::from_millis(100), ..GroupOptions::default() }
 }
@@ -223,7 +223,8 @@ fn memory_is_not_touched_while_gradients_are_being_summed() {
                 program.submit(Mode::Train, &to_gradients, &inputs).unwrap();
                 let names = gradients(plans);
                 assert_agree("gradients after backward", &names, &mut *program, &mut *expected.lock().unwrap(), 1e-3);
-                // A step that is left in its middle, and begun anew: its sums must not end in the new step's.
+                // A step that is abandoned in the middle, and begun again: its sums must not end in the
+                // sums of the new step.
                 for _ in 0..2 {
                     program.submit(Mode::Train, &to_gradients, &inputs).unwrap();
                 }
@@ -284,20 +285,20 @@ fn evaluation_of_several_shards_gives_all_logits_and_the_sum_of_losses() {
         let names = ["logits".to_owned(), "loss".to_owned(), "correct".to_owned()];
         assert_agree("evaluation", &names, &mut *cpu, &mut reference, 1e-4);
         let error = cpu.submit(Mode::Train, &[Phase::Forward], &inputs).err().map(|error| error.to_string());
-        // Shards that exchange statistics run together, so that a phase can be run alone.
+        // Shards that exchange statistics run together, so that a single phase can be run.
         assert_eq!(error.is_some_and(|error| error.contains("one after another")), !sync);
     }
 }
 
 #[test]
-fn a_program_goes_on_with_fewer_ranks_without_a_file() {
+fn a_program_continues_with_fewer_ranks_without_a_file() {
     let plans = compile(&model, &options(4, true)).unwrap();
     let expected = history(&mut *cpu_program(&plans, 2, Isa::detect(), None), 0..4, 1..=4)[1..].to_vec();
     let smaller = Mutex::new(Group::threads(2).unwrap().into_iter().map(Some).collect::<Vec<_>>());
     let map = ShardMap::new(4, 2).unwrap();
     let found = on_some_ranks(&plans, 4, |mut program, hosted| {
         history(&mut *program, hosted.clone(), 1..=2);
-        // Ranks 0 and 1 go on as two; the others leave.
+        // Ranks 0 and 1 continue as a group of two; the others leave.
         let group = smaller.lock().unwrap().get_mut(hosted.start)?.take()?;
         let hosted = map.hosted(group.rank());
         program.rejoin(plans.clone(), Some(group)).unwrap();
@@ -323,7 +324,7 @@ fn a_failed_group_is_the_error_of_the_step() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn inputs_that_do_not_fit_are_refused() {
     let plans = compile(&model, &options(1, false)).unwrap();
     let mut program = cpu_program(&plans, 1, Isa::detect(), None);
     let good = Batch::random(&plans, 1);

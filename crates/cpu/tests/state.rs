@@ -1,4 +1,4 @@
-//! State that is set and looked at where it lies is the state that goes in and out by name.
+//! State that is set and read in place equals the state that is set and read by name.
 
 mod common;
 
@@ -11,13 +11,13 @@ use enmasse_device::Program;
 use enmasse_graph::{Arena, CompileOptions, Conv, StateTensor, Tensor, compile};
 use enmasse_reference::ReferenceProgram;
 
-/// The linear layer has more elements than one task takes, and no multiple of it.
+/// The linear layer has more elements than one task processes, and their number is not a multiple of it.
 fn model(x: Tensor) -> Tensor {
     let x = x.conv2d("conv", Conv::new(7, 3).padding(1)).batch_norm("bn").relu();
     x.flatten().linear("wide", 173).relu().linear("fc", 5)
 }
 
-/// A number that tells where it belongs; f32 holds it exactly.
+/// A number that identifies its position; f32 holds it exactly.
 fn value(tensor: &StateTensor, stored: usize) -> f32 {
     (stored * 8 + tensor.name.len() % 8) as f32
 }
@@ -26,7 +26,7 @@ fn is_parameter(tensor: &StateTensor) -> bool {
     tensor.slot.arena == Arena::Parameters
 }
 
-/// Sets all parameters in place, and nothing else.
+/// Sets only parameters, in place.
 fn fill(program: &mut dyn Program) {
     let set = |tensor: &StateTensor, first: usize, values: &mut [f32]| {
         values.iter_mut().enumerate().for_each(|(j, place)| *place = value(tensor, first + j));
@@ -35,7 +35,7 @@ fn fill(program: &mut dyn Program) {
 }
 
 #[test]
-fn what_is_filled_in_is_stored_and_read() {
+fn filled_state_is_stored_and_read() {
     let plans = compile(&model, &CompileOptions::new("test", 2, 9, 5)).unwrap();
     let most = plans.state.iter().map(|tensor| tensor.shape.elements()).max().unwrap();
     assert!(most > 1 << 16 && !most.is_multiple_of(1 << 16), "{most}");

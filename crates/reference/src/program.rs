@@ -139,7 +139,7 @@ impl Program for ReferenceProgram {
     }
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {
-        let missing = || DeviceError::Unsupported("the program was compiled for evaluation alone".into());
+        let missing = || DeviceError::Unsupported("the program was compiled only for evaluation".into());
         let plan = self.plans.plan(mode).ok_or_else(missing)?;
         for &phase in phases {
             if phase == Phase::Forward {

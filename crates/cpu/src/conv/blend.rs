@@ -1,8 +1,8 @@
-//! Groups of few channels, blended: neighbouring groups become one, whose weights from one of them to another are zero.
+//! Blends groups of few channels: neighbouring groups become one, with zero weights between different original groups.
 //!
-//! A panel of weights has as many columns as registers hold, whether or not a group has outputs enough to fill it. Blended
-//! groups fill it: as many multiplications, in fewer and longer products. An input that is infinite or NaN then reaches the outputs of
-//! its neighbours too, as NaN.
+//! A panel of weights has as many columns as fit in registers, whether or not a group has enough outputs to fill it.
+//! Blended groups fill it: the number of multiplications stays the same, but the products are fewer and longer. An
+//! infinite or NaN input of a group then also reaches the outputs of the blended neighbours, as NaN.
 
 use super::geometry::ConvShape;
 use crate::gemm::panel_width;
@@ -13,18 +13,18 @@ use crate::region::Region;
 /// How the groups of a convolution are blended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blend {
-    /// Groups that become one.
+    /// Number of groups that become one.
     count: usize,
     groups: usize,
     taps: usize,
-    /// Inputs of a group.
+    /// Inputs of one group.
     inputs: usize,
     /// Outputs of all groups.
     outputs: usize,
 }
 
 impl Blend {
-    /// As many groups as fill a panel; `columns` are those that each has in the product.
+    /// Blends the number of groups that fills a panel; `columns` is the number of columns of one group in the product.
     pub(super) fn new(shape: &ConvShape, columns: usize, isa: Isa) -> Self {
         let groups = shape.conv.groups;
         let fits = |count: &usize| groups.is_multiple_of(*count) && count * columns <= panel_width(isa);
@@ -45,15 +45,15 @@ impl Blend {
         blended
     }
 
-    /// Values of the blended weights; 0 where they are the weights themselves.
+    /// Values of the blended weights; 0 if the weights are used as they are.
     pub(super) fn len(&self) -> usize {
         if self.count == 1 { 0 } else { self.taps * self.count * self.inputs * self.outputs }
     }
 
-    /// The weights `[tap][inputs][outputs]`, or the blended ones, written to `blended`.
+    /// Returns the weights `[tap][inputs][outputs]`, or the blended ones, which it writes to `blended`.
     ///
     /// # Safety
-    /// The regions are valid, and `blended` is used by nobody else.
+    /// The regions are valid, and no other code uses `blended`.
     pub(super) unsafe fn spread(&self, pool: &mut Pool, weights: Region<f32>, blended: Region<f32>) -> Region<f32> {
         if self.count == 1 {
             return weights;
@@ -61,7 +61,7 @@ impl Blend {
         let rows = self.count * self.inputs;
         pool.run(self.taps * rows, |row, _| {
             let (tap, member, input) = (row / rows, row % rows / self.inputs, row % self.inputs);
-            // SAFETY: a row of the blended weights that is this task's, and one of the weights.
+            // SAFETY: this task's row of the blended weights, and a row of the weights.
             unsafe {
                 let to = blended.slice_mut(row * self.outputs, self.outputs);
                 let from = weights.slice((tap * self.inputs + input) * self.outputs, self.outputs);
@@ -74,15 +74,15 @@ impl Blend {
         blended
     }
 
-    /// Takes the gradient of the weights out of that of the blended ones.
+    /// Extracts the gradient of the weights from that of the blended ones.
     ///
     /// # Safety
-    /// The regions are valid, and `gradient` is used by nobody else.
+    /// The regions are valid, and no other code uses `gradient`.
     pub(super) unsafe fn collect(&self, pool: &mut Pool, blended: Region<f32>, gradient: Region<f32>) {
         let rows = self.count * self.inputs;
         pool.run(self.taps * self.inputs, |row, _| {
             let (tap, input) = (row / self.inputs, row % self.inputs);
-            // SAFETY: a row of the gradient that is this task's, and those of the blended one that it is made of.
+            // SAFETY: this task's row of the gradient, and the rows of the blended gradient that it consists of.
             unsafe {
                 let to = gradient.slice_mut(row * self.outputs, self.outputs);
                 for member in 0..self.count {
@@ -96,7 +96,7 @@ impl Blend {
         });
     }
 
-    /// The outputs of the groups that are the one of this number within the blended ones.
+    /// The outputs of the groups at position `member` within their blended groups.
     fn columns(&self, member: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let (each, count) = (self.outputs / self.groups, self.count);
         (member..self.groups).step_by(count).map(move |group| group * each..(group + 1) * each)

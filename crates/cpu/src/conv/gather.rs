@@ -1,8 +1,8 @@
-//! The product whose rows are pixels of the result: convolution, the gradient of its input, linear layers.
+//! The product whose rows are pixels of the result: convolution, the gradient of its input, and linear layers.
 //!
-//! The result is cut into parts, lattices of pixels that meet the same taps. For each part the depth (tap, channel) is
-//! cut into chunks; a task gathers a block of pixels for a chunk, which stays in the second-level cache, and multiplies
-//! it with every panel of packed weights it is responsible for.
+//! The result is divided into parts, which are lattices of pixels that meet the same taps. For each part the depth
+//! (tap, channel) is divided into chunks. A task gathers a block of pixels for a chunk, which stays in the second-level
+//! cache, and multiplies it with every panel of packed weights that the task is responsible for.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -16,23 +16,23 @@ use crate::pack::{Lattice, Map, PackRows, PackWeights, Run, WeightPanels};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// The largest depth of a chunk in words: 14 rows and a panel of 32 columns of it stream through the first-level cache.
+/// Maximum depth of a chunk in words: at this depth 14 rows and a panel of 32 columns stream through the first-level cache.
 const CHUNK_WORDS: usize = 576;
-/// Words of a gathered block, and of sums beside it: most of the second-level cache of 1 MiB less what panels and results need.
+/// Words of a gathered block and of the sums: most of a second-level cache of 1 MiB, less the space for panels and results.
 const BLOCK_WORDS: usize = 100_000;
-/// The most rows of a block, where the depth is small; with groups enough for all threads, long blocks are as good.
+/// Maximum rows of a block if the depth is small; if there are enough groups for all threads, long blocks are as good.
 const BLOCK_ROWS: usize = 336;
-/// The most columns of a task, so that its piece of the result stays in cache from chunk to chunk.
+/// Maximum columns of a task, so that its piece of the result stays in cache from chunk to chunk.
 const TASK_COLUMNS: usize = 256;
-/// Tasks that a layer is cut into at least, where it can be: enough for as many threads.
+/// Minimum number of tasks of a layer, where possible: enough for that many threads.
 const TASKS: usize = 16;
 
-/// What a product is added to.
+/// The initial value that a product is added to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start<E> {
     /// Nothing.
     Zero,
-    /// A value per channel.
+    /// One value per channel.
     Bias(Region<f32>),
     /// A tensor of the result's shape; may be the result itself.
     Base(Region<E>),
@@ -53,10 +53,10 @@ struct Part {
 struct Chunk {
     /// First row of B, in words.
     start: usize,
-    /// Words.
+    /// Depth in words.
     depth: usize,
     runs: Vec<Run>,
-    /// Rows lie evenly in the source: the channel from which they are read there, without gathering.
+    /// If rows are evenly spaced in the source: the channel from which they are read in place, without gathering.
     in_place: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ struct Task {
     columns: Range<usize>,
 }
 
-/// A prepared product of maps stored as `E`, which are multiplied as `P`.
+/// A prepared product of maps that are stored as `E` and multiplied as `P`.
 pub(crate) struct Gather<E, P> {
     source: [usize; 3],
     result: [usize; 3],
@@ -77,14 +77,14 @@ pub(crate) struct Gather<E, P> {
     parts: Vec<Part>,
     tasks: Vec<Task>,
     scratch: Scratch,
-    /// Of a thread's scratch, in f32 values: two tables of row offsets, then the sums.
+    /// Division of a thread's scratch, in f32 values: three tables of row offsets, then the sums.
     tables: usize,
     sums: usize,
     elements: PhantomData<(E, P)>,
 }
 
-/// Whether values along the depth come in whole pairs for every part: where channels are even, or where there is one part,
-/// whose depth runs on from tap to tap.
+/// Whether values along the depth form whole pairs in every part: if the number of channels is even, or if there is one
+/// part, whose depth continues from tap to tap.
 pub(crate) fn pairs(shape: &ConvShape, backward: bool) -> bool {
     let channels = if backward { shape.output[2] } else { shape.input[2] } / shape.conv.groups;
     channels.is_multiple_of(2) || (!backward && shape.conv.groups == 1 && !shape.cut_at_borders())
@@ -153,7 +153,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             && matches!(taps[..], [PlacedTap { dy: 0, dx: 0, .. }])
             && E::DTYPE == P::DTYPE
             && self.source[2].is_multiple_of(P::PER_WORD)
-            // Rows 4 KiB apart fall on one set of the first-level cache: gathering them is faster.
+            // Rows 4 KiB apart map to the same set of the first-level cache, so gathering them is faster.
             && !self.source[2].is_multiple_of(1024 * P::PER_WORD);
         let mut chunks = Vec::new();
         // Taps at consecutive positions are consecutive rows of B.
@@ -190,7 +190,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             groups += 1;
         }
         let column_step = columns.div_ceil(groups).next_multiple_of(width);
-        // Few blocks although columns are cut: make the blocks smaller.
+        // Few blocks although columns are divided: use smaller blocks.
         let few = self.weights.groups * groups * blocks < TASKS;
         let most = if few { total.div_ceil(TASKS.div_ceil(groups)).next_multiple_of(tile) } else { total };
         let mut tasks = Vec::new();
@@ -231,8 +231,8 @@ impl<E: Element, P: Element> Gather<E, P> {
     /// Computes the product.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes the product was prepared for, and not written by others; `result` lies over
-    /// nothing but the base.
+    /// The regions are valid, of the shapes that the product was prepared for, and not written by other code; `result`
+    /// overlaps no operand except the base.
     pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
@@ -280,7 +280,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         let columns = task.columns.len();
         let end = targets.iter().max().copied().unwrap_or(0) + column + columns;
         let c = result.at(column, end - column);
-        // Sums of chunks: in the result itself if that is f32.
+        // Sums of chunks are kept in the result itself if it is f32.
         let sums = scratch.part(3 * self.tables, self.sums);
         let sums: (*mut f32, *const usize) = if E::PER_WORD == 1 {
             (c.cast(), targets.as_ptr())
@@ -307,7 +307,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             }
         };
         if part.chunks.is_empty() {
-            // SAFETY: rows of the result, which this task owns, and of what they start from.
+            // SAFETY: rows of the result, which this task owns, and of the initial values.
             unsafe { fill(columns, c, targets, init, init_rows) };
             return;
         }
@@ -327,7 +327,7 @@ impl<E: Element, P: Element> Gather<E, P> {
                 }
                 None => {
                     let stride = row_stride(chunk.depth);
-                    // SAFETY: the source is valid, the block is this thread's.
+                    // SAFETY: the source is valid, and the block belongs to this thread.
                     unsafe {
                         dispatch(
                             self.isa,
@@ -366,7 +366,7 @@ impl<E: Element, P: Element> Gather<E, P> {
     }
 }
 
-/// Copies rows to f32, by offsets on either side.
+/// Copies rows to f32, with a table of offsets on each side.
 struct Widen<'a, E> {
     columns: usize,
     from: *const E,
@@ -378,7 +378,7 @@ impl<E: Element> Kernel for Widen<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for (i, &row) in self.from_rows.iter().enumerate() {
-            // SAFETY: the caller's promise: offsets lead to valid rows of as many columns.
+            // SAFETY: the caller's promise: offsets lead to valid rows of `columns` values.
             unsafe { copy::<S, E, f32>(self.from.add(row), self.to.0.add(*self.to.1.add(i)), self.columns) };
         }
     }
@@ -389,19 +389,18 @@ fn taps<'a>(y: &'a Stretch, x: &'a Stretch, kernel: usize) -> impl Iterator<Item
     y.taps.iter().flat_map(move |&(ky, dy)| x.taps.iter().map(move |&(kx, dx)| (ky * kernel + kx, dy, dx)))
 }
 
-/// Words between gathered rows: an odd number of cache lines, so that the rows of a tile spread over the sets of the
-/// cache.
+/// Words between gathered rows: an odd number of cache lines, so that the rows of a tile spread over the sets of the cache.
 pub(super) fn row_stride(depth: usize) -> usize {
     (depth.div_ceil(16) | 1) * 16
 }
 
-/// Rows of the result that meet no tap are what they start from.
+/// Sets the rows of the result that meet no tap to their initial values.
 ///
 /// # Safety
-/// Row offsets lead to valid rows of `columns` values; the result may lie over what it starts from.
+/// Row offsets lead to valid rows of `columns` values; the result may coincide with the initial values.
 unsafe fn fill<E: Element>(columns: usize, c: *mut E, c_rows: &[usize], init: *const f32, init_rows: *const usize) {
     for (i, &row) in c_rows.iter().enumerate() {
-        // SAFETY: the caller's promise; a value is read before it is written, so that both rows may be one.
+        // SAFETY: the caller's promise; a value is read before it is written, so both rows may be the same.
         unsafe {
             for column in 0..columns {
                 let value = if init.is_null() { 0.0 } else { *init.add(*init_rows.add(i) + column) };

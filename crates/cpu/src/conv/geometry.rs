@@ -1,4 +1,4 @@
-//! Which taps of a window meet which pixels: axis by axis, for the forward direction and for the gradient of the input.
+//! The taps of a window that meet each pixel, axis by axis, for the forward direction and for the gradient of the input.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::pack::Run;
 /// A convolution with the sizes of its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConvShape {
-    /// Images.
+    /// Number of images.
     pub batch: usize,
     /// Height, width, channels.
     pub input: [usize; 3],
@@ -27,21 +27,21 @@ impl ConvShape {
         ConvShape { batch, input: [1, 1, inputs], output: [1, 1, outputs], conv }
     }
 
-    /// Every channel has a kernel of its own.
+    /// Whether every channel has its own kernel.
     pub(crate) fn is_depthwise(&self) -> bool {
         self.conv.groups == self.input[2] && self.input[2] == self.output[2] && self.conv.groups > 1
     }
 
-    /// Maps so small that a good part of the products would be with padding, and channels enough to make products of
-    /// the remaining taps alone: these are cut by which taps meet the map.
+    /// Whether to divide maps by the taps that meet them. This pays if the map is so small that a large part of the
+    /// products would be with padding, and if there are enough channels for products of only the remaining taps.
     pub(crate) fn cut_at_borders(&self) -> bool {
         let channels = self.input[2].min(self.output[2]) / self.conv.groups;
         (0..2).any(|axis| self.output[axis] <= 8 && self.conv.window.kernel[axis] > 1) && channels >= 16
     }
 }
 
-/// Some results along one axis and the taps that meet the source for them: lattice point j is pixel `j * step + offset`
-/// of the result, and tap (k, d) reads pixel `j * source_step + d`.
+/// Some results along one axis, and the taps that meet the source for them. Lattice point j is pixel
+/// `j * step + offset` of the result, and tap (k, d) reads pixel `j * source_step + d`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stretch {
     /// Lattice points.
@@ -65,8 +65,8 @@ pub(crate) fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch>
     split(whole, shape.input[axis], cut)
 }
 
-/// The stretches of the gradient of the input: with stride s, pixels of one remainder by s meet the same taps, so each
-/// remainder is a lattice of its own and nothing is multiplied by inserted zeros.
+/// The stretches of the gradient of the input. With stride s, pixels with the same remainder modulo s meet the same
+/// taps, so each remainder has its own lattice and nothing is multiplied by inserted zeros.
 pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch> {
     let window = &shape.conv.window;
     let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
@@ -85,8 +85,7 @@ pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch
     stretches
 }
 
-/// Leaves out taps that never meet a source of `size` pixels; if `cut`, points with different taps become different
-/// stretches.
+/// Drops taps that never meet a source of `size` pixels. If `cut`, points with different taps become different stretches.
 fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
     let meets = |point: usize, displacement: isize| {
         let pixel = (point * whole.source_step) as isize + displacement;
@@ -109,7 +108,7 @@ fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
     stretches
 }
 
-/// Output points along an axis from which a tap displaced by `displacement` meets the map.
+/// Output points along an axis for which a tap displaced by `displacement` meets the map.
 pub(crate) fn met(shape: &ConvShape, axis: usize, displacement: isize) -> Range<usize> {
     let pixel = |point: usize| (point * shape.conv.window.stride[axis]) as isize + displacement;
     let inside = |point: &usize| (0..shape.input[axis] as isize).contains(&pixel(*point));
@@ -118,7 +117,7 @@ pub(crate) fn met(shape: &ConvShape, axis: usize, displacement: isize) -> Range<
     start..start + len
 }
 
-/// A tap of a part: where it is packed, and its displacement.
+/// A tap of a part: its position in the packed order, and its displacement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PlacedTap {
     /// Position in the packed order.
@@ -129,9 +128,8 @@ pub(crate) struct PlacedTap {
     pub dx: isize,
 }
 
-/// The runs that gather columns `columns` of packed rows, counted from the first of `taps`, which lie at consecutive
-/// positions with `channels` columns each. Taps next to each other in a row of the source become one run where `whole`
-/// pixels are read.
+/// The runs that gather columns `columns` of packed rows, counted from the first of `taps`. The taps have consecutive
+/// positions and `channels` columns each. Adjacent taps in a row of the source become one run if `whole` pixels are read.
 pub(crate) fn runs(taps: &[PlacedTap], channels: usize, whole: bool, columns: Range<usize>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut previous: Option<PlacedTap> = None;
@@ -177,11 +175,11 @@ mod tests {
         let same = shape(4, 4, 3, 1, 1);
         assert_eq!(taps(forward(&same, 0, false)), [(0..4, vec![0, 1, 2])]);
         assert_eq!(taps(forward(&same, 0, true)), [(0..1, vec![1, 2]), (1..3, vec![0, 1, 2]), (3..4, vec![0, 1])]);
-        // A map of one pixel meets the centre only, cut or not.
+        // A map of one pixel meets only the centre, cut or not.
         assert_eq!(taps(forward(&shape(1, 1, 3, 1, 1), 0, false)), [(0..1, vec![1])]);
         // Stride 2: even pixels meet the centre tap, odd ones the outer two.
         assert_eq!(taps(backward(&shape(8, 4, 3, 2, 1), 0, false)), [(0..4, vec![1]), (0..4, vec![2, 0])]);
-        // A 1x1 window of stride 2 leaves odd pixels without a tap.
+        // With a 1x1 window of stride 2, odd pixels meet no tap.
         assert_eq!(taps(backward(&shape(8, 4, 1, 2, 0), 0, false)), [(0..4, vec![0]), (0..4, vec![])]);
     }
 

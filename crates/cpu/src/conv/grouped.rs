@@ -1,10 +1,10 @@
-//! Convolution of groups of few channels, as loops over pixels; depthwise convolution is the case of one channel.
+//! Convolution of groups of few channels, as loops over pixels. Depthwise convolution is the case of one channel per group.
 //!
-//! A vector of channels holds whole groups. An input of each group meets all outputs of it, so the vector of inputs is taken
-//! as often as a group has channels, each time with another of them in every place of its group. The forward direction and
-//! the gradient of the input are one loop nest ([`Grouped`]): rows of the result by stretches of pixels that meet the same
-//! taps. The gradient of the weights ([`GroupedGradient`]) sums over pixels: blocks of rows have sums of their own in f32,
-//! which are added in the order of the blocks in f64.
+//! A vector of channels holds whole groups. An input of a group meets all outputs of the group, so the vector of inputs
+//! is used once per channel of a group, each time with another input in every lane of its group. The forward direction
+//! and the gradient of the input are one loop nest ([`Grouped`]): rows of the result by stretches of pixels that meet
+//! the same taps. The gradient of the weights ([`GroupedGradient`]) sums over pixels: each block of rows has its own
+//! sums in f32, which are added in block order in f64.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// Neighbouring results that are computed at a time.
+/// Number of neighbouring results that are computed together.
 const TILE: usize = 8;
 
 /// Lanes of the widest vectors.
@@ -30,12 +30,12 @@ pub(crate) fn applies(shape: &ConvShape, isa: Isa) -> bool {
         && (each == 1 || (lanes.is_multiple_of(each) && shape.input[2].is_multiple_of(lanes)))
 }
 
-/// For each input of a group, which lane of a vector has it, by the lane that wants it.
+/// For each input of a group: the lane of a vector that each lane takes its input from.
 fn lanes(each: usize) -> Vec<[i32; MOST_LANES]> {
     (0..each).map(|input| std::array::from_fn(|lane| (lane / each * each + input) as i32)).collect()
 }
 
-/// A row of the result: which taps it meets, each with a row of the source.
+/// A row of the result: the taps that it meets, each with a row of the source.
 struct Row {
     taps: Vec<(usize, usize)>,
 }
@@ -47,11 +47,11 @@ pub(crate) struct Grouped {
     source: [usize; 2],
     result: [usize; 2],
     channels: usize,
-    /// Channels of a group, and see [`lanes`].
+    /// Channels of a group; for `lanes` see [`lanes`].
     each: usize,
     lanes: Vec<[i32; MOST_LANES]>,
     kernel: [usize; 2],
-    /// Whether the weights are turned: each group's inputs are outputs.
+    /// Whether each group's inputs and outputs exchange their places in the weights.
     backward: bool,
     isa: Isa,
     rows: Vec<Row>,
@@ -88,12 +88,12 @@ impl Grouped {
         }
     }
 
-    /// Scratch that [`Grouped::run`] needs.
+    /// Scratch for [`Grouped::run`].
     pub(crate) fn scratch(&self) -> Scratch {
         Scratch { shared: if self.is_turned() { self.weights() } else { 0 }, private: 0 }
     }
 
-    /// Weights of all taps.
+    /// Number of weights of all taps.
     fn weights(&self) -> usize {
         self.kernel[0] * self.kernel[1] * self.each * self.channels
     }
@@ -102,10 +102,10 @@ impl Grouped {
         self.backward && self.each > 1
     }
 
-    /// The weights with the inputs of each group in the place of its outputs.
+    /// Writes the weights with the inputs and outputs of each group exchanged.
     ///
     /// # Safety
-    /// The regions are valid, and `turned` is used by nobody else.
+    /// The regions are valid, and no other code uses `turned`.
     unsafe fn turn(&self, context: &mut Context, weights: Region<f32>, turned: Region<f32>) {
         let (each, channels) = (self.each, self.channels);
         context.pool.run(self.weights() / channels, |row, _| {
@@ -113,7 +113,7 @@ impl Grouped {
             for channel in 0..channels {
                 let (group, input) = (channel / each, channel % each);
                 let from = (tap * each + input) * channels + group * each + output;
-                // SAFETY: a row of the turned weights that is this task's, and a value of the weights.
+                // SAFETY: this task's row of the turned weights, and a value of the weights.
                 unsafe { *turned.at(row * channels + channel, 1) = *weights.at(from, 1) };
             }
         });
@@ -122,8 +122,8 @@ impl Grouped {
     /// Computes the convolution.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes the convolution was prepared for, and not written by others; `result` lies over
-    /// nothing but the base.
+    /// The regions are valid, of the shapes that the convolution was prepared for, and not written by other code;
+    /// `result` overlaps no operand except the base.
     pub(crate) unsafe fn run<E: Element>(
         &self,
         context: &mut Context,
@@ -197,7 +197,7 @@ impl<E: Element> RowTask<'_, E> {
         }
     }
 
-    /// Computes `N` points of a stretch from `point` on. A result is one chain over the taps, whatever `N` is.
+    /// Computes `N` points of a stretch, starting at `point`. A result is one chain over the taps, for any `N`.
     #[inline(always)]
     unsafe fn tile<S: Simd, const N: usize>(&self, stretch: &Stretch, point: usize, channel: usize) {
         let Grouped { source: [source_height, source_width], result: [height, width], channels, each, .. } = *self.conv;
@@ -207,7 +207,7 @@ impl<E: Element> RowTask<'_, E> {
             (self.row * width + column) * channels + channel
         };
         let from_step = stretch.source_step * channels;
-        // SAFETY: every tap of the stretch lies on the source for each of its points; the results are this task's.
+        // SAFETY: every tap of the stretch lies on the source for each of its points; the results belong to this task.
         unsafe {
             let mut sums = [S::splat(0.0); N];
             match self.start {
@@ -246,18 +246,18 @@ impl<E: Element> RowTask<'_, E> {
     }
 }
 
-/// Pixels that are summed in f32 at most.
+/// Maximum number of pixels that are summed in f32.
 const BLOCK_PIXELS: usize = 1024;
-/// Channels of a task.
+/// Channels per task.
 const TASK_CHANNELS: usize = 64;
-/// Neighbouring taps that share what is loaded of dy.
+/// Number of neighbouring taps that share the loaded values of dy.
 const TAPS: usize = 3;
 
 /// A prepared gradient of the weights.
 pub(crate) struct GroupedGradient {
     shape: ConvShape,
     isa: Isa,
-    /// Channels of a group, and see [`lanes`].
+    /// Channels of a group; for `lanes` see [`lanes`].
     each: usize,
     lanes: Vec<[i32; MOST_LANES]>,
     /// Rows of dy, of all images, per block.
@@ -287,12 +287,12 @@ impl GroupedGradient {
         self.rows().div_ceil(self.block_rows)
     }
 
-    /// Values of the gradient.
+    /// Number of values of the gradient.
     fn len(&self) -> usize {
         self.taps[0].len() * self.taps[1].len() * self.each * self.shape.input[2]
     }
 
-    /// Scratch that [`GroupedGradient::run`] needs.
+    /// Scratch for [`GroupedGradient::run`].
     pub(crate) fn scratch(&self) -> Scratch {
         Scratch { shared: self.blocks() * self.len(), private: 0 }
     }
@@ -300,7 +300,7 @@ impl GroupedGradient {
     /// Computes the gradient.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
+    /// The regions are valid, of the shapes that the gradient was prepared for, and `dw` overlaps no other region.
     pub(crate) unsafe fn run<E: Element>(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let (partial, len, blocks) = (context.shared, self.len(), self.blocks());
         let pieces = self.shape.input[2].div_ceil(TASK_CHANNELS);
@@ -377,10 +377,10 @@ impl<E: Element> BlockTask<'_, E> {
         }
     }
 
-    /// Sums `N` neighbouring taps of all inputs of the groups: as many sums at a time as hide how long each takes.
+    /// Sums `N` neighbouring taps of all inputs of the groups, with enough sums at a time to hide the latency of each.
     #[inline(always)]
     unsafe fn inputs<S: Simd, const N: usize>(&self, ky: usize, kx: usize, channel: usize) {
-        // SAFETY: the caller's promise; groups lie in vectors, so that their channels are a power of two.
+        // SAFETY: the caller's promise; groups lie within vectors, so their channels are a power of two.
         unsafe {
             match self.gradient.each {
                 1 => self.taps::<S, N, 1, 4>(ky, kx, channel, 0),
@@ -390,7 +390,7 @@ impl<E: Element> BlockTask<'_, E> {
         }
     }
 
-    /// Sums `N` neighbouring taps of `K` inputs of each group over all pixels of the block, `PIXELS` of them at a time.
+    /// Sums `N` neighbouring taps of `K` inputs of each group over all pixels of the block, `PIXELS` at a time.
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
     unsafe fn taps<S: Simd, const N: usize, const K: usize, const PIXELS: usize>(
@@ -407,12 +407,12 @@ impl<E: Element> BlockTask<'_, E> {
         let taps = &self.gradient.taps[1][kx..kx + N];
         let first = taps.iter().map(|(_, met)| met.start).min().unwrap_or(0);
         let end = taps.iter().map(|(_, met)| met.end).max().unwrap_or(0);
-        // The pixels at which all taps lie on the map; those on either side go one by one.
+        // The pixels at which all taps lie on the map; the pixels on either side are processed one by one.
         let low = taps.iter().map(|(_, met)| met.start).max().unwrap_or(0).clamp(first, end);
         let high = taps.iter().map(|(_, met)| met.end).min().unwrap_or(0).clamp(low, end);
         let step = stride_x * channels;
         let lanes = &self.gradient.lanes[input..input + K];
-        // SAFETY: a tap is read only at pixels where it lies on the map; the sums are this task's.
+        // SAFETY: a tap is read only at pixels where it lies on the map; the sums belong to this task.
         unsafe {
             let pick = |x: S::V, k: usize| match K {
                 1 => x,

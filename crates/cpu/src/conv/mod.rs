@@ -1,10 +1,10 @@
-//! Convolution as matrix products over gathered pixels, or between Winograd's transforms; groups of few channels, which are
-//! no product to speak of, as loops over pixels.
+//! Convolution as matrix products over gathered pixels, or between Winograd's transforms. Groups of few channels, whose
+//! products are too small, are loops over pixels.
 //!
 //! Forward, the gradient of the input, and linear layers are one product ([`Gather`]): rows are pixels of the result,
-//! the depth runs over (tap, channel), B is the packed weights. The gradient of the weights ([`WeightGradient`]) has
-//! rows (tap, channel) and its depth runs over pixels. [`winograd`] does all three for 3x3 taps with a quarter of the
-//! multiplications. Which algorithm a layer gets is decided in `prepare` and nowhere else.
+//! the depth runs over (tap, channel), and B is the packed weights. The gradient of the weights ([`WeightGradient`])
+//! has rows (tap, channel), and its depth runs over pixels. [`winograd`] does all three for 3x3 taps with a quarter of
+//! the multiplications. Only `prepare` decides which algorithm a layer gets.
 
 mod blend;
 mod gather;

@@ -54,7 +54,7 @@ type Gradient<E> = Box<dyn Fn(&mut Context, Region<E>, Region<E>, Region<f32>)>;
 /// The directions of a layer by one algorithm.
 struct Algorithm<E> {
     name: &'static str,
-    /// Of the largest value in f32, of the root mean square in bf16.
+    /// Relative to the largest value in f32, to the root mean square in bf16.
     tolerance: f64,
     scratch: Scratch,
     forward: Directed<E>,
@@ -98,7 +98,7 @@ fn winograd<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
     algorithm!("winograd", shape, isa, [2e-5, 1.5e-2], Winograd<E>, Winograd<E>, WinogradGradient<E>)
 }
 
-/// What a result should be, and how large the terms are that it is a sum of.
+/// The expected values of a result, and the magnitude of the terms that are summed.
 #[derive(Clone)]
 struct Expected {
     values: Vec<f64>,
@@ -116,17 +116,17 @@ impl Expected {
         self.squares[at] += term * term;
     }
 
-    /// Root mean square of what sums of such terms are: where they cancel each other, their rounding stays.
+    /// Root mean square of the results, or of the terms where they cancel each other, because their rounding remains.
     fn scale(&self) -> f64 {
         let squares = self.squares.iter().zip(&self.values).map(|(s, v)| s.max(v * v)).sum::<f64>();
         (squares / self.values.len() as f64).sqrt().max(1e-30)
     }
 
-    /// In f32 the largest error, in bf16 the root mean square. `rounded`: how many values the smallest operand has.
+    /// Checks the largest error in f32, the root mean square in bf16. `rounded`: number of values in the smallest operand.
     #[track_caller]
     fn check<E: Element>(&self, what: &str, found: &[f32], tolerance: f64, rounded: usize) {
         if E::PER_WORD == 1 {
-            // Rounding is by the largest term, not by what is left of the terms.
+            // Rounding depends on the largest term, not on the sum that is left.
             let largest = self.values.iter().fold(1e-30f64, |m, v| m.max(v.abs())).max(self.scale());
             let rescaled = tolerance * largest / self.values.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
             return assert_near(what, found, &self.values, rescaled);
@@ -196,7 +196,7 @@ fn check_stored<E: Element>(shape: &ConvShape) {
         for threads in [2, 3] {
             assert!(
                 run(threads) == (y.clone(), dx.clone(), dw.clone(), unbased.clone()),
-                "{threads} threads: other bits"
+                "{threads} threads: the bits differ"
             );
         }
     }
@@ -226,7 +226,7 @@ fn layers_of_resnets() {
         Case(1, [5, 5], [1024, 300], [1, 1], [1, 1], [0, 0], [1, 1], 1),
         Case(2, [10, 11], [16, 16], [3, 3], [1, 1], [1, 1], [1, 1], 16),
         Case(2, [6, 6], [64, 32], [3, 3], [2, 2], [1, 1], [1, 1], 2),
-        // Pixels enough to cut the weight gradient into parts.
+        // Enough pixels to divide the weight gradient into parts.
         Case(3, [40, 41], [5, 34], [3, 3], [1, 1], [1, 1], [1, 1], 1),
         Case(1, [11, 9], [5, 7], [3, 3], [1, 1], [2, 2], [2, 2], 1),
     ] {
@@ -239,11 +239,11 @@ fn layers_of_many_groups() {
     for case in [
         Case(2, [11, 9], [128, 128], [3, 3], [1, 1], [1, 1], [1, 1], 32),
         Case(2, [10, 11], [64, 64], [3, 3], [2, 2], [1, 1], [1, 1], 8),
-        // So small that it is cut at its borders once groups are blended.
+        // Small enough to be treated separately at its borders once groups are blended.
         Case(3, [7, 7], [96, 96], [3, 3], [1, 1], [1, 1], [1, 1], 12),
         Case(2, [9, 13], [32, 32], [3, 5], [1, 1], [1, 2], [1, 1], 16),
         Case(1, [12, 10], [64, 64], [3, 3], [1, 2], [1, 1], [2, 1], 4),
-        // Groups that no number of fills a panel of.
+        // Groups that do not fill a panel in any number.
         Case(1, [6, 7], [21, 35], [3, 3], [1, 1], [1, 1], [1, 1], 7),
         // Several outputs for each input.
         Case(2, [5, 6], [30, 60], [3, 3], [1, 1], [1, 1], [1, 1], 30),
@@ -252,11 +252,11 @@ fn layers_of_many_groups() {
     }
 }
 
-/// Every way in which Winograd's work is cut.
+/// Every way in which Winograd's work is divided.
 #[test]
 fn layers_for_winograd() {
     for (batch, size, channels, padding) in [
-        // Blocks of tiles; parts of the weight gradient, of several blocks.
+        // Blocks of tiles; parts of the weight gradient, with several blocks each.
         (3, [14, 13], [70, 50], [1, 1]),
         (5, [3, 11], [20, 30], [1, 1]),
         (70, [14, 16], [17, 33], [1, 1]),
@@ -282,7 +282,7 @@ fn where_winograd_pays() {
     check(layer(16, 56, [64, 64]), [true, true]);
     check(layer(128, 4, [128, 128]), [true, true]);
     check(layer(16, 7, [512, 512]), [true, true]);
-    // Most taps of a tiny map are padding.
+    // Most taps of a tiny map meet padding.
     for size in [1, 2] {
         check(layer(128, size, [256, 256]), [false, false]);
     }
@@ -292,7 +292,7 @@ fn where_winograd_pays() {
         assert_eq!(winograd::pays::<Bf16>(&shape), size == 6, "bf16, {size}");
     }
     check(layer(16, 3, [512, 512]), [true, false]);
-    // One image: transformed weights serve few tiles.
+    // One image: transformed weights are used for few tiles.
     check(layer(1, 7, [512, 512]), [true, false]);
     check(layer(1, 4, [512, 512]), [false, false]);
     // The first layer.
@@ -311,7 +311,7 @@ fn layers_of_mobile_networks() {
         Case(2, [15, 16], [67, 67], [3, 3], [2, 2], [1, 1], [1, 1], 67),
         Case(3, [1, 2], [33, 33], [3, 3], [1, 1], [1, 1], [1, 1], 33),
         Case(1, [9, 40], [18, 18], [5, 5], [2, 1], [2, 2], [1, 1], 18),
-        // Rows enough for several blocks of sums.
+        // Enough rows for several blocks of sums.
         Case(2, [30, 70], [5, 5], [3, 3], [1, 1], [1, 1], [1, 1], 5),
     ] {
         check(&shape(case).unwrap());
@@ -387,8 +387,8 @@ proptest! {
     }
 }
 
-/// The error of a result: in f32 the largest, relative to the largest value, in bf16 the root mean square, relative to that
-/// of the values.
+/// The error of a result: in f32 the largest, relative to the largest value; in bf16 the root mean square, relative to
+/// that of the values.
 fn error<E: Element>(found: &[f32], expected: &[f64]) -> f64 {
     if E::PER_WORD > 1 {
         return root_mean_square(found, expected) / root_mean_square(&vec![0.0; found.len()], expected);

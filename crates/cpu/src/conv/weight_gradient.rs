@@ -1,10 +1,10 @@
 //! The product whose depth runs over pixels: the gradient of weights.
 //!
-//! Each task owns some rows (tap, channel) and columns (output channels) and goes through its pixels in chunks: it
-//! gathers the pixels of x for its rows, and copies those of dy into panels; both copies are small beside the product
-//! as long as a task has many rows and columns. Where that leaves few tasks, pixels are cut into parts with a gradient
-//! of their own each, which are added in order. How many parts depends on the layer alone. Pairs of bf16 are two pixels of
-//! one channel.
+//! Each task owns some rows (tap, channel) and columns (output channels) and goes through its pixels in chunks. It
+//! gathers the pixels of x for its rows, and copies those of dy into panels. Both copies are small compared with the
+//! product as long as a task has many rows and columns. If that leaves few tasks, pixels are divided into parts, each
+//! with its own gradient, which are added in order. The number of parts depends only on the layer. A pair of bf16
+//! values is two pixels of one channel.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -20,17 +20,17 @@ use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass};
 
-/// Words of pixels per chunk: a panel of 32 columns of it is as large as the first-level cache.
+/// Words of pixels per chunk: a panel of 32 columns at this depth is as large as the first-level cache.
 const CHUNK_WORDS: usize = 256;
 /// Words of x, dy and the gradient that a task works on at a time: most of a second-level cache of 1 MiB.
 const CACHE_WORDS: usize = 220_000;
-/// The most columns of a task.
+/// Maximum columns of a task.
 const TASK_COLUMNS: usize = 256;
-/// Tasks that a layer is cut into at least, where it can be.
+/// Minimum number of tasks of a layer, where possible.
 const TASKS: usize = 16;
-/// The fewest pixels of a part.
+/// Minimum pixels of a part.
 const PART_PIXELS: usize = 4 * CHUNK_WORDS;
-/// The most values that gradients of parts may take together.
+/// Maximum number of values that the gradients of parts may take together.
 const PART_VALUES: usize = 1 << 22;
 
 struct Task {
@@ -43,26 +43,26 @@ struct Task {
     /// Output pixels that meet the map through the task's taps.
     lattice: Lattice,
     runs: Vec<Run>,
-    /// Which of the points of the lattice, over all images.
+    /// The task's points of the lattice, over all images.
     points: Range<usize>,
     part: usize,
 }
 
-/// A prepared gradient of weights, of maps stored as `E`.
+/// A prepared gradient of weights, for maps stored as `E`.
 pub(crate) struct WeightGradient<E> {
     shape: ConvShape,
     isa: Isa,
     blend: Blend,
     tasks: Vec<Task>,
     chunk: usize,
-    /// How many gradients are added.
+    /// Number of gradients that are added.
     parts: usize,
-    /// Values of the gradient.
+    /// Number of values of the gradient.
     len: usize,
-    /// Of a thread's scratch, in words: the gathered block of x, then panels of dy, then the table of rows.
+    /// Division of a thread's scratch, in words: the gathered block of x, then panels of dy, then the table of rows.
     block: usize,
     panels: usize,
-    /// Values of a gathered row; two of them end the scratch.
+    /// Values of a gathered row; two such rows end the scratch.
     row: usize,
     scratch: Scratch,
     element: PhantomData<E>,
@@ -86,7 +86,8 @@ impl<E: Element> WeightGradient<E> {
         let taps: Vec<PlacedTap> = (0..kernel_height * kernel_width)
             .map(|tap| PlacedTap { position: tap, dy: dy[tap / kernel_width], dx: dx[tap % kernel_width] })
             .collect();
-        // On small maps each tap goes alone, over the pixels it meets; elsewhere all taps share the gathered pixels.
+        // On small maps each tap is processed separately, over the pixels that it meets; elsewhere all taps share the
+        // gathered pixels.
         let bands: Vec<&[PlacedTap]> = if shape.cut_at_borders() { taps.chunks(1).collect() } else { vec![&taps[..]] };
         let width = panel_width(isa);
         let column_step = outputs.div_ceil(outputs.div_ceil(TASK_COLUMNS)).next_multiple_of(width);
@@ -150,7 +151,7 @@ impl<E: Element> WeightGradient<E> {
         }
     }
 
-    /// Scratch that [`WeightGradient::run`] needs.
+    /// Scratch for [`WeightGradient::run`].
     pub(crate) fn scratch(&self) -> Scratch {
         self.scratch
     }
@@ -158,7 +159,7 @@ impl<E: Element> WeightGradient<E> {
     /// Computes the gradient.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
+    /// The regions are valid, of the shapes that the gradient was prepared for, and `dw` overlaps no other region.
     pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let (private, shared) = (&context.private, context.shared);
         let gradient = dw;
@@ -174,11 +175,11 @@ impl<E: Element> WeightGradient<E> {
         });
         if self.parts > 1 {
             let pass = AddParts { values: shared, parts: self.parts, sum: dw };
-            // SAFETY: the parts are complete, and the gradient is this instruction's.
+            // SAFETY: the parts are complete, and the gradient belongs to this instruction.
             unsafe { sweep::flat(context, self.len, &pass) }
         }
         if self.blend.len() > 0 {
-            // SAFETY: the blended gradient is complete, and the gradient is this instruction's.
+            // SAFETY: the blended gradient is complete, and the gradient belongs to this instruction.
             unsafe { self.blend.collect(&mut context.pool, dw, gradient) }
         }
     }
@@ -247,7 +248,7 @@ impl<E: Element> WeightGradient<E> {
                 init_rows: table.as_ptr(),
                 far: true,
             };
-            // SAFETY: operands are valid, the scratch is this thread's, and this task owns its piece of the gradient.
+            // SAFETY: operands are valid, the scratch belongs to this thread, and this task owns its piece of the gradient.
             unsafe {
                 dispatch(isa, gathered);
                 dispatch(isa, gradients);

@@ -1,11 +1,11 @@
 //! AMX: products of bf16 pairs by tile registers, in blocks of up to 32 rows x 32 columns, which are four accumulators.
 //!
-//! A register is 16 rows of 64 bytes. Words of A are loaded from their rows and words of B from their panel as they lie in
-//! memory; one instruction multiplies 16 rows by 16 words by 16 columns. What is smaller than that is filled up with zeros
-//! in a copy, except for rows: the second register of a block ends at its last row and may share some with the first.
+//! A register is 16 rows of 64 bytes. Words of A are loaded from their rows, and words of B from their panel, in memory
+//! order. One instruction multiplies 16 rows by 16 words by 16 columns. Smaller operands are copied and filled up with
+//! zeros, except for rows: the second register of a block ends at its last row and may share some rows with the first.
 //!
-//! The loops are generic over the registers, so that they are tested on any machine; no machine with AMX has run them yet.
-//! Products of f32, and those with A transposed, are the level's below.
+//! The loops are generic over the registers, so that they are tested on any machine; no machine with AMX has run them
+//! yet. Products of f32, and those with A transposed, use the code of the level below.
 
 #[cfg(test)]
 mod emulated;
@@ -27,24 +27,24 @@ pub(crate) use registers::flood_registers;
 #[cfg(target_arch = "x86_64")]
 pub(super) use registers::multiply_in_registers;
 
-/// Rows of a register, and the words or f32 values in each.
+/// Rows of a register, and words or f32 values per row.
 pub(super) const SIDE: usize = 16;
 /// Rows of a block.
 pub(super) const ROWS: usize = 2 * SIDE;
 /// Columns of a block, and of a panel of B.
 const COLUMNS: usize = 2 * SIDE;
 
-/// Which registers hold A and B; the accumulators are 0 to 3.
+/// The registers that hold A and B; the accumulators are 0 to 3.
 const A: [usize; 2] = [4, 5];
 const B: [usize; 2] = [6, 7];
 
-/// Eight tile registers of 16 rows of 16 words. They are the thread's, and belong to nobody unless configured.
+/// Eight tile registers of 16 rows of 16 words. They belong to the thread, and may be used only while configured.
 pub(super) trait TileRegisters {
-    /// Vectors of 16 values, for what follows the products.
+    /// Vectors of 16 values, for the code that follows the products.
     type Vectors: Simd;
-    /// Takes all registers, in full size.
+    /// Acquires all registers, at full size.
     unsafe fn configure();
-    /// Gives them back.
+    /// Releases them.
     unsafe fn release();
     /// Sets a register to zero.
     unsafe fn zero<const T: usize>();
@@ -56,19 +56,19 @@ pub(super) trait TileRegisters {
     unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>();
 }
 
-/// What a block has in memory beside its operands.
+/// A block's memory apart from its operands.
 #[repr(C, align(64))]
 struct Scratch {
     sums: [[f32; COLUMNS]; ROWS],
-    /// Copies of what does not fill registers.
+    /// Copies of operands that do not fill registers.
     a: [[[f32; SIDE]; SIDE]; 2],
     b: [[[f32; SIDE]; SIDE]; 2],
 }
 
-/// As [`super::multiply`], of bf16 with A as it is.
+/// As [`super::multiply`], for bf16 and A not transposed.
 ///
 /// # Safety
-/// The registers are there, and so is the level of their vectors; products are valid.
+/// The registers and the level of their vectors are available; products are valid.
 #[inline(always)]
 pub(super) unsafe fn multiply<T: TileRegisters, C: Element>(products: impl IntoIterator<Item = Product<C>>) {
     let mut scratch = MaybeUninit::uninit();
@@ -92,7 +92,7 @@ pub(super) unsafe fn multiply<T: TileRegisters, C: Element>(products: impl IntoI
     }
 }
 
-/// Cuts rows into as few registers as hold them, two to a block; an odd one comes last, and is full if any is.
+/// Divides rows among the fewest registers that hold them, two per block. An odd register comes last, and is full if any is.
 fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
     let registers = rows.div_ceil(SIDE);
     let (pairs, alone) = (registers / 2, if registers % 2 == 1 { rows.min(SIDE) } else { 0 });
@@ -104,7 +104,7 @@ fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
 /// Computes a block of `R` by `L` registers.
 ///
 /// # Safety
-/// As [`multiply`]; registers are configured.
+/// As for [`multiply`]; registers are configured.
 #[inline(always)]
 unsafe fn block<T, C, const R: usize, const L: usize>(tile: &Tile<C>, rows: usize, scratch: &mut MaybeUninit<Scratch>)
 where
@@ -137,7 +137,7 @@ where
                 }
                 b_stride = SIDE;
             }
-            // A product takes as long as two loads, which go on beside it.
+            // A product takes as long as two loads, which run in parallel with it.
             T::load::<{ A[0] }>(a[0], a_stride);
             T::load::<{ B[0] }>(b[0], b_stride);
             T::multiply_add::<0, { A[0] }, { B[0] }>();
@@ -169,7 +169,7 @@ where
     }
 }
 
-/// Copies rows of words, which begin `stride` words apart, to the first ones of a register's image. The rest is zero.
+/// Copies rows of words, which begin `stride` words apart, to the first rows of a register's image. The rest is zero.
 ///
 /// # Safety
 /// The rows are valid.
@@ -189,13 +189,13 @@ unsafe fn fill_up(
     to.as_ptr().cast()
 }
 
-/// Operations of one round of [`flood`]; a multiplication with its addition counts as two.
+/// Operations of one round of [`flood`]; a multiplication and its addition count as two.
 pub(crate) const FLOOD_OPERATIONS: usize = 4 * 2 * SIDE * SIDE * 2 * SIDE;
 
-/// Adds products of ones to each of four accumulators, and returns the sum in one place.
+/// Adds products of ones to each of four accumulators, and returns the sum at one position.
 ///
 /// # Safety
-/// The registers are there.
+/// The registers are available.
 #[inline(always)]
 pub(super) unsafe fn flood<T: TileRegisters>(rounds: usize) -> f32 {
     let mut values = [[f32::from_bits(0x3f80_3f80); SIDE]; SIDE];
@@ -248,11 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn a_round_does_what_it_counts() {
+    fn a_round_does_the_operations_that_it_counts() {
         for rounds in [0, 1, 5] {
-            // SAFETY: emulated registers are there on any machine.
+            // SAFETY: emulated registers are available on any machine.
             let sum = unsafe { flood::<Emulated>(rounds) };
-            // The sum in each place of four accumulators.
+            // The sum at each position of four accumulators.
             let operations = 2.0 * sum * (4 * SIDE * SIDE) as f32;
             assert_eq!(if rounds == 0 { 0 } else { operations as usize }, rounds * FLOOD_OPERATIONS);
         }

@@ -1,5 +1,5 @@
 //! AVX-512: tiles of up to 14 rows x 32 columns: 28 accumulators, two vectors of B and one broadcast of A in 32
-//! registers. Pairs of bf16 are taken apart for two multiply-adds here, which takes registers from the accumulators.
+//! registers. Pairs of bf16 are split for two multiply-adds here, which takes registers from the accumulators.
 #![cfg(target_arch = "x86_64")]
 
 super::tile::tiles!(

@@ -1,12 +1,12 @@
-//! The matrix product under convolution and linear layers: `C = init + A B` by register tiles.
+//! The matrix product of convolution and linear layers: `C = init + A B` by register tiles.
 //!
-//! A is read in place or from a packed block, with either its rows or its columns contiguous; B comes in panels of
-//! [`panel_width`] columns, padded with zeros; rows of C lie anywhere, by a table of offsets. An element of C is one
-//! chain of multiply-adds over the depth (with AMX, of the sums of 16 words each), so its bits do not depend on how rows
-//! and columns were cut into tiles.
+//! A is read in place or from a packed block, with either its rows or its columns contiguous. B comes in panels of
+//! [`panel_width`] columns, padded with zeros. Rows of C may be anywhere, given by a table of offsets. An element of C
+//! is one chain of multiply-adds over the depth (with AMX, of the sums of 16 words each), so its bits do not depend on
+//! how rows and columns are divided into tiles.
 //!
-//! A and B consist of words of 32 bits: f32 values, or pairs of bf16 that are neighbours along the depth, so that both
-//! precisions have one order in memory and one loop.
+//! A and B consist of words of 32 bits: f32 values, or pairs of bf16 that are neighbours along the depth. Both
+//! precisions therefore share one memory order and one loop.
 
 #[cfg(any(target_arch = "x86_64", test))]
 mod amx;
@@ -25,10 +25,10 @@ use tile::Tile;
 use crate::element::Element;
 use crate::isa::{Isa, prefetch};
 
-/// The most rows of a register tile at any level.
+/// Maximum rows of a register tile at any level.
 pub(crate) const MAX_TILE_ROWS: usize = 14;
 
-/// A function for each tile height from 1 up.
+/// One function for each tile height from 1.
 type Tiles<C> = &'static [unsafe fn(&Tile<C>)];
 
 /// Tiles of one vector, then of two.
@@ -66,7 +66,7 @@ pub(crate) fn panel_width(isa: Isa) -> usize {
     }
 }
 
-/// Rows of the tallest tile where A is not transposed.
+/// Rows of the tallest tile if A is not transposed.
 pub(crate) fn tile_rows<E: Element>(isa: Isa) -> usize {
     match isa {
         #[cfg(any(target_arch = "x86_64", test))]
@@ -95,24 +95,25 @@ pub(crate) struct Product<C> {
     pub c: *mut C,
     /// See `c`.
     pub c_rows: *const usize,
-    /// What the product is added to: element (i, j) at `init_rows[i] + j`; null for nothing. May be C itself.
+    /// The initial value that the product is added to: element (i, j) at `init_rows[i] + j`; null for
+    /// nothing. May be C itself.
     pub init: *const f32,
     /// See `init`.
     pub init_rows: *const usize,
-    /// C, and A unless transposed, may be no nearer than memory: they are asked for a tile ahead.
+    /// Whether C, and A unless transposed, may be in memory rather than in cache: they are then prefetched a tile ahead.
     pub far: bool,
 }
 
 impl<C> Product<C> {
-    /// Asks for rows of C in the panel of `column`, and what they are added to.
+    /// Prefetches rows of C in the panel of `column`, and the initial values.
     ///
     /// # Safety
-    /// The tables have the rows.
+    /// The tables contain the rows.
     #[inline(always)]
     unsafe fn prefetch_results(&self, rows: Range<usize>, column: usize, width: usize) {
         let columns = (self.columns - column).min(width);
         for row in rows {
-            // SAFETY: the caller's promise; the second table is there if there is something to add to.
+            // SAFETY: the caller's promise; the second table is there if there are initial values.
             unsafe {
                 prefetch(self.c.wrapping_add(*self.c_rows.add(row) + column), columns * std::mem::size_of::<C>());
                 if !self.init.is_null() && self.init != self.c.cast_const().cast() {
@@ -123,7 +124,7 @@ impl<C> Product<C> {
         }
     }
 
-    /// The tile that begins at a row and at the first column of a panel, which are `width` wide.
+    /// The tile that begins at a row and at the first column of a panel; panels are `width` wide.
     ///
     /// # Safety
     /// The tile begins inside the product, whose addresses are valid.
@@ -146,11 +147,11 @@ impl<C> Product<C> {
     }
 }
 
-/// Computes products of words of `E`, one after the other, and stores them as `C`. `TRANSPOSED`: A's rows are contiguous
-/// instead of its columns. Small products do well to come together: tile registers are set up once for all of them.
+/// Computes products of words of `E`, one after the other, and stores them as `C`. `TRANSPOSED`: A's columns are contiguous
+/// instead of its rows. Small products should be passed together: tile registers are set up once for all of them.
 ///
 /// # Safety
-/// `isa` runs here; every address the products describe is valid, and nobody else writes C or reads it meanwhile.
+/// `isa` runs here; every address in the products is valid, and no other code writes C or reads it in the meantime.
 pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
     isa: Isa,
     products: impl IntoIterator<Item = Product<C>>,
@@ -169,7 +170,7 @@ pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
     let (height, width) = (tiles[1].len(), panel_width(isa));
     for product in products {
         let rows = product.rows;
-        // Tiles of nearly one height: 16 rows go as 8 + 8, not as 14 + 2.
+        // Tiles of nearly equal height: 16 rows are divided into 8 + 8, not 14 + 2.
         let count = rows.div_ceil(height);
         for column in (0..product.columns).step_by(width) {
             for i in 0..count {
@@ -180,7 +181,7 @@ pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
                         product.prefetch_results(first..end, column, width);
                     }
                     if product.far && !TRANSPOSED && column == 0 {
-                        // For the next tile; those of later panels find them in cache.
+                        // For the next tile; tiles of later panels find the rows in cache.
                         for row in end..rows * (i + 2).min(count) / count {
                             prefetch(product.a.add(row * product.stride), product.depth * std::mem::size_of::<f32>());
                         }
@@ -203,7 +204,7 @@ mod tests {
     use crate::guard::{Edge, Guarded};
     use crate::test_support::{available, noise};
 
-    /// Words as f32 values, and what a product of two of them is in f64.
+    /// Words as f32 values, and the product of two of them in f64.
     trait Words: Element {
         fn next_word(values: &mut impl Iterator<Item = f32>) -> f32;
         fn product(a: f32, b: f32) -> f64;
@@ -243,7 +244,7 @@ mod tests {
         let [rows, columns, depth] = size;
         let width = panel_width(isa);
         let stride = if T { rows + 3 } else { depth + 5 };
-        // Behind the last row nothing follows.
+        // Nothing follows the last row.
         let (lines, used) = if T { (depth, rows) } else { (rows, depth) };
         let a = Guarded::new(edge, &words::<E>(1, (lines - 1) * stride + used));
         let panels = columns.div_ceil(width);
@@ -269,14 +270,14 @@ mod tests {
         };
         // SAFETY: the buffers above have the sizes that the product describes.
         unsafe { multiply::<E, C, T>(isa, [product]) };
-        // A result in bf16 is off by half of its last place.
+        // A bf16 result is off by up to half a unit in its last place.
         let rounding = if C::PER_WORD == 2 { 1.0 / 256.0 } else { 0.0 };
         for i in 0..rows {
             for j in 0..ldc {
                 let at = c_rows[i] + j;
                 let Some(found) = c.get(at).map(|value| value.get()) else { continue };
                 if j >= columns {
-                    assert_eq!(found.to_bits(), before[at].get().to_bits(), "wrote beyond the columns");
+                    assert_eq!(found.to_bits(), before[at].get().to_bits(), "write past the columns");
                     continue;
                 }
                 let element = |p: usize| a[if T { i + p * stride } else { i * stride + p }];
@@ -289,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The bits of a product that is added to what is there, its rows cut into several products.
+    /// The bits of a product that is added to initial values in C, with its rows divided among several products.
     fn in_place<E: Words, const T: bool>(isa: Isa, [rows, columns, depth]: [usize; 3], cuts: &[usize]) -> Vec<u32> {
         let width = panel_width(isa);
         let (a, b) = (words::<E>(1, rows * depth), words::<E>(2, columns.div_ceil(width) * depth * width));
@@ -342,7 +343,7 @@ mod tests {
             }
         }
 
-        /// Whatever the machine is.
+        /// Runs on any machine.
         #[test]
         fn equals_the_plain_product_on_emulated_tiles(
             rows in 1usize..110,
@@ -365,7 +366,7 @@ mod tests {
         }
 
         #[test]
-        fn f32_has_the_bits_of_avx512_above_it(rows in 1usize..40, columns in 1usize..70, depth in 1usize..30) {
+        fn f32_equals_avx512_at_higher_levels(rows in 1usize..40, columns in 1usize..70, depth in 1usize..30) {
             for isa in available().filter(|&isa| isa > Isa::Avx512) {
                 let product = |isa| in_place::<f32, false>(isa, [rows, columns, depth], &[0, rows]);
                 assert_eq!(tile_rows::<f32>(isa), tile_rows::<f32>(Isa::Avx512));

@@ -6,7 +6,7 @@ use super::{MAX_TILE_ROWS, WIDEST_PANEL};
 use crate::element::Element;
 use crate::isa::Simd;
 
-/// One tile of a [`super::Product`], by the same names.
+/// One tile of a [`super::Product`], with the same field names.
 pub(super) struct Tile<C> {
     pub depth: usize,
     pub a: *const f32,
@@ -19,13 +19,13 @@ pub(super) struct Tile<C> {
     pub init_rows: *const usize,
 }
 
-/// Computes a tile of `M` rows and `W` vectors; panels of B are two vectors wide whatever `W` is.
+/// Computes a tile of `M` rows and `W` vectors; panels of B are two vectors wide for any `W`.
 ///
-/// Accumulators stay in registers only while every use of them is unrolled, so they are copied out by the simplest of
-/// loops, and the epilogue works on the copy.
+/// Accumulators stay in registers only while every use of them is unrolled. Therefore a minimal loop copies them out,
+/// and the epilogue works on the copy.
 ///
 /// # Safety
-/// As [`super::multiply`]; `M <= MAX_TILE_ROWS`.
+/// As for [`super::multiply`]; `M <= MAX_TILE_ROWS`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
 pub(super) unsafe fn compute<S, E, C, const M: usize, const W: usize, const TRANSPOSED: bool>(tile: &Tile<C>)
@@ -61,14 +61,14 @@ where
             }
         }
     }
-    // SAFETY: the caller's promise about C and init; the sums are as they were just stored.
+    // SAFETY: the caller's promise about C and init; the sums were just stored.
     unsafe { finish::<S, C, W>(tile, M, sums, W * S::LANES) }
 }
 
-/// Adds sums to what the tile starts from, and stores them: `rows` rows of up to `W` vectors, `stride` values apart.
+/// Adds sums to the tile's initial values, and stores them: `rows` rows of up to `W` vectors, `stride` values apart.
 ///
 /// # Safety
-/// As [`super::multiply`]; the sums hold the rows.
+/// As for [`super::multiply`]; the sums contain the rows.
 #[inline(always)]
 pub(super) unsafe fn finish<S, C, const W: usize>(tile: &Tile<C>, rows: usize, sums: *const f32, stride: usize)
 where

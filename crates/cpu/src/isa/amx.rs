@@ -1,20 +1,21 @@
-//! Whether this process may use the tiles of AMX.
+//! Whether this process may use AMX tiles.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
-/// Of CPUID leaf 7, in EDX: dot products of bf16, and tiles.
+/// Bits of CPUID leaf 7, in EDX: dot products of bf16, and tiles.
 const AMX_BF16: u32 = 1 << 22;
 const AMX_TILE: u32 = 1 << 24;
 
-/// `arch_prctl`, what it is asked for, and for which state: the contents of tiles. From `asm/prctl.h` and `fpu/types.h`.
+/// `arch_prctl`, the request, and the state that is requested: tile data. From `asm/prctl.h` and `fpu/types.h`.
 const SYS_ARCH_PRCTL: isize = 158;
 const ARCH_REQ_XCOMP_PERM: isize = 0x1023;
 const XFEATURE_XTILEDATA: isize = 18;
 
-/// Whether the machine has the instructions and Linux lets this process use them. It asks once: the permission is the
-/// process's, and any thread's from then on. An old kernel, a sandbox, or a signal stack too small for the tiles refuse.
+/// Whether the machine has the instructions and Linux lets this process use them. Asks only once: the permission
+/// belongs to the process, and from then on to all its threads. Linux refuses if the kernel is old, in a sandbox, or if
+/// a signal stack is too small for the tiles.
 pub(super) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_instructions() && permitted())
@@ -47,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_what_the_kernel_knows_of_the_processor() {
+    fn agrees_with_the_kernels_flags_of_the_processor() {
         let Ok(text) = std::fs::read_to_string("/proc/cpuinfo") else {
             return println!("skipped: no /proc/cpuinfo");
         };
         let flags: Vec<&str> = text.lines().find(|line| line.starts_with("flags")).unwrap().split(' ').collect();
         let expected = ["amx_bf16", "amx_tile"].iter().all(|flag| flags.contains(flag));
-        // A flag may be missing where the kernel knows no tiles; then it permits none.
+        // The kernel may omit a flag if it does not support tiles; then it permits none.
         assert_eq!(has_instructions() && permitted(), expected);
         assert_eq!(available(), expected);
     }

@@ -1,4 +1,4 @@
-//! The vectors of the x86 levels, over the intrinsics.
+//! The vectors of the x86 levels, based on intrinsics.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -31,8 +31,8 @@ macro_rules! x86_simd {
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
 
-        // SAFETY (all blocks below): kernels run only inside `dispatch`, on machines with the level; pointers are
-        // the caller's.
+        // SAFETY (all blocks below): kernels run only inside `dispatch`, on machines with the level; the caller is
+        // responsible for pointers.
         impl Simd for $name {
             const LANES: usize = $lanes;
             type V = $v;
@@ -83,7 +83,7 @@ macro_rules! x86_simd {
             }
             #[inline(always)]
             unsafe fn relu(a: $v) -> $v {
-                // The second operand wins where either is NaN.
+                // If either operand is NaN, the instruction returns the second.
                 // SAFETY: see above.
                 unsafe { $max($splat(0.0), a) }
             }
@@ -147,12 +147,12 @@ macro_rules! x86_simd {
     };
 }
 
-/// The vector, held in a register. A load that the compiler folds into a masked move waits for the mask, hence for what
-/// the mask is made of: two streams from memory then come one after the other.
+/// The vector, held in a register. A load that the compiler folds into a masked move waits for the mask, and therefore
+/// for the operands of the mask: two streams from memory would then be read one after the other.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn loaded(mut a: __m512) -> __m512 {
-    // SAFETY: there are no instructions.
+    // SAFETY: the assembly contains no instructions.
     unsafe { asm!("/* {0} */", inout(zmm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
     a
 }
@@ -254,7 +254,7 @@ unsafe fn round_512(v: __m512) -> __m512i {
         let bits = _mm512_castps_si512(v);
         let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
         let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-        // A NaN must not be carried into infinity: it is made quiet instead.
+        // Rounding must not carry a NaN into infinity, so a NaN is made quiet instead.
         let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(1 << 22));
         let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
         let denormal = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f80_0000));
@@ -317,7 +317,7 @@ unsafe fn store_bf16_native(p: *mut u16, v: __m512) {
 
 #[inline(always)]
 unsafe fn pair_native(low: __m512, high: __m512) -> __m512 {
-    // SAFETY: called by the level's methods only; the types are plain data of one size.
+    // SAFETY: called by the level's methods only; the types are plain data of equal size.
     unsafe {
         let widen = |v| _mm512_cvtepu16_epi32(std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v)));
         let high = _mm512_slli_epi32::<16>(widen(high));
@@ -327,7 +327,7 @@ unsafe fn pair_native(low: __m512, high: __m512) -> __m512 {
 
 #[inline(always)]
 unsafe fn dot_native(a: __m512, b: __m512, c: __m512) -> __m512 {
-    // SAFETY: called by the level's methods only; the types are plain data of one size.
+    // SAFETY: called by the level's methods only; the types are plain data of equal size.
     unsafe {
         _mm512_dpbf16_ps(c, std::mem::transmute::<__m512, __m512bh>(a), std::mem::transmute::<__m512, __m512bh>(b))
     }

@@ -12,7 +12,7 @@ use crate::region::Region;
 /// How stored weights `[tap][inputs][outputs]` become panels `[panel][words of the depth][width]` of one group's B.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightPanels {
-    /// Which stored tap is at each packed position.
+    /// The stored tap at each packed position.
     pub order: Vec<usize>,
     /// Inputs per group, as stored.
     pub inputs: usize,
@@ -20,7 +20,7 @@ pub(crate) struct WeightPanels {
     pub outputs: usize,
     /// Number of groups.
     pub groups: usize,
-    /// The depth runs over outputs and the columns over inputs: the gradient of the input.
+    /// Whether the depth runs over outputs and the columns over inputs, for the gradient of the input.
     pub transposed: bool,
     /// Columns of a panel.
     pub width: usize,
@@ -28,8 +28,8 @@ pub(crate) struct WeightPanels {
     pub per_word: usize,
 }
 
-/// Words of a panel's depth that are packed at a time: each stored line that a transposition reads stays in the
-/// first-level cache meanwhile.
+/// Words of a panel's depth that are packed at a time, so few that each stored line that a transposition reads stays in
+/// the first-level cache.
 const PACK_WORDS: usize = 16;
 
 impl WeightPanels {
@@ -47,7 +47,7 @@ impl WeightPanels {
         self.order.len() * self.depth_per_tap()
     }
 
-    /// Words of the depth, the last of which may be filled up with zeros.
+    /// Words of the depth. The last may be filled up with zeros.
     fn words(&self) -> usize {
         self.depth().div_ceil(self.per_word)
     }
@@ -82,7 +82,7 @@ impl WeightPanels {
         self.groups * self.panels() * self.pieces()
     }
 
-    /// Where the weights of a depth begin, of a group's first column.
+    /// Where the weights at a depth begin, for a group's first column.
     #[inline(always)]
     fn place(&self, depth: usize, group: usize) -> usize {
         let (tap, k) = (self.order[depth / self.depth_per_tap()], depth % self.depth_per_tap());
@@ -150,7 +150,7 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
 }
 
 impl<P: Element> PackWeights<'_, P> {
-    /// Copies the weights of some depths, which lie along the stored lines, to rows of `WIDEST_PANEL` columns.
+    /// Copies the weights of some depths, which run along the stored lines, to rows of `WIDEST_PANEL` columns.
     #[inline(always)]
     unsafe fn transpose(&self, depths: Range<usize>, group: usize, column: usize, columns: usize, block: &mut [f32]) {
         let p = self.panels;

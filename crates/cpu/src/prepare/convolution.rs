@@ -1,5 +1,5 @@
-//! Which algorithm a convolution gets: the plan's choice, or else a function of shape, precision and instruction-set level,
-//! and of nothing else.
+//! Chooses the algorithm of a convolution: the plan's choice, or else a function of only the shape, precision and
+//! instruction-set level.
 
 use enmasse_device::DeviceError;
 
@@ -13,7 +13,8 @@ use crate::element::Element;
 use crate::instruction::{Instruction, kernel};
 
 impl Operand<'_> {
-    /// Where the plan chose what cannot compute the layer this is what can; that it differs is refused for all operations.
+    /// The algorithm to use. If the plan's choice cannot compute the layer, this is one that can; the mismatch is
+    /// refused later, as for all operations.
     fn algorithm(&self, shape: &ConvShape, pays: fn(&ConvShape) -> bool) -> Algorithm {
         let winograd = !self.preparation.kernels.exact && winograd::applies(shape);
         match self.chosen {

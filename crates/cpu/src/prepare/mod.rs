@@ -1,7 +1,7 @@
-//! From a plan to prepared instructions: operands become addresses, and every product is cut into tasks.
+//! Turns a plan into prepared instructions: operands become addresses, and every product is divided into tasks.
 //!
-//! This is the one table from operations to kernels. A node's maps are all stored alike, in f32 or in bf16, and its kernel
-//! is generic over that; what is no map (per-channel values, weights, matrices of a bf16 plan) is f32.
+//! This is the one table from operations to kernels. All maps of a node are stored as one element type, f32 or bf16, and its
+//! kernel is generic over that type. All other values (per-channel values, weights, matrices of a bf16 plan) are f32.
 
 mod convolution;
 mod operand;
@@ -32,7 +32,7 @@ use crate::scratch::Scratch;
 use crate::statistics::{self, Moments};
 use operand::Operand;
 
-/// What decides which kernels a plan gets.
+/// The options that decide which kernels a plan gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelOptions {
     pub isa: Isa,
@@ -42,19 +42,19 @@ pub(crate) struct KernelOptions {
 
 /// A plan ready to run.
 pub(crate) struct Prepared {
-    /// The instructions of each hosted shard, parallel to those of the plan. What is done once for all is in the first shard's
-    /// list, and nothing is in its place in the others'.
+    /// The instructions of each hosted shard, parallel to those of the plan. An instruction that runs once for all
+    /// shards is in the first shard's list, and the other lists have an empty one in its place.
     pub shards: Vec<Vec<Instruction>>,
-    /// Which instructions each phase has, by its place in [`Phase::ALL`].
+    /// The instructions of each phase, in the order of [`Phase::ALL`].
     pub phases: [Range<usize>; 6],
-    /// Scratch that serves every instruction.
+    /// Scratch that is enough for any instruction.
     pub scratch: Scratch,
 }
 
-/// What an operand's address depends on beside the plan.
+/// The data, apart from the plan, that determines an operand's address.
 pub(crate) struct Preparation<'a> {
     pub plan: &'a Plan,
-    /// Where each arena begins; of gradients and activations, the first.
+    /// Where each arena begins; for gradients and activations, the first one.
     pub start: &'a dyn Fn(Arena) -> *mut u8,
     pub kernels: KernelOptions,
     pub schedule: &'a Schedule,
@@ -65,7 +65,7 @@ pub(crate) struct Preparation<'a> {
 }
 
 impl<'a> Preparation<'a> {
-    /// A preparation to look at or measure instructions with: of one shard, in arenas that begin at given places.
+    /// A preparation for inspecting or measuring instructions: of one shard, in arenas that begin at given addresses.
     pub(crate) fn sample(
         plan: &'a Plan,
         start: &'a dyn Fn(Arena) -> *mut u8,
@@ -81,7 +81,7 @@ impl<'a> Preparation<'a> {
         let plan = self.plan;
         if plan.filters != FilterOrder::Hwio {
             let (found, own) = (plan.filters, FilterOrder::Hwio);
-            let reason = format!("the cpu keeps filters in the order {own}, not {found}: compile for its own target");
+            let reason = format!("the cpu keeps filters in the order {own}, not {found}: compile for the cpu's target");
             return Err(DeviceError::Unsupported(reason));
         }
         let prepare = |hosted: usize, index: usize, node: &Node| {
@@ -112,7 +112,7 @@ impl<'a> Preparation<'a> {
         Ok(Prepared { shards, phases, scratch })
     }
 
-    /// The places of the hosted shards in the schedule.
+    /// The hosted shards, as indices into the schedule.
     fn hosted(&self) -> Range<usize> {
         0..self.schedule.shards.len()
     }
@@ -129,7 +129,7 @@ impl<'a> Preparation<'a> {
         (self.start)(arena).wrapping_add(offset)
     }
 
-    /// `elements` f32 values of a hosted shard's arena, from `start` on.
+    /// `elements` f32 values of a hosted shard's arena, from `start`.
     fn range(&self, arena: Arena, hosted: usize, start: usize, elements: usize) -> Region<f32> {
         Region::new(self.arena(arena, hosted).cast::<f32>().wrapping_add(start), elements)
     }
@@ -358,7 +358,7 @@ impl<'a> Preparation<'a> {
             &Op::AllReduceStart { bucket } => {
                 let single = |range: &&Bucket| range.dtype == DType::F32;
                 let range = self.plan.buckets.get(bucket).filter(single).ok_or_else(|| o.unsupported())?;
-                // The arenas of all slots, from the bucket's place in the first one on.
+                // The arenas of all slots, starting at the bucket's place in the first one.
                 let start = (self.start)(Arena::Gradients).cast::<f32>().wrapping_add(range.start);
                 let sum = BucketSum {
                     bucket,
@@ -369,7 +369,7 @@ impl<'a> Preparation<'a> {
                     is_last: o.hosted + 1 == self.schedule.shards.len(),
                 };
                 Instruction::fallible(none, move |machine| {
-                    // SAFETY: the plan leaves the range alone until it waits; see `Instruction::execute`.
+                    // SAFETY: the plan does not touch the range until it waits; see `Instruction::execute`.
                     unsafe { sum.run(machine) }
                 })
             }

@@ -23,25 +23,25 @@ pub(super) enum Side {
     Output(usize),
 }
 
-/// A node with the plan it belongs to.
+/// A node, with the plan that it belongs to.
 pub(super) struct Operand<'a> {
     pub preparation: &'a Preparation<'a>,
-    /// Which of the hosted shards it concerns.
+    /// The index of the hosted shard.
     pub hosted: usize,
     pub node: &'a Node,
-    /// What the plan chose for it.
+    /// The algorithm that the plan chose for it.
     pub chosen: Option<Algorithm>,
 }
 
 impl Operand<'_> {
-    /// The error for a node that no kernel takes.
+    /// The error for a node that no kernel supports.
     pub(super) fn unsupported(&self) -> DeviceError {
         let signature = self.preparation.plan.signature(self.node);
         let by = self.chosen.map_or(String::new(), |algorithm| format!(" by {}", algorithm.name()));
         DeviceError::Unsupported(format!("layer {}: the cpu cannot run {signature}{by}", self.node.layer))
     }
 
-    /// Whether some operand is stored so.
+    /// Whether any operand has this element type.
     pub(super) fn stores(&self, dtype: DType) -> bool {
         let plan = self.preparation.plan;
         self.node.inputs.iter().chain(&self.node.outputs).any(|&id| plan.value(id).dtype == dtype)
@@ -60,11 +60,11 @@ impl Operand<'_> {
         self.region_of(self.hosted, side)
     }
 
-    /// The same of another hosted shard.
+    /// The memory of an operand of another hosted shard.
     fn region_of<T: Stored>(&self, hosted: usize, side: Side) -> Result<Region<T>, DeviceError> {
         let (id, plan) = (self.id(side)?, self.preparation.plan);
         let value = plan.value(id);
-        // What comes with a batch lies elsewhere each time.
+        // Operands that come with a batch are elsewhere in each step.
         if value.dtype != T::DTYPE || value.role == Role::Input {
             return Err(self.unsupported());
         }
@@ -73,7 +73,7 @@ impl Operand<'_> {
         Ok(Region::new(start.cast(), plan.shape(id).elements()))
     }
 
-    /// An operand that comes with each batch, `all` of which lies one shard after another.
+    /// An operand that comes with each batch. In `all` of it, one shard follows another.
     pub(super) fn batch_input<T: Stored>(
         &self,
         index: usize,
@@ -106,7 +106,7 @@ impl Operand<'_> {
         self.region(Side::Output(index))
     }
 
-    /// An operand that need not be there.
+    /// An operand that may be absent.
     pub(super) fn optional<T: Stored>(&self, index: usize) -> Result<Option<Region<T>>, DeviceError> {
         if index < self.node.inputs.len() { self.input(index).map(Some) } else { Ok(None) }
     }
@@ -158,7 +158,7 @@ impl Operand<'_> {
         Ok(Moments { mean: self.input(index)?, variance: self.input(index + 1)? })
     }
 
-    /// What the gradient of a batch norm is made of; `gate` is where the operands of its gate begin, if it has one.
+    /// The operands of a batch norm's gradient; `gate` is the index of the first operand of its gate, if it has one.
     pub(super) fn gradient<E: Element>(
         &self,
         epsilon: f32,

@@ -1,4 +1,4 @@
-//! The optimiser's operands: regions of the arenas that its ranges index, once every value is seen to lie where they say.
+//! The optimiser's operands: regions of the arenas that its ranges index, after checking that every value is where they say.
 
 use enmasse_device::DeviceError;
 use enmasse_graph::{Arena, Plan, Slot, Update, ValueId};
@@ -10,7 +10,7 @@ use crate::norm::Norm;
 use crate::optimizer::{Clip, PreparedUpdate};
 
 impl Operand<'_> {
-    /// Prepares an update; an error names what does not fit the optimiser.
+    /// Prepares an update. An error names the mismatch with the optimiser.
     pub(super) fn update(&self, update: &Update) -> Result<PreparedUpdate, DeviceError> {
         let refuse = |problem: &str| {
             let (layer, optimizer) = (&self.node.layer, update.optimizer);
@@ -44,14 +44,14 @@ impl Operand<'_> {
         PreparedUpdate::new(update, weights, gradients, &state, clip).ok_or_else(arity)
     }
 
-    /// Values with their averages.
+    /// Values and their averages.
     pub(super) fn averages(&self, decay: f32) -> Result<Averages, DeviceError> {
         let count = self.node.inputs.len() / 2;
         let regions = (0..count).map(|index| Ok([self.input(index)?, self.input(count + index)?]));
         Ok(Averages::new(regions.collect::<Result<_, DeviceError>>()?, decay))
     }
 
-    /// The norm of all gradients, which lie next to each other.
+    /// The norm of all gradients, which are adjacent in the arena.
     pub(super) fn gradient_norm(&self) -> Result<Norm, DeviceError> {
         let plan = self.preparation.plan;
         let mut end = 0;
@@ -59,7 +59,7 @@ impl Operand<'_> {
             let slot = plan.slot(id);
             if slot != (Slot { arena: Arena::Gradients, offset: end }) || plan.value(id).dtype != DType::F32 {
                 let (layer, op) = (&self.node.layer, self.node.op.name());
-                let reason = format!("layer {layer}: the cpu runs {op} over neighbours in the gradient arena alone");
+                let reason = format!("layer {layer}: the cpu runs {op} only over neighbours in the gradient arena");
                 return Err(DeviceError::Unsupported(reason));
             }
             end = (slot.offset + plan.shape(id).elements() * DType::F32.size()).next_multiple_of(Plan::ALIGNMENT);

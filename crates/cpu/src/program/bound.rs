@@ -17,29 +17,29 @@ use crate::prepare::{KernelOptions, Preparation, Prepared, is_of_a_shard};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// What [`super::CpuProgram`] makes anew when it joins another group.
+/// The part that [`super::CpuProgram`] rebuilds when it joins another group.
 pub(super) struct Bound {
     train: Option<Prepared>,
     evaluate: Prepared,
     schedule: Schedule,
     machine: Machine,
-    /// Arenas of what does not outlive a step, one for each slot of gradients or set of activations.
+    /// Arenas that do not outlive a step, one for each slot of gradients or set of activations.
     arenas: Vec<(Arena, AlignedBuffer)>,
     /// Bytes from one arena of gradients, and of activations, to the next.
     strides: [usize; 2],
-    /// Results of each hosted shard, where the next one overwrites them.
+    /// Results of each hosted shard, if the next shard overwrites them.
     saved: Vec<ShardResults>,
     scratch: Scratch,
 }
 
-/// A shard's logits, and its numbers in the order of [`Plan::of_samples`], of the step last run.
+/// A shard's logits, and its numbers in the order of [`Plan::of_samples`], from the step last run.
 struct ShardResults {
     logits: Vec<f32>,
     numbers: Vec<f32>,
 }
 
 impl Bound {
-    /// Allocates and prepares; `state` are the arenas that outlive a step.
+    /// Allocates and prepares; `state` holds the arenas that outlive a step.
     pub(super) fn new(
         plans: &Plans,
         state: &[(Arena, AlignedBuffer)],
@@ -72,7 +72,7 @@ impl Bound {
         let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
         let overwritten = schedule.activations() < schedule.shards.len();
         let logits = plans.evaluate.shape(plans.evaluate.logits).elements();
-        // Training has the same numbers of samples.
+        // Training has the same number of per-sample values.
         let numbers = plans.evaluate.of_samples().count();
         let saved = schedule.shards.iter().filter(|_| overwritten);
         let saved = saved.map(|_| ShardResults { logits: vec![0.0; logits], numbers: vec![0.0; numbers] }).collect();
@@ -94,7 +94,7 @@ impl Bound {
         self.scratch.bytes(self.machine.context.pool.threads())
     }
 
-    /// Keeps the calling thread on its core while the result lives.
+    /// Keeps the calling thread on its core while the returned value lives.
     pub(super) fn pin_caller(&self) -> Option<Pinned> {
         self.machine.context.pool.pin_caller()
     }
@@ -104,13 +104,13 @@ impl Bound {
         &mut self.machine.context.pool
     }
 
-    /// Waits for sums that are under way, after which all memory is the program's own. Where the group has failed they end
-    /// at once, and the group tells of it.
+    /// Waits for sums in progress, after which all memory belongs to the program again. If the group has failed, the
+    /// sums end at once, and the group reports the failure.
     pub(super) fn drain(&mut self) {
         self.machine.handles.iter_mut().for_each(|handle| drop(handle.take()));
     }
 
-    /// Runs phases of a step, all of them either of each shard or for all together. It allocates nothing.
+    /// Runs phases of a step, which all run either for each shard or once for all shards. It allocates nothing.
     pub(super) fn run(
         &mut self,
         plan: &Plan,
@@ -124,7 +124,7 @@ impl Bound {
         };
         let places = phases.iter().map(|phase| Phase::ALL.iter().position(|other| other == phase).unwrap_or(0));
         let instructions = places.map(|place| prepared.phases[place].clone());
-        // Phases follow one another, so that their instructions do.
+        // The phases are consecutive, and so are their instructions.
         let range = instructions.fold(None, |all: Option<Range<usize>>, next| match all {
             Some(all) => Some(all.start..next.end),
             None => Some(next),
@@ -135,8 +135,8 @@ impl Bound {
             if let Some(group) = &machine.group {
                 group.check()?;
             }
-            // SAFETY: operands lie in the arenas of this program, which nobody else uses while it is borrowed, but for sums under
-            // way, which the plan leaves alone.
+            // SAFETY: operands are in the arenas of this program. No other code uses these while the program is
+            // borrowed, except for sums in progress, whose memory the plan does not touch.
             let mut run = || unsafe { prepared.shards[shard][index].execute(machine, values) };
             match &mut times {
                 None => run(),
@@ -177,7 +177,7 @@ impl Bound {
         Ok(())
     }
 
-    /// What a step measured: of training once its sums are complete, of evaluation once the loss is known.
+    /// The metrics of a step: in training once its sums are complete, in evaluation once the loss is known.
     pub(super) fn measure(&self, plan: &Plan) -> StepMetrics {
         step_metrics(plan, &|id, at| match plan.mode {
             Mode::Train => self.read(plan, id, 0)[at].into(),
@@ -185,12 +185,12 @@ impl Bound {
         })
     }
 
-    /// A value of a plan that lies in an arena of the step, of the first hosted shard from byte `offset` on.
+    /// A value of a plan in an arena of the step, for the first hosted shard, from byte `offset`.
     pub(super) fn read(&self, plan: &Plan, id: ValueId, offset: usize) -> &[f32] {
         read(&self.arenas, plan, id, offset)
     }
 
-    /// Results of the step last run: logits of all hosted shards, one after another; anything else summed over them.
+    /// Results of the step last run: the logits of all hosted shards, one after another; any other value summed over them.
     pub(super) fn results(&self, plan: &Plan, id: ValueId) -> Vec<f64> {
         if id != plan.logits {
             return vec![self.sum(plan, id)];
@@ -199,7 +199,7 @@ impl Bound {
         (0..self.hosted()).flat_map(logits).collect()
     }
 
-    /// A result of one value per shard, summed over the hosted ones.
+    /// A result with one value per shard, summed over the hosted ones.
     fn sum(&self, plan: &Plan, id: ValueId) -> f64 {
         let value = &mut |shard| f64::from(self.result(plan, id, shard)[0]);
         tree_fold(self.hosted(), value, &mut |a, b| a + b).unwrap_or(0.0)
@@ -227,7 +227,7 @@ fn read<'a>(arenas: &'a [(Arena, AlignedBuffer)], plan: &Plan, id: ValueId, offs
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Collectives under way use the arenas.
+        // Collectives in progress use the arenas.
         self.drain();
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a whole model, set and looked at where it lies, by all threads of the program.
+//! The state of a whole model, set and read in place, by all threads of the program.
 
 use enmasse_device::{Fill, Read, Which};
 use enmasse_graph::StateTensor;
@@ -9,7 +9,7 @@ use crate::region::Region;
 impl CpuProgram {
     /// See [`enmasse_device::Program::fill_state`].
     pub(super) fn fill_all(&mut self, which: &Which, fill: &Fill) {
-        /// Elements of a task: small beside a model, and work for a tenth of a millisecond.
+        /// Elements per task: few compared with a model, and a tenth of a millisecond of work.
         const PIECE: usize = 1 << 16;
         let chosen = self.chosen(which);
         let pieces: Vec<(usize, usize)> = (chosen.iter().enumerate())
@@ -43,7 +43,7 @@ impl CpuProgram {
         Region::new(start.wrapping_add(tensor.slot.offset).cast(), tensor.shape.elements())
     }
 
-    /// Numbers and places of state tensors.
+    /// The chosen state tensors, by number, and their memory.
     fn chosen(&self, which: &Which) -> Vec<(usize, Region<f32>)> {
         let state = self.plans.state.iter().enumerate();
         state.filter(|(_, tensor)| which(tensor)).map(|(number, tensor)| (number, self.floats(tensor))).collect()

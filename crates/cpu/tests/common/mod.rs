@@ -9,7 +9,7 @@ use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Arena, Plans};
 use enmasse_tensor::RandomStream;
 
-/// A program of the cpu with random parameters, functions of their names.
+/// A program of the CPU with random parameters, which are functions of their names.
 pub fn cpu_program(plans: &Plans, threads: usize, isa: Isa, group: Option<Group>) -> Box<dyn Program> {
     program_with(plans, CpuOptions { threads, isa: Some(isa), ..CpuOptions::default() }, group)
 }
@@ -105,7 +105,7 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Asserts that named tensors agree: the norm of each difference is at most `tolerance` times the tensor's norm, or
-/// times a thousandth of the median of norms above 0 where that is larger.
+/// times a thousandth of the median of the norms above 0 if that is larger.
 #[track_caller]
 pub fn assert_agree(what: &str, names: &[String], a: &mut dyn Program, b: &mut dyn Program, tolerance: f64) {
     let pairs: Vec<_> = names.iter().map(|name| (name, a.store(name).unwrap(), b.store(name).unwrap())).collect();
@@ -130,7 +130,7 @@ pub fn state(plans: &Plans) -> Vec<String> {
     plans.state.iter().map(|tensor| tensor.name.clone()).collect()
 }
 
-/// What `ranks` thread ranks make of it, each given its program and the shards that it hosts.
+/// The results of `ranks` thread ranks, each of which receives its program and the shards that it hosts.
 pub fn on_some_ranks<T: Send>(
     plans: &Plans,
     ranks: usize,

@@ -14,23 +14,25 @@ use crate::isa::{Isa, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
-/// Channels up to which threads take blocks: with more, the transformed weights outgrow the third-level cache.
+/// Maximum number of channels for which threads take blocks. With more, the transformed weights outgrow
+/// the third-level cache.
 const BLOCK_CHANNELS: usize = 256;
-/// Channels up to which they do so however few tiles there are.
+/// Maximum number of channels for which they do so however few tiles there are.
 const ALWAYS_BLOCKS: usize = 128;
-/// Tiles that are few: they would make too few blocks.
+/// Number of tiles that counts as few, since they would make too few blocks.
 const FEW_TILES: usize = 84;
-/// Words of transformed patches and products that a thread has in work: most of a second-level cache of 1 MiB.
+/// Words of transformed patches and products that a thread processes at a time: most of a second-level cache of 1 MiB.
 const BLOCK_WORDS: usize = 130_000;
 /// Words of the patches that threads share: half of a third-level cache of 32 MiB.
 const SHARED_WORDS: usize = 1 << 22;
-/// Tiles and columns of a piece. It transforms its own weights, which takes as long as the products of two or three tiles.
+/// Tiles and columns of a piece. A piece transforms its own weights, which takes as long as the products
+/// of two or three tiles.
 const PIECE: [usize; 2] = [84, 32];
-/// Depths that a piece multiplies at a time.
+/// Number of depths that a piece multiplies at a time.
 const PIECE_DEPTHS: usize = 256;
-/// Tasks that a layer is cut into at least, where it can be.
+/// Minimum number of tasks of a layer, where possible.
 const TASKS: usize = 16;
-/// Tiles per task where patches are shared.
+/// Tiles per task if patches are shared.
 const PATCH_TILES: usize = 4;
 
 /// Tiles whose patches are transformed before they are multiplied.
@@ -43,14 +45,14 @@ struct Block {
 /// How threads share the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
-    /// Each takes blocks of tiles, from patches to results; all weights are transformed before.
+    /// Each thread takes blocks of tiles, from patches to results; all weights are transformed before.
     Blocks,
-    /// All transform patches, then take pieces of the results. A piece transforms its own weights, so that the
+    /// All threads transform patches, then take pieces of the results. A piece transforms its own weights, so that the
     /// transformed weights never exist as a whole.
     Pieces,
 }
 
-/// A prepared convolution of maps stored as `E`, whose transforms are rounded and multiplied as such.
+/// A prepared convolution of maps stored as `E`, whose transforms are rounded to `E` and multiplied as such.
 pub(crate) struct Winograd<E> {
     isa: Isa,
     source: [usize; 3],
@@ -59,14 +61,14 @@ pub(crate) struct Winograd<E> {
     tiling: Tiling,
     filters: Filters,
     work: Work,
-    /// Transformed weights: all, or those that a piece has in work.
+    /// Transformed weights: all, or those of the piece in progress.
     weights: WeightLayout,
     blocks: Vec<Block>,
     /// Transformed patches of a block.
     patches: Layout,
     /// Products of a piece.
     products: Layout,
-    /// Where the rows of these begin.
+    /// Where the rows of the products begin.
     rows: Vec<usize>,
     element: PhantomData<E>,
 }
@@ -92,7 +94,7 @@ impl<E: Element> Winograd<E> {
             Work::Blocks => {
                 let most = BLOCK_WORDS / (PLANES * (row_values(depth) + row_values(columns)));
                 let height = tile_rows::<E>(isa);
-                // Few tiles: smaller blocks, for more threads.
+                // Few tiles: smaller blocks, so that more threads have work.
                 let most = (most.min(tiling.count().div_ceil(TASKS)) / height).max(1) * height;
                 (WeightLayout::new(depth, columns, width), most)
             }
@@ -101,7 +103,7 @@ impl<E: Element> Winograd<E> {
                 (weights, SHARED_WORDS / (PLANES * row_values(depth)))
             }
         };
-        // A thread's own block is of one class, so that its products are of equally many rows.
+        // A block that one thread processes is of one class, so that its products have equally many rows.
         let whole = 0..tiling.count();
         let runs: Vec<Range<usize>> = if work == Work::Blocks { tiling.classes().collect() } else { vec![whole] };
         let blocks: Vec<Block> = runs
@@ -140,7 +142,7 @@ impl<E: Element> Winograd<E> {
         odd_lines(self.filters.depth())
     }
 
-    /// Scratch that [`Winograd::run`] needs.
+    /// Scratch for [`Winograd::run`].
     pub(crate) fn scratch(&self) -> Scratch {
         let (patches, products) = (self.patches.len(), self.products.len());
         let (zeros, weights) = (self.zeros(), self.weights.len());
@@ -153,8 +155,8 @@ impl<E: Element> Winograd<E> {
     /// Computes the convolution.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes the convolution was prepared for, and not written by others; `result` lies
-    /// over nothing but the base.
+    /// The regions are valid, of the shapes that the convolution was prepared for, and not written by other code;
+    /// `result` overlaps no operand except the base.
     pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
@@ -209,7 +211,7 @@ impl<E: Element> Winograd<E> {
     }
 }
 
-/// Cuts a block of tiles into pieces.
+/// Divides a block of tiles into pieces.
 fn pieces(work: Work, tiles: usize, columns: usize, width: usize) -> Vec<(Range<usize>, Range<usize>)> {
     if work == Work::Blocks {
         return vec![(0..tiles, 0..columns)];
@@ -227,7 +229,7 @@ struct Job<'a, E> {
     conv: &'a Winograd<E>,
     source: Region<E>,
     weights: Region<f32>,
-    /// All transformed weights, where threads take blocks.
+    /// All transformed weights, if threads take blocks.
     transformed: Region<f32>,
     zeros: Region<E>,
     result: Region<E>,
@@ -249,7 +251,7 @@ impl<E: Element> Job<'_, E> {
         unsafe { dispatch(isa, TransformWeights { filters, weights, depths, column, out, layout, element }) }
     }
 
-    /// Some depths of some columns' transformed weights, made in the scratch if they are not there yet.
+    /// The transformed weights of some depths and columns, computed in the scratch if they do not exist yet.
     unsafe fn weights(&self, depths: &Range<usize>, columns: &Range<usize>, scratch: Region<f32>) -> Region<f32> {
         let WeightLayout { width, panel, .. } = self.conv.weights;
         if self.conv.work == Work::Blocks {
@@ -260,14 +262,14 @@ impl<E: Element> Job<'_, E> {
             for first in depths.clone().step_by(DEPTHS) {
                 let place = index * panel + (first - depths.start) / E::PER_WORD * width;
                 let out = scratch.part(place, self.conv.weights.len() - place);
-                // SAFETY: the caller's promise; the scratch is this thread's.
+                // SAFETY: the caller's promise; the scratch belongs to this thread.
                 unsafe { self.transform_weights(first..depths.end.min(first + DEPTHS), column, out) }
             }
         }
         scratch
     }
 
-    /// Products of a piece, and their transform. The scratch holds the products, then weights.
+    /// Products of a piece, and their transform. The scratch holds the products, then the weights.
     unsafe fn multiply(
         &self,
         block: &Block,
@@ -306,7 +308,7 @@ impl<E: Element> Job<'_, E> {
                     far: false,
                 })
             };
-            // SAFETY: addresses as computed above; the products are this thread's.
+            // SAFETY: addresses as computed above; the products belong to this thread.
             unsafe { multiply::<E, f32, false>(isa, (0..PLANES).filter_map(product)) };
         }
         let transform = TransformResult {

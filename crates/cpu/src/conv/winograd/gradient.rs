@@ -1,9 +1,9 @@
 //! The gradient of the weights.
 //!
-//! Tiles are the depth of the products here. With few channels, tiles are cut into parts, each with a gradient of its
-//! own, which are added in order; a thread works alone on a part. With many, all threads work on the same tiles, and
-//! tasks own pieces of the gradient. Either way a piece of the 36 matrices is transformed back while it is in the
-//! second-level cache, so that they never exist as a whole.
+//! Here tiles are the depth of the products. With few channels, tiles are divided into parts, each with its own
+//! gradient, and these are added in order; each part is processed by one thread. With many channels, all threads work
+//! on the same tiles, and tasks own pieces of the gradient. In both cases a piece of the 36 matrices is transformed
+//! back while it is in the second-level cache, so that the matrices never exist as a whole.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -21,24 +21,24 @@ use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::sweep;
 
-/// Channels up to which a thread works alone on its tiles.
+/// Maximum number of channels for which each thread has its own tiles.
 const ALONE_CHANNELS: usize = 128;
-/// Tiles in work at a time, where a thread works alone: enough that the products' depth outweighs their transform.
+/// Tiles processed at a time by a thread with its own tiles: enough that the products' depth outweighs their transform.
 const BLOCK_TILES: usize = 56;
-/// Parts that tiles are cut into at most.
+/// Maximum number of parts that tiles are divided into.
 const PARTS: usize = 16;
-/// The most values that gradients of parts may take together.
+/// Maximum number of values that the gradients of parts may take together.
 const PART_VALUES: usize = 1 << 22;
-/// The fewest tiles of a part.
+/// Minimum tiles of a part.
 const PART_TILES: usize = 16;
 /// Words of transformed patches and gradients that all threads share: most of a third-level cache of 32 MiB.
 const SHARED_WORDS: usize = 5 << 20;
 /// Inputs and outputs of a piece.
 const PIECE: [usize; 2] = [28, 128];
-/// Tiles per task where patches are shared.
+/// Tiles per task if patches are shared.
 const PATCH_TILES: usize = 4;
 
-/// A prepared gradient of weights, of maps stored as `E`, whose transforms are rounded and multiplied as such.
+/// A prepared gradient of weights for maps stored as `E`, whose transforms are rounded to `E` and multiplied as such.
 pub(crate) struct WinogradGradient<E> {
     shape: ConvShape,
     isa: Isa,
@@ -51,7 +51,7 @@ pub(crate) struct WinogradGradient<E> {
     operands: [Layout; 2],
     /// Inputs and outputs of each piece.
     pieces: Vec<[Range<usize>; 2]>,
-    /// Products of a piece, whose rows are inputs.
+    /// Products of a piece. Their rows are inputs.
     products: Layout,
     /// Where these rows begin.
     rows: Vec<usize>,
@@ -88,17 +88,17 @@ impl<E: Element> WinogradGradient<E> {
         WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, products, rows, element: PhantomData }
     }
 
-    /// Values of the gradient.
+    /// Number of values of the gradient.
     fn len(&self) -> usize {
         TAPS * self.shape.input[2] * self.shape.output[2]
     }
 
-    /// Values of the zeros at the start of the scratch.
+    /// Number of zeros at the start of the scratch.
     fn zeros(&self) -> usize {
         odd_lines(self.shape.input[2].max(self.shape.output[2]))
     }
 
-    /// The operands, one after the other from `first` on.
+    /// The operands, one after the other from `first`.
     fn operands(&self, scratch: Region<f32>, first: usize) -> [Planes; 2] {
         let [patches, gradients] = self.operands;
         [
@@ -107,7 +107,7 @@ impl<E: Element> WinogradGradient<E> {
         ]
     }
 
-    /// Scratch that [`WinogradGradient::run`] needs.
+    /// Scratch for [`WinogradGradient::run`].
     pub(crate) fn scratch(&self) -> Scratch {
         let operands = self.operands.iter().map(Layout::len).sum::<usize>();
         let products = self.products.len();
@@ -121,7 +121,7 @@ impl<E: Element> WinogradGradient<E> {
     /// Computes the gradient.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes the gradient was prepared for, and `dw` lies over nothing else.
+    /// The regions are valid, of the shapes that the gradient was prepared for, and `dw` overlaps no other region.
     pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let zeros = context.shared.part(0, self.zeros());
         let rest = context.shared.part(zeros.len(), context.shared.len() - zeros.len());
@@ -153,7 +153,7 @@ impl<E: Element> WinogradGradient<E> {
             let dw = if self.parts.len() > 1 { rest.part(part * self.len(), self.len()) } else { dw };
             let operands = self.operands(private[thread], self.products.len());
             for (number, block) in self.parts[part].iter().enumerate() {
-                // SAFETY: parts have gradients of their own, and each thread its own scratch.
+                // SAFETY: each part has its own gradient, and each thread its own scratch.
                 unsafe {
                     job.transform(block.clone(), operands);
                     for piece in &self.pieces {
@@ -164,7 +164,7 @@ impl<E: Element> WinogradGradient<E> {
         });
         if self.parts.len() > 1 {
             let pass = AddParts { values: rest, parts: self.parts.len(), sum: dw };
-            // SAFETY: the parts are complete, and the gradient is this instruction's.
+            // SAFETY: the parts are complete, and the gradient belongs to this instruction.
             unsafe { sweep::flat(context, self.len(), &pass) }
         }
     }
@@ -194,7 +194,7 @@ impl<E: Element> Job<'_, E> {
         }
     }
 
-    /// One piece of the gradient, from a block of tiles.
+    /// Computes one piece of the gradient, from a block of tiles.
     unsafe fn multiply(
         &self,
         [inputs, outputs]: &[Range<usize>; 2],
@@ -209,8 +209,8 @@ impl<E: Element> Job<'_, E> {
         let panels = outputs.len().div_ceil(width);
         let (a, b, c) = (patches.layout, gradients.layout, products.layout);
         let product = |plane| {
-            // Words of tiles that need the plane. Others would add zeros: those in a word with one that does, and the one
-            // that stands in for none.
+            // Words of tiles that need the plane. Other tiles would add zeros: those that share a word with a tile that
+            // needs the plane, and the one word that is used if no tile needs it.
             let needing = tiling.needing(plane, tiles);
             let words = match needing.is_empty() {
                 true => 0..1,
@@ -235,7 +235,7 @@ impl<E: Element> Job<'_, E> {
                 far: false,
             }
         };
-        // SAFETY: addresses as computed above; the products are this thread's.
+        // SAFETY: addresses as computed above; the products belong to this thread.
         unsafe { multiply::<E, f32, true>(isa, (0..PLANES).map(product)) };
         let transform = TransformGradient {
             products,

@@ -10,27 +10,27 @@ use crate::element::Element;
 use crate::isa::{Kernel, Scalar, Simd};
 use crate::region::Region;
 
-/// Where the words of 36 matrices lie, which have a row per tile (or per two) and columns in panels.
+/// Positions of the words of 36 matrices, which have a row per tile (or per two) and columns in panels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Words from plane to plane: an odd number of cache lines, so that the 36 spread over the sets of the cache.
+    /// Words from plane to plane: an odd number of cache lines, so that the 36 planes spread over the sets of the cache.
     pub plane: usize,
     /// Words from row to row.
     pub row: usize,
     /// Words from panel to panel.
     pub panel: usize,
-    /// Columns of a panel are two to this power.
+    /// Base-2 logarithm of the columns of a panel.
     shift: u32,
 }
 
 impl Layout {
-    /// Up to `rows` rows of `columns` words.
+    /// A layout of up to `rows` rows of `columns` words.
     pub(super) fn rows(rows: usize, columns: usize) -> Self {
         let row = row_values(columns);
         Layout { plane: odd_lines(rows * row), row, panel: 0, shift: usize::BITS - 1 }
     }
 
-    /// Up to `rows` rows of panels of `width` columns, a power of two.
+    /// A layout of up to `rows` rows of panels of `width` columns, a power of two.
     pub(super) fn panels(rows: usize, columns: usize, width: usize) -> Self {
         debug_assert!(width.is_power_of_two());
         let panel = rows * width;
@@ -42,12 +42,12 @@ impl Layout {
         PLANES * self.plane
     }
 
-    /// Columns, with those that fill the last panel.
+    /// Number of columns, including those that fill the last panel.
     fn filled(&self, columns: usize) -> usize {
         if self.panel == 0 { columns } else { columns.next_multiple_of(1 << self.shift) }
     }
 
-    /// Where a column of a row lies in plane 0.
+    /// The position of a column of a row in plane 0.
     #[inline(always)]
     fn at(&self, row: usize, column: usize) -> usize {
         (column >> self.shift) * self.panel + row * self.row + (column & ((1 << self.shift) - 1))
@@ -62,35 +62,35 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    /// The matrices from another row on.
+    /// The matrices starting at another row.
     pub(super) fn starting_at(&self, row: usize) -> Self {
         let skipped = row * self.layout.row;
         Planes { data: self.data.part(skipped, self.data.len() - skipped), layout: self.layout }
     }
 
-    /// The address of `count` columns of a row in plane 0, of which every plane has as many.
+    /// The address of `count` columns of a row in plane 0; every plane has as many.
     #[inline(always)]
     pub(super) fn at(&self, row: usize, column: usize, count: usize) -> *mut f32 {
         self.data.at(self.layout.at(row, column), (PLANES - 1) * self.layout.plane + count)
     }
 }
 
-/// What a transform reads: patches of `N x N` pixels, 6 x 6 of the source or 4 x 4 of the result's gradient.
+/// The input of a transform: patches of `N x N` pixels, 6 x 6 of the source or 4 x 4 of the result's gradient.
 #[derive(Clone, Copy)]
 pub(super) struct Patches<'a, E, const N: usize> {
     pub source: Region<E>,
     /// Height, width and channels of the source.
     pub size: [usize; 3],
     pub tiling: &'a Tiling,
-    /// From a tile's first pixel to its patch's.
+    /// From a tile's first pixel to its patch's first pixel.
     pub offset: [isize; 2],
-    /// As many zeros as there are channels: what lies outside the map.
+    /// Zeros for pixels outside the map, one per channel.
     pub zeros: Region<E>,
 }
 
 impl<E: Element, const N: usize> Patches<'_, E, N> {
-    /// Where the pixels of a tile's patch are; zeros where there is no tile, outside of the map, and where a tile is not
-    /// whole: its patch is smaller by as much.
+    /// The addresses of the pixels of a tile's patch. They point to zeros if there is no tile, outside the map, and
+    /// where a tile is not whole: its patch is smaller by as many pixels.
     #[inline(always)]
     fn pixels(&self, tile: Option<usize>) -> [[*const E; N]; N] {
         let [height, width, channels] = self.size;
@@ -110,10 +110,10 @@ impl<E: Element, const N: usize> Patches<'_, E, N> {
     }
 }
 
-/// The transform of a patch's columns; that of the rows is still to come.
+/// The transform of a patch's columns. The transform of the rows follows later.
 #[inline(always)]
 unsafe fn columns<S: Simd, E: Element, const N: usize>(pixels: &[[*const E; N]; N], channel: usize) -> [[S::V; 6]; 6] {
-    // SAFETY: the caller's promise: pixels have a vector of values from the channel on.
+    // SAFETY: the caller's promise: pixels have a vector of values starting at the channel.
     unsafe {
         let mut half = [[S::splat(0.0); 6]; 6];
         for x in 0..N {
@@ -136,8 +136,8 @@ unsafe fn one_dimension<S: Simd, const N: usize>(values: [S::V; 6]) -> [S::V; 6]
     unsafe { if N == 6 { transform::source::<S>(values) } else { transform::result_gradient::<S>(values) } }
 }
 
-/// Transforms patches to matrices whose rows are tiles and whose words lie along the channels. What a tile does not need is
-/// not written.
+/// Transforms patches to matrices whose rows are tiles and whose words run along the channels. Products that a tile
+/// does not need are not written.
 pub(super) struct TransformPatches<'a, E, const N: usize> {
     pub patches: Patches<'a, E, N>,
     pub tiles: Range<usize>,
@@ -155,7 +155,8 @@ impl<E: Element, const N: usize> Kernel for TransformPatches<'_, E, N> {
             let (out, plane): (*mut E, usize) =
                 (self.out.at(row, 0, words).cast(), self.out.layout.plane * E::PER_WORD);
             let mut channel = 0;
-            // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last word.
+            // SAFETY: pixels have `channels` values; the row of each plane has as many, plus the values
+            // that fill its last word.
             unsafe {
                 while channel + S::LANES <= channels {
                     Self::transform::<S>(&pixels, channel, out, plane, points);
@@ -202,8 +203,9 @@ impl<E: Element, const N: usize> TransformPatches<'_, E, N> {
     }
 }
 
-/// Transforms patches to matrices whose words lie along the tiles: a row is a tile in f32, two in bf16, the last of which
-/// may be filled up with zeros. Columns are channels. All planes are written, since two tiles of a word may not need the same.
+/// Transforms patches to matrices whose words run along the tiles. A row is one tile in f32 or two tiles in bf16; the
+/// last row may be filled up with zeros. Columns are channels. All planes are written, since the two tiles of a word
+/// may need different ones.
 pub(super) struct TransformTiles<'a, E, const N: usize> {
     pub patches: Patches<'a, E, N>,
     pub tiles: Range<usize>,
@@ -221,7 +223,8 @@ impl<E: Element, const N: usize> Kernel for TransformTiles<'_, E, N> {
                 self.patches.pixels(Some(tile + 1).filter(|next| E::PER_WORD > 1 && self.tiles.contains(next))),
             ];
             let mut channel = 0;
-            // SAFETY: pixels have `channels` values; the row of each plane has as many, and what fills its last panel.
+            // SAFETY: pixels have `channels` values; the row of each plane has as many, plus the values that
+            // fill its last panel.
             unsafe {
                 while channel + S::LANES <= channels {
                     self.transform::<S>(&pixels, row, channel);
@@ -259,8 +262,8 @@ impl<E: Element, const N: usize> TransformTiles<'_, E, N> {
     }
 }
 
-/// Transforms products back to tiles of the result. Products that a tile does not need may be anything: they enter results that
-/// it has not.
+/// Transforms products back to tiles of the result. Products that a tile does not need may have any value: they affect
+/// only results that the tile does not have.
 pub(super) struct TransformResult<'a, E> {
     pub products: Planes,
     pub tiling: &'a Tiling,
@@ -268,7 +271,7 @@ pub(super) struct TransformResult<'a, E> {
     pub result: Region<E>,
     /// Height, width and channels of the result.
     pub size: [usize; 3],
-    /// Which channels of it the products' columns are.
+    /// The channels of the result that correspond to the products' columns.
     pub channels: Range<usize>,
     pub start: Start<E>,
 }

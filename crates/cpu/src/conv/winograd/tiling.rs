@@ -1,8 +1,8 @@
 //! The tiles of a map, and which of the 36 products each of them needs.
 //!
-//! The products at the point at infinity enter the fourth result alone (in the gradient of the weights: their factor is the
-//! fourth value alone), so a tile of three rows or columns goes without them. Hence sides are cut into nearly even pieces:
-//! 14 results are 3 + 4 + 3 + 4, of 22 products instead of 24, and 7 are 3 + 4.
+//! The products at the point at infinity contribute only to the fourth result (in the gradient of the weights, their
+//! factor is only the fourth value), so a tile of three rows or columns does not need them. Therefore sides are divided
+//! into nearly even pieces: 14 results are 3 + 4 + 3 + 4, with 22 products instead of 24, and 7 are 3 + 4.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{PLANES, even_pieces};
 
 /// Rows and columns of a whole tile of the result.
 pub(super) const TILE: usize = 4;
-/// Products along a side of a whole tile, the last of them at infinity.
+/// Products along a side of a whole tile. The last is at infinity.
 const POINTS: usize = 6;
 const INFINITY: usize = POINTS - 1;
 
@@ -25,14 +25,14 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// Points along each side that count: all, or all but infinity.
+    /// Points along each side that contribute: all, or all except infinity.
     #[inline(always)]
     pub(super) fn points(&self) -> [usize; 2] {
         self.size.map(|size| if size == TILE { POINTS } else { INFINITY })
     }
 
-    /// Its place among the classes, in an order in which those that need any one plane are neighbours: whole rows alone,
-    /// both, whole columns alone, neither.
+    /// The tile's class. In the order of classes, the tiles that need a given plane are contiguous: only rows whole,
+    /// both whole, only columns whole, neither whole.
     fn class(&self) -> usize {
         match self.size.map(|size| size == TILE) {
             [true, false] => 0,
@@ -47,7 +47,7 @@ impl Tile {
 #[derive(Clone, Debug)]
 pub(super) struct Tiling {
     pub tiles: Vec<Tile>,
-    /// Where each class begins, and the last one ends.
+    /// Where each class begins, and where the last one ends.
     bounds: [usize; 5],
 }
 
@@ -77,7 +77,7 @@ impl Tiling {
         self.bounds.windows(2).map(|ends| ends[0]..ends[1])
     }
 
-    /// Which of some tiles need a plane, counted from the first of them.
+    /// The tiles that need a plane, as a range that counts from the first of `tiles`.
     pub(super) fn needing(&self, plane: usize, tiles: &Range<usize>) -> Range<usize> {
         let at_infinity = [plane / POINTS, plane % POINTS].map(|point| point == INFINITY);
         let [first, end] = match at_infinity {
@@ -90,7 +90,7 @@ impl Tiling {
         clamp(self.bounds[first])..clamp(self.bounds[end])
     }
 
-    /// Products of a channel of the source and one of the result.
+    /// Number of products for one channel of the source and one of the result.
     pub(super) fn products(&self) -> usize {
         (0..PLANES).map(|plane| self.needing(plane, &(0..self.count())).len()).sum()
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pixel_once_and_each_plane_where_it_counts() {
+    fn each_pixel_once_and_each_plane_where_needed() {
         for size in (1..18).flat_map(|height| (1..18).map(move |width| [height, width, 3])) {
             let tiling = Tiling::new(2, size);
             let mut covered = vec![0; 2 * size[0] * size[1]];

@@ -1,9 +1,10 @@
-//! The one-dimensional transforms of F(4, 3) and its gradient; each two-dimensional one is its own twice.
+//! The one-dimensional transforms of F(4, 3) and its gradient; each two-dimensional transform applies one of them twice.
 //!
-//! Four results of a three-tap filter are the product of two polynomials, taken at the points 0, ±3/4, ±3/2 and
-//! infinity. The textbook's ±1 and ±2 need fewer multiplications and round five times as much; the powers of these are
-//! exact in f32 too. Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016; B. Barabasz et
-//! al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", 2020.
+//! Four results of a three-tap filter are the product of two polynomials, evaluated at the points 0, ±3/4, ±3/2 and
+//! infinity. The textbook's ±1 and ±2 need fewer multiplications but have five times the rounding error. The powers of
+//! ±3/4 and ±3/2 are exact in f32 too. Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks",
+//! 2016; B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural
+//! Networks", 2020.
 
 use crate::isa::Simd;
 
@@ -14,16 +15,16 @@ const Q: f32 = 1.5;
 const P2: f32 = P * P;
 const Q2: f32 = Q * Q;
 
-// A filter's value at a point is divided by the product of the point's differences to all others.
+// A filter's value at a point is divided by the product of the point's differences from all others.
 const AT_ZERO: f32 = 1.0 / (P2 * Q2);
 const AT_P: f32 = 1.0 / (2.0 * P2 * (P2 - Q2));
 const AT_Q: f32 = 1.0 / (2.0 * Q2 * (Q2 - P2));
 
-/// `Bᵀ d`: of six values of the source. The powers of x in `(x² - P²)(x² - Q²)`, `x (x ± P)(x² - Q²)`,
+/// `Bᵀ d`: transforms six values of the source. The powers of x in `(x² - P²)(x² - Q²)`, `x (x ± P)(x² - Q²)`,
 /// `x (x ± Q)(x² - P²)` and `x (x² - P²)(x² - Q²)`, with `d[i]` for `x^i`.
 #[inline(always)]
 pub(super) unsafe fn source<S: Simd>(d: [S::V; 6]) -> [S::V; 6] {
-    // SAFETY: the caller's promise that the level is there.
+    // SAFETY: the caller's promise that the level is available.
     unsafe {
         let (p2, q2) = (S::splat(-P2), S::splat(-Q2));
         let (even_p, odd_p) = (S::mul_add(q2, d[2], d[4]), S::mul_add(q2, d[1], d[3]));
@@ -58,7 +59,7 @@ pub(super) unsafe fn result<S: Simd>(m: [S::V; 6]) -> [S::V; 4] {
     }
 }
 
-/// `A e`: of four values of the result's gradient; the transposed of [`result`]. Only the first four of `e` count.
+/// `A e`: transforms four values of the result's gradient; the transpose of [`result`]. Only the first four of `e` are used.
 #[inline(always)]
 pub(super) unsafe fn result_gradient<S: Simd>(e: [S::V; 6]) -> [S::V; 6] {
     // SAFETY: as above.
@@ -71,7 +72,7 @@ pub(super) unsafe fn result_gradient<S: Simd>(e: [S::V; 6]) -> [S::V; 6] {
     }
 }
 
-/// `G g`: of three taps.
+/// `G g`: transforms three taps.
 #[inline(always)]
 pub(super) unsafe fn filter<S: Simd>(g: [S::V; 3]) -> [S::V; 6] {
     // SAFETY: as above.
@@ -90,7 +91,7 @@ pub(super) unsafe fn filter<S: Simd>(g: [S::V; 3]) -> [S::V; 6] {
     }
 }
 
-/// `Gᵀ u`: the gradient of three taps; the transposed of [`filter`].
+/// `Gᵀ u`: the gradient of three taps; the transpose of [`filter`].
 #[inline(always)]
 pub(super) unsafe fn filter_gradient<S: Simd>(u: [S::V; 6]) -> [S::V; 3] {
     // SAFETY: as above.
@@ -121,7 +122,7 @@ mod tests {
             let (d, g) = (noise(2 * key, 6), noise(2 * key + 1, 3));
             let direct: Vec<f64> =
                 (0..4).map(|t| (0..3).map(|r| f64::from(d[t + r]) * f64::from(g[r])).sum()).collect();
-            // SAFETY: any machine has scalars.
+            // SAFETY: every machine has scalars.
             let found = unsafe {
                 let (v, u) = (source::<Scalar>(arrays(&d)), filter::<Scalar>(arrays(&g)));
                 result::<Scalar>(std::array::from_fn(|i| [v[i][0] * u[i][0]]))

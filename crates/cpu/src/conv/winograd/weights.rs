@@ -1,4 +1,4 @@
-//! The transforms of weights: stored taps to 36 planes, and the gradient of 36 planes to that of the taps.
+//! The transforms of weights: from stored taps to 36 planes, and from the gradient of 36 planes to that of the taps.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -13,8 +13,8 @@ use crate::isa::{Kernel, Scalar, Simd};
 use crate::pack::pad_copy;
 use crate::region::Region;
 
-/// The most depths that are transformed at a time: each stored line of the weights is read while it is in the first-level
-/// cache.
+/// Maximum number of depths that are transformed at a time: each stored line of the weights is read while it is in the
+/// first-level cache.
 pub(super) const DEPTHS: usize = 16;
 /// Taps of the filter.
 pub(super) const TAPS: usize = 9;
@@ -38,7 +38,7 @@ impl Filters {
     }
 }
 
-/// Where the words of 36 matrices of transformed weights lie: `[plane][panel][words of the depth][width]`.
+/// Positions of the words of 36 matrices of transformed weights: `[plane][panel][words of the depth][width]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WeightLayout {
     /// Columns of a panel.
@@ -50,7 +50,7 @@ pub(super) struct WeightLayout {
 }
 
 impl WeightLayout {
-    /// For a depth of so many words.
+    /// The layout for a depth of `depth` words.
     pub(super) fn new(depth: usize, columns: usize, width: usize) -> Self {
         let panel = depth * width;
         WeightLayout { width, panel, plane: odd_lines(columns.div_ceil(width) * panel) }
@@ -62,15 +62,15 @@ impl WeightLayout {
     }
 }
 
-/// Transforms some depths of the weights, [`DEPTHS`] at most, for one panel of columns.
+/// Transforms some depths of the weights, at most [`DEPTHS`], for one panel of columns.
 pub(super) struct TransformWeights<P> {
     pub filters: Filters,
     pub weights: Region<f32>,
-    /// From a whole word on.
+    /// Starts at a whole word.
     pub depths: Range<usize>,
     /// First column of the panel.
     pub column: usize,
-    /// Where the first depth goes in plane 0.
+    /// Memory for the transformed weights, starting at the first depth in plane 0.
     pub out: Region<f32>,
     pub layout: WeightLayout,
     pub element: PhantomData<P>,
@@ -111,7 +111,7 @@ impl<P: Element> Kernel for TransformWeights<P> {
     }
 }
 
-/// The transform of a filter's columns, of a vector of filters whose taps are `tap` values apart.
+/// The transform of a filter's columns, for a vector of filters whose taps are `tap` values apart.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
 unsafe fn columns<S: Simd>(taps: *const f32, tap: usize) -> [[S::V; 3]; 6] {
@@ -133,7 +133,7 @@ unsafe fn columns<S: Simd>(taps: *const f32, tap: usize) -> [[S::V; 3]; 6] {
 }
 
 impl<P: Element> TransformWeights<P> {
-    /// Copies a tap's weights to `[depth][width]`, with zeros in columns that there are not.
+    /// Copies a tap's weights to `[depth][width]`, with zeros for columns that do not exist.
     #[inline(always)]
     unsafe fn gather<S: Simd>(&self, tap: usize, to: *mut f32) {
         let Filters { inputs, outputs, flipped } = self.filters;
@@ -164,7 +164,8 @@ impl<P: Element> TransformWeights<P> {
     }
 }
 
-/// Transforms 36 matrices of products, `[plane][input][output]`, back to the gradient of some inputs' and outputs' taps.
+/// Transforms 36 matrices of products, `[plane][input][output]`, back to the gradient of the taps of
+/// some inputs and outputs.
 pub(super) struct TransformGradient {
     pub products: Planes,
     /// The gradient, `[tap][inputs][outputs]`.
@@ -172,7 +173,7 @@ pub(super) struct TransformGradient {
     pub size: [usize; 2],
     pub inputs: Range<usize>,
     pub outputs: Range<usize>,
-    /// Whether to add to what is there.
+    /// Whether to add to the existing gradient.
     pub add: bool,
 }
 

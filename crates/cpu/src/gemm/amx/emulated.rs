@@ -1,5 +1,5 @@
-//! The tile registers in plain Rust, by the pseudocode of Intel's manual: loops over registers are tested on any machine.
-//! Unlike the machine's, these keep denormal numbers.
+//! The tile registers in plain Rust, after the pseudocode of Intel's manual, so that loops over registers are tested on
+//! any machine. Unlike the hardware registers, these keep denormal numbers.
 
 use std::cell::RefCell;
 
@@ -9,11 +9,11 @@ use crate::isa::Sixteen;
 type Register = [[f32; SIDE]; SIDE];
 
 thread_local! {
-    /// Of this thread, while they are configured.
+    /// The registers of this thread, while they are configured.
     static REGISTERS: RefCell<Option<[Register; 8]>> = const { RefCell::new(None) };
 }
 
-/// Registers that end the test where the machine's would end the process: when they are used without being configured.
+/// Registers that panic if used without being configured; the hardware would end the process.
 pub(in crate::gemm) struct Emulated;
 
 fn with<R>(work: impl FnOnce(&mut [Register; 8]) -> R) -> R {
@@ -23,7 +23,7 @@ fn with<R>(work: impl FnOnce(&mut [Register; 8]) -> R) -> R {
 impl TileRegisters for Emulated {
     type Vectors = Sixteen;
     unsafe fn configure() {
-        // The machine's would be zero, but nobody relies on that.
+        // Hardware registers would be zero, but no code relies on that.
         REGISTERS.set(Some([[[f32::NAN; SIDE]; SIDE]; 8]));
     }
     unsafe fn release() {
@@ -35,7 +35,7 @@ impl TileRegisters for Emulated {
     unsafe fn load<const T: usize>(from: *const f32, stride: usize) {
         with(|registers| {
             for (i, row) in registers[T].iter_mut().enumerate() {
-                // SAFETY: the rows are the caller's.
+                // SAFETY: the rows are the caller's responsibility.
                 unsafe { std::ptr::copy_nonoverlapping(from.add(i * stride), row.as_mut_ptr(), SIDE) };
             }
         });
@@ -43,13 +43,13 @@ impl TileRegisters for Emulated {
     unsafe fn store<const T: usize>(to: *mut f32, stride: usize) {
         with(|registers| {
             for (i, row) in registers[T].iter().enumerate() {
-                // SAFETY: the rows are the caller's.
+                // SAFETY: the rows are the caller's responsibility.
                 unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), to.add(i * stride), SIDE) };
             }
         });
     }
     unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>() {
-        // A product of two bf16 values is exact in f32, so that fusing its addition changes nothing.
+        // A product of two bf16 values is exact in f32, so fusing its addition changes nothing.
         let halves = |word: f32| [word.to_bits() << 16, word.to_bits() & 0xffff_0000].map(f32::from_bits);
         with(|registers| {
             let (a, b) = (registers[A], registers[B].map(|row| row.map(halves)));

@@ -1,5 +1,5 @@
-//! The tile registers themselves, in inline assembly, for which the intrinsics are not stable. The compiler uses no tile
-//! register of its own, since no function enables the feature: they keep their values from one statement to the next.
+//! The hardware tile registers, in inline assembly, since the intrinsics are not stable. The compiler uses no tile register
+//! itself, since no function enables the feature. Therefore they keep their values from one statement to the next.
 
 use std::arch::asm;
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::gemm::Product;
 use crate::isa::Avx512Bf16;
 
-/// What `ldtilecfg` reads.
+/// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -35,7 +35,7 @@ impl TileRegisters for Registers {
     type Vectors = Avx512Bf16;
     #[inline(always)]
     unsafe fn configure() {
-        // SAFETY: here and below, the machine has the instruction and the process its permission by the caller's promise.
+        // SAFETY: here and below, by the caller's promise the machine has the instruction and the process the permission.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &FULL_SIZE, options(nostack, readonly, preserves_flags)) }
     }
     #[inline(always)]
@@ -50,7 +50,7 @@ impl TileRegisters for Registers {
     }
     #[inline(always)]
     unsafe fn load<const T: usize>(from: *const f32, stride: usize) {
-        // SAFETY: see above; the rows are the caller's.
+        // SAFETY: see above; the rows are the caller's responsibility.
         unsafe {
             asm!("tileloadd tmm{t}, [{from} + {bytes}*1]", t = const T, from = in(reg) from, bytes = in(reg) 4 * stride,
                 options(nostack, readonly, preserves_flags))
@@ -58,7 +58,7 @@ impl TileRegisters for Registers {
     }
     #[inline(always)]
     unsafe fn store<const T: usize>(to: *mut f32, stride: usize) {
-        // SAFETY: see above; the rows are the caller's.
+        // SAFETY: see above; the rows are the caller's responsibility.
         unsafe {
             asm!("tilestored [{to} + {bytes}*1], tmm{t}", t = const T, to = in(reg) to, bytes = in(reg) 4 * stride,
                 options(nostack, preserves_flags))
@@ -74,7 +74,7 @@ impl TileRegisters for Registers {
     }
 }
 
-/// As [`super::multiply`], on the machine's registers.
+/// As [`super::multiply`], on the hardware registers.
 ///
 /// # Safety
 /// The level is available, and the products are valid.
@@ -84,7 +84,7 @@ pub(in crate::gemm) unsafe fn multiply_in_registers<C: Element>(products: impl I
     unsafe { super::multiply::<Registers, C>(products) }
 }
 
-/// Keeps the registers busy for some rounds.
+/// Keeps the registers busy for `rounds` rounds.
 ///
 /// # Safety
 /// The level is available.
