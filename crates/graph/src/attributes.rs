@@ -16,8 +16,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Output size along `axis` (0 vertical, 1 horizontal) for an input of `size`, rounding down as PyTorch does by default;
-    /// `None` where the window does not fit.
+    /// Output size along `axis` (0 vertical, 1 horizontal) for an input of `size`. Rounds down, as PyTorch does by
+    /// default; `None` if the window does not fit.
     pub fn output(&self, axis: usize, size: usize) -> Option<usize> {
         let span = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)?.checked_add(1)?;
         let room = size.checked_add(2 * self.padding[axis])?.checked_sub(span)?;
@@ -66,15 +66,16 @@ pub struct AdaptiveAvgPool {
     pub output: [usize; 2],
 }
 
-/// Which statistics a batch norm normalises by.
+/// The statistics that a batch norm normalises by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormStatistics {
-    /// Mean and biased variance of the batch, over `count` pixels: the gradient of the input includes the path through them.
+    /// Mean and biased variance of the batch, over `count` pixels. The gradient of the input includes the path through
+    /// them.
     Batch {
-        /// Pixels (batch x height x width) behind the statistics; over all shards with SyncBatchNorm.
+        /// Pixels (batch x height x width) that the statistics cover; over all shards with SyncBatchNorm.
         count: usize,
     },
-    /// The running statistics, which are constants of the step: evaluation, and frozen layers.
+    /// The running statistics, which are constants within a step. Used in evaluation and by frozen layers.
     Running,
 }
 
@@ -87,8 +88,8 @@ impl fmt::Display for NormStatistics {
     }
 }
 
-/// An activation whose gradient is known from its result: it lets pass where `0 < y`, with a ceiling of 6 where `0 < y < 6`
-/// (as PyTorch's `ReLU` and `ReLU6` do; NaN stays NaN).
+/// An activation whose gradient follows from its result `y`: ReLU passes the gradient where `0 < y`, ReLU6 where
+/// `0 < y < 6` (as PyTorch's `ReLU` and `ReLU6` do; NaN stays NaN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rectifier {
     /// `max(x, 0)`.
@@ -104,7 +105,7 @@ pub enum Function {
     Affine {
         /// Factor of x.
         scale: f32,
-        /// What is added.
+        /// Added to the product.
         shift: f32,
     },
     /// e to the power of x.
@@ -129,7 +130,7 @@ impl Function {
         }
     }
 
-    /// The name of its gradient.
+    /// The name of its gradient in plans.
     pub(crate) const fn backward_name(self) -> &'static str {
         match self {
             Function::Affine { .. } => "affine_backward",
@@ -140,7 +141,7 @@ impl Function {
         }
     }
 
-    /// Whether its attributes are.
+    /// Whether its attributes are finite.
     pub(crate) fn is_finite(self) -> bool {
         match self {
             Function::Affine { scale, shift } => scale.is_finite() && shift.is_finite(),
@@ -150,7 +151,7 @@ impl Function {
     }
 }
 
-/// The attributes, as they follow the name in the text of an operation.
+/// Writes the attributes as they follow the name in the text of an operation.
 impl fmt::Display for Function {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_output_rounds_down_and_refuses_what_does_not_fit() {
+    fn window_output_rounds_down_and_is_none_if_the_window_does_not_fit() {
         let check = |kernel, stride, padding, dilation, size, expected| {
             let window =
                 Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] };

@@ -1,15 +1,16 @@
 //! Reverse-mode differentiation: appends the backward nodes of a loss to its graph.
 //!
-//! Nodes are visited in reverse; each rule emits nodes that turn the gradient of an output into gradients of the inputs that
-//! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. Where
-//! two gradients of one value meet they are added, by the convolution itself where one comes from it.
+//! Nodes are visited in reverse. Each rule emits nodes that turn the gradient of an output into gradients of the inputs that
+//! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. If a
+//! value has several gradients, they are added. A convolution adds the earlier gradients of its input itself.
 
 use crate::{Graph, GraphError, Node, NormStatistics, Op, Phase, Rectifier, Role, ValueId};
 
-/// Appends backward nodes for `loss_node`, a [`Op::CrossEntropy`] or [`Op::SampleSum`], and returns the gradient of each trainable parameter as
-/// `(parameter, gradient)` in the order in which backward completes them. Those gradients have the role [`Role::Gradient`].
+/// Appends backward nodes for `loss_node`, an [`Op::CrossEntropy`] or [`Op::SampleSum`]. Returns `(parameter, gradient)` for
+/// each trainable parameter, in the order in which backward completes the gradients. Those gradients have the role
+/// [`Role::Gradient`].
 ///
-/// With `allow_unused`, a trainable parameter that does not reach the loss has a gradient that nobody writes: it stays zero.
+/// With `allow_unused`, no node writes the gradient of a trainable parameter that does not reach the loss: it stays zero.
 pub fn backward(
     graph: &mut Graph,
     loss_node: usize,
@@ -28,7 +29,7 @@ pub fn backward(
     order_parameters(graph, &gradients, allow_unused)
 }
 
-/// Which values are trainable parameters or depend on one.
+/// Whether each value is a trainable parameter or depends on one.
 fn wanting(graph: &Graph) -> Vec<bool> {
     let mut wants: Vec<bool> =
         graph.values.iter().map(|value| matches!(&value.role, Role::Parameter(p) if p.trainable)).collect();
@@ -39,7 +40,7 @@ fn wanting(graph: &Graph) -> Vec<bool> {
     wants
 }
 
-/// Marks the final gradient of each trainable parameter and sorts them by when they are complete.
+/// Marks the final gradient of each trainable parameter, and sorts the gradients in the order of their completion.
 fn order_parameters(
     graph: &mut Graph,
     gradients: &[Option<ValueId>],
@@ -77,7 +78,7 @@ struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// Emits an operation, whose outputs have the shapes and types of other values.
+    /// Emits an operation whose outputs have the shapes and types of the values `like`.
     fn emit(&mut self, op: Op, inputs: Vec<ValueId>, like: &[ValueId]) -> Vec<ValueId> {
         let name = format!("{}.{}", self.layer, op.name());
         let outputs: Vec<ValueId> = like.iter().map(|&other| self.graph.add_like(name.clone(), other)).collect();
@@ -106,7 +107,7 @@ impl Backward<'_> {
         });
     }
 
-    /// Each operation has a rule here, or refuses the gradient of its result by name.
+    /// Applies the rule of a node's operation. An operation without a rule is an error if its result has a gradient.
     fn differentiate(&mut self, node: &Node) -> Result<(), GraphError> {
         match node.op {
             Op::CrossEntropy { scale, smoothing } => {
@@ -114,7 +115,7 @@ impl Backward<'_> {
                 self.emit_gradient(node.inputs[0], Op::CrossEntropyBackward { scale, smoothing }, inputs);
                 return Ok(());
             }
-            // The last node of the loss: no other one stands before it.
+            // This is the loss node itself: no other `SampleSum` precedes it.
             Op::SampleSum { scale } => {
                 self.emit_gradient(node.inputs[0], Op::SampleSumBackward { scale }, vec![node.inputs[1]]);
                 return Ok(());
@@ -130,7 +131,7 @@ impl Backward<'_> {
                     self.emit_gradient(bias, Op::BiasBackward, vec![dy]);
                 }
                 if self.wants[x.0] {
-                    // The convolution adds the gradient that x has from elsewhere, instead of another pass over memory.
+                    // The convolution adds the earlier gradient of x, which saves another pass over memory.
                     let inputs = [dy, node.inputs[1]].into_iter().chain(self.gradients[x.0]).collect();
                     self.gradients[x.0] = Some(self.emit(Op::Conv2dBackwardData(conv), inputs, &[x])[0]);
                 }
@@ -164,8 +165,8 @@ impl Backward<'_> {
             Op::ScaleClasses { .. } => self.emit_gradient(x, node.op.clone(), vec![dy]),
             Op::MaskSamples => self.emit_gradient(x, Op::MaskSamples, vec![dy, node.inputs[1]]),
             Op::SumClasses => self.emit_gradient(x, Op::SumClassesBackward, vec![dy]),
-            // No gradient reaches pictures, the loss's own results, or statistics, whose part is in batch norm's rule; the
-            // others are no operations of a forward pass.
+            // No gradient reaches the pictures, the results of the loss, or the statistics, which batch norm's rule covers.
+            // The other operations do not occur in a forward pass.
             Op::Normalize { .. }
             | Op::BatchNormStatistics
             | Op::RunningShare { .. }
@@ -216,7 +217,7 @@ impl Backward<'_> {
     ) {
         let [x, mean, variance, weight, bias] = [0, 1, 2, 3, 4].map(|i| node.inputs[i]);
         let residual = node.inputs.get(5).copied();
-        // What follows from x again need not be read again.
+        // Without a residual, y follows from x, which is an operand already, so y need not be read.
         let gate = match (rectifier, residual) {
             (None, _) => vec![],
             (Some(_), Some(_)) => vec![node.outputs[0]],
@@ -253,7 +254,7 @@ mod tests {
     use super::*;
     use crate::{Builder, Conv, Mode};
 
-    /// `x + relu(x)`, with another operation in the rectifier's place, and a loss.
+    /// A model with `x + relu(x)` and a loss, in which `op` replaces the rectifier.
     fn beside_a_shortcut(op: Op) -> (Graph, usize) {
         let builder = Builder::new(2, [4, 4], Mode::Train, 0);
         let x = builder.pixels(&[0.0; 3], &[1.0; 3]).conv2d("conv", Conv::new(4, 1));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_without_a_rule_silently_had_no_gradient() {
+    fn an_operation_without_a_rule_is_refused() {
         let check = |op: Op, refused: Option<&'static str>| {
             let (mut graph, loss) = beside_a_shortcut(op);
             let found = backward(&mut graph, loss, false).map(|gradients| gradients.len());

@@ -1,8 +1,8 @@
-//! Records a model as a graph while it is being written down, and checks every shape on the way.
+//! Records a model as a graph while its function runs, and checks every shape.
 //!
-//! A model is a function from a [`Tensor`] to a [`Tensor`]. It is recorded once for training and once for evaluation, so that
-//! dropout and batch norm are in the graph as what they are in that mode. The first mistake is kept and reported by
-//! [`Builder::finish`]; what follows it records nothing, so model code needs no error handling.
+//! A model is a function from a [`Tensor`] to a [`Tensor`]. It is recorded once for training and once for evaluation, because
+//! dropout and batch norm differ between the two modes. [`Builder::finish`] reports the first error. Layers after it record
+//! nothing, so model code needs no error handling.
 //!
 //! ```
 //! use enmasse_graph::{Builder, Conv, Mode, Pool, Tensor};
@@ -36,9 +36,9 @@ struct State {
     mode: Mode,
     seed: u64,
     filters: FilterOrder,
-    /// The phase that operations belong to.
+    /// The phase of new operations.
     phase: Phase,
-    /// The layer that operations without a name of their own are reported under.
+    /// The latest named layer. Operations without a name are recorded under it.
     layer: String,
     error: Option<GraphError>,
 }
@@ -58,7 +58,7 @@ pub struct Tensor {
     id: ValueId,
 }
 
-/// A recorded forward graph with the values that the rest of the step needs.
+/// A recorded forward graph, and the values that the rest of the step needs.
 #[derive(Clone, Debug)]
 pub struct Forward {
     /// The graph.
@@ -78,7 +78,7 @@ const LABELS: ValueId = ValueId(1);
 const SAMPLE_INDICES: ValueId = ValueId(2);
 
 impl Builder {
-    /// A graph for `batch` pictures of `[height, width]`. The seed is dropout's.
+    /// Starts a graph for `batch` pictures of `[height, width]`. The seed is that of dropout.
     pub fn new(batch: usize, size: [usize; 2], mode: Mode, seed: u64) -> Self {
         let mut graph = Graph::default();
         graph.add_value("images", [batch, size[0], size[1], 3].into(), DType::U8, Role::Input);
@@ -90,14 +90,14 @@ impl Builder {
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
     }
 
-    /// The same with another order of filters, for a device that wants them so.
+    /// Sets the order of filters that the device chose.
     pub(crate) fn filters(self, filters: FilterOrder) -> Self {
         self.state.borrow_mut().filters = filters;
         self
     }
 
-    /// The pictures, normalised per channel by mean and deviation on the scale 0 to 1. One mean and deviation instead of
-    /// three give one channel, for grey pictures.
+    /// The pictures, normalised per channel by mean and deviation on the scale 0 to 1. With one mean and deviation instead
+    /// of three, the result has one channel, for grey pictures.
     pub fn pixels(&self, mean: &[f32], deviation: &[f32]) -> Tensor {
         let images = Tensor { state: self.state.clone(), id: IMAGES };
         let (channels, deviations) = (mean.len(), deviation.len());
@@ -107,7 +107,7 @@ impl Builder {
             return images.fail(GraphError::Attribute { layer: layer(), reason });
         }
         if let Some(mean) = mean.iter().find(|mean| !mean.is_finite()) {
-            return images.fail(GraphError::Attribute { layer: layer(), reason: format!("mean {mean} is no number") });
+            return images.fail(GraphError::Attribute { layer: layer(), reason: format!("mean {mean} is not finite") });
         }
         if let Some(deviation) = deviation.iter().find(|&&deviation| !(deviation.is_finite() && deviation > 0.0)) {
             let reason = format!("deviation {deviation} must be above 0");
@@ -118,7 +118,7 @@ impl Builder {
         images.record_as(true, op, &[], shape)
     }
 
-    /// The recorded graph, if `logits` are `[batch, classes]` and every layer was right.
+    /// The recorded graph. Returns the first error of a layer, or an error if `logits` are not `[batch, classes]`.
     pub fn finish(self, logits: &Tensor, classes: usize) -> Result<Forward, GraphError> {
         let state = self.state.borrow();
         if let Some(error) = &state.error {
@@ -144,8 +144,7 @@ impl Builder {
 }
 
 impl Forward {
-    /// Goes on recording, in the loss phase: a function of logits and targets, which `what` stands for in errors. Returns
-    /// its value, `f32 [N]`.
+    /// Records a function of logits and targets in the loss phase. Errors call it `what`. Returns its value, `f32 [N]`.
     pub fn record(
         &mut self,
         what: &str,
@@ -155,7 +154,7 @@ impl Forward {
     ) -> Result<ValueId, GraphError> {
         let targets = crate::metric::targets(self);
         let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
-        // In training dropout would not be left out, and so is refused.
+        // Training mode records dropout, so that the check below refuses it.
         let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
         let state = State { graph, mode, seed: 0, filters, phase: Phase::Loss, layer: layer.into(), error: None };
         let state = Rc::new(RefCell::new(state));
@@ -185,7 +184,7 @@ impl Forward {
             return Err(GraphError::Option(reason));
         }
         if !depends.contains(&result) {
-            return Err(GraphError::Option(format!("{what} gives the same whatever the logits are")));
+            return Err(GraphError::Option(format!("{what} does not depend on the logits")));
         }
         Ok(result)
     }
@@ -197,7 +196,7 @@ impl Tensor {
         self.state.borrow().graph.shape(self.id).clone()
     }
 
-    /// Convolution; parameters `NAME.weight` and, with a bias, `NAME.bias`.
+    /// Convolution, with parameters `NAME.weight` and, if it has a bias, `NAME.bias`.
     pub fn conv2d(self, name: &str, conv: Conv) -> Tensor {
         self.enter(name);
         let (shape, window) = (self.shape(), conv.window);
@@ -226,8 +225,8 @@ impl Tensor {
         self.record(op, &operands, [n, oh, ow, conv.channels].into())
     }
 
-    /// Batch norm with PyTorch's epsilon 1e-5 and momentum 0.1; parameters `NAME.weight`, `NAME.bias`, buffers
-    /// `NAME.running_mean`, `NAME.running_var`.
+    /// Batch norm with PyTorch's epsilon 1e-5 and momentum 0.1. Parameters are `NAME.weight` and `NAME.bias`, buffers
+    /// `NAME.running_mean` and `NAME.running_var`.
     pub fn batch_norm(self, name: &str) -> Tensor {
         const EPSILON: f32 = 1e-5;
         const MOMENTUM: f32 = 0.1;
@@ -305,7 +304,7 @@ impl Tensor {
         y
     }
 
-    /// Average pooling; padding counts in the divisor.
+    /// Average pooling; the divisor includes padding.
     pub fn avg_pool(self, pool: Pool) -> Tensor {
         match self.pooled("avg_pool", pool.0) {
             Some(shape) => self.record(Op::AvgPool(pool.0), &[], shape),
@@ -313,7 +312,7 @@ impl Tensor {
         }
     }
 
-    /// Average pooling to a fixed `[height, width]`, whatever the input.
+    /// Average pooling to a fixed `[height, width]`, independent of the input's size.
     pub fn adaptive_avg_pool(self, output: [usize; 2]) -> Tensor {
         let shape = self.shape();
         let Some([n, _, _, c]) = self.picture_dims("adaptive_avg_pool", &shape) else { return self };
@@ -325,7 +324,7 @@ impl Tensor {
         self.record(Op::AdaptiveAvgPool(AdaptiveAvgPool { output }), &[], [n, output[0], output[1], c].into())
     }
 
-    /// Dropout in training, nothing in evaluation. The name keys its random numbers.
+    /// Dropout in training; evaluation leaves it out. The name keys its random numbers.
     pub fn dropout(self, name: &str, probability: f32) -> Tensor {
         self.enter(name);
         if !(0.0..1.0).contains(&probability) {
@@ -335,7 +334,7 @@ impl Tensor {
         let (mode, seed) = (self.state.borrow().mode, self.state.borrow().seed);
         let is_this = |node: &Node| matches!(&node.op, Op::Dropout { layer, .. } if layer == name);
         if self.state.borrow().graph.nodes.iter().any(is_this) {
-            let reason = "a dropout of this name exists already, and both would drop the same elements".into();
+            let reason = "a dropout with this name exists already, and both would drop the same elements".into();
             return self.fail(GraphError::Attribute { layer: name.into(), reason });
         }
         if mode == Mode::Evaluate || probability == 0.0 {
@@ -345,20 +344,20 @@ impl Tensor {
         self.record(Op::Dropout { probability, seed, layer: name.into() }, &[SAMPLE_INDICES], shape)
     }
 
-    /// `[batch, features]` in PyTorch's order: channels first.
+    /// Flattens to `[batch, features]` in PyTorch's order: channels first.
     pub fn flatten(self) -> Tensor {
         let shape = self.shape();
         let Some([n, h, w, c]) = self.picture_dims("flatten", &shape) else { return self };
         self.record_as(false, Op::Flatten, &[], [n, h * w * c].into())
     }
 
-    /// A linear layer with bias; parameters `NAME.weight`, `NAME.bias`.
+    /// A linear layer with bias, with parameters `NAME.weight` and `NAME.bias`.
     pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
         let Linear { outputs, deviation } = linear.into();
         self.enter(name);
         let shape = self.shape();
         let &[n, inputs] = &shape[..] else {
-            let reason = "it must be [batch, features]: put flatten in front".into();
+            let reason = "it must be [batch, features]: add flatten before this layer".into();
             return self.fail(GraphError::Shape { layer: name.into(), operation: "linear", shape, reason });
         };
         if outputs == 0 {
@@ -397,7 +396,7 @@ impl Tensor {
         dims
     }
 
-    /// The shape of both.
+    /// The common shape of both tensors; sets an error if they differ.
     fn same_shape(&self, operation: &'static str, other: &Tensor) -> Option<Shape> {
         let (shape, theirs) = (self.shape(), other.shape());
         if shape == theirs {
@@ -421,7 +420,7 @@ impl Tensor {
             let layer = self.state.borrow().layer.clone();
             self.set_error(GraphError::Attribute {
                 layer,
-                reason: format!("{operation} with {what} 0 makes no sense"),
+                reason: format!("{operation} has {what} 0, which must be at least 1"),
             });
             return None;
         }
@@ -488,7 +487,7 @@ impl Tensor {
     }
 }
 
-/// Adds two tensors of one shape: a residual connection.
+/// Adds two tensors of the same shape: a residual connection.
 impl std::ops::Add for Tensor {
     type Output = Tensor;
     fn add(self, other: Tensor) -> Tensor {

@@ -1,4 +1,4 @@
-//! Algorithms that were chosen by measuring: a part of the plan, and a text that a run keeps and ranks send.
+//! Algorithms chosen by measuring. They are part of the plan, and have a text form that runs keep and ranks exchange.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// The algorithm of each operation for which one was chosen, by the operation's [`crate::Plan::signature`]: layers that
-/// compute the same share it, and other layers, batches or precisions have others. Algorithms are names of the device that
-/// has them, which refuses those that it does not know.
+/// The chosen algorithms, by the signature of the operation ([`crate::Plan::signature`]).
 ///
-/// Its text has a line for each, behind one that counts them:
+/// Layers that compute the same thing share a signature; other layers, batches or precisions have their own. The device
+/// defines the algorithms' names and refuses those that it does not know.
+///
+/// The text form has a line with the number of operations, then one line per operation:
 ///
 /// ```
 /// use enmasse_graph::Choices;
@@ -24,25 +25,25 @@ use thiserror::Error;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choices(BTreeMap<String, Arc<str>>);
 
-/// What is wrong with the text of choices.
+/// An error in the text form of choices.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("line {line} {reason}")]
 pub struct ChoicesError {
-    /// Counted from 1.
+    /// The line's number, from 1.
     line: usize,
     reason: String,
 }
 
-/// After the number in the first line, so that a reader of the file sees what it is.
+/// Follows the number in the first line, and tells a reader what the file is.
 const TITLE: &str = " chosen by measuring";
 
 impl Choices {
-    /// The algorithm of the operation with this signature.
+    /// The algorithm chosen for the operation with this signature.
     pub fn get(&self, signature: &str) -> Option<&str> {
         self.0.get(signature).map(|algorithm| &**algorithm)
     }
 
-    /// Sets it, to a name without spaces.
+    /// Sets the algorithm of an operation; its name must not contain spaces.
     pub fn insert(&mut self, signature: impl Into<String>, algorithm: impl Into<Arc<str>>) {
         self.0.insert(signature.into(), algorithm.into());
     }
@@ -52,7 +53,7 @@ impl Choices {
         self.0.iter().map(|(signature, algorithm)| (signature.as_str(), &**algorithm))
     }
 
-    /// Adds those of `others`, which win where both have one.
+    /// Adds the choices of `others`, which replace existing choices for the same operations.
     pub fn extend(&mut self, others: Choices) {
         self.0.extend(others.0);
     }
@@ -62,7 +63,7 @@ impl Choices {
         self.0.len()
     }
 
-    /// Whether nothing was chosen.
+    /// Whether there are no choices.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -90,11 +91,11 @@ impl FromStr for Choices {
                 return refuse(index + 2, format!("must be an algorithm's name and an operation, not {line:?}"));
             };
             if choices.0.insert(signature.to_owned(), name.into()).is_some() {
-                return refuse(index + 2, "chooses for the operation of a line before".to_owned());
+                return refuse(index + 2, "repeats the operation of an earlier line".to_owned());
             }
         }
         match choices.len() {
-            // A line that was cut short lacks its end.
+            // A truncated line lacks its newline.
             found if found == count && text.ends_with('\n') => Ok(choices),
             found => refuse(1, format!("counts {count} operations, but there are {found} whole lines after it")),
         }
@@ -107,7 +108,7 @@ mod tests {
     use crate::{CompileOptions, Conv, Mode, Plan, Tensor, compile};
 
     #[test]
-    fn texts_that_are_refused() {
+    fn malformed_texts_are_refused() {
         let check = |text: &str, expected: &str| {
             assert_eq!(text.parse::<Choices>().unwrap_err().to_string(), expected, "{text:?}");
         };
@@ -125,7 +126,7 @@ mod tests {
         check("1 chosen by measuring\ndirect\n", &format!("line 2 {parts} \"direct\""));
         check("1 chosen by measuring\n a\n", &format!("line 2 {parts} \" a\""));
         check("2 chosen by measuring\ndirect a\n\n", &format!("line 3 {parts} \"\""));
-        check("2 chosen by measuring\ndirect a\nwinograd a\n", "line 3 chooses for the operation of a line before");
+        check("2 chosen by measuring\ndirect a\nwinograd a\n", "line 3 repeats the operation of an earlier line");
         let mut whole = Choices::default();
         whole.insert("conv2d", "direct");
         whole.insert("conv2d_backward_data", "winograd");
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_takes_the_choices_of_its_operations_and_says_so() {
+    fn a_plan_takes_the_choices_of_its_operations_and_prints_them() {
         let plans = compile(&net, &CompileOptions::new("net", 2, 8, 3)).unwrap();
         let signature = |plan: &Plan, layer: &str| {
             let node = plan.instructions.iter().find(|node| node.layer == layer && node.op.name() == "conv2d");
@@ -167,7 +168,7 @@ mod tests {
             let plain = text.replace(" by winograd, measured", "");
             assert_eq!(plain, plans.plan(mode).unwrap().to_string());
         }
-        // What a device says is the same there.
+        // A measured choice takes precedence over the device's annotation.
         let words = vec!["direct".to_owned(); tuned.evaluate.instructions.len()];
         let text = tuned.evaluate.annotated(&words).to_string();
         assert_eq!(text.matches(" by winograd, measured\n").count(), 2);

@@ -1,4 +1,4 @@
-//! From a model to its plans: records it for training and for evaluation, runs the passes, and places every value.
+//! Compiles a model to its plans: records it for training and for evaluation, runs the passes, and places every value.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,52 +17,54 @@ use crate::{
     ParameterGroups, Per, Phase, Plan, Plans, Role, Slot, StateTensor, Target, Tensor, ValueId,
 };
 
-/// What a plan is compiled for.
+/// Options of a compilation.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
-    /// The model's name, for texts.
+    /// The model's name, for the plan's text.
     pub model: String,
     /// Samples per shard.
     pub batch: usize,
     /// Height and width of the pictures.
     pub size: [usize; 2],
-    /// Classes.
+    /// Number of classes.
     pub classes: usize,
     /// Shards of the global batch.
     pub shards: usize,
-    /// Batch statistics over all shards.
+    /// Whether batch statistics are computed over all shards.
     pub sync_batch_norm: bool,
-    /// Which parameters are not trained.
+    /// The parameters that are not trained.
     pub freeze: Freeze,
-    /// What training minimises.
+    /// The loss that training minimises.
     pub loss: Loss,
-    /// What is measured beside loss and accuracy, at most [`crate::MOST_METRICS`].
+    /// Metrics besides loss and accuracy, at most [`crate::MOST_METRICS`].
     pub metrics: Vec<Metric>,
     /// The optimiser.
     pub optimizer: Optimizer,
-    /// What it does with each parameter.
+    /// The optimiser's settings for each parameter.
     pub groups: ParameterGroups,
-    /// Gradients whose norm, over all parameters, is above this are made as long, as PyTorch's `clip_grad_norm_` does.
+    /// If the norm of all gradients together exceeds this, they are scaled down to it, as by PyTorch's `clip_grad_norm_`.
     pub clip_norm: Option<f32>,
-    /// Keeps moving averages of weights and running statistics, of which each step leaves this share; evaluation is by them.
+    /// Keeps moving averages of weights and running statistics, and evaluates with them. The value is the share of the old
+    /// average that each step keeps.
     pub average: Option<f32>,
-    /// Keys dropout.
+    /// The seed of dropout.
     pub seed: u64,
-    /// Normalisation of the pictures: mean of each channel that the model sees. One instead of three makes it see one channel.
+    /// Normalisation of the pictures: the mean of each channel that the model sees. With one mean instead of three the model
+    /// sees one channel.
     pub mean: Vec<f32>,
-    /// Normalisation of the pictures: as many deviations.
+    /// Normalisation of the pictures: the deviation of each channel, one for each mean.
     pub deviation: Vec<f32>,
-    /// What the maps between layers are stored in.
+    /// The precision in which the maps between layers are stored.
     pub precision: Precision,
     /// Bucket sizes of the gradient sums.
     pub buckets: BucketSizes,
-    /// Parameters that do not reach the loss get a zero gradient instead of being an error.
+    /// Whether parameters that do not reach the loss have a zero gradient. Otherwise they are an error.
     pub allow_unused: bool,
 }
 
 impl CompileOptions {
-    /// One shard, ImageNet's normalisation, PyTorch's usual SGD (momentum 0.9, no weight decay), no smoothing, no metrics, nothing
-    /// frozen, everything in f32.
+    /// Options for one shard with ImageNet's normalisation and SGD (momentum 0.9, no weight decay), without label smoothing,
+    /// metrics or frozen parameters, and with everything in f32.
     pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
         CompileOptions {
             model: model.into(),
@@ -92,7 +94,7 @@ impl CompileOptions {
         if let Some((name, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(GraphError::Option(format!("{name} must be at least 1")));
         }
-        // Beyond this, sizes could not even be computed with.
+        // Larger batches would overflow the computation of sizes.
         const MOST_PIXELS: usize = 1 << 40;
         let pixels = [self.batch, self.size[0], self.size[1], self.shards].into_iter().fold(1, usize::saturating_mul);
         if pixels > MOST_PIXELS {
@@ -106,7 +108,7 @@ impl CompileOptions {
     }
 }
 
-/// Compiles the training and the evaluation step of a model for the default target: see [`Target::compile`].
+/// Compiles the training and the evaluation step of a model for the default target; see [`Target::compile`].
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, Tensor, compile};
@@ -118,7 +120,7 @@ pub fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Re
     Target::default().compile(model, options)
 }
 
-/// Compiles the evaluation step alone for the default target: see [`Target::compile_evaluation`].
+/// Compiles only the evaluation step, for the default target; see [`Target::compile_evaluation`].
 pub fn compile_evaluation(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Result<Plans, GraphError> {
     Target::default().compile_evaluation(model, options)
 }
@@ -136,7 +138,7 @@ impl Target<'_> {
         Ok(self.plans(Some(train), evaluate, state))
     }
 
-    /// Compiles the evaluation step alone: no gradients, no optimiser state.
+    /// Compiles only the evaluation step, without gradients and optimiser state.
     pub fn compile_evaluation(
         &self,
         model: &dyn Fn(Tensor) -> Tensor,
@@ -175,7 +177,8 @@ impl Target<'_> {
     }
 }
 
-/// The statistics of one value are of no use. What counts is what is left to normalise by them, over which shards.
+/// Refuses batch statistics over a single value per channel, which are useless. Layers that freezing has turned to running
+/// statistics are exempt. With SyncBatchNorm the values of all shards count.
 fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), GraphError> {
     let shards = if options.sync_batch_norm { options.shards } else { 1 };
     for node in graph.nodes.iter().filter(|node| node.op == Op::BatchNormStatistics) {
@@ -193,18 +196,19 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
 }
 
 fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, Vec<StateTensor>), GraphError> {
-    // A mean over the global batch, so that the sum over shards needs no division.
+    // The loss is a mean over the global batch, so that the sum over shards needs no division.
     let scale = 1.0 / (options.batch * options.shards) as f32;
-    // Running statistics are updated last; what autodiff walks ends with the loss.
+    // Updates of running statistics are set aside and appended after the optimiser's, so that autodiff sees no node after the
+    // loss.
     let (updates, forwards) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
     forward.graph.nodes = forwards;
     let AddedLoss { node: loss_node, loss, correct } = add_loss(&mut forward, &options.loss, scale, Mode::Train)?;
-    // After the loss, so that autodiff does not walk over them.
+    // Metrics come after the loss, so that autodiff does not visit them.
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
     let dtype = graph.value(loss).dtype;
-    // Beside losses, hits and metrics the requests to stop and to save.
+    // Losses, hits and metrics, and the requests to stop and to save.
     let shape = [options.shards + 1 + measured.len() + 2].into();
     let metrics = graph.add_value("metrics", shape, dtype, Role::Carried);
     let node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| Node {
@@ -252,12 +256,13 @@ fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[Stat
     place(forward, options, Mode::Evaluate, [loss, correct], measured, state, &[])
 }
 
-/// Bytes of a value in an arena, padding included.
+/// Bytes of a value in an arena, including padding.
 fn bytes(graph: &Graph, id: ValueId) -> usize {
     aligned_bytes(graph.shape(id), graph.value(id).dtype)
 }
 
-/// The gradient arena: gradients in the order backward completes them, then what is carried along, with `(first byte, bytes)`.
+/// The gradient arena as `(value, first byte, bytes)`: gradients in the order in which backward completes them, then carried
+/// values.
 fn gradient_arena(graph: &Graph, gradients: &[(ValueId, ValueId)]) -> Vec<(ValueId, usize, usize)> {
     let written: Vec<ValueId> = graph.nodes.iter().flat_map(|node| node.outputs.iter().copied()).collect();
     let carried =
@@ -271,7 +276,7 @@ fn gradient_arena(graph: &Graph, gradients: &[(ValueId, ValueId)]) -> Vec<(Value
     arena
 }
 
-/// Everything that outlives a step. `order` are the parameters that lie at the start of the arena, in order: the trainable ones.
+/// Tensors that outlive a step. `order` lists the parameters at the start of their arena, which are the trainable ones.
 fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor> {
     let mut offsets: HashMap<ValueId, usize> = HashMap::new();
     let rest = graph.parameters().map(|(id, _, _)| id).filter(|id| !order.contains(id));
@@ -321,8 +326,8 @@ fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor> {
     state
 }
 
-/// Gives every value its element type and its slot. A value without a place is an error: at a made-up one it would destroy
-/// another.
+/// Gives every value its element type and its slot. A value without a place is an error: at an arbitrary place it would
+/// overwrite another value.
 fn place(
     forward: Forward,
     options: &CompileOptions,
@@ -343,7 +348,7 @@ fn place(
     let mut input_bytes = 0;
     let slots: Vec<Slot> = (graph.ids())
         .map(|(id, value)| {
-            // Evaluation may read averages instead.
+            // In evaluation the name may be that of an average, which lies in another arena.
             let of_state =
                 |arena| state_slots.get(value.name.as_str()).map_or((arena, None), |s| (s.arena, Some(s.offset)));
             let (arena, offset) = match &value.role {
@@ -438,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_ascend_and_collectives_pair_up() {
+    fn phases_ascend_and_buckets_start_in_order() {
         let check = |shards: usize, sync: bool, buckets: BucketSizes, expected: usize| {
             let plans =
                 compile(&residual_net, &CompileOptions { sync_batch_norm: sync, buckets, ..options(shards) }).unwrap();
@@ -463,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_without_a_place_lay_at_offset_0() {
+    fn a_value_without_a_place_is_refused() {
         let check = |role: Role, arena: Arena| {
             let mut forward = Target::default().record(&residual_net, &options(1), Mode::Evaluate).unwrap();
             forward.graph.add_value("lost", [4].into(), DType::F32, role);
@@ -517,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_per_channel_is_refused_where_it_would_be_normalised_by() {
+    fn batch_statistics_of_one_value_per_channel_are_refused() {
         let model = |x: Tensor| x.batch_norm("bn").flatten().linear("fc", 10);
         let check = |change: CompileOptions, fine: bool| {
             let found = compile(&model, &CompileOptions { batch: 1, size: [1, 1], ..change });

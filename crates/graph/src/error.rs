@@ -1,4 +1,4 @@
-//! What can be wrong with a model or its options; every message names the layer.
+//! Errors in a model or its options. A message about a layer names it.
 
 use enmasse_tensor::Shape;
 use thiserror::Error;
@@ -8,7 +8,7 @@ use crate::Arena;
 /// Why a model could not become a plan.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum GraphError {
-    /// An operand has a shape the layer cannot take.
+    /// An operand has a shape that the layer does not accept.
     #[error("layer {layer}: {operation} cannot take an input of shape {shape}: {reason}")]
     Shape {
         /// The layer's name.
@@ -17,18 +17,18 @@ pub enum GraphError {
         operation: &'static str,
         /// The offending shape.
         shape: Shape,
-        /// What it should have been.
+        /// The expected shape, or how to obtain it.
         reason: String,
     },
-    /// An attribute makes no sense.
+    /// An attribute is invalid.
     #[error("layer {layer}: {reason}")]
     Attribute {
         /// The layer's name.
         layer: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: String,
     },
-    /// Two parameters or buffers of one name.
+    /// Two parameters or buffers have the same name.
     #[error("layer {layer}: a tensor named {name} exists already; give each layer its own name")]
     Duplicate {
         /// The layer's name.
@@ -44,10 +44,8 @@ pub enum GraphError {
         /// The parameter.
         name: String,
     },
-    /// A gradient arrived at an operation that passes none on.
-    #[error(
-        "layer {layer}: {operation} has no gradient; freeze the parameters in front of it, or leave it out of training"
-    )]
+    /// A gradient reached an operation that has no gradient rule.
+    #[error("layer {layer}: {operation} has no gradient; freeze the parameters before it, or leave it out of training")]
     NotDifferentiable {
         /// The layer's name.
         layer: String,
@@ -59,7 +57,7 @@ pub enum GraphError {
     Unplaced {
         /// The value's name.
         name: String,
-        /// Where it should lie.
+        /// The arena that should hold it.
         arena: Arena,
     },
     /// A freeze pattern matched no parameter.
@@ -70,7 +68,7 @@ pub enum GraphError {
         /// A parameter that exists.
         example: String,
     },
-    /// All but the classifier was to be frozen, and there is nothing else.
+    /// Everything except the classifier was to be frozen, but the model has no other parameters.
     #[error("every parameter belongs to {classifier}, the model's classifier: there is nothing else to freeze")]
     OnlyClassifier {
         /// The classifier's name.
@@ -79,7 +77,7 @@ pub enum GraphError {
     /// Everything is frozen.
     #[error("every parameter is frozen: there is nothing to train")]
     NothingToTrain,
-    /// An option of the compilation makes no sense.
+    /// A compile option is invalid.
     #[error("{0}")]
     Option(String),
 }

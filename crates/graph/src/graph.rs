@@ -1,4 +1,4 @@
-//! Values and nodes: the form that the builder records, and that autodiff and passes rewrite.
+//! Values and nodes: the form that the builder records and that autodiff and the passes rewrite.
 
 use enmasse_tensor::{DType, Shape};
 
@@ -8,80 +8,80 @@ use crate::{Init, Layout, Op};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub usize);
 
-/// What a value is to the step; the memory pass derives its arena from it.
+/// The role of a value in the step, which determines its arena.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
-    /// Given with each batch: `images`, `labels`, `sample_indices`.
+    /// Part of each batch: `images`, `labels`, `sample_indices`.
     Input,
-    /// Made and used within the step.
+    /// Computed and used within the step.
     Activation,
     /// A parameter of the model.
     Parameter(Parameter),
-    /// State that is not trained: running statistics, with their value at the start.
+    /// State that is not trained: running statistics.
     Buffer {
         /// Value of every element before training.
         initial: f32,
     },
-    /// The gradient of a parameter: lies in the gradient arena.
+    /// The gradient of a parameter, in the gradient arena.
     Gradient {
         /// The parameter.
         parameter: ValueId,
     },
-    /// State that the optimiser keeps of a parameter: lies in the arena of its slot, at the offset of the parameter.
+    /// State that the optimiser keeps for a parameter. It lies in the arena of its slot, at the offset of the parameter.
     Optimizer {
         /// The parameter.
         parameter: ValueId,
-        /// Its place among the optimiser's state names.
+        /// Its index among the optimiser's state names.
         slot: usize,
     },
     /// The moving average of a parameter or buffer.
     Average {
-        /// What it is the average of.
+        /// The parameter or buffer.
         of: ValueId,
     },
     /// Summed over ranks with the last bucket of gradients: shares of running statistics, metrics.
     Carried,
 }
 
-/// What a parameter needs beside its shape.
+/// Properties of a parameter besides its shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// How its elements are ordered under its PyTorch name.
+    /// How the order of its elements relates to PyTorch's.
     pub layout: Layout,
-    /// Its first values.
+    /// Its initial values.
     pub init: Init,
-    /// Whether it takes gradients.
+    /// Whether it is trained.
     pub trainable: bool,
 }
 
 /// One tensor of the graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
-    /// Parameter name as in torchvision (`layer1.0.conv1.weight`), or the layer and what the value is.
+    /// A parameter's name as in torchvision (`layer1.0.conv1.weight`), or the layer and the kind of value.
     pub name: String,
     /// Dimensions in memory order.
     pub shape: Shape,
     /// Element type.
     pub dtype: DType,
-    /// Whether it is a map between layers, `[batch, height, width, channels]`, or the gradient of one. The precision of a plan
-    /// is that of its maps.
+    /// Whether it is a map between layers, `[batch, height, width, channels]`, or the gradient of one. The precision of a
+    /// plan is the element type of its maps.
     pub map: bool,
-    /// What it is to the step.
+    /// Its role in the step.
     pub role: Role,
 }
 
-/// The parts of a step, in the order they run. `Engine` runs them one by one, `Trainer` all at once.
+/// The parts of a step, in the order in which they run. `Engine` runs them one by one, `Trainer` all at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Images to logits.
     Forward,
     /// Logits to loss.
     Loss,
-    /// Loss to gradients; starts the sum of each bucket as soon as it is complete.
+    /// Loss to gradients; starts the sum of each bucket as soon as the bucket is complete.
     Backward,
     /// Waits for the sums.
     Reduce,
-    /// Stops the step where the loss is not finite.
+    /// Stops the step if the loss is not finite.
     Check,
     /// Optimiser and running statistics.
     Update,
@@ -108,19 +108,19 @@ impl Phase {
 /// One operation on values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What is done.
+    /// The operation.
     pub op: Op,
-    /// Operands, in the order [`Op`] documents.
+    /// Operands, in the order that [`Op`] documents.
     pub inputs: Vec<ValueId>,
     /// Results.
     pub outputs: Vec<ValueId>,
-    /// When.
+    /// The phase in which it runs.
     pub phase: Phase,
     /// The layer it belongs to.
     pub layer: String,
 }
 
-/// A list of nodes in the order they run, over a table of values. Every value is written by at most one node.
+/// A list of nodes in execution order, over a table of values. At most one node writes a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     /// The values.
@@ -130,30 +130,30 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// The value `id` stands for.
+    /// The value with this id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0]
     }
 
-    /// Its shape.
+    /// The shape of a value.
     pub fn shape(&self, id: ValueId) -> &Shape {
         &self.values[id.0].shape
     }
 
-    /// Adds a value that is no map.
+    /// Adds a value that is not a map.
     pub fn add_value(&mut self, name: impl Into<String>, shape: Shape, dtype: DType, role: Role) -> ValueId {
         self.values.push(Value { name: name.into(), shape, dtype, map: false, role });
         ValueId(self.values.len() - 1)
     }
 
-    /// Adds an activation with the shape and the type of another value, a map if that is one.
+    /// Adds an activation with the shape and the type of another value; it is a map if the other value is.
     pub fn add_like(&mut self, name: impl Into<String>, other: ValueId) -> ValueId {
         let Value { shape, dtype, map, .. } = self.value(other).clone();
         self.values.push(Value { name: name.into(), shape, dtype, map, role: Role::Activation });
         ValueId(self.values.len() - 1)
     }
 
-    /// Adds an f32 activation that is no map.
+    /// Adds an f32 activation that is not a map.
     pub fn add_activation(&mut self, name: impl Into<String>, shape: Shape) -> ValueId {
         self.add_value(name, shape, DType::F32, Role::Activation)
     }
@@ -163,7 +163,7 @@ impl Graph {
         self.values.iter().enumerate().map(|(i, value)| (ValueId(i), value))
     }
 
-    /// Parameters with their ids, in the order the model made them.
+    /// Parameters with their ids, in the order in which the model created them.
     pub fn parameters(&self) -> impl Iterator<Item = (ValueId, &Value, &Parameter)> {
         self.ids().filter_map(|(id, value)| match &value.role {
             Role::Parameter(parameter) => Some((id, value, parameter)),
@@ -171,8 +171,8 @@ impl Graph {
         })
     }
 
-    /// Removes the activations that passes left behind: no node touches them, so nothing gives them a place. The values
-    /// after them are numbered anew, those in `keep` too, which stay.
+    /// Removes activations and carried values that no node uses any more after the passes: they would have no place in an
+    /// arena. The values in `keep` stay. Remaining values are renumbered, and `keep` is updated.
     pub(crate) fn prune(&mut self, keep: &mut [&mut ValueId]) {
         let mut stays: Vec<bool> = (self.values.iter())
             .map(|value| match value.role {
@@ -199,7 +199,7 @@ impl Graph {
         operands.chain(owners).chain(keep.iter_mut().map(|id| &mut **id)).for_each(|id| *id = numbers[id.0]);
     }
 
-    /// Which node writes each value.
+    /// The index of the node that writes each value.
     pub fn producers(&self) -> Vec<Option<usize>> {
         let mut producers = vec![None; self.values.len()];
         for (index, node) in self.nodes.iter().enumerate() {
@@ -210,7 +210,7 @@ impl Graph {
         producers
     }
 
-    /// How many operands refer to each value.
+    /// The number of operands that refer to each value.
     pub fn uses(&self) -> Vec<usize> {
         let mut uses = vec![0; self.values.len()];
         for input in self.nodes.iter().flat_map(|node| &node.inputs) {

@@ -1,4 +1,4 @@
-//! Parameter groups: which weight decay and which share of the learning rate each parameter has.
+//! Parameter groups: the weight decay and the factor of the learning rate of each parameter.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use enmasse_tensor::Shape;
 use crate::GraphError;
 use crate::passes::pattern_matches;
 
-/// What the optimiser does alike with all parameters of a group.
+/// The settings that all parameters of a group share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ParameterGroup {
     /// Weight decay, as the optimiser defines it.
@@ -26,14 +26,14 @@ impl fmt::Display for ParameterGroup {
     }
 }
 
-/// What a rule changes for the parameters that its pattern names.
+/// Changes the settings of the parameters that a pattern names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupRule {
-    /// Which parameters ([`pattern_matches`]); it must name one that is trained.
+    /// Names the parameters ([`pattern_matches`]); must match at least one trained parameter.
     pub pattern: String,
-    /// Their weight decay, if it is another.
+    /// Their weight decay; `None` leaves it unchanged.
     pub weight_decay: Option<f32>,
-    /// Their factor of the learning rate, if it is another.
+    /// Their factor of the learning rate; `None` leaves it unchanged.
     pub learning_rate_scale: Option<f32>,
 }
 
@@ -48,21 +48,22 @@ pub struct GroupRule {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParameterGroups {
-    /// Weight decay of all parameters, but for the exceptions below.
+    /// Weight decay of all parameters, except as set below.
     pub weight_decay: f32,
-    /// Norm parameters and biases, which are those of one dimension, have no weight decay, and LARS does not adapt their rate.
+    /// Norm parameters and biases have no weight decay, and LARS does not adapt their rate. They are the parameters with
+    /// one dimension.
     pub no_decay_norm_bias: bool,
-    /// Exceptions by name; later ones win.
+    /// Exceptions by name; later rules win.
     pub rules: Vec<GroupRule>,
 }
 
 impl ParameterGroups {
-    /// One group of all parameters.
+    /// One group with all parameters.
     pub const fn one(weight_decay: f32) -> Self {
         ParameterGroups { weight_decay, no_decay_norm_bias: false, rules: Vec::new() }
     }
 
-    /// Whether it is a norm parameter or a bias, and these are spared.
+    /// Whether a parameter of this shape is exempt by [`ParameterGroups::no_decay_norm_bias`].
     pub fn spares(&self, shape: &Shape) -> bool {
         self.no_decay_norm_bias && shape.len() == 1
     }
@@ -78,7 +79,7 @@ impl ParameterGroups {
         group
     }
 
-    /// Refuses factors that are no factors, and rules without a parameter among `names`.
+    /// Refuses factors that are negative or not finite, and rules that match none of `names`, the trained parameters.
     pub(crate) fn check<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Result<(), GraphError> {
         let factors = self.rules.iter().flat_map(|rule| rule.weight_decay.into_iter().chain(rule.learning_rate_scale));
         if let Some(factor) = factors.chain([self.weight_decay]).find(|factor| !(factor.is_finite() && *factor >= 0.0))
@@ -126,13 +127,13 @@ mod tests {
         check(true, "bn.weight", &[8], 0.0, 1.0);
         check(true, "layer1.bn.weight", &[8], 0.0, 0.5);
         check(true, "layer1.conv.weight", &[3, 3, 8, 8], 1.0, 0.25);
-        // A rule is an exception from exceptions.
+        // A rule overrides `no_decay_norm_bias`.
         check(true, "fc.bias", &[8], 0.125, 1.0);
         check(false, "layer1.conv.bias", &[8], 0.125, 0.25);
     }
 
     #[test]
-    fn rules_that_mean_nothing_are_refused() {
+    fn invalid_factors_and_unmatched_rules_are_refused() {
         let check = |rules: Vec<GroupRule>, weight_decay: f32, expected: Option<&str>| {
             let groups = ParameterGroups { weight_decay, no_decay_norm_bias: false, rules };
             let found = groups.check(["fc.weight", "fc.bias"].into_iter()).err().map(|error| error.to_string());

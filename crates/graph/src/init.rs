@@ -1,14 +1,14 @@
-//! First values of parameters: pure functions of (seed, parameter name, element), by PyTorch's rules.
+//! Initial values of parameters: pure functions of (seed, parameter name, element), by PyTorch's rules.
 
 use enmasse_tensor::Shape;
 use enmasse_tensor::random::{Distribution, key};
 
 use crate::Layout;
 
-/// How a parameter starts.
+/// How a parameter is initialised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// Every element is this.
+    /// Every element has this value.
     Constant(f32),
     /// Normal with mean 0 and this deviation (Kaiming's rule for ReLU: `sqrt(2 / fan)`).
     Normal {
@@ -17,21 +17,21 @@ pub enum Init {
     },
     /// Uniform in `[-bound, bound)` (PyTorch's default for linear and convolution layers: `1 / sqrt(fan in)`).
     Uniform {
-        /// Half the width.
+        /// Half the width of the interval.
         bound: f32,
     },
 }
 
 impl Init {
-    /// The first values of a range of elements, in PyTorch's order, of the parameter `name`.
+    /// The initial values of a range of elements of the parameter `name`, in PyTorch's order.
     pub fn values(self, seed: u64, name: &str, elements: std::ops::Range<usize>) -> Vec<f32> {
         let mut values = vec![0.0; elements.len()];
         self.run(parameter_key(seed, name), elements.start, 1, &mut values);
         values
     }
 
-    /// The same in the order in which devices keep a parameter of this shape and layout: `values` are its stored elements from
-    /// `first` on.
+    /// Writes the same values in stored order, for a parameter of this shape and layout: `values` are its stored elements
+    /// from `first` on.
     pub fn fill(self, seed: u64, name: &str, layout: Layout, shape: &Shape, first: usize, values: &mut [f32]) {
         let key = parameter_key(seed, name);
         layout.for_each_run(shape, first..first + values.len(), |stored, element, stride| {
@@ -39,7 +39,7 @@ impl Init {
         });
     }
 
-    /// Elements `first`, `first + stride` and so on, in PyTorch's order.
+    /// Computes elements `first`, `first + stride` and so on, in PyTorch's order.
     fn run(self, key: [u32; 2], first: usize, stride: usize, values: &mut [f32]) {
         let distribution = match self {
             Init::Constant(value) => return values.fill(value),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_order_is_the_same_values() {
+    fn stored_order_has_the_same_values() {
         let check = |layout: Layout, shape: Shape, piece: usize| {
             let init = Init::Normal { deviation: 1.0 };
             let values = init.values(1, "w", 0..shape.elements());

@@ -1,8 +1,8 @@
-//! What a model says about a layer: convolutions, linear layers and pooling windows, with PyTorch's defaults.
+//! Descriptions of layers in a model: convolutions, linear layers and pooling windows, with PyTorch's defaults.
 
 use crate::Window;
 
-/// A convolution layer to be: PyTorch's defaults, a bias among them.
+/// Describes a convolution layer. Defaults are PyTorch's, including a bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
     pub(crate) channels: usize,
@@ -13,13 +13,13 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// `channels` outputs from a square kernel; stride 1, no padding, one group, with bias.
+    /// `channels` output channels from a square kernel; stride 1, no padding, one group, with bias.
     pub fn new(channels: usize, kernel: usize) -> Self {
         let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] };
         Conv { channels, window, groups: 1, bias: true, kaiming: false }
     }
 
-    /// Another window, for what is not square.
+    /// Replaces the window, for kernels, strides or padding that are not square.
     pub fn window(self, window: Window) -> Self {
         Conv { window, ..self }
     }
@@ -42,24 +42,24 @@ impl Conv {
         self
     }
 
-    /// Splits channels into groups that do not see each other.
+    /// Splits the channels into groups that are convolved independently.
     pub fn groups(self, groups: usize) -> Self {
         Conv { groups, ..self }
     }
 
-    /// No bias, as in front of a batch norm.
+    /// No bias, as before a batch norm.
     pub fn no_bias(self) -> Self {
         Conv { bias: false, ..self }
     }
 
-    /// Weights start as torchvision's models do: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, and a bias at 0.
-    /// Otherwise as PyTorch's `Conv2d` does: uniform within `1 / sqrt(fan in)`.
+    /// Initialises the weights as torchvision's models do, by `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, and
+    /// a bias to 0. The default is that of PyTorch's `Conv2d`: uniform within `1 / sqrt(fan in)`.
     pub fn kaiming_normal(self) -> Self {
         Conv { kaiming: true, ..self }
     }
 }
 
-/// A linear layer to be. A number of outputs is one by PyTorch's defaults.
+/// Describes a linear layer. A number converts to a layer with that many outputs and PyTorch's defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     pub(crate) outputs: usize,
@@ -67,12 +67,13 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Weights and bias start as PyTorch's `Linear` does: uniform within `1 / sqrt(inputs)`.
+    /// Weights and bias are initialised as in PyTorch's `Linear`: uniform within `1 / sqrt(inputs)`.
     pub fn new(outputs: usize) -> Self {
         Linear { outputs, deviation: None }
     }
 
-    /// Weights start normal with this deviation, the bias at 0, as in torchvision's VGG and MobileNetV2.
+    /// Initialises the weights from a normal distribution with this deviation, and the bias to 0, as in torchvision's VGG
+    /// and MobileNetV2.
     pub fn normal(self, deviation: f32) -> Self {
         Linear { deviation: Some(deviation), ..self }
     }
@@ -84,7 +85,7 @@ impl From<usize> for Linear {
     }
 }
 
-/// A pooling window to be.
+/// Describes a pooling window.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool(pub(crate) Window);
 

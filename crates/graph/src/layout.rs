@@ -1,4 +1,4 @@
-//! From the order in which devices keep a parameter to the order under its PyTorch name, and back.
+//! Converts between a parameter's element order on devices and its order in PyTorch.
 
 use std::ops::Range;
 
@@ -6,19 +6,20 @@ use enmasse_tensor::Shape;
 
 use crate::FilterOrder;
 
-/// How a parameter's stored shape relates to PyTorch's. Devices keep the stored order; files and `load`/`store` use PyTorch's.
+/// How a parameter's stored shape relates to PyTorch's. Devices use the stored order; files and `load`/`store` use
+/// PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// The same order.
     Plain,
-    /// Stored in the order that the device chose, PyTorch `[output, input, kernel height, kernel width]`.
+    /// Stored in the order that the device chose; in PyTorch `[output, input, kernel height, kernel width]`.
     Convolution(FilterOrder),
-    /// Stored `[input, output]`, PyTorch `[output, input]`.
+    /// Stored as `[input, output]`; in PyTorch `[output, input]`.
     Linear,
 }
 
 impl Layout {
-    /// Which stored axis each axis of PyTorch's shape is; `None` where all are what they are.
+    /// The stored axis for each axis of PyTorch's shape; `None` if the orders are equal.
     fn axes(self) -> Option<&'static [usize]> {
         match self {
             Layout::Plain => None,
@@ -43,8 +44,8 @@ impl Layout {
         });
     }
 
-    /// Cuts a range of stored elements, in order, into runs whose places in PyTorch's order are at equal distances: calls
-    /// `visit(stored elements, PyTorch index of the first, distance)`.
+    /// Splits a range of stored elements, in order, into runs that are evenly spaced in PyTorch's order. Calls
+    /// `visit(stored elements, PyTorch index of the first, distance)` for each run.
     pub fn for_each_run(
         self,
         shape: &Shape,
@@ -52,7 +53,7 @@ impl Layout {
         mut visit: impl FnMut(Range<usize>, usize, usize),
     ) {
         let Some(axes) = self.axes() else { return visit(elements.clone(), elements.start, 1) };
-        // In PyTorch's order, from one element to the next along each stored axis.
+        // The distance in PyTorch's order between neighbours along each stored axis.
         let mut strides = [0; 4];
         axes.iter().rev().fold(1, |stride, &axis| {
             strides[axis] = stride;
@@ -60,7 +61,7 @@ impl Layout {
         });
         let mut start = elements.start;
         while start < elements.end {
-            // A row holds what differs in the last axis alone.
+            // A run stays within one row, whose elements differ only in the last axis.
             let end = elements.end.min((start / shape.last() + 1) * shape.last());
             let place = (0..shape.len()).rev().fold((start, 0), |(rest, torch), axis| {
                 (rest / shape[axis], torch + rest % shape[axis] * strides[axis])
@@ -91,7 +92,7 @@ mod tests {
         // [h=1,w=1,i=2,o=4] of 2x3 taps: stored ((1*3+1)*5+2)*7+4 is torch ((4*5+2)*2+1)*3+1.
         let (stored, torch) = (((3 + 1) * 5 + 2) * 7 + 4, ((4 * 5 + 2) * 2 + 1) * 3 + 1);
         check(Layout::Convolution(FilterOrder::Hwio), [2, 3, 5, 7].into(), [7, 5, 2, 3].into(), (stored, torch));
-        // [o=4,h=1,w=1,i=2] of the same.
+        // The same element as [o=4,h=1,w=1,i=2].
         let stored = ((4 * 2 + 1) * 3 + 1) * 5 + 2;
         check(Layout::Convolution(FilterOrder::Ohwi), [7, 2, 3, 5].into(), [7, 5, 2, 3].into(), (stored, torch));
         check(Layout::Linear, [3, 5].into(), [5, 3].into(), (2 * 5 + 4, 4 * 3 + 2));

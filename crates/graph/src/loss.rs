@@ -1,4 +1,4 @@
-//! What training minimises: cross-entropy, or a function on the builder.
+//! Losses: cross-entropy, or a function on the builder.
 
 use crate::builder::Forward;
 use crate::metric::{append, hits, sample_sum};
@@ -18,12 +18,12 @@ use crate::{GraphError, Mode, Node, Op, PerSample, Phase, ValueId};
 /// ```
 #[derive(Clone, Debug)]
 pub enum Loss {
-    /// Cross-entropy of the softmax (PyTorch's `CrossEntropyLoss`). Evaluation has no smoothing.
+    /// Cross-entropy of the softmax (PyTorch's `CrossEntropyLoss`). Evaluation does not smooth labels.
     CrossEntropy {
         /// Label smoothing, from 0 to below 1.
         smoothing: f32,
     },
-    /// A function of logits and targets, the same in evaluation. Where there is no sample it adds nothing and has no gradient.
+    /// A function of logits and targets, the same in evaluation. A place without a sample adds nothing and has no gradient.
     Own(PerSample),
 }
 
@@ -34,17 +34,17 @@ impl Default for Loss {
     }
 }
 
-/// A loss in a graph.
+/// A loss that was added to a graph.
 pub(crate) struct AddedLoss {
-    /// The node that autodiff begins with.
+    /// The node at which autodiff starts.
     pub node: usize,
     /// The sum of the samples' losses, scaled, `[1]`.
     pub loss: ValueId,
-    /// Hits, `[1]`.
+    /// The number of hits, `[1]`.
     pub correct: ValueId,
 }
 
-/// Appends the loss, each sample's times `scale`, and the hits.
+/// Appends the sum of the samples' losses, times `scale`, and the hits.
 pub(crate) fn add_loss(forward: &mut Forward, loss: &Loss, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
     match loss {
         Loss::CrossEntropy { smoothing } => {
@@ -73,7 +73,7 @@ fn cross_entropy(forward: &mut Forward, scale: f32, smoothing: f32) -> AddedLoss
 fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
     let mut logits = forward.logits;
     if mode == Mode::Train {
-        // A function may have an infinite derivative where the targets are all 0, and 0 times that is NaN.
+        // A function may have an infinite derivative where the targets are all 0, and 0 times infinity is NaN.
         let masked = forward.graph.add_like("masked", logits);
         append(forward, Op::MaskSamples, vec![logits, forward.labels], masked, "loss");
         logits = masked;
@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(compile(&net, &options(function)).unwrap_err().to_string(), expected);
         };
         check(|logits, _| logits.log_softmax(), "the loss gives [4,10], not a number for each of 4 samples");
-        check(|_, targets| targets.sum_classes(), "the loss gives the same whatever the logits are");
+        check(|_, targets| targets.sum_classes(), "the loss does not depend on the logits");
         check(
             |logits, _| logits.scale_classes(&[1.0; 3]).sum_classes(),
             "layer loss: scale_classes takes a factor for each of 10 classes, got 3",
@@ -118,10 +118,10 @@ mod tests {
             |logits, _| logits.sum_classes().log_softmax(),
             "layer loss: log_softmax cannot take an input of shape [4]: it must be [batch, classes]",
         );
-        check(|logits, _| logits.sum_classes().power(f32::NAN), "layer loss: power {NaN} takes finite numbers alone");
+        check(|logits, _| logits.sum_classes().power(f32::NAN), "layer loss: power {NaN} takes only finite numbers");
     }
 
-    /// Names of the loss phase, and of the backward phase.
+    /// Names of the operations in the loss phase and in the backward phase.
     fn names(plan: &Plan) -> [Vec<&'static str>; 2] {
         [Phase::Loss, Phase::Backward].map(|phase| plan.phase(phase).iter().map(|node| node.op.name()).collect())
     }
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(loss, [&["mask_samples"], &function[..], &correct, &["share_metrics"]].concat());
         let gradients = ["sample_sum", "affine", "sum_classes", "multiply", "log_softmax", "mask_samples"];
         let gradients = gradients.map(|name| match name {
-            // Their own gradients.
+            // These are their own gradients.
             "multiply" | "mask_samples" => name.into(),
             _ => format!("{name}_backward"),
         });

@@ -1,6 +1,6 @@
-//! What a step measures beside loss and accuracy: values that its plan computes, each with a name.
+//! Metrics of a step besides loss and accuracy: named values that its plan computes.
 //!
-//! Some are built in. Others are functions on the builder, as a model is.
+//! Some are built in. Others are functions on the builder, like models.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use crate::builder::Forward;
 use crate::{GraphError, Node, Op, Phase, Tensor, ValueId};
 
-/// The most metrics of a plan. What a step measured has a fixed size, so that reading it allocates nothing.
+/// The maximum number of metrics of a plan. The results of a step have a fixed size, so reading them allocates nothing.
 pub const MOST_METRICS: usize = 8;
 
-/// A function on the builder that gives a number for each sample.
+/// A function on the builder that returns a number for each sample.
 ///
-/// It takes the logits `[N,K]` and the targets `[N,K]`, 1 at the label and 0 elsewhere, and gives `[N]`, all of them f32. Where
-/// there is no sample, because the last batch was filled up, the targets are 0 everywhere and the result is left out.
+/// It takes the logits `[N,K]` and the targets `[N,K]`, which are 1 at the label and 0 elsewhere, and returns `[N]`. All are
+/// f32. The last batch may be padded with places that hold no sample. There, all targets are 0 and the result is ignored.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, Metric, PerSample, Tensor, compile};
@@ -29,7 +29,7 @@ pub const MOST_METRICS: usize = 8;
 pub struct PerSample(Arc<dyn Fn(Tensor, Tensor) -> Tensor + Send + Sync>);
 
 impl PerSample {
-    /// The function from `(logits, targets)`.
+    /// Wraps a function of `(logits, targets)`.
     pub fn new(function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Self {
         PerSample(Arc::new(function))
     }
@@ -45,19 +45,19 @@ impl fmt::Debug for PerSample {
     }
 }
 
-/// A number that is measured beside loss and accuracy.
+/// A metric besides loss and accuracy.
 #[derive(Clone, Debug)]
 pub enum Metric {
-    /// The share of samples whose label is among the K largest logits, by the name `topK`. K is above 1 and at most the number
-    /// of classes. Of equal logits the one of the lower class counts as larger.
+    /// The share of samples whose label is among the K largest logits, named `topK`. K is above 1 and at most the number of
+    /// classes. Of equal logits, the one of the lower class counts as larger.
     Top(usize),
-    /// The norm of all gradients before they are clipped, by the name `gradient_norm`. Training alone has it.
+    /// The norm of all gradients before clipping, named `gradient_norm`. Only training has it.
     GradientNorm,
     /// The mean of a function over samples.
     Own {
         /// Its name: lower-case letters, digits and `_`.
         name: String,
-        /// What is measured of each sample.
+        /// Computes the value of each sample.
         function: PerSample,
     },
 }
@@ -73,12 +73,12 @@ impl Metric {
     }
 }
 
-/// What a metric is a number of.
+/// The unit over which a metric is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Per {
-    /// Of samples: each shard has the sum over its own. Who reads it divides by their number.
+    /// A sum over samples: each shard holds the sum over its own samples. The reader divides by their number.
     Sample,
-    /// Of the whole step, the same on all ranks once the reduce phase is over.
+    /// One number for the whole step, equal on all ranks after the reduce phase.
     Step,
 }
 
@@ -87,15 +87,15 @@ pub enum Per {
 pub struct Measured {
     /// See [`Metric::name`].
     pub name: String,
-    /// Where it lies, `f32 [1]`.
+    /// The value that holds it, `f32 [1]`.
     pub value: ValueId,
-    /// What it is a number of.
+    /// The unit over which it is computed.
     pub per: Per,
 }
 
-/// Refuses metrics that cannot be measured or told apart.
+/// Refuses metrics that are too many, invalid or not distinct by name.
 pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError> {
-    /// What every step measures.
+    /// Names of results that every step has.
     const TAKEN: [&str; 4] = ["loss", "accuracy", "top1", "correct"];
     let refuse = |reason: String| Err(GraphError::Option(reason));
     if metrics.len() > MOST_METRICS {
@@ -105,7 +105,7 @@ pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError
         let name = metric.name();
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.is_empty() || !name.chars().all(plain) {
-            return refuse(format!("metric {name:?}: a name has lower-case letters, digits and _ alone"));
+            return refuse(format!("metric {name:?}: a name may contain only lower-case letters, digits and _"));
         }
         if TAKEN.contains(&name.as_str()) {
             return refuse(format!("metric {name}: every step measures loss and accuracy; choose another name"));
@@ -122,7 +122,7 @@ pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError
     Ok(())
 }
 
-/// Appends the metrics of samples to the loss phase.
+/// Appends the per-sample metrics to the loss phase.
 pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<Vec<Measured>, GraphError> {
     let mut measured = Vec::new();
     for metric in metrics {
@@ -139,7 +139,7 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
     Ok(measured)
 }
 
-/// Which samples have their label among the largest logits, `[N]`.
+/// Appends the hits of each sample, `[N]`: whether its label is among the `among` largest logits.
 pub(crate) fn hits(forward: &mut Forward, layer: &str, among: usize) -> ValueId {
     let samples = forward.graph.shape(forward.labels).clone();
     let hits = forward.graph.add_activation(format!("{layer}.hits"), samples);
@@ -147,14 +147,14 @@ pub(crate) fn hits(forward: &mut Forward, layer: &str, among: usize) -> ValueId 
     hits
 }
 
-/// The sum over samples, times `scale`, `[1]`.
+/// Appends the sum over samples, times `scale`, `[1]`.
 pub(crate) fn sample_sum(forward: &mut Forward, layer: &str, values: ValueId, scale: f32) -> ValueId {
     let sum = forward.graph.add_activation(layer, [1].into());
     append(forward, Op::SampleSum { scale }, vec![values, forward.labels], sum, layer);
     sum
 }
 
-/// The labels as targets, `[N,K]`; all functions take the same.
+/// The labels as targets, `[N,K]`. They are appended once, and all functions share them.
 pub(crate) fn targets(forward: &mut Forward) -> ValueId {
     if let Some(node) = forward.graph.nodes.iter().find(|node| node.op == Op::Targets) {
         return node.outputs[0];
@@ -164,7 +164,7 @@ pub(crate) fn targets(forward: &mut Forward) -> ValueId {
     targets
 }
 
-/// Appends an operation of one result to the loss phase.
+/// Appends an operation with one result to the loss phase.
 pub(crate) fn append(forward: &mut Forward, op: Op, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
     let (outputs, layer) = (vec![output], layer.into());
     forward.graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Loss, layer });
@@ -198,8 +198,9 @@ mod tests {
             assert_eq!(error, expected);
         };
         check(vec![Metric::GradientNorm; 9], "a step has at most 8 metrics, got 9");
-        check(vec![own("", label_logit)], "metric \"\": a name has lower-case letters, digits and _ alone");
-        check(vec![own("Top\n", label_logit)], "metric \"Top\\n\": a name has lower-case letters, digits and _ alone");
+        let plain = "a name may contain only lower-case letters, digits and _";
+        check(vec![own("", label_logit)], &format!("metric \"\": {plain}"));
+        check(vec![own("Top\n", label_logit)], &format!("metric \"Top\\n\": {plain}"));
         for name in ["loss", "accuracy", "top1", "correct"] {
             let expected = format!("metric {name}: every step measures loss and accuracy; choose another name");
             check(vec![own(name, label_logit)], &expected);
@@ -212,10 +213,7 @@ mod tests {
             vec![own("all", |logits, targets| logits * targets)],
             "metric all gives [4,10], not a number for each of 4 samples",
         );
-        check(
-            vec![own("count", |_, targets| targets.sum_classes())],
-            "metric count gives the same whatever the logits are",
-        );
+        check(vec![own("count", |_, targets| targets.sum_classes())], "metric count does not depend on the logits");
         check(
             vec![own("far", |logits, targets| logits.linear("head", 10).sum_classes() + targets.sum_classes())],
             "layer head: linear takes head.weight; a function of logits and targets takes nothing else",
@@ -230,7 +228,7 @@ mod tests {
         );
     }
 
-    /// Names and what they are numbers of, with the operations that compute them.
+    /// Checks the names and units of a plan's metrics, and the operations that compute them.
     fn check(plan: &Plan, expected: &[(&str, Per, &str)]) {
         let found: Vec<_> = (plan.measured.iter())
             .map(|measured| {
@@ -243,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn plans_measure_in_the_order_asked_for() {
+    fn plans_keep_the_order_of_the_options() {
         let metrics = vec![own("a", label_logit), Metric::GradientNorm, Metric::Top(5), own("b", label_logit)];
         let plans = compile(&net, &options(metrics)).unwrap();
         let (train, sample) = (plans.train.unwrap(), |name| (name, Per::Sample, "sample_sum"));
         check(&train, &[sample("a"), ("gradient_norm", Per::Step, "gradient_norm"), sample("top5"), sample("b")]);
         check(&plans.evaluate, &[sample("a"), sample("top5"), sample("b")]);
-        // Two shards, hits, three metrics of samples, and two requests.
+        // The losses of two shards, the hits, three per-sample metrics, and two requests.
         assert_eq!(**train.shape(train.metrics.unwrap()), [2 + 1 + 3 + 2]);
         for plan in [&train, &plans.evaluate] {
             assert_eq!(plan.instructions.iter().filter(|node| node.op == Op::Targets).count(), 1);
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_norm_that_is_measured_clips_nothing() {
+    fn measuring_the_norm_clips_nothing() {
         let clips = |metrics, clip_norm| {
             let options = CompileOptions { clip_norm, ..options(metrics) };
             let plan = compile(&net, &options).unwrap().train.unwrap();

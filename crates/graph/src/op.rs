@@ -1,16 +1,17 @@
-//! Every operation a plan can hold, with its attributes and the operands it takes.
+//! All operations of a plan, with their attributes and operands.
 //!
-//! Activations are `[batch, height, width, channels]`, linear weights `[inputs, outputs]`, convolution weights as
-//! [`crate::FilterOrder`] says, with input channels / groups, all dense and row-major. The documentation of each operation
-//! is its contract with every device: `(inputs) -> (outputs)`, optional operands in brackets.
+//! Activations are `[batch, height, width, channels]`, linear weights `[inputs, outputs]`. Convolution weights have the order
+//! of [`crate::FilterOrder`], with input channels / groups. All are dense and row-major. The documentation of each operation
+//! is its contract with every device: `(inputs) -> (outputs)`, with optional operands in brackets.
 //!
-//! Element types: operands are f32 where nothing else is said. In a plan of [`crate::Precision::Bf16`] every map, an activation
-//! or gradient `[N,H,W,C]`, is bf16, and no other operand is: weights, biases, statistics, sums per channel and gradients of
-//! parameters stay f32, and so do matrices `[N,K]`, on which batch norm, rectifiers, dropout, addition,
-//! multiplication, functions and [`Op::BiasBackward`] work too. So maps meet f32 in one operation: convolutions take `bf16 x, f32 w, f32 bias -> bf16 y`,
-//! their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`; [`Op::Normalize`] writes bf16,
-//! [`Op::Flatten`] reads it and [`Op::FlattenBackward`] writes it. All maps of one operation have one type. An operation computes
-//! in f32 whatever it reads, and rounds once, when it stores; weights may be rounded to bf16 where they are multiplied.
+//! Element types: operands are f32 unless stated otherwise. In a plan of [`crate::Precision::Bf16`] every map (an activation
+//! or gradient `[N,H,W,C]`) is bf16. All other operands stay f32: weights, biases, statistics, sums per channel, gradients of
+//! parameters, and matrices `[N,K]`. Batch norm, rectifiers, dropout, addition, multiplication, functions and
+//! [`Op::BiasBackward`] work on matrices as well as on maps. Some operations therefore mix types. Convolutions take
+//! `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and
+//! `bf16 x, bf16 dy -> f32 dw`. [`Op::Normalize`] and [`Op::FlattenBackward`] write bf16, [`Op::Flatten`] reads it. All maps
+//! of one operation have the same type. Every operation computes in f32 and rounds once, when it stores its result. Weights
+//! may be rounded to bf16 where they are multiplied.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,20 +20,20 @@ use crate::Update;
 
 use crate::{AdaptiveAvgPool, Conv2d, Function, NormStatistics, Rectifier, Window};
 
-/// One operation. N = batch, C = channels of the value named, K = classes.
+/// One operation. N = batch, C = channels of the named value, K = classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// `(images u8 [N,H,W,3]) -> (y)`: `(x / 255 - mean) / deviation` per channel. With one mean and deviation the result has
-    /// one channel, made of the first one of the pictures, which for grey pictures equals the others.
+    /// one channel, computed from the pictures' first channel. In grey pictures all channels are equal.
     Normalize {
         /// Mean of each of the 1 or 3 channels, on the scale 0 to 1.
         mean: Vec<f32>,
-        /// As many deviations, on the scale 0 to 1.
+        /// Deviation of each of these channels, on the scale 0 to 1.
         deviation: Vec<f32>,
     },
     /// `(x, w, [bias]) -> (y)`.
     Conv2d(Conv2d),
-    /// `(dy, w, [base]) -> (dx)`: the gradient of a convolution's input, plus `base` where given; `dx` may lie over `base`.
+    /// `(dy, w, [base]) -> (dx)`: the gradient of a convolution's input, plus `base` if given; `dx` may lie over `base`.
     Conv2dBackwardData(Conv2d),
     /// `(x, dy) -> (dw)`.
     Conv2dBackwardWeights(Conv2d),
@@ -44,58 +45,62 @@ pub enum Op {
     LinearBackwardWeights,
     /// `(dy) -> (db [C])`: sum over all but the last dimension.
     BiasBackward,
-    /// `(x) -> (mean [C], variance [C])`: over all but the last dimension; the biased variance, from squared deviations.
+    /// `(x) -> (mean [C], variance [C])`: over all but the last dimension. The variance is biased, and computed from squared
+    /// deviations.
     BatchNormStatistics,
     /// `(x, mean, variance, weight, bias, [residual]) -> (y)`: `(x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the
     /// residual, then the rectifier.
     BatchNormNormalize {
         /// Added to the variance.
         epsilon: f32,
-        /// Which statistics the operands are.
+        /// The kind of statistics among the operands.
         statistics: NormStatistics,
-        /// What is applied last.
+        /// The rectifier, which is applied last.
         rectifier: Option<Rectifier>,
     },
-    /// `(dy, x, mean, variance, [gate]) -> (dbias [C], dweight [C])`: sums of `dy` and of `dy * (x - mean) / sqrt(variance + epsilon)`,
-    /// where with a rectifier `dy` counts only where it let the forward's result pass. The gate is that result, `y`, or where
-    /// there was no residual `weight, bias`, from which it follows.
+    /// `(dy, x, mean, variance, [gate]) -> (dbias [C], dweight [C])`: sums of `dy` and of
+    /// `dy * (x - mean) / sqrt(variance + epsilon)`. With a rectifier `dy` counts only where the rectifier passed the
+    /// forward's result. The gate is that result, `y`. If there was no residual, the gate is `weight, bias`, from which `y`
+    /// follows.
     BatchNormReduce {
         /// Added to the variance.
         epsilon: f32,
-        /// What the forward applied last: a gate is given.
+        /// The rectifier of the forward. If there is one, the gate is an operand.
         rectifier: Option<Rectifier>,
     },
-    /// `(dy, x, mean, variance, weight, dbias, dweight, [gate]) -> (dx, [dresidual])`: with a rectifier dy is masked by it first, and
-    /// with `residual` the masked dy is stored too (over `dy` if the memory pass says so). Over running statistics
-    /// `dx = dy * weight / sqrt(variance + epsilon)` and there are no sums among the operands: `(dy, x, mean, variance, weight, [gate])`.
+    /// `(dy, x, mean, variance, weight, dbias, dweight, [gate]) -> (dx, [dresidual])`: with a rectifier `dy` is first masked
+    /// by the gate of [`Op::BatchNormReduce`]. With `residual` the masked `dy` is stored too (over `dy` if the memory pass
+    /// chooses so). With running statistics `dx = dy * weight / sqrt(variance + epsilon)`, and the operands lack the sums:
+    /// `(dy, x, mean, variance, weight, [gate])`.
     BatchNormBackward {
         /// Added to the variance.
         epsilon: f32,
-        /// Which statistics the operands are.
+        /// The kind of statistics among the operands.
         statistics: NormStatistics,
-        /// What the forward applied last: `y` is given.
+        /// The rectifier of the forward. If there is one, the gate is an operand.
         rectifier: Option<Rectifier>,
-        /// The forward had a residual before its rectifier: its gradient is an output.
+        /// Whether the forward had a residual before its rectifier, whose gradient is an output.
         residual: bool,
     },
-    /// `(mean, variance) -> (update [2,C])`: this shard's share of the running statistics: row 0 the mean, row 1 the unbiased
-    /// variance (times `count / (count - 1)`), both divided by `shards`. The sum over shards enters [`Op::RunningUpdate`].
+    /// `(mean, variance) -> (update [2,C])`: this shard's share of the running statistics. Row 0 is the mean, row 1 the
+    /// unbiased variance (times `count / (count - 1)`), both divided by `shards`. [`Op::RunningUpdate`] takes the sum over
+    /// shards.
     RunningShare {
-        /// Pixels behind the statistics.
+        /// Pixels that the statistics cover.
         count: usize,
-        /// Shards whose shares are summed.
+        /// Number of shards whose shares are summed.
         shards: usize,
     },
     /// `(x) -> (y)`; `y` may lie over `x`.
     Rectify(Rectifier),
-    /// `(dy, y) -> (dx)`: dy where the rectifier let `y` pass, else 0; `dx` may lie over `dy`.
+    /// `(dy, y) -> (dx)`: dy where the rectifier passed `y`, else 0; `dx` may lie over `dy`.
     RectifyBackward(Rectifier),
-    /// `(x) -> (y, position u8)`: `position` is the winning element of the window, `row * kernel width + column`; the first
-    /// of equals wins, and NaN wins over numbers, as in PyTorch.
+    /// `(x) -> (y, position u8)`: `position` is the index of the winning element in the window,
+    /// `row * kernel width + column`. The first of equal elements wins, and NaN wins over numbers, as in PyTorch.
     MaxPool(Window),
     /// `(dy, position u8) -> (dx)`.
     MaxPoolBackward(Window),
-    /// `(x) -> (y)`: the divisor counts padding (PyTorch's `count_include_pad=True`). No dilation.
+    /// `(x) -> (y)`: the divisor includes padding (PyTorch's `count_include_pad=True`). No dilation.
     AvgPool(Window),
     /// `(dy) -> (dx)`.
     AvgPoolBackward(Window),
@@ -103,11 +108,11 @@ pub enum Op {
     AdaptiveAvgPool(AdaptiveAvgPool),
     /// `(dy) -> (dx)`.
     AdaptiveAvgPoolBackward(AdaptiveAvgPool),
-    /// `(x, sample_indices i64 [N]) -> (y)`: element e of sample i stays, times `1 / (1 - probability)`, where word `e % 4` of
-    /// block `e / 4` of the random stream (seed, "dropout LAYER", epoch, i) is at least `probability`; else it becomes 0.
-    /// Its own gradient; `y` may lie over `x`.
+    /// `(x, sample_indices i64 [N]) -> (y)`: element e of sample i is multiplied by `1 / (1 - probability)` if word `e % 4`
+    /// of block `e / 4` of the random stream (seed, "dropout LAYER", epoch, i) is at least `probability`. Otherwise it
+    /// becomes 0. The operation is its own gradient; `y` may lie over `x`.
     Dropout {
-        /// Probability to drop.
+        /// Probability of dropping an element.
         probability: f32,
         /// The user's seed.
         seed: u64,
@@ -118,26 +123,26 @@ pub enum Op {
     Add,
     /// `(a, b) -> (c)`: element by element; `c` may lie over `a`.
     Multiply,
-    /// `(x) -> (y)`: the function of each element; `y` may lie over `x`.
+    /// `(x) -> (y)`: the function applied to each element; `y` may lie over `x`.
     Map(Function),
     /// `(dy, x) -> (dx)`: dy times the function's derivative at each element; `dx` may lie over `dy`.
     MapBackward(Function),
-    /// `(x [N,H,W,C]) -> (y [N, C*H*W])` in the order of PyTorch's NCHW flatten.
+    /// `(x [N,H,W,C]) -> (y [N, C*H*W])`, in the order of PyTorch's NCHW flatten.
     Flatten,
     /// `(dy [N, C*H*W]) -> (dx [N,H,W,C])`.
     FlattenBackward,
-    /// `(logits [N,K], labels i32 [N]) -> (probabilities [N,K], loss [1], correct [1])`: the sum over samples of the cross-entropy times
-    /// `scale`, and how many samples have their largest logit (the first of equals) at the label. A label below 0 marks
-    /// no sample: it adds nothing. Label smoothing as in PyTorch: the target is `1 - smoothing + smoothing/K` at the label,
-    /// `smoothing/K` elsewhere.
+    /// `(logits [N,K], labels i32 [N]) -> (probabilities [N,K], loss [1], correct [1])`: the sum over samples of the
+    /// cross-entropy times `scale`, and the number of samples whose largest logit (the first of equals) is at the label. A
+    /// label below 0 marks a place without a sample, which adds nothing. Label smoothing is as in PyTorch: the target is
+    /// `1 - smoothing + smoothing/K` at the label, `smoothing/K` elsewhere.
     CrossEntropy {
         /// Factor of each sample's loss: 1 / global batch in training, 1 in evaluation.
         scale: f32,
         /// Label smoothing.
         smoothing: f32,
     },
-    /// `(probabilities [N,K], labels i32 [N]) -> (dlogits [N,K])`: `scale * (probability - target)`, 0 where there is no sample;
-    /// `dlogits` may lie over `probabilities`.
+    /// `(probabilities [N,K], labels i32 [N]) -> (dlogits [N,K])`: `scale * (probability - target)`, and 0 where there is no
+    /// sample; `dlogits` may lie over `probabilities`.
     CrossEntropyBackward {
         /// As in the forward.
         scale: f32,
@@ -148,26 +153,26 @@ pub enum Op {
     LogSoftmax,
     /// `(dy [N,K], y [N,K]) -> (dx [N,K])`: `dy - exp(y) * sum of dy over classes`.
     LogSoftmaxBackward,
-    /// `(x [N,K]) -> (y [N,K])`: each class times its factor. Its own gradient.
+    /// `(x [N,K]) -> (y [N,K])`: each class times its factor. The operation is its own gradient.
     ScaleClasses {
-        /// A factor for each class.
+        /// The factor of each class.
         factors: Vec<f32>,
     },
     /// `(x [N,K]) -> (y [N])`: the sum over classes.
     SumClasses,
     /// `(dy [N]) -> (dx [N,K])`: dy at every class.
     SumClassesBackward,
-    /// `(labels i32 [N]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; zeros only where there is no sample.
+    /// `(labels i32 [N]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; all zeros where there is no sample.
     Targets,
-    /// `(logits [N,K], labels i32 [N]) -> (hits [N])`: 1 where the label's logit is one of the `among` largest of its sample, else 0,
-    /// and 0 where there is no sample. Of equal logits the first is the largest, as in [`Op::CrossEntropy`], whose hits are
-    /// those among 1. A label's logit that is NaN is no hit; others that are NaN do not count.
+    /// `(logits [N,K], labels i32 [N]) -> (hits [N])`: 1 where the label's logit is one of the `among` largest of its sample,
+    /// else 0, and 0 where there is no sample. Of equal logits the first counts as the largest, as in [`Op::CrossEntropy`],
+    /// whose hits are those with `among` = 1. It is no hit if the label's logit is NaN; other NaN logits are ignored.
     Hits {
-        /// How many of the largest logits count.
+        /// The number of largest logits that count.
         among: usize,
     },
-    /// `(values [N], labels i32 [N]) -> (sum [1])`: the sum over samples, times `scale`. What is there without a sample is left out,
-    /// be it NaN.
+    /// `(values [N], labels i32 [N]) -> (sum [1])`: the sum over samples, times `scale`. Values at places without a sample
+    /// are left out, even if they are NaN.
     SampleSum {
         /// Factor of the sum.
         scale: f32,
@@ -177,12 +182,12 @@ pub enum Op {
         /// As in the forward.
         scale: f32,
     },
-    /// `(x [N,K], labels i32 [N]) -> (y [N,K])`: x, with zeros where there is no sample. Its own gradient, which is 0 there
-    /// even if dy is NaN; `y` may lie over `x`.
+    /// `(x [N,K], labels i32 [N]) -> (y [N,K])`: x, with zeros where there is no sample. The operation is its own gradient,
+    /// which is 0 at those places even if dy is NaN; `y` may lie over `x`.
     MaskSamples,
-    /// `(loss [1], correct [1], metrics [1]..) -> (metrics [shards + 1 + n + 2])` for n metrics of samples: zeros, but the shard's
-    /// loss at its own place, after the losses its hits and its metrics, then 1 where the step was told to stop, and 1 where it
-    /// was told to save a checkpoint. The sum over shards holds every shard's loss.
+    /// `(loss [1], correct [1], metrics [1]..) -> (metrics [shards + 1 + n + 2])` for n metrics of samples. The first
+    /// `shards` elements are zeros, except for this shard's loss at its own index. Its hits and metrics follow, then 1 if the
+    /// step was told to stop, and 1 if it was told to save a checkpoint. The sum over shards holds every shard's loss.
     ShareMetrics {
         /// Number of shards.
         shards: usize,
@@ -195,53 +200,56 @@ pub enum Op {
     },
     /// `(a [C], b [C]) -> (sum of a, sum of b)` over all shards.
     SyncSum,
-    /// Starts the sum over all ranks of one bucket of the gradient arena. Operands: the values that lie in it, which until
-    /// [`Op::AllReduceWait`] belong to the collective.
+    /// Starts the sum over all ranks of one bucket of the gradient arena. The operands are the values in the bucket. They
+    /// belong to the collective until [`Op::AllReduceWait`].
     AllReduceStart {
         /// Index in [`crate::Plan::buckets`].
         bucket: usize,
     },
-    /// Waits for it.
+    /// Waits for the sum of a bucket.
     AllReduceWait {
         /// Index in [`crate::Plan::buckets`].
         bucket: usize,
     },
-    /// `(metrics [shards..]) -> ()`: fails the step, naming the shard, where a loss is not finite. No later instruction runs.
+    /// `(metrics [shards..]) -> ()`: fails the step if a loss is not finite, naming the shard. No later instruction runs.
     CheckFinite,
     /// `(gradients..) -> (norm [1])`: the root of the sum of all squares.
     GradientNorm,
-    /// `(gradients.., parameters.., state.. of each name, [norm]) -> ()`: an optimiser's step over ranges of the arenas, in place;
-    /// see [`Update::operands`].
+    /// `(gradients.., parameters.., state.. of each name, [norm]) -> ()`: an optimiser's step over ranges of the arenas, in
+    /// place; see [`Update::operands`].
     Update(Update),
-    /// `(values.., averages..) -> ()`: the first update copies; later ones move `average += (1 - decay) * (value - average)`, in place,
-    /// as PyTorch's `AveragedModel` does with `get_ema_multi_avg_fn(decay)` and `use_buffers=True`.
+    /// `(values.., averages..) -> ()`: the first update copies the values. Later ones compute
+    /// `average += (1 - decay) * (value - average)` in place, as PyTorch's `AveragedModel` does with
+    /// `get_ema_multi_avg_fn(decay)` and `use_buffers=True`.
     Average {
-        /// Share of the average that stays.
+        /// The share of the old average that each update keeps.
         decay: f32,
     },
-    /// `(update [2,C], running_mean [C], running_var [C]) -> ()`: `running = (1 - momentum) * running + momentum * update`, in place.
+    /// `(update [2,C], running_mean [C], running_var [C]) -> ()`: `running = (1 - momentum) * running + momentum * update`,
+    /// in place.
     RunningUpdate {
         /// PyTorch's batch norm momentum.
         momentum: f32,
     },
 }
 
-/// What the passes and the texts know of an operation. [`Op::traits`] has a row for each.
+/// The properties of an operation that the passes and its text need. [`Op::traits`] has a row for each operation.
 #[derive(Clone, Copy, Debug)]
 struct Traits {
     name: &'static str,
     in_place: Option<(usize, usize)>,
     products: Option<Products>,
-    /// It works with statistics of the batch, so that SyncBatchNorm has to know it.
+    /// Whether it uses statistics of the batch, so that SyncBatchNorm needs a rule for it.
     of_batch: bool,
-    /// One instruction computes it for all shards of all ranks together.
+    /// Whether one instruction computes it for all shards of all ranks together.
     joint: bool,
-    /// Of so many equal parts of the operands the first is read, and the others are state that is changed in place.
+    /// The operands consist of this number of equal parts. The first part is only read; the others are state that is changed
+    /// in place.
     parts: usize,
 }
 
-/// Where a matrix product has its result and its weights, as the forward pass sees them: every element of the result is a
-/// sum of as many products as there are weights for each output channel.
+/// The positions of a matrix product's result and weights in terms of the forward pass. Every element of the result is a
+/// sum of products, one for each weight of an output channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Products {
     /// The forward's result, or its gradient.
@@ -260,7 +268,7 @@ pub(crate) enum Operand {
 }
 
 impl Traits {
-    /// A pass over memory, whose results lie apart from its operands.
+    /// A pass over memory, whose results do not overlap its operands.
     const fn named(name: &'static str) -> Self {
         Traits { name, in_place: None, products: None, of_batch: false, joint: false, parts: 1 }
     }
@@ -352,18 +360,18 @@ impl Op {
         self.traits().name
     }
 
-    /// The `(output, input)` pair that a device must be able to keep at one address, if any: the memory pass uses it where
-    /// the input is not needed afterwards.
+    /// The `(output, input)` pair that every device supports at the same address, if any. The memory pass uses it if the
+    /// input is not needed afterwards.
     pub fn in_place(&self, inputs: usize) -> Option<(usize, usize)> {
         self.traits().in_place.filter(|&(_, input)| input < inputs)
     }
 
-    /// The matrix product that the operation is, if it is one.
+    /// The matrix product that the operation computes, if any.
     pub(crate) fn products(&self) -> Option<Products> {
         self.traits().products
     }
 
-    /// Whether it works with statistics of the batch.
+    /// Whether it uses statistics of the batch.
     pub(crate) fn is_of_batch(&self) -> bool {
         self.traits().of_batch
     }
@@ -373,7 +381,7 @@ impl Op {
         self.traits().joint
     }
 
-    /// Which of its `inputs` operands it changes in place: what outlives the step.
+    /// The operands, out of `inputs`, that it changes in place: state that outlives the step.
     pub fn changes(&self, inputs: usize) -> Range<usize> {
         let part = inputs / self.traits().parts;
         part..part * self.traits().parts
@@ -419,7 +427,7 @@ impl fmt::Display for Op {
             Op::Update(update) => write!(f, " {{{update}}}"),
             Op::RunningUpdate { momentum } => write!(f, " {{momentum {momentum}}}"),
             Op::Average { decay } => write!(f, " {{decay {decay}}}"),
-            // No attributes, or none but what the name says.
+            // These have no attributes beyond those in the name.
             Op::Linear
             | Op::LinearBackwardData
             | Op::LinearBackwardWeights

@@ -8,12 +8,13 @@ use crate::{ParameterGroup, ValueId};
 /// [`ParameterGroup`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
-    /// PyTorch's `SGD` with dampening 0: `g += weight_decay * w; m = momentum * m + g; w -= lr * (g + momentum * m if nesterov else m)`.
-    /// Without momentum there is no state and `w -= lr * g`.
+    /// PyTorch's `SGD` with dampening 0:
+    /// `g += weight_decay * w; m = momentum * m + g; w -= lr * (g + momentum * m if nesterov else m)`.
+    /// Without momentum there is no state, and `w -= lr * g`.
     Sgd {
         /// Momentum factor.
         momentum: f32,
-        /// Nesterov's look-ahead.
+        /// Whether to use Nesterov's look-ahead.
         nesterov: bool,
     },
     /// PyTorch's `AdamW`: `w *= 1 - lr * weight_decay`, then Adam with bias correction by the step number, which starts at 1.
@@ -24,13 +25,13 @@ pub enum Optimizer {
         epsilon: f32,
     },
     /// SGD in which `g + weight_decay * w` of an adaptive range is multiplied by
-    /// `trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon)`, where both norms are above 0.
+    /// `trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon)` if both norms are above 0.
     ///
     /// Source: Y. You, I. Gitman, B. Ginsburg, "Large batch training of convolutional networks", 2017.
     Lars {
         /// Momentum factor.
         momentum: f32,
-        /// How far a step may go, as a share of the weights' norm, at a learning rate of 1.
+        /// The size of a step relative to the weights' norm, at a learning rate of 1.
         trust_coefficient: f32,
         /// Added to the divisor.
         epsilon: f32,
@@ -38,7 +39,7 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// Names of the state tensors kept per parameter, as PyTorch calls them.
+    /// PyTorch's names of the state tensors that each parameter has.
     pub fn state_names(&self) -> &'static [&'static str] {
         match self {
             Optimizer::Sgd { momentum, .. } | Optimizer::Lars { momentum, .. } if *momentum == 0.0 => &[],
@@ -47,7 +48,7 @@ impl Optimizer {
         }
     }
 
-    /// Whether it looks at the norms of each parameter, so that a parameter must be a range of its own.
+    /// Whether it uses the norms of each parameter, so that each parameter needs a separate range.
     pub fn adapts(&self) -> bool {
         matches!(self, Optimizer::Lars { .. })
     }
@@ -67,35 +68,35 @@ impl fmt::Display for Optimizer {
     }
 }
 
-/// Neighbouring f32 elements of the arenas that belong to one group.
+/// A contiguous range of f32 elements of the arenas that belong to one group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateRange {
     /// First element.
     pub start: usize,
     /// Number of elements.
     pub len: usize,
-    /// How they are updated.
+    /// The settings of their group.
     pub group: ParameterGroup,
-    /// Whether they are one parameter, to whose norms the optimiser adapts its rate.
+    /// Whether the range is one parameter, to whose norms the optimiser adapts its rate.
     pub adaptive: bool,
 }
 
 impl UpdateRange {
-    /// One beyond the last element.
+    /// The index after the last element.
     pub fn end(&self) -> usize {
         self.start + self.len
     }
 }
 
-/// One update of parameters, which lie at the same offsets in the parameter, gradient and optimiser arenas.
+/// One update of parameters. They have the same offsets in the parameter, gradient and optimiser arenas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     /// The rule.
     pub optimizer: Optimizer,
-    /// What is updated: ascending, without overlap, within the operands.
+    /// The updated ranges: ascending, without overlap, within the operands.
     pub ranges: Vec<UpdateRange>,
-    /// Gradients are multiplied by `min(1, clip_norm / (norm + 1e-6))` first, as PyTorch's `clip_grad_norm_` does; their norm is
-    /// the last operand.
+    /// If set, gradients are first multiplied by `min(1, clip_norm / (norm + 1e-6))`, as by PyTorch's `clip_grad_norm_`. The
+    /// norm is the last operand.
     pub clip_norm: Option<f32>,
 }
 
@@ -104,16 +105,16 @@ pub struct Update {
 pub struct UpdateOperands<'a> {
     /// Gradients.
     pub gradients: &'a [ValueId],
-    /// The parameters, which are changed in place.
+    /// Parameters, which are changed in place.
     pub parameters: &'a [ValueId],
-    /// The state of each, for every name of [`Optimizer::state_names`], which is changed in place.
+    /// For every name of [`Optimizer::state_names`], the state of each parameter, which is changed in place.
     pub state: Vec<&'a [ValueId]>,
-    /// The norm of all gradients, where they are clipped.
+    /// The norm of all gradients, if they are clipped.
     pub norm: Option<ValueId>,
 }
 
 impl Update {
-    /// Takes the operands apart; `None` where there are too many or too few for the optimiser's state.
+    /// Splits the operands by kind; `None` if their number does not match the optimiser's state.
     pub fn operands<'a>(&self, inputs: &'a [ValueId]) -> Option<UpdateOperands<'a>> {
         let kinds = 2 + self.optimizer.state_names().len();
         let (lists, norm) = match self.clip_norm {

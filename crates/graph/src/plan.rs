@@ -1,6 +1,6 @@
-//! The plan: what every rank runs. Instructions in order, and for each value its place in an arena sized before the first step.
+//! The plan that every rank runs: instructions in order, and each value's place in an arena sized before the first step.
 //!
-//! A plan prints itself as text; that text is the debugging tool, and what ranks compare before the first step.
+//! A plan prints itself as text. That text is the debugging tool, and ranks compare it before the first step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,19 +14,19 @@ use crate::{Choices, FilterOrder, Init, Layout, Measured, Node, Op, Per, Phase, 
 /// A region of memory that a device allocates once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arena {
-    /// What arrives with each batch.
+    /// The data of each batch.
     Input,
-    /// Parameters: trainable ones first, in the order in which backward completes their gradients; then frozen ones.
+    /// Parameters: first trainable ones, in the order in which backward completes their gradients, then frozen ones.
     Parameters,
     /// Running statistics.
     Buffers,
-    /// Gradients of trainable parameters, at the offsets of the parameters; then what is carried with the last bucket.
+    /// Gradients of trainable parameters, at the offsets of the parameters, then values carried with the last bucket.
     Gradients,
     /// State of the optimiser, one arena per state name, at the offsets of the parameters.
     Optimizer(usize),
-    /// Moving averages of all parameters, at their offsets, and then of all buffers.
+    /// Moving averages of all parameters, at their offsets, then of all buffers.
     Average,
-    /// Everything that lives within a step; values share memory where their lives do not overlap.
+    /// Values that live within a step. Those whose lifetimes do not overlap share memory.
     Activations,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Arena {
     }
 }
 
-/// Where a value lies. Offsets are multiples of [`Plan::ALIGNMENT`].
+/// The place of a value. Offsets are multiples of [`Plan::ALIGNMENT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The arena.
@@ -53,7 +53,7 @@ pub struct Slot {
     pub offset: usize,
 }
 
-/// A range of the gradient arena that is summed over ranks as one, in elements of its type.
+/// A range of the gradient arena that one collective sums over ranks, in elements of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Type of its elements.
@@ -71,30 +71,30 @@ impl Bucket {
     }
 }
 
-/// A tensor that outlives the step, by its PyTorch name.
+/// A tensor that outlives the step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
-    /// `layer1.0.conv1.weight`, `layer1.0.bn1.running_mean`, `optimizer.momentum_buffer.layer1.0.conv1.weight`,
-    /// `ema.layer1.0.conv1.weight`.
+    /// Its name, derived from PyTorch's: `layer1.0.conv1.weight`, `layer1.0.bn1.running_mean`,
+    /// `optimizer.momentum_buffer.layer1.0.conv1.weight`, `ema.layer1.0.conv1.weight`.
     pub name: String,
     /// Stored shape.
     pub shape: Shape,
     /// Element type.
     pub dtype: DType,
-    /// Order of elements under the PyTorch name.
+    /// How the order of its elements relates to PyTorch's.
     pub layout: Layout,
-    /// Where it lies.
+    /// Its place.
     pub slot: Slot,
-    /// Its first value.
+    /// Its initial values.
     pub init: Init,
 }
 
-/// What a plan is for.
+/// The purpose of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// A training step.
     Train,
-    /// Loss and accuracy of a batch by the running statistics; nothing is changed.
+    /// Loss and accuracy of a batch, with running statistics. Changes no state.
     Evaluate,
 }
 
@@ -103,7 +103,7 @@ pub enum Mode {
 pub struct Plan {
     /// The model's name.
     pub model: String,
-    /// What the plan is for.
+    /// The plan's purpose.
     pub mode: Mode,
     /// Samples per shard.
     pub batch: usize,
@@ -111,43 +111,43 @@ pub struct Plan {
     pub classes: usize,
     /// Shards of the global batch.
     pub shards: usize,
-    /// What maps are stored in; the element types of values say it one by one.
+    /// The precision in which maps are stored. The element type of each value reflects it.
     pub precision: Precision,
-    /// How the weights of convolutions are stored; their shapes say it one by one.
+    /// The order in which the weights of convolutions are stored. Their shapes reflect it.
     pub filters: FilterOrder,
-    /// Every value, in the table the instructions index.
+    /// All values, in the table that the instructions index.
     pub values: Vec<Value>,
     /// The place of each value; parallel to `values`.
     pub slots: Vec<Slot>,
     /// The instructions, in order; phases ascend.
     pub instructions: Vec<Node>,
-    /// Algorithms that were chosen by measuring, by the instruction's place, in the names of the device that has them; it
-    /// chooses the others itself, by shapes.
+    /// Algorithms chosen by measuring, by index of the instruction, under the device's names. The device chooses the others
+    /// itself, by shapes.
     pub algorithms: BTreeMap<usize, Arc<str>>,
-    /// Ranges of the gradient arena, in the order their sums start. Empty for a single shard.
+    /// Ranges of the gradient arena, in the order in which their sums start. Empty for a single shard.
     pub buckets: Vec<Bucket>,
-    /// Elements at the start of the parameter, gradient and optimiser arenas that the optimiser updates.
+    /// Number of elements, from the start of the parameter, gradient and optimiser arenas, that the optimiser updates.
     pub trainable: usize,
     /// Size of each arena in bytes.
     pub arenas: Vec<(Arena, usize)>,
-    /// Bytes that activations would take if none shared memory.
+    /// Bytes that activations would need if none shared memory.
     pub unshared_activations: usize,
     /// `u8 [batch, height, width, 3]`.
     pub images: ValueId,
-    /// `i32 [batch]`; below 0 = no sample.
+    /// `i32 [batch]`; below 0 for a place without a sample.
     pub labels: ValueId,
     /// `i64 [batch]`.
     pub sample_indices: ValueId,
     /// `f32 [batch, classes]`; valid after the step in evaluation.
     pub logits: ValueId,
-    /// Training: what [`crate::Op::ShareMetrics`] makes of each shard's numbers, summed over shards after the reduce phase.
-    /// Evaluation: see `loss`, `correct` and `measured`.
+    /// Training: the result of [`crate::Op::ShareMetrics`], summed over shards after the reduce phase. `None` in evaluation:
+    /// see `loss`, `correct` and `measured`.
     pub metrics: Option<ValueId>,
     /// This shard's loss, `f32 [1]`.
     pub loss: ValueId,
     /// This shard's hits, `f32 [1]`.
     pub correct: ValueId,
-    /// What else is measured, in the order asked for; evaluation has metrics of samples alone.
+    /// Other metrics, in the order of the options. Evaluation has only per-sample metrics.
     pub measured: Vec<Measured>,
 }
 
@@ -155,33 +155,34 @@ impl Plan {
     /// Every value starts at a multiple of this many bytes.
     pub const ALIGNMENT: usize = 64;
 
-    /// The value `id` stands for.
+    /// The value with this id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0]
     }
 
-    /// The shape of `id`.
+    /// The shape of a value.
     pub fn shape(&self, id: ValueId) -> &Shape {
         &self.values[id.0].shape
     }
 
-    /// Where `id` lies.
+    /// The place of a value.
     pub fn slot(&self, id: ValueId) -> Slot {
         self.slots[id.0]
     }
 
-    /// Bytes of an arena; 0 where the plan has none.
+    /// The size of an arena in bytes; 0 if the plan does not have it.
     pub fn arena_bytes(&self, arena: Arena) -> usize {
         self.arenas.iter().find(|(a, _)| *a == arena).map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// The numbers that each shard has of its own samples, `f32 [1]` each: its loss, its hits, its metrics.
+    /// The results of each shard for its own samples, `f32 [1]` each: loss, hits, and per-sample metrics.
     pub fn of_samples(&self) -> impl Iterator<Item = ValueId> {
         let metrics = self.measured.iter().filter(|metric| metric.per == Per::Sample);
         [self.loss, self.correct].into_iter().chain(metrics.map(|metric| metric.value))
     }
 
-    /// The norm of all gradients before they are clipped, `f32 [1]`; valid after the reduce phase. None where nobody asks for it.
+    /// The norm of all gradients before clipping, `f32 [1]`; valid after the reduce phase. `None` if the plan neither clips
+    /// by it nor measures it.
     pub fn gradient_norm(&self) -> Option<ValueId> {
         let node = self.instructions.iter().find(|node| node.op == Op::GradientNorm)?;
         node.outputs.first().copied()
@@ -200,7 +201,8 @@ impl Plan {
         [shape[1], shape[2], shape[3]]
     }
 
-    /// What a node of this plan computes: its operation with the types of its operands and results, in whatever layer.
+    /// Describes what a node of this plan computes, independent of its layer: its operation with the types of its operands
+    /// and results.
     pub fn signature(&self, node: &Node) -> String {
         let types = |ids: &[ValueId]| {
             let types = ids.iter().map(|&id| format!("{}{}", self.value(id).dtype, self.shape(id)));
@@ -209,7 +211,7 @@ impl Plan {
         format!("{} ({}) -> ({})", node.op, types(&node.inputs), types(&node.outputs))
     }
 
-    /// Takes over what was chosen for operations of this plan, in place of earlier choices.
+    /// Replaces the plan's choices with those of `choices` that apply to its operations.
     pub fn choose(&mut self, choices: &Choices) {
         let chosen = (self.instructions.iter().enumerate())
             .filter_map(|(index, node)| Some((index, choices.get(&self.signature(node))?.into())));
@@ -238,7 +240,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A plan's text with a word about each instruction; see [`Plan::annotated`].
+/// A plan's text with a word after each instruction; see [`Plan::annotated`].
 struct Annotated<'a> {
     plan: &'a Plan,
     words: &'a [String],
@@ -251,7 +253,8 @@ impl fmt::Display for Annotated<'_> {
 }
 
 impl Plan {
-    /// The plan's text with a word after each instruction, such as the algorithm that a device chose for it.
+    /// The plan's text with a word after each instruction, such as the algorithm that a device chose. A choice by measuring
+    /// replaces the word, and an empty word adds nothing.
     pub fn annotated<'a>(&'a self, words: &'a [String]) -> impl fmt::Display + 'a {
         Annotated { plan: self, words }
     }
@@ -306,14 +309,14 @@ impl Plan {
     }
 }
 
-/// The plans of one model: they share parameters and buffers, which lie at the same places in each.
+/// The plans of one model. They share parameters and buffers, which have the same places in each plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plans {
-    /// The training step; `None` for evaluation alone.
+    /// The training step; `None` if compiled for evaluation only.
     pub train: Option<Plan>,
     /// The evaluation step.
     pub evaluate: Plan,
-    /// What outlives a step: parameters, buffers, optimiser state, averages.
+    /// Tensors that outlive a step: parameters, buffers, optimiser state, averages.
     pub state: Vec<StateTensor>,
 }
 
@@ -326,17 +329,17 @@ impl Plans {
         }
     }
 
-    /// The same as [`Plan::choose`], for all plans.
+    /// Calls [`Plan::choose`] on all plans.
     pub fn choose(&mut self, choices: &Choices) {
         self.train.iter_mut().chain([&mut self.evaluate]).for_each(|plan| plan.choose(choices));
     }
 
-    /// Bytes a device needs for an arena that serves all plans.
+    /// Bytes that a device needs for an arena that serves all plans.
     pub fn arena_bytes(&self, arena: Arena) -> usize {
         self.train.iter().chain([&self.evaluate]).map(|plan| plan.arena_bytes(arena)).max().unwrap_or(0)
     }
 
-    /// Every arena that some plan uses, with its size.
+    /// All arenas that any of the plans uses, with their sizes in bytes.
     pub fn arenas(&self) -> Vec<(Arena, usize)> {
         let mut arenas: Vec<Arena> = self
             .train

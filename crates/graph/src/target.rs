@@ -1,4 +1,4 @@
-//! What a plan owes to the device that will run it: the order of filters, and what is fused.
+//! A device's requirements on plans: the order of filters, and the operations to fuse.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use enmasse_tensor::Shape;
 
 use crate::{Graph, ValueId, fuse};
 
-/// The order in which a device keeps the weights of convolutions.
+/// The order in which a device stores the weights of convolutions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FilterOrder {
-    /// `[kernel height, kernel width, input, output]`: output channels lie next to each other.
+    /// `[kernel height, kernel width, input, output]`: output channels are adjacent.
     #[default]
     Hwio,
-    /// `[output, kernel height, kernel width, input]`: input channels do, as in activations (cuDNN calls it KRSC).
+    /// `[output, kernel height, kernel width, input]`: input channels are adjacent, as in activations (cuDNN's KRSC).
     Ohwi,
 }
 
@@ -40,14 +40,14 @@ impl fmt::Display for FilterOrder {
     }
 }
 
-/// Rewrites a forward graph before memory is planned, but for the values given, which must stay.
+/// Rewrites a forward graph before memory is planned. The given values must stay.
 pub type Fuse<'a> = dyn Fn(&mut Graph, &[ValueId]) + 'a;
 
-/// What a device decides about plans; [`crate::compile`] is for the default. `Device::target` makes one.
+/// A device's decisions about plans, as `Device::target` returns them. [`crate::compile`] uses the default.
 pub struct Target<'a> {
-    /// How it keeps filters.
+    /// The order in which it stores filters.
     pub filters: FilterOrder,
-    /// Which operations it wants as one.
+    /// Fuses the operations that it computes as one.
     pub fuse: Box<Fuse<'a>>,
 }
 

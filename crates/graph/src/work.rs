@@ -1,20 +1,20 @@
-//! How much there is to do: the arithmetic and the memory traffic of an instruction, for profiles.
+//! The arithmetic and the memory traffic of an instruction, for profiles.
 
 use crate::op::{Operand, Products};
 use crate::{Node, Plan, ValueId};
 
-/// What an instruction amounts to, whatever algorithm carries it out.
+/// The work of an instruction, independent of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Floating-point operations of the matrix products: two for each product of a direct convolution, those with padding
-    /// included. Zero for passes over memory.
+    /// Floating-point operations of the matrix products: two for each product of a direct convolution, including products
+    /// with padding. Zero for passes over memory.
     pub flops: u64,
-    /// Bytes of the operands, each counted once, or twice where it is changed in place.
+    /// Bytes of operands and results. Each is counted once, or twice if it is changed in place.
     pub bytes: u64,
 }
 
 impl Plan {
-    /// What an instruction of this plan amounts to.
+    /// The work of one instruction of this plan.
     pub fn work(&self, node: &Node) -> Work {
         let bytes = |index: usize, ids: &[ValueId]| {
             let value = self.value(ids[index]);
@@ -32,12 +32,12 @@ impl Plan {
             let (result, weights) = (shape(result), shape(weights));
             2 * (result.elements() * (weights.elements() / result.last().max(1))) as u64
         });
-        // What is changed in place is read and written.
+        // An operand that is changed in place is read and written.
         let changed = node.op.changes(node.inputs.len()).map(|index| bytes(index, &node.inputs));
         Work { flops, bytes: operands + changed.sum::<u64>() }
     }
 
-    /// What a step amounts to.
+    /// The work of a whole step.
     pub fn total_work(&self) -> Work {
         self.instructions.iter().map(|node| self.work(node)).fold(Work::default(), |total, work| Work {
             flops: total.flops + work.flops,
@@ -60,7 +60,7 @@ mod tests {
             let Work { flops, bytes } = plan.work(node);
             assert_eq!((flops, bytes), expected, "{name}");
         };
-        // 2 x 4 x 4 pixels, 27 products for each of 8 channels.
+        // 2 x 4 x 4 pixels, with 27 products for each of 8 channels.
         let flops = 2 * 32 * 8 * 27;
         check("conv2d", (flops, 4 * (32 * 3 + 27 * 8 + 32 * 8)));
         check("conv2d_backward_weights", (flops, 4 * (32 * 3 + 27 * 8 + 32 * 8)));

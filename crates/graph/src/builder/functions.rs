@@ -1,4 +1,4 @@
-//! What functions of logits and targets are made of: operations over rows of classes, and element by element.
+//! Operations for functions of logits and targets: over rows of classes, and element by element.
 
 use std::ops::Mul;
 
@@ -44,7 +44,7 @@ impl Tensor {
         let op = Op::Map(function);
         if !function.is_finite() {
             let layer = self.state.borrow().layer.clone();
-            return self.fail(GraphError::Attribute { layer, reason: format!("{op} takes finite numbers alone") });
+            return self.fail(GraphError::Attribute { layer, reason: format!("{op} takes only finite numbers") });
         }
         self.record(op, &[], shape)
     }
@@ -84,7 +84,7 @@ impl Tensor {
     }
 }
 
-/// Multiplies two tensors of one shape, element by element.
+/// Multiplies two tensors of the same shape, element by element.
 impl Mul for Tensor {
     type Output = Tensor;
     fn mul(self, other: Tensor) -> Tensor {

@@ -1,14 +1,14 @@
-//! Moving averages of the weights: the training step keeps them, and evaluation takes them instead of the weights.
+//! Moving averages of the weights: the training step updates them, and evaluation uses them instead of the weights.
 
 use crate::{Graph, GraphError, Node, Op, Phase, Role, ValueId};
 
-/// What the name of an average begins with, before that of what it is the average of.
+/// Prefix of an average's name, before the name of the parameter or buffer.
 pub const AVERAGE_PREFIX: &str = "ema.";
 
 /// Appends the averages of all parameters and buffers to a training step.
 pub(crate) fn add_averages(graph: &mut Graph, decay: f32) -> Result<(), GraphError> {
     if !(0.0..1.0).contains(&decay) {
-        return Err(GraphError::Option(format!("averages keep a share from 0 to below 1, got {decay}")));
+        return Err(GraphError::Option(format!("the decay of averages must be at least 0 and below 1, got {decay}")));
     }
     let averaged: Vec<ValueId> = averaged(graph).collect();
     let mut inputs = averaged.clone();
@@ -22,7 +22,7 @@ pub(crate) fn add_averages(graph: &mut Graph, decay: f32) -> Result<(), GraphErr
     Ok(())
 }
 
-/// Makes a graph of evaluation read the averages.
+/// Makes an evaluation graph read the averages.
 pub(crate) fn read_averages(graph: &mut Graph) {
     for id in averaged(graph).collect::<Vec<_>>() {
         let name = &mut graph.values[id.0].name;
@@ -30,7 +30,7 @@ pub(crate) fn read_averages(graph: &mut Graph) {
     }
 }
 
-/// Parameters and buffers.
+/// The values that are averaged: parameters and buffers.
 fn averaged(graph: &Graph) -> impl Iterator<Item = ValueId> {
     graph.ids().filter(|(_, value)| matches!(value.role, Role::Parameter(_) | Role::Buffer { .. })).map(|(id, _)| id)
 }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_reads_the_averages_alone() {
+    fn evaluation_reads_only_the_averages() {
         let arenas = |plans: &Plans| -> Vec<Arena> { plans.evaluate.arenas.iter().map(|(arena, _)| *arena).collect() };
         assert_eq!(arenas(&plans(Some(0.5))), [Arena::Input, Arena::Average, Arena::Activations]);
         let without = [Arena::Input, Arena::Parameters, Arena::Buffers, Arena::Activations];
@@ -75,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn a_decay_is_a_share() {
+    fn an_invalid_decay_is_refused() {
         let net = |x: Tensor| x.flatten().linear("fc", 10);
         for wrong in [-0.1, 1.0, f32::NAN] {
             let options = CompileOptions { average: Some(wrong), ..CompileOptions::new("net", 2, 4, 10) };
             let error = compile(&net, &options).unwrap_err().to_string();
-            assert_eq!(error, format!("averages keep a share from 0 to below 1, got {wrong}"));
+            assert_eq!(error, format!("the decay of averages must be at least 0 and below 1, got {wrong}"));
         }
     }
 }

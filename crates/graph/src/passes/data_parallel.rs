@@ -1,13 +1,14 @@
-//! Data parallelism: gradients are summed over shards in buckets, each started as soon as it is complete.
+//! Data parallelism: gradients are summed over shards in buckets. The sum of a bucket starts once the bucket is complete.
 
 use crate::{Bucket, Graph, Node, Op, Phase, Role, ValueId};
 
-/// How large buckets may become, in bytes. The first one is smaller, so that the network starts early (as PyTorch's DDP does).
+/// Sizes of buckets in bytes: a bucket is closed once it has reached its size. The first one is smaller, so that
+/// communication starts early, as in PyTorch's DDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSizes {
-    /// The first bucket.
+    /// Size of the first bucket.
     pub first: usize,
-    /// The others.
+    /// Size of the other buckets.
     pub other: usize,
 }
 
@@ -17,11 +18,11 @@ impl Default for BucketSizes {
     }
 }
 
-/// Cuts the gradient arena into buckets and inserts the collectives.
+/// Divides the gradient arena into buckets and inserts the collectives.
 ///
-/// `arena` are its values in order, gradients first, with `(first byte, bytes)`; carried ones come at its end and travel with the
-/// last bucket. A bucket holds values of one type. It starts after the last node of the forward, loss or backward phase that
-/// touches one of its values, and is waited for in the reduce phase.
+/// `arena` lists its values in order as `(value, first byte, bytes)`: first gradients, then carried values, which join the
+/// last bucket. A bucket holds values of one type. Its sum starts after the last node of the forward, loss or backward phase
+/// that uses one of its values, and the reduce phase waits for it.
 pub fn data_parallel(
     graph: &mut Graph,
     arena: &[(ValueId, usize, usize)],
@@ -52,7 +53,7 @@ pub fn data_parallel(
         let limit = if index == 0 { sizes.first } else { sizes.other };
         open = buckets[index].bytes().len() < limit;
     }
-    // Never before backward begins: phases ascend.
+    // No sum starts before the backward phase, because phases ascend.
     let begin = graph.nodes.partition_point(|node| node.phase < Phase::Backward);
     let ready: Vec<usize> = members
         .iter()
@@ -70,7 +71,7 @@ pub fn data_parallel(
         phase,
         layer: format!("bucket {bucket}"),
     };
-    // Sums start in the order of the buckets on every rank, whatever the order in which they become complete.
+    // Sums start in the order of the buckets, even if the buckets become complete in another order.
     let mut next = 0;
     let nodes = std::mem::take(&mut graph.nodes);
     for (index, node) in nodes.into_iter().enumerate() {

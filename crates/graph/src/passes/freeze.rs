@@ -1,8 +1,9 @@
-//! Frozen parameters take no gradient, no optimiser state and no all-reduce; a frozen batch norm keeps its statistics.
+//! Frozen parameters have no gradient, no optimiser state and no all-reduce. A frozen batch norm keeps its statistics.
 
 use crate::{Graph, GraphError, NormStatistics, Op, Role, ValueId};
 
-/// Whether `pattern` names the parameter `name`: equal to it, or to the beginning of it up to a dot; `*` stands for any text.
+/// Whether `pattern` matches the parameter `name`: it must equal the name, or a prefix of it that ends before a dot. `*`
+/// matches any text.
 ///
 /// ```
 /// use enmasse_graph::pattern_matches;
@@ -22,12 +23,14 @@ pub fn pattern_matches(pattern: &str, name: &str) -> bool {
     glob(pattern, name)
 }
 
-/// Which parameters are not trained.
+/// The parameters that are not trained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freeze {
-    /// Those that some pattern names ([`pattern_matches`]); each pattern must name one. No pattern freezes nothing.
+    /// Parameters that match any of the patterns ([`pattern_matches`]). Each pattern must match a parameter. An empty list
+    /// freezes nothing.
     Patterns(Vec<String>),
-    /// All but the classifier's ([`classifier_of`]): fine-tuning of the last layers. Of the classifier too what some pattern names.
+    /// All parameters outside the classifier ([`classifier_of`]), as in fine-tuning of the last layers, and those of the
+    /// classifier that match any of the patterns. Each pattern must match a parameter.
     AllButClassifier(Vec<String>),
 }
 
@@ -38,7 +41,7 @@ impl Default for Freeze {
     }
 }
 
-/// The classifier among the parameters of a model, given their names in its order: the top-level module of the last one.
+/// The classifier of a model: the top-level module of its last parameter. `names` are its parameters' names in order.
 ///
 /// ```
 /// use enmasse_graph::classifier_of;
@@ -50,8 +53,8 @@ pub fn classifier_of<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&'a
     Some(last.split_once('.').map_or(last, |(module, _)| module))
 }
 
-/// Marks the parameters that are frozen as not trainable. A batch norm whose weight and bias are both frozen normalises by its
-/// running statistics and does not change them.
+/// Marks frozen parameters as not trainable. A batch norm whose weight and bias are both frozen normalises by its running
+/// statistics and does not change them.
 pub fn freeze(graph: &mut Graph, frozen: &Freeze) -> Result<(), GraphError> {
     let names = || graph.parameters().map(|(_, value, _)| value.name.as_str());
     let (patterns, classifier) = match frozen {
@@ -101,7 +104,7 @@ fn freeze_statistics(graph: &mut Graph) {
         }
         node.inputs[1..3].copy_from_slice(&running);
     }
-    // What nobody reads any more: statistics of frozen layers, their shares, and the updates by them.
+    // Drops nodes that are no longer needed: the statistics of frozen layers, their shares, and the running updates.
     let read: Vec<ValueId> = (graph.nodes.iter())
         .filter(|node| matches!(node.op, Op::BatchNormNormalize { .. }))
         .flat_map(|node| node.inputs[1..3].to_vec())

@@ -1,9 +1,9 @@
-//! Batch norm, residual addition and rectifier become one pass over memory.
+//! Fuses batch norm, residual addition and rectifier into one pass over memory.
 
 use crate::{Graph, Op, Rectifier, ValueId};
 
-/// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph, where nothing
-/// else uses what lies between. `keep` are values that must stay (the logits).
+/// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph if no other
+/// node uses the intermediate values. The values in `keep`, such as the logits, must stay.
 pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     let mut uses = graph.uses();
     keep.iter().for_each(|id| uses[id.0] += 1);
@@ -24,7 +24,7 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     }
 }
 
-/// The batch norm without rectifier whose only use is `value`, if there is one.
+/// The index of the batch norm without rectifier that produces `value`, if `value` has only one use.
 fn batch_norm_of(graph: &Graph, uses: &[usize], value: ValueId) -> Option<usize> {
     let index = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
     let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize { rectifier: None, .. });
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::{Builder, Conv, Mode, Tensor};
 
-    /// Names of the forward operations after fusion; `+` marks a residual, `r` a ReLU, `6` a ReLU6.
+    /// Checks the names of the forward operations after fusion; `+` marks a residual, `r` a ReLU, `6` a ReLU6.
     fn check(model: impl Fn(Tensor) -> Tensor, expected: &[&str]) {
         let builder = Builder::new(2, [4, 4], Mode::Evaluate, 0);
         let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3])).flatten().linear("fc", 2);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fused_and_what_is_not() {
+    fn batch_norms_fuse_unless_their_result_is_used_twice() {
         let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(3, 1).no_bias());
         check(|x| conv(x, "c").batch_norm("b").relu(), &["conv2d", "bnr"]);
         check(|x| conv(x, "c").batch_norm("b").relu6(), &["conv2d", "bn6"]);
@@ -89,7 +89,7 @@ mod tests {
             |x| (conv(x.clone(), "c").batch_norm("b") + conv(x, "d").batch_norm("e")).relu(),
             &["conv2d", "conv2d", "bn", "bn+r"],
         );
-        // The batch norm's output has a second use: the addition stays.
+        // The batch norm's output has a second use, so nothing is fused.
         check(
             |x| {
                 let y = conv(x, "c").batch_norm("b");

@@ -1,15 +1,15 @@
-//! Liveness to offsets: values of the activation arena share memory where their lives do not overlap.
+//! Computes offsets from liveness: values of the activation arena whose lifetimes do not overlap share memory.
 
 use enmasse_tensor::{DType, Shape};
 
 use crate::plan::aligned_bytes;
 use crate::{Graph, Node, Role, ValueId};
 
-/// Offsets in the activation arena for every activation that some node touches, and the arena's size in bytes.
+/// Offsets in the activation arena for every activation that some node uses, and the arena's size in bytes.
 ///
-/// Values live from the node that writes them to the last one that reads them, `keep` to the end. An output that may lie over
-/// an input that ends there does ([`crate::Op::in_place`]). Blocks are placed largest first, each at the lowest offset
-/// where it meets no block of an overlapping life.
+/// A value lives from the node that writes it to the last node that reads it; the values in `keep` live to the end. An output
+/// takes the place of an input whose life ends there if the operation allows it ([`crate::Op::in_place`]). Blocks are placed
+/// largest first, each at the lowest offset where it overlaps no block with an overlapping lifetime.
 pub(crate) fn place_activations(graph: &Graph, keep: &[ValueId]) -> (Vec<Option<usize>>, usize) {
     let blocks = blocks(graph, keep);
     let mut order: Vec<usize> = (0..blocks.len()).collect();
@@ -35,7 +35,7 @@ pub(crate) fn place_activations(graph: &Graph, keep: &[ValueId]) -> (Vec<Option<
     (offsets, total)
 }
 
-/// Bytes the activations would take if none shared memory.
+/// Bytes that the activations would need if none shared memory.
 pub(crate) fn unshared_bytes(graph: &Graph) -> usize {
     touched(graph).into_iter().map(|id| bytes(graph, id)).sum()
 }
@@ -67,7 +67,7 @@ fn touched(graph: &Graph) -> Vec<ValueId> {
     ids
 }
 
-/// One block per value, or per chain of values that lie over each other.
+/// One block per value, or per chain of values at the same place.
 fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<Block> {
     let mut first = vec![usize::MAX; graph.values.len()];
     let mut last = vec![0; graph.values.len()];
@@ -141,7 +141,7 @@ mod tests {
         };
         check(Op::Flatten, &[16, 16, 16, 16], 128);
         check(Op::Flatten, &[16, 32, 16, 32], 192);
-        // Over each other from the first to the last.
+        // All values share one place.
         check(Op::Dropout { probability: 0.5, seed: 0, layer: String::new() }, &[16, 16, 16, 16], 64);
         check(Op::Flatten, &[1, 1], 128);
     }

@@ -1,4 +1,4 @@
-//! Small functions from graph to graph, each with its own tests.
+//! Passes: small functions from graph to graph, each with its own tests.
 
 mod average;
 mod data_parallel;

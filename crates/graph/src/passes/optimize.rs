@@ -9,8 +9,8 @@ use crate::{
     ValueId,
 };
 
-/// Appends the update of all trainable parameters. `gradients` are `(parameter, gradient)` in the order of their arena. Returns
-/// the norm of all gradients, where they are clipped or it is a metric.
+/// Appends the update of all trainable parameters. `gradients` lists `(parameter, gradient)` in the order of their arena.
+/// Returns the norm of all gradients if they are clipped or the norm is a metric.
 pub(crate) fn optimize(
     graph: &mut Graph,
     gradients: &[(ValueId, ValueId)],
@@ -20,7 +20,7 @@ pub(crate) fn optimize(
     if let Some(clip_norm) = clip_norm
         && !(clip_norm.is_finite() && clip_norm > 0.0)
     {
-        return Err(GraphError::Option(format!("gradients are clipped to a norm above 0, got {clip_norm}")));
+        return Err(GraphError::Option(format!("the clip norm must be finite and above 0, got {clip_norm}")));
     }
     options.groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
     let is_measured = options.metrics.iter().any(|metric| matches!(metric, Metric::GradientNorm));
@@ -46,7 +46,7 @@ fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)]) -> ValueId
     norm
 }
 
-/// The optimiser's state of each trainable parameter, by its name.
+/// Adds the optimiser's state of each trainable parameter: a map from parameter to state for each state name.
 fn add_state(graph: &mut Graph, optimizer: Optimizer) -> Vec<HashMap<ValueId, ValueId>> {
     let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
     let trainable: Vec<_> = trainable.map(|(id, value, _)| (id, value.name.clone(), value.shape.clone())).collect();
@@ -62,7 +62,8 @@ fn add_state(graph: &mut Graph, optimizer: Optimizer) -> Vec<HashMap<ValueId, Va
     optimizer.state_names().iter().enumerate().map(&mut add).collect()
 }
 
-/// The ranges of the arena. Neighbours of one group are one range, but for parameters that the optimiser adapts to.
+/// The ranges of the arena. Adjacent parameters of one group form one range, except parameters to whose norms the optimiser
+/// adapts its rate.
 fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOptions) -> Vec<UpdateRange> {
     let mut ranges: Vec<UpdateRange> = Vec::new();
     let mut start = 0;
@@ -71,7 +72,7 @@ fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOpti
         let (len, group) = (shape.elements(), options.groups.of(name, shape));
         let adaptive = options.optimizer.adapts() && !options.groups.spares(shape);
         match ranges.last_mut().filter(|last| last.group == group && !last.adaptive && !adaptive) {
-            // Padding between them is zero, and stays so.
+            // The padding between them is zero, and stays zero.
             Some(last) => last.len = start + len - last.start,
             None => ranges.push(UpdateRange { start, len, group, adaptive }),
         }
@@ -102,7 +103,7 @@ mod tests {
         let groups = ParameterGroups::one(0.5);
         let (text, plan) = update(groups, Optimizer::Sgd { momentum: 0.5, nesterov: true });
         assert_eq!(text, "update {sgd momentum 0.5 nesterov; 0..584 weight_decay 0.5}");
-        // The weights of the convolution come last: 216 elements, which end 8 before the padding does.
+        // The weights of the convolution come last: 216 elements and 8 of padding.
         assert_eq!(plan.trainable, 592);
     }
 
@@ -143,14 +144,14 @@ mod tests {
         assert_eq!(op_changes(&plan).count(), 3 * order.len());
     }
 
-    /// What the update changes in place.
+    /// Names of the values that the update changes in place.
     fn op_changes(plan: &Plan) -> impl Iterator<Item = &str> {
         let node = plan.instructions.iter().find(|node| matches!(node.op, Op::Update(_))).unwrap();
         node.op.changes(node.inputs.len()).map(|index| plan.value(node.inputs[index]).name.as_str())
     }
 
     #[test]
-    fn parameters_that_lars_adapts_to_are_ranges_of_their_own() {
+    fn parameters_that_lars_adapts_to_are_separate_ranges() {
         let groups = ParameterGroups { no_decay_norm_bias: true, ..ParameterGroups::one(0.5) };
         let lars = Optimizer::Lars { momentum: 0.5, trust_coefficient: 0.25, epsilon: 0.125 };
         let ranges =
@@ -175,7 +176,7 @@ mod tests {
         assert!(plan.instructions[begin + 3].op.to_string().starts_with("update {sgd momentum 0.9 clip_norm 0.5; 0.."));
         for wrong in [0.0, -1.0, f32::NAN, f32::INFINITY] {
             let error = compile(&net, &options(Some(wrong))).unwrap_err().to_string();
-            assert_eq!(error, format!("gradients are clipped to a norm above 0, got {wrong}"));
+            assert_eq!(error, format!("the clip norm must be finite and above 0, got {wrong}"));
         }
     }
 }

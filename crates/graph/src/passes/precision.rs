@@ -1,7 +1,7 @@
-//! The precision of a plan: what activations are stored in.
+//! The precision of a plan: the element type in which activations are stored.
 //!
-//! Devices read it off the element types of their operands. Whatever the storage, they compute and add in f32: bf16 halves the
-//! bytes that maps take, and lets a device multiply pairs of them.
+//! Devices follow the element types of their operands. They always compute and add in f32. bf16 halves the size of maps, and
+//! lets a device multiply pairs of elements.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use enmasse_tensor::DType;
 
 use crate::Graph;
 
-/// What the maps between layers are stored in.
+/// The element type in which the maps between layers are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// IEEE single precision, like everything else.
     #[default]
     F32,
-    /// The 16-bit float with f32's range. Parameters, their gradients, the optimiser's state, statistics, and all that is
-    /// not a map (flattened features, logits, the loss) stay f32.
+    /// The 16-bit float with f32's range. Parameters, their gradients, the optimiser's state, statistics, and all other
+    /// values that are not maps (flattened features, logits, the loss) stay f32.
     Bf16,
 }
 
@@ -36,8 +36,7 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Stores the maps of a graph and their gradients in `precision`. An operation reads or writes other types beside maps as
-/// [`crate::Op`] says.
+/// Stores the maps of a graph and their gradients in `precision`. [`crate::Op`] documents the types of all operands.
 pub fn precision(graph: &mut Graph, precision: Precision) {
     let dtype = match precision {
         Precision::F32 => DType::F32,
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_maps_changes() {
+    fn only_maps_change() {
         for mode in [Mode::Train, Mode::Evaluate] {
             let (single, half) = (plan(Precision::F32, mode), plan(Precision::Bf16, mode));
             let instructions = |plan: &Plan| -> Vec<Op> { plan.instructions.iter().map(|n| n.op.clone()).collect() };
@@ -129,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Logits and all that follows from them are no maps.
+    /// Logits, and values computed from them, are not maps.
     #[test]
     fn functions_of_logits_stay_in_f32() {
         let function = PerSample::new(|logits: Tensor, targets: Tensor| {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_says_it() {
+    fn the_text_states_the_precision() {
         let check = |precision, header: &str, normalized: &str| {
             let text = plan(precision, Mode::Train).to_string();
             assert!(text.lines().next().is_some_and(|line| line.ends_with(header)), "{text}");

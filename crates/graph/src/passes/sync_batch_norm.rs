@@ -1,11 +1,11 @@
-//! SyncBatchNorm: statistics, and the sums of the backward pass, over the pixels of all shards.
+//! SyncBatchNorm: computes statistics and the sums of the backward pass over the pixels of all shards.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{Graph, GraphError, Node, NormStatistics, Op, ValueId};
 
-/// Inserts the collectives of SyncBatchNorm for `shards` shards into a graph with its backward nodes. Gradients of weight and bias
-/// stay this shard's own: their bucket sums them.
+/// Inserts the collectives of SyncBatchNorm for `shards` shards into a graph with its backward nodes. Gradients of weight and
+/// bias remain those of this shard, since their bucket sums them.
 pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphError> {
     if shards == 1 {
         return Ok(());
@@ -15,10 +15,10 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
         NormStatistics::Running => {}
     };
     let mut renamed: HashMap<ValueId, ValueId> = HashMap::new();
-    // The layer's own sums, which only the backward of its input replaces by the sums of all.
+    // From a layer's own sums to the sums over all shards. Only the gradient of the layer's input uses the latter.
     let mut summed: HashMap<ValueId, ValueId> = HashMap::new();
     let nodes = std::mem::take(&mut graph.nodes);
-    // A layer right after the pictures needs no gradient of its input: its sums concern nobody else.
+    // A layer directly after the pictures needs no gradient of its input, so its sums are not exchanged.
     let wanted: HashSet<ValueId> = (nodes.iter())
         .filter(|node| matches!(node.op, Op::BatchNormBackward { .. }))
         .flat_map(|node| node.inputs.iter().copied())
@@ -39,10 +39,10 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
                     *input = *summed.get(input).unwrap_or(input);
                 }
             }
-            // Their results are exchanged below.
+            // The results of these are exchanged below.
             Op::BatchNormStatistics | Op::BatchNormReduce { .. } => {}
             op if op.is_of_batch() => {
-                let reason = format!("{} has no rule for statistics over all shards: leave --sync-bn out", op.name());
+                let reason = format!("{} has no rule for statistics over all shards: leave out --sync-bn", op.name());
                 return Err(GraphError::Attribute { layer: node.layer, reason });
             }
             _ => {}
@@ -68,7 +68,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
     Ok(())
 }
 
-/// Whether a reduction works on running statistics: the layer is frozen, and its sums are nobody else's business.
+/// Whether a reduction uses running statistics. Then the layer is frozen, and its sums are not exchanged.
 fn is_running(graph: &Graph, node: &Node) -> bool {
     matches!(graph.value(node.inputs[2]).role, crate::Role::Buffer { .. })
 }
