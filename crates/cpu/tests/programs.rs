@@ -332,7 +332,7 @@ fn inputs_that_do_not_fit_are_refused() {
         let error = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(1)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    check(&Batch { labels: vec![0, 1, 5, 0], ..good.clone() }, "label 5 is none of the 5 classes");
+    check(&Batch { labels: vec![0, 1, 5, 0], ..good.clone() }, "label 5 is not one of the 5 classes");
     check(&Batch { labels: vec![0], ..good.clone() }, "1 labels, but 4 samples take 4");
     check(&Batch { images: vec![0], ..good.clone() }, "1 image bytes");
     check(&Batch { sample_indices: vec![], ..good.clone() }, "0 sample indices");
@@ -344,7 +344,7 @@ fn inputs_that_do_not_fit_are_refused() {
     check("fc.bias", &[1.0], "fc.bias has 5 elements, got 1");
     assert!(matches!(program.store("logits"), Err(DeviceError::Name(_))), "no step has run");
     let backward = program.submit(Mode::Train, &[Phase::Backward], &good.inputs(1)).unwrap_err().to_string();
-    assert!(backward.contains("phase backward goes on with a forward phase"), "{backward}");
+    assert!(backward.contains("phase backward needs a forward phase"), "{backward}");
     program.submit(Mode::Train, &Phase::ALL, &good.inputs(1)).unwrap();
 
     let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();

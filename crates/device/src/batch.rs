@@ -1,4 +1,4 @@
-//! A batch as every program takes it: the samples of the shards that it hosts, shard after shard.
+//! The batch that a program takes: the samples of the shards that it hosts, shard after shard.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use enmasse_graph::Plan;
 
 use crate::DeviceError;
 
-/// Samples in memory that stays as it is for as long as a program holds them: while they are copied to a device, or read where
-/// they lie.
+/// Samples in memory that does not change while a program holds them. The program copies them to a device or reads them in
+/// place.
 pub trait Batch: Send + Sync {
     /// Pictures, `[samples, height, width, 3]`, as the loader decoded them.
     fn images(&self) -> &[u8];
 
-    /// Class labels, `[samples]`; below 0 where there is no sample.
+    /// Class labels, `[samples]`; below 0 for a place without a sample.
     fn labels(&self) -> &[i32];
 
-    /// Positions in the data set, `[samples]`, which key the random numbers of dropout.
+    /// Indices in the data set, `[samples]`, which key the random numbers of dropout.
     fn sample_indices(&self) -> &[u64];
 }
 
-/// A batch that owns its parts.
+/// A batch that owns its data.
 #[derive(Clone, Debug, Default)]
 pub struct HostBatch {
     /// See [`Batch::images`].
@@ -50,7 +50,7 @@ impl From<HostBatch> for Arc<dyn Batch> {
     }
 }
 
-/// Whether a batch holds the samples of `hosted` shards of the plan, and every label is a class.
+/// Checks that a batch has the sizes for `hosted` shards of the plan, and that every label is a class or below 0.
 pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), DeviceError> {
     let samples = hosted * plan.batch;
     let sizes = [
@@ -63,7 +63,7 @@ pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), 
     }
     let is_no_class = |label: &&i32| usize::try_from(**label).is_ok_and(|label| label >= plan.classes);
     match batch.labels().iter().find(is_no_class) {
-        Some(label) => Err(DeviceError::Batch(format!("label {label} is none of the {} classes", plan.classes))),
+        Some(label) => Err(DeviceError::Batch(format!("label {label} is not one of the {} classes", plan.classes))),
         None => Ok(()),
     }
 }

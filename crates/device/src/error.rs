@@ -1,44 +1,44 @@
-//! What goes wrong on a device.
+//! Errors of devices.
 
 use std::sync::Arc;
 
 use enmasse_comm::Cause;
 use thiserror::Error;
 
-/// Why a device could not do what it was asked.
+/// An error of a device or of a program.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The device's memory does not suffice.
+    /// The device has too little memory.
     #[error("no memory for {bytes} bytes of {arena}: use a smaller --batch or --size")]
     Memory {
-        /// What was being allocated.
+        /// The arena or buffer that was being allocated.
         arena: String,
-        /// How much.
+        /// Its size in bytes.
         bytes: usize,
     },
-    /// No tensor of that name.
+    /// There is no tensor with that name.
     #[error("the program holds no tensor named {0}")]
     Name(String),
-    /// A tensor of another size.
+    /// The number of values differs from the tensor's.
     #[error("tensor {name} has {expected} elements, got {found}")]
     Size {
         /// The tensor.
         name: String,
-        /// Elements it has.
+        /// Number of elements of the tensor.
         expected: usize,
-        /// Elements given.
+        /// Number of values given.
         found: usize,
     },
     /// The batch does not fit the plan.
     #[error("batch does not fit the plan: {0}")]
     Batch(String),
-    /// The plan asks for something this device cannot do.
+    /// The device or program does not support the request.
     #[error("{0}")]
     Unsupported(String),
-    /// A shard's loss is infinite or not a number; parameters are as before the step.
+    /// A shard's loss is infinite or not a number. Parameters are as before the step.
     #[error("non-finite loss {loss} on shard {shard}")]
     NonFinite {
-        /// The first offending shard.
+        /// The first shard with such a loss.
         shard: usize,
         /// Its loss.
         loss: f64,

@@ -1,4 +1,4 @@
-//! Which shards of the global batch a program computes.
+//! Hosting: which shards of the global batch a program computes.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use crate::DeviceError;
 
 /// A program's place among the shards of its plans.
 ///
-/// A rank hosts one or more of them, next to each other, and a program without a group hosts all. How they are spread changes
-/// no bit of what is computed: everything over shards is summed in the tree of [`ShardMap`].
+/// A rank hosts one or more adjacent shards. A program without a group hosts all shards. Their distribution over ranks
+/// changes no bit of the results, because all sums over shards follow the tree of [`ShardMap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hosting {
     map: ShardMap,
@@ -18,10 +18,11 @@ pub struct Hosting {
 }
 
 impl Hosting {
-    /// The place of this rank of `group`. An error where there are more ranks than shards: some would have nothing to do.
+    /// The place of this rank of `group`. More ranks than shards are an error, because some would have nothing to do.
     pub fn new(plans: &Plans, group: Option<&Group>) -> Result<Self, DeviceError> {
         let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
-        // Evaluation alone has no collectives: any number of ranks may share it out, each with a program of its own.
+        // A program for evaluation only has no collectives. Any number of ranks may divide the work, each with its own
+        // program.
         let (rank, ranks) = if plans.train.is_some() { (rank, ranks) } else { (0, 1) };
         let map =
             ShardMap::new(plans.evaluate.shards, ranks).map_err(|error| DeviceError::Unsupported(error.to_string()))?;
@@ -38,12 +39,12 @@ impl Hosting {
         self.map.hosted(self.rank)
     }
 
-    /// How many.
+    /// The number of shards that this program hosts.
     pub fn count(&self) -> usize {
         self.shards().len()
     }
 
-    /// How all shards are spread over the ranks.
+    /// The distribution of all shards over the ranks.
     pub fn map(&self) -> &ShardMap {
         &self.map
     }

@@ -1,10 +1,10 @@
-//! The steps that a program has begun: which are in flight, what they measured, and which are void.
+//! The ledger of a program's steps: which are in flight, their metrics, and which are void.
 
 use enmasse_graph::{Mode, Phase};
 
 use crate::{DeviceError, StepMetrics};
 
-/// Names a submitted step.
+/// Identifies a submitted step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -14,14 +14,14 @@ struct Step {
     mode: Mode,
     number: u64,
     metrics: Option<StepMetrics>,
-    /// The shard whose loss was not finite, and that loss.
+    /// The shard whose loss was not finite, and that loss. If set, the step is void.
     failure: Option<(usize, f64)>,
 }
 
-/// The step last begun and the one before: a program may be asked for the metrics of both.
+/// The two steps that were begun last. A caller may ask for the metrics of both.
 ///
-/// A step whose loss is not finite changes nothing, and voids every step that is begun before somebody reads of it: a
-/// trainer that submits step t + 1 before it reads step t's metrics finds the parameters as they were before step t.
+/// A step whose loss is not finite changes nothing, and voids every step that begins before the caller reads the failure. If
+/// a trainer submits step t + 1 before it reads the metrics of a failed step t, the parameters are as before step t.
 ///
 /// ```
 /// use enmasse_device::{Ledger, StepMetrics};
@@ -40,7 +40,7 @@ struct Step {
 pub struct Ledger {
     latest: Option<Step>,
     before: Option<Step>,
-    /// Why the next step is void.
+    /// A failure that the caller has not read. It voids the next step.
     unread: Option<(usize, f64)>,
 }
 
@@ -53,34 +53,34 @@ impl Ledger {
         Ticket(number)
     }
 
-    /// The step last begun, whose `phase` is asked for. An error where there is none of this mode.
+    /// The latest step, which `phase` continues. An error if there is none, or if its mode differs.
     pub fn go_on(&self, mode: Mode, phase: Phase) -> Result<Ticket, DeviceError> {
         match self.latest {
             Some(step) if step.mode == mode => Ok(Ticket(step.number)),
             _ => {
-                let reason = format!("phase {} goes on with a forward phase of its mode", phase.name());
+                let reason = format!("phase {} needs a forward phase of the same mode before it", phase.name());
                 Err(DeviceError::Unsupported(reason))
             }
         }
     }
 
-    /// The step last begun.
+    /// The ticket of the latest step.
     pub fn latest(&self) -> Result<Ticket, DeviceError> {
         let none = || DeviceError::Unsupported("no step has begun".into());
         self.latest.map(|step| Ticket(step.number)).ok_or_else(none)
     }
 
-    /// The mode of the step last begun.
+    /// The mode of the latest step.
     pub fn mode(&self) -> Option<Mode> {
         self.latest.map(|step| step.mode)
     }
 
-    /// Whether nothing of the step last begun runs any more.
+    /// Whether the latest step is void: its remaining instructions must not run.
     pub fn is_void(&self) -> bool {
         self.latest.is_some_and(|step| step.failure.is_some())
     }
 
-    /// The step last begun found a loss that is not finite.
+    /// Records that the latest step found a loss that is not finite.
     pub fn fail(&mut self, shard: usize, loss: f64) {
         self.unread = Some((shard, loss));
         if let Some(step) = &mut self.latest {
@@ -88,14 +88,14 @@ impl Ledger {
         }
     }
 
-    /// The step last begun has measured.
+    /// Records the metrics of the latest step.
     pub fn measured(&mut self, metrics: StepMetrics) {
         if let Some(step) = &mut self.latest {
             step.metrics = Some(metrics);
         }
     }
 
-    /// What a step measured. Who reads that it failed may begin a new one.
+    /// The metrics of a step. A failure that is read no longer voids later steps.
     pub fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError> {
         let Some(step) = [self.latest, self.before].into_iter().flatten().find(|step| step.number == ticket.0) else {
             return Err(DeviceError::Unsupported(format!("step {} is not among the last two", ticket.0)));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_go_on_with_a_forward_of_their_mode() {
+    fn phases_need_a_forward_phase_of_their_mode() {
         let mut ledger = Ledger::default();
         assert!(ledger.go_on(Mode::Train, Phase::Loss).is_err());
         let ticket = ledger.begin(Mode::Train);
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_nobody_has_read_voids_what_is_begun() {
+    fn an_unread_failure_voids_later_steps() {
         let mut ledger = Ledger::default();
         let first = ledger.begin(Mode::Train);
         ledger.fail(2, f64::INFINITY);
         ledger.begin(Mode::Train);
         let third = ledger.begin(Mode::Train);
-        assert!(ledger.is_void(), "not even where the failed step is no longer among the last two");
+        assert!(ledger.is_void(), "the failed step is no longer among the last two");
         assert!(ledger.metrics(first).is_err());
         assert!(matches!(ledger.metrics(third), Err(DeviceError::NonFinite { shard: 2, .. })));
         ledger.begin(Mode::Train);

@@ -1,9 +1,9 @@
-//! What a device is: it takes whole plans and gives back a program, which owns its memory.
+//! The trait of devices: a device compiles whole plans to a program, which owns its memory.
 //!
-//! The trait is small on purpose. A program loads and stores named tensors, runs the instructions of a step, and tells the
-//! metrics of an earlier step; everything else (which kernels, which threads, what is packed how) is the device's own affair.
-//! What devices have in common is here, once: which shards a program hosts, whether a batch fits, where a named tensor lies,
-//! what the metrics of a step mean, and which steps are in flight.
+//! The trait is deliberately small. A program loads and stores named tensors, runs the instructions of a step, and returns
+//! the metrics of an earlier step. The device decides everything else, such as kernels, threads and packing. This crate also
+//! holds the code that devices share: which shards a program hosts, whether a batch fits, where a named tensor lies, what the
+//! metrics of a step mean, and which steps are in flight.
 
 mod batch;
 mod error;

@@ -1,27 +1,27 @@
-//! What a step measures, and how it is read off the values of a plan.
+//! The metrics of a step, and how they are read from the values of a plan.
 
 use enmasse_comm::tree_fold;
 use enmasse_graph::{MOST_METRICS, Per, Plan, ValueId};
 
-/// What a step measured.
+/// The metrics of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepMetrics {
     /// Training: mean loss over the global batch. Evaluation: sum of the losses of this program's samples.
     pub loss: f64,
     /// Training: hits in the global batch. Evaluation: hits among this program's samples.
     pub correct: u64,
-    /// The metrics of [`Plan::measured`], in that order; zeros follow. Those of samples are sums, in training over the global
-    /// batch, in evaluation over this program's samples.
+    /// The metrics of [`Plan::measured`], in that order, followed by zeros. Per-sample metrics are sums: in training over the
+    /// global batch, in evaluation over this program's samples.
     pub measured: [f64; MOST_METRICS],
-    /// Training: whether any rank was asked to stop ([`crate::StepInputs::stop`]). It travels with the last bucket, and costs
-    /// nothing.
+    /// Training: whether any rank was asked to stop ([`crate::StepInputs::stop`]). The request travels with the last bucket,
+    /// at no cost.
     pub stop: bool,
-    /// Training: whether any rank was asked to save a checkpoint ([`crate::StepInputs::save`]), in the same way.
+    /// Training: whether any rank was asked to save a checkpoint ([`crate::StepInputs::save`]). Travels in the same way.
     pub save: bool,
 }
 
-/// What a step measured. `read` gives an element of a value: in training, after the reduce phase, as any shard has it, in evaluation
-/// summed over the shards that the program hosts.
+/// Computes the metrics of a step. `read` returns an element of a value. In training it reads the value of any shard after
+/// the reduce phase; in evaluation it returns the sum over the shards that the program hosts.
 pub fn step_metrics(plan: &Plan, read: &dyn Fn(ValueId, usize) -> f64) -> StepMetrics {
     let mut measured = [0.0; MOST_METRICS];
     let Some(metrics) = plan.metrics else {
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Plans of three shards with a metric of samples, one of the step, and another of samples.
+    /// Plans of three shards with a per-sample metric, one of the whole step, and another per-sample metric.
     fn plans() -> Plans {
         let sum = |logits: Tensor, _| logits.sum_classes();
         let own = |name: &str| Metric::Own { name: name.into(), function: PerSample::new(sum) };
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_has_the_metrics_of_samples() {
+    fn evaluation_has_the_per_sample_metrics() {
         let plan = plans().evaluate;
         let places = [plan.loss, plan.correct, plan.measured[0].value, plan.measured[1].value];
         let read = |id, _: usize| [1.5, 3.0, 5.0, 6.0][places.iter().position(|place| *place == id).unwrap()];

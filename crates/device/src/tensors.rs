@@ -1,4 +1,4 @@
-//! Where the tensors lie that a program is asked for by name, and the order of their elements outside.
+//! Finds the tensors of a program by name, and converts between stored order and PyTorch's.
 
 use enmasse_graph::{Layout, Plan, Plans, Role, StateTensor, ValueId};
 use enmasse_tensor::Shape;
@@ -8,18 +8,18 @@ use crate::DeviceError;
 /// A tensor that a program knows by name.
 #[derive(Clone, Copy, Debug)]
 pub enum Tensor<'a> {
-    /// Outlives the step.
+    /// A tensor that outlives the step.
     State(&'a StateTensor),
-    /// The gradient of a parameter as the sum over shards left it, or the norm of all of them.
+    /// The gradient of a parameter, summed over shards, or the norm of all gradients.
     Gradient {
-        /// The plan that has it.
+        /// The training plan.
         plan: &'a Plan,
         /// The gradient, or the norm.
         value: ValueId,
-        /// The parameter's order of elements.
+        /// How the parameter's order of elements relates to PyTorch's.
         layout: Layout,
     },
-    /// A result of the step last begun, one for each shard that the program hosts: `logits`, `loss` or `correct`.
+    /// A result of the latest step, one for each shard that the program hosts: `logits`, `loss` or `correct`.
     Result {
         /// The plan of that step.
         plan: &'a Plan,
@@ -28,7 +28,7 @@ pub enum Tensor<'a> {
     },
 }
 
-/// What `name` stands for; `latest` is the plan of the step last begun.
+/// Finds the tensor called `name`; `latest` is the plan of the latest step.
 pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -> Option<Tensor<'a>> {
     if let Some(state) = plans.find(name) {
         return Some(Tensor::State(state));
@@ -56,23 +56,23 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
     Some(Tensor::Result { plan, value })
 }
 
-/// Stored elements in PyTorch's order.
+/// Converts stored elements to PyTorch's order.
 pub fn to_torch<T: Copy + Into<f64>>(stored: &[T], shape: &Shape, layout: Layout) -> Vec<f64> {
     let mut values = vec![0.0; stored.len()];
     layout.for_each(shape, |from, to| values[to] = stored[from].into());
     values
 }
 
-/// Elements in PyTorch's order, handed to `set` with their stored index.
+/// Passes each of the `values`, which are in PyTorch's order, to `set` with its stored index.
 pub fn from_torch(values: &[f64], shape: &Shape, layout: Layout, mut set: impl FnMut(usize, f64)) {
     layout.for_each(shape, |to, from| set(to, values[from]));
 }
 
-/// Whether a program with the state of `held` can go on with `plans`, as [`crate::Program::rejoin`] does.
+/// Checks that a program with the state of `held` can continue with `plans`, as in [`crate::Program::rejoin`].
 pub fn check_same_state(held: &Plans, plans: &Plans) -> Result<(), DeviceError> {
     if held.state == plans.state {
         return Ok(());
     }
-    let reason = "a program can only go on with plans of the same model and optimiser";
+    let reason = "a program can only continue with plans of the same model and optimiser";
     Err(DeviceError::Unsupported(reason.into()))
 }
