@@ -1,7 +1,7 @@
-//! Whether the places that a plan gives its values are safe: the oracle of the memory pass.
+//! Checks that the places of a plan's values are safe: the oracle of the memory pass.
 //!
-//! The reference device ignores slots, so it cannot notice that two values lie over each other. This walks through the
-//! instructions and keeps, for every arena, which value each range of bytes holds.
+//! The reference device ignores slots, so it cannot notice that two values overlap. This check goes through the
+//! instructions and tracks which values are intact in every arena.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,40 +9,39 @@ use std::ops::Range;
 use enmasse_graph::{Arena, Bucket, Node, Op, Plan, Role, Update, ValueId};
 use thiserror::Error;
 
-/// An instruction that would not find, or would destroy, what it should not.
+/// An instruction that would not find a value, or would destroy one that is still needed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{place}: %{} {name} {problem}", value.0)]
 pub struct UnsafeAliasing {
-    /// The instruction, such as `instruction 12 (conv2d of layer1.0.conv1)`, or what is before the first or after the
-    /// last.
+    /// The instruction, such as `instruction 12 (conv2d of layer1.0.conv1)`, or `before the step` or `after the step`.
     pub place: String,
-    /// The value it concerns.
+    /// The affected value.
     pub value: ValueId,
     /// The value's name.
     pub name: String,
-    /// What is wrong.
+    /// The problem with its place.
     pub problem: Problem,
 }
 
-/// What is wrong with a value's place at some instruction.
+/// A problem with a value's place at some instruction.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Problem {
-    /// It is read, and no instruction has written it.
+    /// It is read before any instruction has written it.
     #[error("is read before anything is written to it")]
     Unwritten,
-    /// It is read, and meanwhile another value was written over it.
+    /// It is read after another value was written over it.
     #[error("is read after %{} was written over it", by.0)]
     Overwritten {
-        /// The value that destroyed it.
+        /// The value that overwrote it.
         by: ValueId,
     },
-    /// It is written over an operand of the same instruction, which no device has to be able to do.
+    /// It is written over an operand of the same instruction, which devices need not support.
     #[error("is written over the operand %{}", operand.0)]
     OverOperand {
         /// The operand.
         operand: ValueId,
     },
-    /// Two results of one instruction, or two values that must both be there from the start, share bytes.
+    /// Two results of one instruction, or two values that must both exist from the start, share bytes.
     #[error("shares bytes with %{}", other.0)]
     Shared {
         /// The other value.
@@ -51,42 +50,42 @@ pub enum Problem {
     /// It is written by a second instruction.
     #[error("is written a second time")]
     Rewritten,
-    /// It ends beyond its arena, or begins off the alignment.
-    #[error("lies at bytes {start}..{end} of the {arena} arena, off its alignment or its end")]
+    /// It ends after the end of its arena, or its start is not aligned.
+    #[error("is at bytes {start}..{end} of the {arena} arena: it is not aligned, or ends after the end of the arena")]
     Misplaced {
         /// The arena.
         arena: Arena,
         /// First byte.
         start: usize,
-        /// Behind the last byte.
+        /// The index after the last byte.
         end: usize,
     },
-    /// It is touched while the sum of its bucket is under way.
-    #[error("is touched while bucket {bucket} is being summed")]
+    /// It is read or written while the sum of its bucket is in progress.
+    #[error("is used while bucket {bucket} is being summed")]
     InFlight {
         /// The bucket.
         bucket: usize,
     },
-    /// It is summed with a bucket whose range does not hold it.
+    /// It is summed with a bucket whose range does not include it.
     #[error("is summed with bucket {bucket}, but does not lie in its range")]
     OutsideBucket {
         /// The bucket.
         bucket: usize,
     },
-    /// An update has too many or too few operands for the state that its optimiser keeps.
+    /// The number of an update's operands does not match the state that its optimiser keeps.
     #[error("is the first of operands that are not gradients, parameters and the state of the update's optimiser")]
     Operands,
-    /// An update changes what it does not name, or changes it twice.
+    /// An update changes elements outside its operands, or changes elements twice.
     #[error(
         "is the first parameter of an update whose range {start}..{end} is outside its operands, or is updated twice"
     )]
     OutsideUpdate {
         /// First f32 element of the range.
         start: usize,
-        /// Behind its last element.
+        /// The index after its last element.
         end: usize,
     },
-    /// A gradient or state of the optimiser that does not lie at the offset of its parameter among the trainable ones.
+    /// A gradient or optimiser state does not lie at the offset of its parameter among the trainable ones.
     #[error("does not lie at the offset of its parameter %{} among the trainable ones", parameter.0)]
     Displaced {
         /// The parameter.
@@ -94,9 +93,15 @@ pub enum Problem {
     },
 }
 
-/// Checks that every read of the plan finds the value that was written last under that number, that no instruction
-/// writes over its own operands except where [`Op::in_place`] allows it, that nobody touches a bucket in flight, that
-/// every value lies aligned in its arena, and that what is read after the step is still there.
+/// Checks that the places of a plan's values are safe:
+///
+/// - every read finds the value intact,
+/// - no instruction writes over its own operands except where [`Op::in_place`] allows it,
+/// - no instruction uses a bucket in flight,
+/// - updates change only their operands,
+/// - gradients and optimiser state lie at the offsets of their parameters,
+/// - every value is aligned and inside its arena,
+/// - the values that are read after the step are still intact.
 pub fn aliasing_is_safe(plan: &Plan) -> Result<(), UnsafeAliasing> {
     let mut memory = Memory::new(plan);
     memory.start()?;
@@ -112,17 +117,17 @@ pub fn aliasing_is_safe(plan: &Plan) -> Result<(), UnsafeAliasing> {
     results.chain(gradients.map(|(index, _)| ValueId(index))).try_for_each(|id| memory.read(id))
 }
 
-/// What the arenas hold at some point of the plan.
+/// The contents of the arenas at some point of the plan.
 struct Memory<'a> {
     plan: &'a Plan,
     place: String,
     /// Values that are intact.
     contents: Vec<ValueId>,
-    /// Who destroyed each value that is not.
+    /// For each overwritten value, the value that overwrote it.
     destroyed: HashMap<ValueId, ValueId>,
     /// Values that some instruction has written.
     written: Vec<bool>,
-    /// Buckets whose sums are under way.
+    /// Buckets whose sums are in progress.
     in_flight: Vec<usize>,
 }
 
@@ -133,8 +138,8 @@ impl<'a> Memory<'a> {
         Memory { plan, place, contents: Vec::new(), destroyed: HashMap::new(), written, in_flight: Vec::new() }
     }
 
-    /// Puts in place what is there before the first instruction: inputs, state, and gradients that nobody writes, which
-    /// are zero for ever.
+    /// Puts in place the values that exist before the first instruction: inputs, state, and gradients that no instruction
+    /// writes, which are always zero.
     fn start(&mut self) -> Result<(), UnsafeAliasing> {
         let mut outputs = vec![false; self.plan.values.len()];
         for id in self.plan.instructions.iter().flat_map(|node| &node.outputs) {
@@ -175,7 +180,7 @@ impl<'a> Memory<'a> {
         for (position, &output) in node.outputs.iter().enumerate() {
             let allowed = node.op.in_place(node.inputs.len()).filter(|&(allowed, _)| allowed == position);
             for (i, &operand) in node.inputs.iter().enumerate() {
-                // In place means exactly in place: the same bytes, not bytes that are a few elements apart.
+                // In place means exactly the same bytes, not bytes that are a few elements apart.
                 let in_place =
                     allowed.is_some_and(|(_, input)| input == i) && self.bytes(output) == self.bytes(operand);
                 if self.overlap(output, operand) && !in_place {
@@ -202,7 +207,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The ranges of an update are what it touches: its operands must say so.
+    /// Checks that the ranges of an update, which it changes, are covered by its operands and do not overlap.
     fn check_update(&self, node: &Node, update: &Update) -> Result<(), UnsafeAliasing> {
         let Some(operands) = update.operands(&node.inputs) else {
             let first = node.inputs.first().copied().unwrap_or(self.plan.loss);
@@ -212,7 +217,7 @@ impl<'a> Memory<'a> {
         for range in &update.ranges {
             let (mut covered, end) = (range.start * 4, range.end() * 4);
             let twice = covered < free;
-            // In the order of the arena, as gradients are; what pads a parameter belongs to it.
+            // Parameters are in the order of the arena, like gradients. The padding of a parameter belongs to it.
             for bytes in operands.parameters.iter().map(|&id| self.bytes(id)) {
                 if bytes.contains(&covered) {
                     covered = bytes.end.next_multiple_of(Plan::ALIGNMENT);
@@ -264,7 +269,7 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
-    /// A value that lies in a bucket under way belongs to the collective.
+    /// Refuses the use of a value in a bucket in flight, which belongs to the collective.
     fn touch(&self, id: ValueId) -> Result<(), UnsafeAliasing> {
         let bytes = self.bytes(id);
         let inside = |&&bucket: &&usize| {

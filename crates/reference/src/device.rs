@@ -1,4 +1,4 @@
-//! The device itself: nothing but the way to a program.
+//! The device itself, which only makes programs.
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, DeviceRequest, Program};
@@ -6,10 +6,10 @@ use enmasse_graph::Plans;
 
 use crate::ReferenceProgram;
 
-/// The reference device for one rank. It computes in one way, so that any choice of another is refused.
+/// Opens the reference device for one rank. It has no options, so any choice of how to compute is refused.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let refuse = |reason: String| Err(DeviceError::Unsupported(reason));
-    // It computes on the thread of the rank, wherever that runs.
+    // It computes on the rank's own thread, so the numbers of threads do not matter.
     let DeviceRequest { ordinal, threads: _, local_rank: _, isa, exact } = request;
     if ordinal.is_some() {
         return refuse("the reference device has no numbers: use reference:N".to_owned());
@@ -23,12 +23,12 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     Ok(Box::new(Reference))
 }
 
-/// Makes programs that run in f64.
+/// The reference device, whose programs run in f64.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
-/// The same, but what a plan stores in bf16 is rounded to it: how much of an error is the storage of a plan's maps, and none
-/// of a device's.
+/// The reference device with values rounded to bf16 if the plan stores them in bf16 ([`ReferenceProgram::rounding`]). It
+/// shows how much of an error comes from the storage of maps rather than from a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingReference;
 

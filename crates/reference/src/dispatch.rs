@@ -1,4 +1,4 @@
-//! From an instruction that concerns one shard alone to the kernel that carries it out.
+//! Dispatches an instruction that concerns only one shard to its kernel.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::kernels::batch_norm::{self, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
 use crate::kernels::{activation, dropout, function, image, linear, loss, pool, samples, update};
 
-/// Carries out `node` on its operands and returns its outputs, in order. `requests` are those to stop and to save.
+/// Runs `node` on its operands and returns its outputs, in order. `requests` are those to stop and to save.
 pub(crate) fn run(
     plan: &Plan,
     node: &Node,
@@ -114,7 +114,7 @@ pub(crate) fn run(
         (&Op::ShareMetrics { shards }, [[loss], rest @ ..]) => {
             vec![loss::share_metrics(*loss, &rest.concat(), requests, shard, shards)]
         }
-        // Another number of operands than these take.
+        // The number of operands is wrong.
         (
             Op::Normalize { .. }
             | Op::Conv2d(_)
@@ -159,7 +159,7 @@ pub(crate) fn run(
             | Op::ShareMetrics { .. },
             _,
         ) => return Err(unsupported(node)),
-        // What concerns all shards, or outlives the step, is the step's own: it comes here with operands that it does not take.
+        // `Step` runs the operations that concern all shards or change state. They only get here with wrong operands.
         (
             Op::SyncStatistics { .. }
             | Op::SyncSum
@@ -179,7 +179,7 @@ fn pair((a, b): (Vec<f64>, Vec<f64>)) -> Vec<Vec<f64>> {
     vec![a, b]
 }
 
-/// The result of a batch norm's fused rectifier, if it has one: an operand, or what follows from x, weight and bias.
+/// The result of a batch norm's fused rectifier, if it has one: either an operand, or computed from x, weight and bias.
 fn rectified<'a>(
     node: &Node,
     rectifier: Option<Rectifier>,

@@ -1,9 +1,9 @@
-//! What all shards know of each other, wherever they are hosted: plain all-gathers, and then loops in one process.
+//! Exchanges values between all shards of all ranks, by plain all-gathers. Loops in one process then combine them.
 
 use enmasse_comm::Group;
 use enmasse_device::{DeviceError, Hosting};
 
-/// The way from the values of hosted shards to those of all shards.
+/// Turns the values of the hosted shards into those of all shards.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub hosting: Hosting,
@@ -11,12 +11,12 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// One value of every shard, in their order, of those that this program hosts. All have the same length.
+    /// One value of every shard, in the order of the shards, given those of the hosted shards. All have the same length.
     pub fn all(&self, own: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, DeviceError> {
         let Some(group) = &self.group else { return Ok(own) };
         let map = self.hosting.map();
         let (len, most) = (own.first().map_or(0, Vec::len), map.hosted(0).len());
-        // The first rank hosts most shards; the others fill up with what nobody reads.
+        // No rank hosts more shards than the first. The others pad their input with zeros that are ignored.
         let mut input = own.concat();
         input.resize(most * len, 0.0);
         let mut gathered = vec![0.0; map.ranks() * input.len()];

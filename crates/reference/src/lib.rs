@@ -1,11 +1,11 @@
-//! The reference device: any plan in f64 with plain loops, collectives included. The oracle of every other device's
-//! tests.
+//! The reference device runs any plan in f64 with plain loops, including collectives. It is the oracle of every other
+//! device's tests.
 //!
-//! Clarity comes before speed. One program hosts all shards of its plan, or a rank's part of them, in lock-step: an instruction
-//! is carried out for every shard before the next one starts, and a collective is a loop over all shards' values in the
-//! fixed tree. State is kept per shard, which lets a test prove that all shards stay the same. Every value has memory
-//! of its own, so the results say what a plan *means*; [`aliasing_is_safe`] tells whether the places it gives its
-//! values respect that.
+//! Clarity comes before speed. One program hosts all shards of its plan, or a rank's part of them, in lock-step: an
+//! instruction runs for every shard before the next one starts, and a collective is a loop over all shards' values in the
+//! fixed tree. Each shard has its own state, which lets a test prove that all shards stay equal. Each value has its own
+//! memory, so the results define what a plan *means*. [`aliasing_is_safe`] checks that the places of a plan's values
+//! preserve this meaning.
 
 mod aliasing;
 mod device;

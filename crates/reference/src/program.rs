@@ -1,4 +1,4 @@
-//! Plans bound to the memory of the shards that a program hosts.
+//! The reference program: plans bound to the memory of the hosted shards.
 
 use enmasse_comm::Group;
 use enmasse_device::{
@@ -11,11 +11,12 @@ use crate::exchange::Exchange;
 use crate::shard::Shard;
 use crate::step::Step;
 
-/// Runs a plan in f64, whatever element types it stores values in: for all shards in one process, or for a rank's part of them.
+/// Runs plans in f64, independent of the element types in the plan: for all shards in one process, or for a rank's part of
+/// them.
 ///
-/// [`Program::submit`] takes the samples of the hosted shards, of which shard s sees the s-th contiguous piece.
-/// [`Program::store`] reads state and gradients of the first hosted shard; `logits` are those of the whole batch in its order,
-/// `loss` and `correct` are summed over the hosted shards.
+/// [`Program::submit`] takes the samples of the hosted shards. The s-th of these shards gets the s-th contiguous piece.
+/// [`Program::store`] reads state and gradients from the first hosted shard. `logits` are those of all hosted shards, in the
+/// order of the batch; `loss` and `correct` are sums over these shards.
 #[derive(Debug)]
 pub struct ReferenceProgram {
     plans: Plans,
@@ -37,14 +38,14 @@ pub struct Difference {
 }
 
 impl ReferenceProgram {
-    /// This rank's part of the shards; without a group, all of them. Parameters and optimiser state are zero, buffers have their
-    /// first values.
+    /// Makes a program for this rank's part of the shards, or for all shards without a group. Parameters and optimiser state
+    /// are zero; buffers have their initial values.
     pub fn new(plans: Plans, group: Option<Group>) -> Result<Self, DeviceError> {
         ReferenceProgram::with(plans, group, false)
     }
 
-    /// The same, but what a plan stores in bf16 is rounded to it, and so are weights that such maps are multiplied by: what a
-    /// device computes whose sums are exact.
+    /// Makes a program that rounds values to bf16 if the plan stores them in bf16, and also weights that multiply such maps.
+    /// It computes what a device with exact sums would.
     pub fn rounding(plans: Plans, group: Option<Group>) -> Result<Self, DeviceError> {
         ReferenceProgram::with(plans, group, true)
     }
@@ -69,7 +70,7 @@ impl ReferenceProgram {
         })
     }
 
-    /// Reads a tensor of one hosted shard, by any name that [`Program::store`] knows; nothing is summed.
+    /// Reads a tensor of one hosted shard, by any name that [`Program::store`] accepts, without summing over shards.
     pub fn store_shard(&self, shard: usize, name: &str) -> Result<Vec<f64>, DeviceError> {
         let unknown = || DeviceError::Name(name.into());
         let memory = self.shards.get(shard).ok_or_else(unknown)?;
@@ -84,19 +85,19 @@ impl ReferenceProgram {
         }
     }
 
-    /// Ends what is under way.
+    /// Ends sums in progress.
     fn drain(&mut self) {
         if let (Some(step), Some(plan)) = (&mut self.step, self.ledger.mode().and_then(|mode| self.plans.plan(mode))) {
             step.drain(plan, &mut self.shards);
         }
     }
 
-    /// The plan of the step last begun.
+    /// The plan of the latest step.
     fn latest_plan(&self) -> Option<&Plan> {
         self.plans.plan(self.ledger.mode()?)
     }
 
-    /// Sets a state tensor of one shard, which makes shards differ: to test what is to notice it.
+    /// Sets a state tensor of one shard only. Tests use it to make shards differ.
     pub fn load_shard(&mut self, shard: usize, name: &str, values: &[f64]) -> Result<(), DeviceError> {
         let unknown = || DeviceError::Name(name.into());
         let tensor = self.plans.find(name).ok_or_else(unknown)?;
@@ -163,7 +164,7 @@ impl Program for ReferenceProgram {
 
     fn rejoin(&mut self, plans: Plans, group: Option<Group>) -> Result<(), DeviceError> {
         check_same_state(&self.plans, &plans)?;
-        // Every shard holds the same state.
+        // All shards hold the same state, so that of the first serves all.
         let mut fresh = ReferenceProgram::with(plans, group, self.rounds)?;
         fresh.shards.iter_mut().for_each(|shard| shard.state.clone_from(&self.shards[0].state));
         *self = fresh;

@@ -1,4 +1,4 @@
-//! What one shard holds: its copy of the state, and the values of the latest step of each mode.
+//! The memory of one shard: its copy of the state, and the values of the latest step of each mode.
 
 use std::collections::HashMap;
 
@@ -6,21 +6,21 @@ use enmasse_device::DeviceError;
 use enmasse_graph::{Arena, Init, Mode, Node, Op, Plan, Plans, Role, StateTensor, ValueId};
 use enmasse_tensor::{Bf16, DType};
 
-/// One shard's memory: a vector of its own for every tensor, in stored order.
+/// One shard's memory: a separate vector for every tensor, in stored order.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     /// State tensors by name.
     pub state: HashMap<String, Vec<f64>>,
     /// Whether values that the plan stores in bf16 are rounded to it.
     pub rounds: bool,
-    /// Values of the latest training step, parallel to the plan's; nothing where none was written.
+    /// Values of the latest training step, parallel to the plan's values; `None` for values that have not been written.
     train: Vec<Option<Vec<f64>>>,
-    /// The same of the latest evaluation step.
+    /// The same for the latest evaluation step.
     evaluate: Vec<Option<Vec<f64>>>,
 }
 
 impl Shard {
-    /// Parameters and optimiser state are zero, buffers have their first values.
+    /// Initial memory: parameters and optimiser state are zero, buffers have their initial values.
     pub fn new(plans: &Plans, rounds: bool) -> Self {
         let tensor = |tensor: &StateTensor| {
             let value = match (tensor.slot.arena, tensor.init) {
@@ -47,8 +47,8 @@ impl Shard {
         }
     }
 
-    /// Forgets the values of the mode's last step. A gradient that no instruction writes belongs to a parameter that
-    /// does not reach the loss: it is zero.
+    /// Clears the values of the mode's previous step. A gradient that no instruction writes belongs to a parameter that
+    /// does not reach the loss, and is zero.
     pub fn begin(&mut self, plan: &Plan) {
         let values = self.values_mut(plan.mode);
         *values = vec![None; plan.values.len()];
@@ -62,7 +62,7 @@ impl Shard {
         }
     }
 
-    /// The value, if it has been written and no collective holds it.
+    /// A value, if it has been written and no collective holds it.
     pub fn get(&self, plan: &Plan, id: ValueId) -> Option<&[f64]> {
         match plan.value(id).role {
             Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Average { .. } => {
@@ -74,7 +74,7 @@ impl Shard {
         }
     }
 
-    /// The same for an instruction, which must not read what is not there.
+    /// The same, except that a missing value is an error.
     pub fn read(&self, plan: &Plan, id: ValueId) -> Result<&[f64], DeviceError> {
         self.get(plan, id).ok_or_else(|| {
             let name = &plan.value(id).name;
@@ -91,14 +91,14 @@ impl Shard {
         self.values_mut(plan.mode)[id.0] = Some(value);
     }
 
-    /// The weights of a convolution over bf16 maps as devices multiply by them; `None` for all that they take as it is.
+    /// The weights of a convolution over bf16 maps, rounded as devices round them; `None` for operands used unchanged.
     pub fn rounded_operand(&self, plan: &Plan, node: &Node, operand: usize) -> Option<Vec<f64>> {
         let over_maps = node.inputs.first().is_some_and(|&id| plan.value(id).dtype == DType::Bf16);
         let weights = operand == 1 && matches!(node.op, Op::Conv2d(_) | Op::Conv2dBackwardData(_));
         (self.rounds && over_maps && weights).then(|| self.get(plan, node.inputs[operand]).map(rounded)).flatten()
     }
 
-    /// Hands a value over to a collective: until it is written again nobody can read it.
+    /// Hands a value over to a collective. It cannot be read until it is written again.
     pub fn take(&mut self, plan: &Plan, id: ValueId) -> Result<Vec<f64>, DeviceError> {
         let value = self.read(plan, id)?.to_vec();
         self.values_mut(plan.mode)[id.0] = None;
@@ -106,7 +106,7 @@ impl Shard {
     }
 }
 
-/// Each value as bf16 holds it.
+/// Each value rounded to bf16.
 fn rounded(values: &[f64]) -> Vec<f64> {
     values.iter().map(|&value| Bf16::from_f32(value as f32).to_f32().into()).collect()
 }

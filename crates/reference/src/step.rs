@@ -1,4 +1,4 @@
-//! One step over the hosted shards in lock-step: instructions, collectives, and the updates of what outlives the step.
+//! One step over the hosted shards in lock-step: instructions, collectives, and updates of state.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::kernels::update::{Rule, clip_factor};
 use crate::kernels::{batch_norm, tree, update};
 use crate::shard::Shard;
 
-/// A bucket whose sum has been started: the values that belong to the collective, and their sums.
+/// A bucket whose sum has started: the values that belong to the collective, and their sums.
 type InFlight = Vec<(ValueId, Vec<f64>)>;
 
 /// The step that began with the latest forward phase.
@@ -21,12 +21,12 @@ pub(crate) struct Step {
     mode: Mode,
     /// Keys dropout, in backward as in forward.
     epoch: u64,
-    /// Sums that have been started and not waited for, by bucket.
+    /// Sums that have started and have not been waited for, by bucket.
     in_flight: HashMap<usize, InFlight>,
 }
 
 impl Step {
-    /// Hands each hosted shard its piece of the batch, which must fit the plan.
+    /// Begins a step: gives each hosted shard its piece of the batch, which must fit the plan.
     pub fn begin(plan: &Plan, shards: &mut [Shard], inputs: &StepInputs) -> Result<Step, DeviceError> {
         let batch = inputs.batch.as_ref();
         check_batch(plan, shards.len(), batch)?;
@@ -44,7 +44,7 @@ impl Step {
         Ok(Step { mode: plan.mode, epoch: inputs.epoch, in_flight: HashMap::new() })
     }
 
-    /// Runs one phase. The metrics are there once the phase that measures them has run.
+    /// Runs one phase. Returns the metrics after the phase that completes them.
     pub fn run(
         &mut self,
         plan: &Plan,
@@ -56,12 +56,12 @@ impl Step {
         for node in plan.phase(phase) {
             self.execute(plan, shards, exchange, node, inputs)?;
         }
-        // Only here is the sum over shards complete; evaluation has no collectives.
+        // In training the reduce phase completes the sums over shards; evaluation has no collectives.
         let measured = if self.mode == Mode::Train { Phase::Reduce } else { Phase::Loss };
         if phase == measured { measure(plan, shards).map(Some) } else { Ok(None) }
     }
 
-    /// Ends the sums that are under way, so that their values can be read; the plan may still wait for them.
+    /// Ends sums in progress, so that their values can be read. The plan may still wait for them afterwards.
     pub fn drain(&mut self, plan: &Plan, shards: &mut [Shard]) {
         for (id, sum) in self.in_flight.values_mut().flat_map(std::mem::take) {
             shards.iter_mut().for_each(|shard| shard.write(plan, id, sum.clone()));
@@ -155,14 +155,14 @@ impl Step {
     }
 }
 
-/// The outputs of a collective, the same for every shard.
+/// Writes the outputs of a collective, the same for every shard.
 fn scatter(plan: &Plan, shards: &mut [Shard], node: &Node, outputs: &[Vec<f64>]) {
     for shard in shards {
         node.outputs.iter().zip(outputs).for_each(|(&id, value)| shard.write(plan, id, value.clone()));
     }
 }
 
-/// Updates the parameters, and the optimiser's state of them, where they lie in a range of the update.
+/// Updates the elements of parameters and their optimiser state that lie in a range of the update.
 fn update_parameters(
     plan: &Plan,
     shard: &mut Shard,
@@ -204,7 +204,7 @@ fn update_parameters(
     Ok(())
 }
 
-/// What the step measured: in training what all shards share, in evaluation the sums over the hosted shards.
+/// The metrics of the step: in training the values that all shards share, in evaluation sums over the hosted shards.
 fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
     let mut values = HashMap::new();
     for id in plan.metrics.into_iter().chain([plan.loss, plan.correct]).chain(plan.measured.iter().map(|m| m.value)) {

@@ -1,5 +1,4 @@
-//! The check of places in memory: it accepts what the compiler makes of many models, and notices every way to spoil a
-//! plan.
+//! The check of places in memory accepts the compiler's plans, and notices plans that were spoiled in various ways.
 
 use enmasse_graph::{
     Arena, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor,
@@ -79,7 +78,7 @@ fn find(plan: &Plan, op: &str) -> usize {
     plan.instructions.iter().position(|node| node.op.name() == op).unwrap()
 }
 
-/// Spoils a plan and expects the problem that `expected` recognises, at an instruction whose text holds `place`.
+/// Spoils a plan and expects a problem that `expected` accepts, at a place whose text contains `place`.
 fn check(spoil: impl FnOnce(&mut Plan), place: &str, expected: impl FnOnce(Problem) -> bool) {
     let mut plan = plan();
     spoil(&mut plan);
@@ -91,7 +90,7 @@ fn check(spoil: impl FnOnce(&mut Plan), place: &str, expected: impl FnOnce(Probl
 
 #[test]
 fn a_value_destroyed_before_its_last_use_is_noticed() {
-    // A later result comes to lie over the convolution's, which backward still needs.
+    // A later result overwrites the convolution's, which backward still needs.
     check(
         |plan| {
             let convolved = plan.instructions[find(plan, "batch_norm_normalize")].inputs[0];
@@ -151,7 +150,7 @@ fn values_out_of_place_are_noticed() {
     let misplaced = |problem| matches!(problem, Problem::Misplaced { .. });
     check(|plan| plan.slots[plan.loss.0].offset += 4, "cross_entropy", misplaced);
     check(|plan| plan.slots[plan.loss.0].offset = plan.arena_bytes(Arena::Activations), "cross_entropy", misplaced);
-    // Two parameters on one place.
+    // Two buffers at the same place.
     check(
         |plan| {
             let buffers: Vec<usize> =
@@ -172,7 +171,7 @@ fn values_out_of_place_are_noticed() {
 }
 
 #[test]
-fn what_is_missing_or_written_twice_is_noticed() {
+fn values_missing_or_written_twice_are_noticed() {
     check(
         |plan| {
             let at = find(plan, "max_pool");
@@ -204,7 +203,7 @@ fn buckets_in_flight_are_left_alone() {
         "all_reduce_start",
         |problem| problem == Problem::Unwritten,
     );
-    // The same in a bucket of several, with an operand list that hides it.
+    // The same for a bucket with several values, with an operand list that hides the error.
     check(
         |plan| {
             let op = Op::AllReduceStart { bucket: 1 };
@@ -216,7 +215,7 @@ fn buckets_in_flight_are_left_alone() {
         "backward",
         |problem| problem == Problem::InFlight { bucket: 1 },
     );
-    // The losses are looked at before the sum that carries them is complete.
+    // The losses are read before the sum that carries them is complete.
     check(
         |plan| {
             let last = plan.buckets.len() - 1;
@@ -243,11 +242,11 @@ fn check_update(spoil: impl FnOnce(&mut Update, &mut Vec<ValueId>), expected: im
 }
 
 #[test]
-fn an_update_changes_its_operands_alone() {
+fn an_update_changes_only_its_operands() {
     let outside = |problem| matches!(problem, Problem::OutsideUpdate { .. });
     check_update(|update, _| update.ranges[0].len += 16, outside);
     check_update(|update, _| update.ranges.push(UpdateRange { start: 16, ..update.ranges[0] }), outside);
-    // One parameter less, with its gradient and its state.
+    // One parameter is missing, with its gradient and its state.
     check_update(
         |_, inputs| {
             let count = inputs.len() / 3;
@@ -257,7 +256,7 @@ fn an_update_changes_its_operands_alone() {
     );
     check_update(|update, _| update.clip_norm = Some(1.0), |problem| problem == Problem::Operands);
     check_update(|_, inputs| inputs.truncate(2), |problem| problem == Problem::Operands);
-    // Gradients are read once their sums are complete.
+    // Gradients must not be read before their sums are complete.
     check(
         |plan| plan.instructions.retain(|node| node.op != Op::AllReduceWait { bucket: 0 }),
         "update",

@@ -1,6 +1,6 @@
 //! Gradients of every operation against central finite differences of the loss, through small models.
 //!
-//! A gradient that a model's later layers hand to its earlier ones is checked by the parameters of the earlier ones.
+//! The gradient that a layer passes to earlier layers is checked by the parameters of those layers.
 
 mod common;
 
@@ -9,10 +9,10 @@ use enmasse_device::Program;
 use enmasse_graph::{CompileOptions, Conv, Freeze, Loss, Mode, PerSample, Pool, Role, Tensor, Window};
 use enmasse_reference::ReferenceProgram;
 
-/// Half the distance of the two points: rounding gives about 1e-10 of error, and hardly any ReLU changes sides.
+/// Half the distance of the two points. Rounding causes an error of about 1e-10, and hardly any ReLU changes sides.
 const STEP: f64 = 3e-6;
 
-/// Elements checked of each parameter: spread over it, the first and the last among them.
+/// The maximum number of elements to check in each parameter, evenly spaced from the first. The last is checked as well.
 const ELEMENTS: usize = 16;
 
 fn loss(program: &mut ReferenceProgram, batch: &Batch) -> f64 {
@@ -75,7 +75,7 @@ fn head(x: Tensor) -> Tensor {
     x.flatten().linear("fc", 4)
 }
 
-/// A first layer, so that what follows has an input gradient to hand on.
+/// A first layer, so that the layers after it need a gradient of their input.
 fn stem(x: Tensor, channels: usize) -> Tensor {
     x.conv2d("stem", Conv::new(channels, 3).padding(1))
 }
@@ -88,7 +88,7 @@ fn linear_and_relu() {
 
 #[test]
 fn relu6() {
-    // Eight times as large, so that many values meet the ceiling.
+    // Multiplies by eight, so that many values reach the ceiling.
     let large = |x: Tensor| (0..3).fold(x, |x, _| x.clone() + x);
     check(&|x| head(large(stem(x, 6)).relu6()));
     let norm = |x: Tensor| x.conv2d("a", Conv::new(5, 3).padding(1).no_bias()).batch_norm("bn");
@@ -212,7 +212,7 @@ fn residual_net(x: Tensor) -> Tensor {
     head((conv(y, "c").batch_norm("bn_c") + x).relu())
 }
 
-/// What the passes make of the model is what the tests above are about.
+/// Ensures that gradient tests of the residual net cover fused operations.
 #[test]
 fn the_residual_net_is_fused() {
     let program = program(&residual_net, &options());
@@ -244,7 +244,7 @@ fn label_smoothing_and_places_without_a_sample() {
     check_batch(&|x| head(stem(x, 3)), &smoothed(0.3), |b| b.labels[0] = -1);
 }
 
-/// Each function of logits as a loss, and with a place without a sample, where it may well be infinite.
+/// Each function of logits is used as a loss, also with a place without a sample, where the function may be infinite.
 #[test]
 fn losses_of_functions() {
     let check = |function: fn(Tensor, Tensor) -> Tensor| {
@@ -267,7 +267,7 @@ fn losses_of_functions() {
     });
 }
 
-/// With several shards the loss is the sum of all shards' losses, and so is the gradient.
+/// With several shards the loss and the gradients are sums over all shards.
 #[test]
 fn shards_with_and_without_synchronised_batch_norm() {
     for shards in [2, 3, 5] {

@@ -1,4 +1,4 @@
-//! Models that nobody would write down: layers in random order, with values used once, many times or never.
+//! Random models: layers in random order, with values used once, many times or never.
 //!
 //! Their plans must be safe, and their gradients must agree with the loss along a random direction of all parameters.
 
@@ -9,7 +9,7 @@ use enmasse_device::Program;
 use enmasse_graph::{BucketSizes, CompileOptions, Conv, Freeze, Mode, Pool, Precision, Role, Tensor};
 use enmasse_tensor::RandomStream;
 
-/// Twelve layers, each on one or two of the latest values. All keep the shape, so that any two values can be added.
+/// Twelve layers, each on one or two of the latest values. All keep the shape, so any two values can be added.
 fn model(x: Tensor, seed: u64) -> Tensor {
     let mut stream = RandomStream::new(seed, "model", 0, 0);
     let mut values = vec![x.conv2d("stem", Conv::new(4, 3).padding(1))];
@@ -30,7 +30,7 @@ fn model(x: Tensor, seed: u64) -> Tensor {
             _ => x.relu(),
         });
     }
-    // Two branches, of which the second may end in the same value as the first.
+    // Two branches from the last two values, which may be the same value.
     let mut ends = values.into_iter().rev();
     let (Some(a), Some(b)) = (ends.next(), ends.next()) else { unreachable!("there are thirteen values") };
     a.max_pool(Pool::new(2)).flatten().linear("a", 3) + b.adaptive_avg_pool([2, 2]).flatten().linear("b", 3)
@@ -46,7 +46,7 @@ fn gradients_along_a_random_direction() {
             sync_batch_norm: seed % 2 == 0,
             allow_unused: true,
             buckets: BucketSizes { first: 64, other: 256 },
-            // What devices store is nothing to this one, but must find its place like anything else.
+            // The reference device ignores element types, but values of each type must have a place in the plan.
             precision: if seed % 4 < 2 { Precision::F32 } else { Precision::Bf16 },
             freeze: Freeze::Patterns(if seed % 5 == 0 { vec!["stem".into()] } else { Vec::new() }),
             ..CompileOptions::new("random", 3, 5, 3)

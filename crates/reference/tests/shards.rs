@@ -1,4 +1,4 @@
-//! What must hold over shards: N of B are as good as one of N x B, and all of them hold the same bits.
+//! Properties over shards: N shards of B samples equal one shard of N x B, and all shards hold the same bits.
 
 mod common;
 
@@ -7,7 +7,7 @@ use enmasse_device::Program;
 use enmasse_graph::{BucketSizes, CompileOptions, Conv, Loss, Mode, Optimizer, ParameterGroups, Phase, Tensor};
 use enmasse_reference::Difference;
 
-/// Batch norms with all that may be fused into them, dropout, and a layer that is not followed by a batch norm.
+/// Batch norms with everything that may be fused into them, dropout, and a convolution without a batch norm after it.
 fn net(x: Tensor) -> Tensor {
     let conv = |x: Tensor, name: &str, channels| x.conv2d(name, Conv::new(channels, 3).padding(1).no_bias());
     let x = conv(x, "stem", 6).batch_norm("bn").relu();
@@ -21,7 +21,7 @@ const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false };
 const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
 
 fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions {
-    // Several buckets, whose sums start at different places of the backward phase.
+    // Several buckets, whose sums start at different points of the backward phase.
     let buckets = BucketSizes { first: 256, other: 2048 };
     CompileOptions {
         shards,
@@ -58,11 +58,11 @@ fn shards_with_synchronised_batch_norm_are_one_large_batch() {
 }
 
 #[test]
-fn evaluation_of_shards_is_that_of_the_whole_batch() {
+fn evaluation_of_shards_equals_that_of_the_whole_batch() {
     let mut many = program(&net, &options(3, 2, SGD));
     let mut one = program(&net, &options(1, 6, SGD));
     let mut batch = Batch::random(&one, 0);
-    // A tail: one shard has one sample, one has none.
+    // A partial batch: one shard has one sample, one has none.
     batch.labels[3..].fill(-1);
     let evaluate = |program: &mut _| {
         let ticket = submit(program, Mode::Evaluate, &[Phase::Forward, Phase::Loss], &batch, 0, 0.0);
@@ -72,13 +72,13 @@ fn evaluation_of_shards_is_that_of_the_whole_batch() {
     assert_eq!(logits, expected_logits);
     assert!((metrics.loss - expected.loss).abs() < 1e-12 && metrics.correct == expected.correct);
     assert_eq!(loss, [metrics.loss]);
-    // By the definition, from the logits of the three samples that count.
+    // The loss by its definition, from the logits of the three samples that count.
     let log_softmax = |row: &[f64], label: usize| row[label] - row.iter().map(|logit| logit.exp()).sum::<f64>().ln();
     let losses = logits.chunks(5).zip(&batch.labels).take(3).map(|(row, &label)| -log_softmax(row, label as usize));
     assert!((losses.sum::<f64>() - metrics.loss).abs() < 1e-12);
 }
 
-/// Each shard's statistics enter the running ones alike: PyTorch's DDP would keep those of rank 0.
+/// Every shard's statistics have the same weight in the running ones. PyTorch's DDP would keep those of rank 0.
 #[test]
 fn running_statistics_without_synchronisation_are_the_mean_of_the_shards_updates() {
     for shards in [2, 3, 5] {
@@ -133,13 +133,13 @@ fn the_first_difference_is_named() {
             let expected = Difference { tensor: expected.0.into(), shard: expected.1 };
             assert_eq!(program.first_difference(), Some(expected));
         };
-    // Each comes before the ones that differ already, in the order of the state.
+    // In the order of the state, each tensor but the last comes before those that differ already.
     let momentum = "optimizer.momentum_buffer.fc.bias";
     check(&mut program, momentum, 2, (momentum, 2));
     check(&mut program, "bn_a.running_var", 1, ("bn_a.running_var", 1));
     check(&mut program, "stem.weight", 2, ("stem.weight", 2));
     check(&mut program, "fc.weight", 1, ("stem.weight", 2));
-    // Loading for all shards makes them equal again.
+    // Loading a tensor into all shards makes them equal again.
     for (name, values) in state(&mut program) {
         program.load(&name, &values).unwrap();
     }

@@ -1,4 +1,4 @@
-//! How a program runs: phases one by one, steps that fail, optimisers over several steps, and what it refuses.
+//! Runs of a program: phases one by one, steps that fail, optimisers over several steps, and refused inputs.
 
 mod common;
 
@@ -21,13 +21,13 @@ fn options(shards: usize) -> CompileOptions {
 }
 
 #[test]
-fn phases_one_by_one_give_the_bits_of_all_at_once() {
+fn phases_one_by_one_give_the_same_bits_as_all_at_once() {
     for shards in [1, 3] {
         let (mut whole, mut parts) = (program(&net, &options(shards)), program(&net, &options(shards)));
         for step in 1..=3 {
             let batch = Batch::random(&whole, step);
             let expected = train(&mut whole, &batch, step, 0.1);
-            // What follows the forward phase goes on with its batch, whatever it is handed.
+            // Later phases continue with the batch of the forward phase and ignore any other.
             let ticket = submit(&mut parts, Mode::Train, &[Phase::Forward], &batch, step, 0.1);
             let other = Batch::random(&parts, 99);
             for phase in Phase::ALL.into_iter().skip(1) {
@@ -42,7 +42,7 @@ fn phases_one_by_one_give_the_bits_of_all_at_once() {
     }
 }
 
-/// So it is the truth for plans of any precision.
+/// The reference serves plans of any precision.
 #[test]
 fn the_precision_of_a_plan_changes_no_bit() {
     let run = |precision| {
@@ -105,8 +105,7 @@ fn the_loss_is_the_mean_over_the_global_batch() {
     assert_eq!(training.correct, evaluation.correct);
 }
 
-/// A picture of zeros keeps its shard's loss finite; the weights of the last layer are such that any other picture does
-/// not.
+/// With the weights of the last layer, only a picture of zeros keeps its shard's loss finite.
 #[test]
 fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
     let net = |x: Tensor| x.clone().batch_norm("bn").flatten().linear("side", 3) + x.flatten().linear("fc", 3);
@@ -135,14 +134,14 @@ fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
             }
             (result, expected) => panic!("sample {bad}: {result:?}, not {expected:?}"),
         }
-        // The next step is none the worse for it.
+        // The next step is not affected.
         program.load("fc.weight", &weights).unwrap();
         train(&mut program, &batch, 1, 0.1);
         assert_eq!(program.first_difference(), None);
     }
 }
 
-/// One weight after another by the scalar rule `next(w, g, memory, step)`, from the gradients that the program states.
+/// Checks each weight against the scalar rule `next(w, g, memory, step)`, with the gradients that the program computed.
 fn check_optimizer(optimizer: Optimizer, weight_decay: f32, next: impl Fn(f64, f64, &mut [f64; 2], i32) -> f64) {
     let mut program =
         program(&net, &CompileOptions { optimizer, groups: ParameterGroups::one(weight_decay), ..options(2) });
@@ -165,7 +164,7 @@ fn check_optimizer(optimizer: Optimizer, weight_decay: f32, next: impl Fn(f64, f
 
 #[test]
 fn sgd_is_the_scalar_recurrence() {
-    // Factors that f32 holds exactly.
+    // f32 represents all factors exactly.
     let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
     check_optimizer(sgd(0.0, false), 0.0, |w, g, _, _| w - 0.125 * g);
     check_optimizer(sgd(0.0, false), 0.25, |w, g, _, _| w - 0.125 * (g + 0.25 * w));
@@ -204,7 +203,7 @@ fn frozen_parameters_and_their_statistics_do_not_move() {
     assert!(matches!(program.store("gradient.conv.weight"), Err(DeviceError::Name(_))));
 }
 
-/// A parameter that does not reach the loss has a zero gradient by option: only weight decay moves it.
+/// With `allow_unused` a parameter that does not reach the loss has a zero gradient, so only weight decay changes it.
 #[test]
 fn unused_parameters_have_a_zero_gradient() {
     let net = |x: Tensor| {
@@ -259,7 +258,7 @@ fn the_device_makes_programs() {
     let all = 8 * (values(plans.train.as_ref().unwrap()) + values(&plans.evaluate));
     let mut program = Reference.compile(plans, None).unwrap();
     assert_eq!(program.memory(), Memory { arenas: all, shards: all, scratch: 0 });
-    // Parameters are zero, buffers have their first values.
+    // Parameters are zero; buffers have their initial values.
     assert_eq!(program.store("conv.weight").unwrap(), [0.0; 4 * 27]);
     assert_eq!(program.store("bn.weight").unwrap(), [0.0; 4]);
     assert_eq!(program.store("bn.running_mean").unwrap(), [0.0; 4]);
@@ -267,9 +266,9 @@ fn the_device_makes_programs() {
     assert_eq!(program.store("optimizer.momentum_buffer.fc.bias").unwrap(), [0.0; 3]);
 }
 
-/// Names are PyTorch's and so is the order: output channel before input channel before kernel.
+/// Names and order are PyTorch's: output channel before input channel before kernel.
 #[test]
-fn tensors_come_in_pytorchs_order() {
+fn tensors_are_in_pytorchs_order() {
     let net = |x: Tensor| x.conv2d("conv", Conv::new(2, 6)).flatten().linear("fc", 3);
     let mut program = program(&net, &CompileOptions { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(1) });
     let mut weight = vec![0.0; 2 * 3 * 36];
@@ -291,7 +290,7 @@ fn tensors_come_in_pytorchs_order() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn mismatched_batches_and_tensors_are_refused() {
     let mut program = program(&net, &options(2));
     let good = Batch::random(&program, 0);
     let mut check = |change: &dyn Fn(&mut Batch), expected: &str| {
@@ -303,7 +302,7 @@ fn what_does_not_fit_is_refused() {
     check(&|b| b.images.truncate(7), "7 image bytes, but 4 samples take 432");
     check(&|b| b.labels.push(0), "5 labels, but 4 samples take 4");
     check(&|b| b.sample_indices.clear(), "0 sample indices, but 4 samples take 4");
-    check(&|b| b.labels[2] = 3, "label 3 is none of the 3 classes");
+    check(&|b| b.labels[2] = 3, "label 3 is not one of the 3 classes");
 
     assert!(matches!(program.load("nobody", &[]), Err(DeviceError::Name(_))));
     assert!(matches!(program.load("gradient.fc.bias", &[0.0; 3]), Err(DeviceError::Name(_))));
@@ -325,14 +324,14 @@ fn phases_and_tickets_out_of_order_are_refused() {
     refused(&mut program, Mode::Train, &[Phase::Loss]);
     refused(&mut program, Mode::Train, &[Phase::Forward, Phase::Backward]);
     let ticket = submit(&mut program, Mode::Train, &TO_GRADIENTS[..3], &batch, 1, 0.1);
-    // The sums are under way: no instruction may use a gradient, and metrics are not there yet.
+    // The sums are in progress: no instruction may use a gradient, and there are no metrics yet.
     assert!(program.metrics(ticket).is_err());
     refused(&mut program, Mode::Train, &[Phase::Update]);
     refused(&mut program, Mode::Evaluate, &[Phase::Loss]);
     assert!(program.store("gradient.fc.bias").is_ok(), "reading a gradient waits for its sum");
     submit(&mut program, Mode::Train, &[Phase::Reduce], &batch, 1, 0.1);
     assert!(program.metrics(ticket).is_ok() && program.store("gradient.fc.bias").is_ok());
-    // The step before the last still tells its metrics, older ones do not.
+    // The step before the latest still has its metrics; older steps do not.
     train(&mut program, &batch, 2, 0.1);
     assert!(program.metrics(ticket).is_ok());
     train(&mut program, &batch, 3, 0.1);

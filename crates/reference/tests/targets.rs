@@ -1,4 +1,4 @@
-//! What a device decides about plans changes no result: the order of filters, and what is fused.
+//! A device's decisions about plans change no result: the order of filters, and the operations to fuse.
 
 mod common;
 
@@ -6,14 +6,14 @@ use common::{Batch, TO_GRADIENTS, program_for, state, submit, train};
 use enmasse_device::Program;
 use enmasse_graph::{CompileOptions, Conv, FilterOrder, Init, Mode, Phase, Target, Tensor};
 
-/// Kernels that are not square in any sense, groups, and a convolution whose gradient adds another.
+/// Convolutions with different numbers of inputs and outputs per group, and one that adds another gradient to its own.
 fn net(x: Tensor) -> Tensor {
     let x = x.conv2d("stem", Conv::new(6, 3).stride(2).padding(1).no_bias()).batch_norm("bn").relu();
     let y = x.clone().conv2d("grouped", Conv::new(6, 3).padding(1).groups(3)).batch_norm("bn_grouped");
     (y + x).relu().conv2d("point", Conv::new(4, 1)).flatten().linear("fc", 3)
 }
 
-/// What a few steps measure and leave, in PyTorch's order.
+/// Losses, state and tensors of a few steps, in PyTorch's order.
 #[derive(Debug, PartialEq)]
 struct Results {
     losses: Vec<f64>,

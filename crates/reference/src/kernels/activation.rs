@@ -9,8 +9,8 @@ fn ceiling(rectifier: Rectifier) -> f64 {
     }
 }
 
-/// `max(x, 0)`, and `min(_, 6)` for ReLU6, where NaN stays NaN: a broken activation must reach the loss, which stops the
-/// step.
+/// `max(x, 0)`, and `min(_, 6)` of that for ReLU6. NaN stays NaN: a broken activation must reach the loss, so that the
+/// check stops the step.
 pub fn rectify(x: &[f64], rectifier: Rectifier) -> Vec<f64> {
     let ceiling = ceiling(rectifier);
     let element = |&x: &f64| match x {
@@ -21,7 +21,7 @@ pub fn rectify(x: &[f64], rectifier: Rectifier) -> Vec<f64> {
     x.iter().map(element).collect()
 }
 
-/// `dy` where `y > 0`, and below the ceiling where there is one, else 0.
+/// `dy` where `y` is above 0 and below the ceiling, if there is one; else 0.
 pub fn rectify_backward(dy: &[f64], y: &[f64], rectifier: Rectifier) -> Vec<f64> {
     let open = |y: f64| y > 0.0 && y < ceiling(rectifier);
     dy.iter().zip(y).map(|(&dy, &y)| if open(y) { dy } else { 0.0 }).collect()
@@ -37,7 +37,7 @@ pub fn multiply(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// `[N,H,W,C]` to `[N, C*H*W]`, the order in which PyTorch flattens NCHW.
+/// `[N,H,W,C]` to `[N, C*H*W]`, in the order in which PyTorch flattens NCHW.
 pub fn flatten(x: &[f64], shape: [usize; 4]) -> Vec<f64> {
     let mut y = vec![0.0; x.len()];
     for_each_place(shape, |channels_last, channels_first| y[channels_first] = x[channels_last]);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn flatten_is_channels_first() {
-        // Two pictures of 1x2 pixels and three channels; tens are the pixel, ones the channel.
+        // Two pictures of 1x2 pixels and three channels: hundreds number the picture, tens the pixel, ones the channel.
         let x = [0., 1., 2., 10., 11., 12., 100., 101., 102., 110., 111., 112.];
         let y = [0., 10., 1., 11., 2., 12., 100., 110., 101., 111., 102., 112.];
         assert_eq!(flatten(&x, [2, 1, 2, 3]), y);

@@ -1,5 +1,5 @@
-//! Batch norm in the pieces of the plan: statistics, normalise (with residual and rectifier), the two sums, the input's
-//! gradient, and the running statistics. Channels are the last dimension; everything else counts as pixels.
+//! Batch norm, divided as in the plan: statistics, normalisation (with residual and rectifier), the two sums, the input's
+//! gradient, and the running statistics. Channels are the last dimension; all others count as pixels.
 
 use enmasse_graph::Rectifier;
 
@@ -21,12 +21,12 @@ pub fn statistics(x: &[f64], channels: usize) -> (Vec<f64>, Vec<f64>) {
     (mean, variance)
 }
 
-/// What a normalisation is by, per channel.
+/// The statistics of a normalisation, per channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Normalizer<'a> {
-    /// Mean, of the batch or running.
+    /// Mean of the batch, or running mean.
     pub mean: &'a [f64],
-    /// Biased variance.
+    /// Biased variance of the batch, or running variance.
     pub variance: &'a [f64],
     /// Added to the variance.
     pub epsilon: f32,
@@ -67,7 +67,7 @@ pub fn normalize(
     }
 }
 
-/// The rectifier of the forward, if it had one, with its result.
+/// The rectifier of the forward and its result, if it had one.
 pub type Gate<'a> = Option<(Rectifier, &'a [f64])>;
 
 /// `dy`, masked by the forward's rectifier.
@@ -86,10 +86,10 @@ pub fn reduce(dy: &[f64], x: &[f64], by: &Normalizer, gate: Gate) -> (Vec<f64>, 
     (dbias, dweight)
 }
 
-/// The gradient of x where mean and variance are those of the `count` pixels of the batch:
+/// The gradient of x for statistics of the `count` pixels of the batch:
 /// `weight / sqrt(variance + epsilon) * (dy - dbias / count - normalised x * dweight / count)`.
 ///
-/// `dbias` and `dweight` are the sums over the same pixels as the statistics, so over all shards with SyncBatchNorm.
+/// `dbias` and `dweight` are sums over the same pixels as the statistics: with SyncBatchNorm over all shards.
 pub fn backward(
     dy: &[f64],
     x: &[f64],
@@ -106,7 +106,7 @@ pub fn backward(
     masked(dy, gate).iter().zip(x).enumerate().map(element).collect()
 }
 
-/// The gradient of x where mean and variance are running statistics, which do not depend on x.
+/// The gradient of x for running statistics, which do not depend on x.
 pub fn backward_running(dy: &[f64], by: &Normalizer, weight: &[f64], gate: Gate) -> Vec<f64> {
     let element = |(i, dy): (usize, &f64)| dy * weight[i % by.channels()] * by.inverse_deviation(i % by.channels());
     masked(dy, gate).iter().enumerate().map(element).collect()
@@ -133,7 +133,7 @@ mod tests {
     /// Two channels of four pixels: {1, 3, 5, 7} and {0, 0, 4, 4}; means 4 and 2, variances 5 and 4.
     const X: [f64; 8] = [1., 0., 3., 0., 5., 4., 7., 4.];
 
-    /// Without epsilon these normalise channel 1 by exactly 2; channel 0 takes a variance of 4 - 3 = 1.
+    /// Without epsilon the deviation of channel 1 is exactly 2. Channel 0 is given a variance of 1 instead of 5.
     const BY: Normalizer = Normalizer { mean: &[4.0, 2.0], variance: &[1.0, 4.0], epsilon: 0.0 };
 
     const RELU: Option<Rectifier> = Some(Rectifier::Relu);
@@ -174,15 +174,15 @@ mod tests {
 
     #[test]
     fn gradient_by_hand() {
-        // Channel 1 of X alone, variance 4: normalised -1, -1, 1, 1; dy 1, 2, 3, 6 has sum 12 and weighted sum 6.
+        // Only channel 1 of X, with variance 4: normalised -1, -1, 1, 1; dy 1, 2, 3, 6 has sum 12 and weighted sum 6.
         let by = Normalizer { mean: &[2.0], variance: &[4.0], epsilon: 0.0 };
         let (x, dy) = ([0., 0., 4., 4.], [1., 2., 3., 6.]);
         let (dbias, dweight) = reduce(&dy, &x, &by, None);
         assert_eq!((&dbias[..], &dweight[..]), (&[12.][..], &[6.][..]));
-        // dy - 3 + 1.5, dy - 3 - 1.5, times weight 4 / 2.
+        // dy - 3 + 1.5 or dy - 3 - 1.5, times weight 4 / 2.
         let dx = backward(&dy, &x, &by, &[4.0], (&dbias, &dweight, 4), None);
         assert_close(&dx, &[-1.0, 1.0, -3.0, 3.0]);
-        // Twice the pixels (as many again on another shard) halve what is subtracted.
+        // Twice the pixels (as with a second shard of the same size) halve the subtracted terms.
         let dx = backward(&dy, &x, &by, &[4.0], (&dbias, &dweight, 8), None);
         assert_close(&dx, &[0.5, 2.5, 1.5, 7.5]);
         assert_close(&backward_running(&dy, &by, &[4.0], None), &[2.0, 4.0, 6.0, 12.0]);

@@ -1,6 +1,6 @@
 //! Convolution (cross-correlation with zero padding) and its two gradients.
 //!
-//! All three visit the same triples (output pixel, input pixel, tap) and multiply two of (x, w, y) into the third.
+//! All three visit the same triples (output pixel, input pixel, tap), and add products of two of (x, w, y) to the third.
 
 use std::iter::StepBy;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use super::window::visit;
 pub struct Shapes {
     /// `[batch, height, width, input channels]`.
     pub x: [usize; 4],
-    /// Kernel, input channels / groups and output channels, in the order of `filters`.
+    /// Kernel height and width, input channels / groups and output channels, in the order of `filters`.
     pub w: [usize; 4],
     /// `[batch, height, width, output channels]`.
     pub y: [usize; 4],
-    /// How `w` is stored.
+    /// The order in which `w` is stored.
     pub filters: FilterOrder,
 }
 
@@ -34,7 +34,7 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv
     y
 }
 
-/// The gradient of the input, plus `base` where given.
+/// The gradient of the input, plus `base` if given.
 pub fn backward_data(dy: &[f64], w: &[f64], base: Option<&[f64]>, shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
     let mut dx = base.map_or_else(|| vec![0.0; shapes.x.iter().product()], <[f64]>::to_vec);
     products(shapes, conv, |x_at, w_at, y_at| {
@@ -52,8 +52,8 @@ pub fn backward_weights(x: &[f64], dy: &[f64], shapes: &Shapes, conv: &Conv2d) -
     dw
 }
 
-/// Calls `product(x index, w indices, y indices)` for every product of the convolution: the element of x meets a weight and an
-/// element of y for each output channel of one group.
+/// Calls `product(x index, w indices, y indices)` for all products of the convolution. The weights and the elements of y are
+/// those of the output channels of one group.
 fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(usize, StepBy<Range<usize>>, Range<usize>)) {
     let (in_channels, out_channels) = (shapes.x[3], shapes.y[3]);
     let (inputs, outputs) = (in_channels / conv.groups, out_channels / conv.groups);
@@ -101,7 +101,7 @@ mod tests {
         check(&NINE, &[1., 2., 3., 4.], None, one, two, [1, 2, 2, 1], conv([2, 2], 1, 0, 1, 1), &[37., 47., 67., 77.]);
         let biased: &[f64] = &[38., 48., 68., 78.];
         check(&NINE, &[1., 2., 3., 4.], Some(&[1.]), one, two, [1, 2, 2, 1], conv([2, 2], 1, 0, 1, 1), biased);
-        // Padding 1, stride 2: each window holds one corner, edge or the middle.
+        // Padding 1, stride 2: the windows hold 1, 2, 2 and 4 elements of the picture.
         let padded: &[f64] = &[4. * 1., 3. * 2. + 4. * 3., 2. * 4. + 4. * 7., 1. * 5. + 2. * 6. + 3. * 8. + 4. * 9.];
         check(&NINE, &[1., 2., 3., 4.], None, one, two, [1, 2, 2, 1], conv([2, 2], 2, 1, 1, 1), padded);
         // Dilation 2: the corners 1, 3, 7, 9.
@@ -131,7 +131,7 @@ mod tests {
             grouped,
             &[2., 4., 9., 12.],
         );
-        // A kernel that is not square on two pictures: 1x2 over 1x2 pictures.
+        // A kernel that is not square: 1x2, on two pictures of 1x2.
         let wide = conv([1, 2], 1, 0, 1, 1);
         check(&[1., 2., 3., 4.], &[10., 1.], None, [2, 1, 2, 1], [1, 2, 1, 1], [2, 1, 1, 1], wide, &[12., 34.]);
     }

@@ -1,12 +1,12 @@
-//! Dropout, whose mask is a function of (seed, layer, epoch, sample index, element) and of nothing else.
+//! Dropout, whose mask is a function of only (seed, layer, epoch, sample index, element).
 
 use enmasse_tensor::RandomStream;
 use enmasse_tensor::random::unit_f32;
 
-/// Element e of the sample with index i stays, times `1 / (1 - probability)`, where random word e of the stream (seed,
-/// `"dropout LAYER"`, epoch, i) is at least `probability`; else it becomes 0. The same function is its own gradient.
+/// Element e of the sample with index i is multiplied by `1 / (1 - probability)` if random word e of the stream (seed,
+/// `"dropout LAYER"`, epoch, i) is at least `probability`. Otherwise it becomes 0. The function is its own gradient.
 ///
-/// `sample_indices` has one index per sample; `x` is cut into as many equal pieces.
+/// `sample_indices` has one index per sample; `x` consists of one equal piece per sample.
 pub fn dropout(x: &[f64], sample_indices: &[f64], probability: f32, seed: u64, layer: &str, epoch: u64) -> Vec<f64> {
     let purpose = format!("dropout {layer}");
     let factor = 1.0 / (1.0 - f64::from(probability));

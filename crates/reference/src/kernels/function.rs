@@ -2,7 +2,7 @@
 
 use enmasse_graph::Function;
 
-/// The function of every element.
+/// Applies the function to every element.
 pub fn map(x: &[f64], function: Function) -> Vec<f64> {
     let value = |&x: &f64| match function {
         Function::Affine { scale, shift } => f64::from(scale) * x + f64::from(shift),

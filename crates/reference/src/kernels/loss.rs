@@ -1,4 +1,4 @@
-//! Cross-entropy with label smoothing, and its gradient. A label below 0 marks no sample.
+//! Cross-entropy with label smoothing, and its gradient. A label below 0 marks a place without a sample.
 
 /// Probabilities `[N,K]`, the scaled sum of losses, and the number of hits.
 #[derive(Clone, Debug, PartialEq)]
@@ -7,7 +7,7 @@ pub struct CrossEntropy {
     pub probabilities: Vec<f64>,
     /// Sum over samples of the cross-entropy, times `scale`.
     pub loss: f64,
-    /// Samples whose largest logit, the first of equals, is at the label.
+    /// Number of samples whose largest logit, the first of equals, is at the label.
     pub correct: f64,
 }
 
@@ -21,12 +21,12 @@ fn target(class: usize, label: f64, classes: usize, smoothing: f32) -> f64 {
 pub fn cross_entropy(logits: &[f64], labels: &[f64], classes: usize, scale: f32, smoothing: f32) -> CrossEntropy {
     let mut result = CrossEntropy { probabilities: Vec::with_capacity(logits.len()), loss: 0.0, correct: 0.0 };
     for (row, &label) in logits.chunks(classes).zip(labels) {
-        // Subtracting the largest logit changes nothing but the range of the exponentials.
+        // Subtracting the largest logit changes only the range of the exponentials.
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let log_sum = largest + row.iter().map(|logit| (logit - largest).exp()).sum::<f64>().ln();
         result.probabilities.extend(row.iter().map(|logit| (logit - log_sum).exp()));
         if label >= 0.0 {
-            // A class that the target leaves out counts as nothing even where its logit is minus infinity.
+            // A class with target 0 adds nothing, even if its logit is minus infinity.
             let cross = |(class, logit): (usize, &f64)| match target(class, label, classes, smoothing) {
                 0.0 => 0.0,
                 target => target * (log_sum - logit),
@@ -56,8 +56,8 @@ pub fn cross_entropy_backward(
     probabilities.chunks(classes).zip(labels).flat_map(row).collect()
 }
 
-/// `[shards + n + 2]` for the n numbers `counts`: zeros but for this shard's loss at its own place; then its counts, and 1 for each
-/// request that it has.
+/// `[shards + n + 2]` for the n numbers `counts`: zeros for the shards, except for this shard's loss at its own index; then
+/// its counts, and for each of the two requests 1 if the shard has it, else 0.
 pub fn share_metrics(loss: f64, counts: &[f64], requests: [bool; 2], shard: usize, shards: usize) -> Vec<f64> {
     let mut metrics = vec![0.0; shards];
     metrics[shard] = loss;
@@ -71,7 +71,7 @@ mod tests {
     use super::super::assert_close;
     use super::*;
 
-    /// Logits whose softmax is 1/8, 2/8, 5/8, and 1/2, 1/4, 1/4 moved up by 1000.
+    /// Logits whose softmax is 1/8, 2/8, 5/8 and 1/2, 1/4, 1/4.
     fn logits() -> Vec<f64> {
         let row = |weights: [f64; 3], offset: f64| weights.map(|w| w.ln() + offset);
         [row([1., 2., 5.], 0.0), row([2., 1., 1.], 0.0)].concat()

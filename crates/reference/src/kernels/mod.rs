@@ -1,8 +1,8 @@
 //! Every operation as its mathematical definition, in f64.
 //!
-//! Activations are dense `[batch, height, width, channels]`, convolution weights in the order that the plan says, linear
-//! weights `[inputs, outputs]`. Integers are held as f64 too, which is exact for every byte, label and sample index
-//! below 2^53. Slices must have the sizes that the shapes given say.
+//! Activations are dense `[batch, height, width, channels]`, linear weights `[inputs, outputs]`; convolution weights have the
+//! order of the plan. Integers are held as f64 too, which is exact for every byte, every label, and every sample index below
+//! 2^53. Slices must have the sizes of the given shapes.
 
 pub mod activation;
 pub mod batch_norm;
@@ -18,7 +18,7 @@ pub mod tree;
 pub mod update;
 pub mod window;
 
-/// Checks that two tables agree to twelve digits: what a hand computation written as decimals can promise.
+/// Checks that two tables agree to twelve digits, the accuracy that decimals computed by hand can guarantee.
 #[cfg(test)]
 fn assert_close(actual: &[f64], expected: &[f64]) {
     assert_eq!(actual.len(), expected.len(), "{actual:?}");

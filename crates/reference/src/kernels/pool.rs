@@ -4,8 +4,8 @@ use enmasse_graph::Window;
 
 use super::window::visit;
 
-/// The largest element of each window, and its tap. The first of equals wins; NaN wins over numbers, and of several NaN
-/// the last, as in PyTorch.
+/// The largest element of each window, and its tap. The first of equal elements wins. NaN wins over numbers, and the last
+/// of several NaN wins, as in PyTorch.
 pub fn max(x: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> (Vec<f64>, Vec<f64>) {
     let channels = input[3];
     let elements = output.iter().product();
@@ -23,7 +23,7 @@ pub fn max(x: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) ->
     (y, position)
 }
 
-/// Each `dy` goes to the winner of its window.
+/// Adds each `dy` to the winner of its window.
 pub fn max_backward(dy: &[f64], position: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> Vec<f64> {
     let channels = input[3];
     let mut dx = vec![0.0; input.iter().product()];
@@ -38,7 +38,7 @@ pub fn max_backward(dy: &[f64], position: &[f64], input: [usize; 4], output: [us
     dx
 }
 
-/// The sum of each window over the number of its taps, those on padding included.
+/// The sum of each window divided by the number of its taps, including those on padding.
 pub fn average(x: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> Vec<f64> {
     let (channels, taps) = (input[3], (window.kernel[0] * window.kernel[1]) as f64);
     let mut y = vec![0.0; output.iter().product()];
@@ -50,7 +50,7 @@ pub fn average(x: &[f64], input: [usize; 4], output: [usize; 4], window: &Window
     y
 }
 
-/// Each `dy`, over the number of taps, goes to every element of its window.
+/// Adds each `dy`, divided by the number of taps, to every element of its window.
 pub fn average_backward(dy: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> Vec<f64> {
     let (channels, taps) = (input[3], (window.kernel[0] * window.kernel[1]) as f64);
     let mut dx = vec![0.0; input.iter().product()];
@@ -74,7 +74,7 @@ pub fn adaptive_average(x: &[f64], input: [usize; 4], output: [usize; 4]) -> Vec
     y
 }
 
-/// Each `dy`, over the size of its region, goes to every element of the region.
+/// Adds each `dy`, divided by the size of its region, to every element of the region.
 pub fn adaptive_average_backward(dy: &[f64], input: [usize; 4], output: [usize; 4]) -> Vec<f64> {
     let channels = input[3];
     let mut dx = vec![0.0; input.iter().product()];
@@ -124,14 +124,14 @@ mod tests {
             assert_eq!(max(x, input, output, &window), (y.to_vec(), position.to_vec()));
         };
         check(&NINE, THREE, TWO, window(2, 1, 0, 1), &[9., 9., 8., 8.], &[1., 0., 3., 2.]);
-        // Padding is minus infinity, and taps on it keep their numbers.
+        // Padding is minus infinity, and its taps count in the numbering.
         check(&NINE, THREE, TWO, window(2, 2, 1, 1), &[1., 9., 7., 8.], &[3., 2., 3., 2.]);
         check(&NINE, THREE, [1, 1, 1, 1], window(2, 1, 0, 2), &[7.], &[2.]);
-        // The first of equals, also where all are minus infinity.
+        // The first of equal elements wins, even if all are minus infinity.
         check(&[5.; 4], TWO, [1, 1, 1, 1], window(2, 1, 0, 1), &[5.], &[0.]);
         let lowest = f64::NEG_INFINITY;
         check(&[lowest; 4], TWO, TWO, window(2, 2, 1, 1), &[lowest; 4], &[3., 2., 1., 0.]);
-        // Channels are apart.
+        // Channels are independent.
         check(
             &[1., 4., 3., 2.],
             [1, 1, 2, 2],
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn average_by_hand() {
         assert_eq!(average(&NINE, THREE, TWO, &window(2, 1, 0, 1)), [4.75, 5.75, 6.0, 5.25]);
-        // The divisor counts padding.
+        // The divisor includes padding.
         assert_eq!(average(&NINE, THREE, TWO, &window(2, 2, 1, 1)), [0.25, 3.0, 2.75, 5.25]);
         let dx = average_backward(&[4., 8., 12., 16.], THREE, TWO, &window(2, 1, 0, 1));
         assert_eq!(dx, [1., 3., 2., 4., 10., 6., 3., 7., 4.]);

@@ -1,4 +1,4 @@
-//! Functions of logits and labels, sample by sample. A label below 0 marks no sample.
+//! Functions of logits and labels, sample by sample. A label below 0 marks a place without a sample.
 
 use std::cmp::Ordering;
 
@@ -8,11 +8,12 @@ pub fn targets(labels: &[f64], classes: usize) -> Vec<f64> {
     labels.iter().flat_map(row).collect()
 }
 
-/// 1 for each sample whose label is among so many of the largest logits, the first of equals counting as the largest.
+/// 1 for each sample whose label is among the `among` largest logits, else 0. The first of equal logits counts as the
+/// largest, and NaN logits are ignored.
 pub fn hits(logits: &[f64], labels: &[f64], classes: usize, among: usize) -> Vec<f64> {
     let is_hit = |(row, &label): (&[f64], &f64)| {
         let mut order: Vec<usize> = (0..classes).filter(|&class| !row[class].is_nan()).collect();
-        // Stable, so that equals stay in the order of classes.
+        // A stable sort keeps equal logits in the order of classes.
         order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).unwrap_or(Ordering::Equal));
         order.iter().take(among).any(|&class| class as f64 == label)
     };
@@ -25,7 +26,7 @@ pub fn sample_sum(values: &[f64], labels: &[f64], scale: f32) -> f64 {
     f64::from(scale) * samples.fold(0.0, |sum, (value, _)| sum + value)
 }
 
-/// The gradient of each value of such a sum.
+/// The gradient of each value in [`sample_sum`].
 pub fn sample_sum_backward(labels: &[f64], scale: f32) -> Vec<f64> {
     labels.iter().map(|&label| if label >= 0.0 { scale.into() } else { 0.0 }).collect()
 }
@@ -39,7 +40,7 @@ pub fn mask(x: &[f64], labels: &[f64], classes: usize) -> Vec<f64> {
 /// The logarithm of the softmax of each row.
 pub fn log_softmax(x: &[f64], classes: usize) -> Vec<f64> {
     let row = |row: &[f64]| {
-        // Subtracting the largest changes nothing but the range of the exponentials.
+        // Subtracting the largest element changes only the range of the exponentials.
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let log_sum = largest + row.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
         row.iter().map(|x| x - log_sum).collect::<Vec<_>>()
@@ -66,7 +67,7 @@ pub fn sum_classes(x: &[f64], classes: usize) -> Vec<f64> {
     x.chunks(classes).map(|row| row.iter().sum()).collect()
 }
 
-/// `[N]` to `[N,K]`: the same at every class.
+/// `[N]` to `[N,K]`: the sample's gradient at every class.
 pub fn sum_classes_backward(dy: &[f64], classes: usize) -> Vec<f64> {
     dy.iter().flat_map(|&dy| std::iter::repeat_n(dy, classes)).collect()
 }
@@ -91,7 +92,7 @@ mod tests {
         check([3.0, 1.0, 4.0, 2.0], 2.0, [1.0, 1.0, 1.0, 1.0]);
         check([3.0, 1.0, 4.0, 2.0], 0.0, [0.0, 1.0, 1.0, 1.0]);
         check([3.0, 1.0, 4.0, 2.0], 1.0, [0.0, 0.0, 0.0, 1.0]);
-        // The first of equals is the largest.
+        // The first of equal logits counts as the largest.
         check([0.0, 5.0, 5.0, 5.0], 1.0, [1.0, 1.0, 1.0, 1.0]);
         check([0.0, 5.0, 5.0, 5.0], 3.0, [0.0, 0.0, 1.0, 1.0]);
         check([-0.0, 0.0, -1.0, -2.0], 0.0, [1.0; 4]);

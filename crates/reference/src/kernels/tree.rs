@@ -1,8 +1,8 @@
-//! The one order in which everything is added over shards: a group of n splits at the largest power of two below n.
+//! The order of all sums over shards: a group of n splits at the largest power of two below n.
 //!
 //! Three shards are `(0 + 1) + 2`, five are `((0 + 1) + (2 + 3)) + 4`.
 
-/// Combines `items` pairwise in the fixed tree; `None` where there are none.
+/// Combines `items` pairwise in the fixed tree; `None` if there are none.
 pub fn reduce<T: Clone>(items: &[T], combine: &impl Fn(T, T) -> T) -> Option<T> {
     match items {
         [] => None,
@@ -20,7 +20,7 @@ pub fn sum(shards: &[Vec<f64>]) -> Vec<f64> {
     reduce(shards, &add).unwrap_or_default()
 }
 
-/// Count, mean and sum of squared deviations of some values.
+/// Count, mean and sum of squared deviations of a set of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
     /// Number of values.
@@ -32,7 +32,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// The moments of both sets together.
+    /// The moments of the union of both sets.
     ///
     /// Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
     /// variances", 1979.
@@ -47,7 +47,7 @@ impl Moments {
     }
 }
 
-/// Mean and biased variance per channel over all shards, from those of each shard's `count` values.
+/// Mean and biased variance per channel over all shards, from those of each shard, which cover `count` values.
 pub fn statistics(means: &[Vec<f64>], variances: &[Vec<f64>], count: usize) -> (Vec<f64>, Vec<f64>) {
     let count = count as f64;
     let channels = means.first().map_or(0, Vec::len);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_of_shards_are_those_of_all_values() {
+    fn combined_statistics_equal_those_of_all_values() {
         for shards in 1..=7 {
             let value = |i: usize| ((i * 37 % 101) as f64).sin() * 3.0 + 100.0;
             let moments = |values: &[f64]| {

@@ -2,7 +2,7 @@
 
 use enmasse_graph::Optimizer;
 
-/// What one update does to elements of one group.
+/// The settings of one update, for elements of one group.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The optimiser.
@@ -13,7 +13,7 @@ pub struct Rule {
     pub learning_rate: f64,
     /// Whether LARS adapts the rate to the norms of these elements.
     pub adaptive: bool,
-    /// Factor of the gradients.
+    /// Factor of the gradients by clipping; 1 without clipping.
     pub clip: f64,
     /// Number of the update, from 1.
     pub step: u64,
@@ -53,7 +53,7 @@ impl Rule {
         }
     }
 
-    /// SGD whose gradients, with the decay, are multiplied by `trust`.
+    /// SGD in which gradients, including weight decay, are multiplied by `trust`.
     fn descend(
         &self,
         momentum: f64,
@@ -82,13 +82,13 @@ pub fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// What gradients of this norm are multiplied by, as PyTorch's `clip_grad_norm_` does; not a number where the norm is none.
+/// The factor by which PyTorch's `clip_grad_norm_` multiplies gradients with this norm; NaN if the norm is NaN.
 pub fn clip_factor(limit: f32, norm: f64) -> f64 {
     let factor = f64::from(limit) / (norm + 1e-6);
     if factor > 1.0 { 1.0 } else { factor }
 }
 
-/// The moving average after the update numbered `step`, of which the first copies.
+/// The moving average after the update numbered `step`, from 1. The first update copies the values.
 pub fn average(decay: f32, step: u64, values: &[f64], average: &[f64]) -> Vec<f64> {
     let share = if step == 1 { 1.0 } else { 1.0 - f64::from(decay) };
     values.iter().zip(average).map(|(value, average)| average + share * (value - average)).collect()
@@ -114,7 +114,7 @@ mod tests {
     fn sgd_by_hand() {
         let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
         check(sgd(0.0, false), 0.0, 0.0, -2.0);
-        // Buffer 2, then 0.5 * 2 + 4 = 5.
+        // The buffer is 2, then 0.5 * 2 + 4 = 5.
         check(sgd(0.5, false), 0.0, 0.0, -2.5);
         // Steps 2 + 0.5 * 2 = 3, then 4 + 0.5 * 5 = 6.5.
         check(sgd(0.5, true), 0.0, -0.5, -3.75);
@@ -131,10 +131,10 @@ mod tests {
         let (first, second) = (1.0 - 0.5 * 2.0 / 6.0, 4.0 * (0.5 * 5.0 / 6.0 / 5.0));
         check(lars(0.0), 0.0, first, first - 0.5 * second);
         check(lars(0.5), 0.0, first, first - 0.5 * (0.5 * 2.0 / 6.0 + second));
-        // Decay is in the divisor, and in what is multiplied.
+        // Decay is part of the divisor, and of the direction that is scaled.
         let first = 1.0 - 0.5 * (0.5 / (2.0 + 0.5 + 1.0)) * 2.5;
         check(lars(0.0), 0.5, first, first - 0.5 * (0.5 * first / (4.0 + 0.5 * first + 1.0)) * (4.0 + 0.5 * first));
-        // What is zero, or not adaptive, is SGD's.
+        // Weights that are zero or not adaptive are updated as by SGD.
         for (adaptive, start) in [(true, 0.0), (false, 3.0)] {
             let rule =
                 Rule { optimizer: lars(0.0), weight_decay: 0.0, learning_rate: 0.5, adaptive, clip: 1.0, step: 1 };
@@ -162,7 +162,7 @@ mod tests {
         check(2.0, 8.0, 2.0 / (8.0 + 1e-6));
         check(2.0, f64::INFINITY, 0.0);
         check(2.0, f64::NAN, f64::NAN);
-        // Every rule sees half of the gradient.
+        // A factor of 0.5 equals half the gradient for every rule.
         for optimizer in
             [Optimizer::Sgd { momentum: 0.0, nesterov: false }, Optimizer::AdamW { betas: [0.5; 2], epsilon: 1.0 }]
         {

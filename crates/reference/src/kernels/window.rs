@@ -1,12 +1,12 @@
-//! The geometry that convolution and pooling share: which input pixel lies under which tap of which output pixel.
+//! The geometry that convolution and pooling share: the input pixel under each tap of each output pixel.
 
 use enmasse_graph::Window;
 
-/// Calls `visit(output pixel, input pixel, tap)` for every tap of every output pixel that lies on the input, not on
+/// Calls `visit(output pixel, input pixel, tap)` for every tap of every output pixel that lies on the input rather than on
 /// padding.
 ///
-/// `input` and `output` are `[batch, height, width, channels]`; a pixel is an index over the first three. Taps count
-/// row by row, and the taps of one output pixel come in that order.
+/// `input` and `output` are `[batch, height, width, channels]`. A pixel is an index over the first three dimensions. Taps are
+/// numbered row by row, and those of one output pixel come in that order.
 pub fn visit(input: [usize; 4], output: [usize; 4], window: &Window, mut visit: impl FnMut(usize, usize, usize)) {
     let [_, in_h, in_w, _] = input;
     let [batch, out_h, out_w, _] = output;

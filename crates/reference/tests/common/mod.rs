@@ -6,7 +6,7 @@ use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Target, Tensor};
 use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
 use enmasse_tensor::RandomStream;
 
-/// A model as [`compile`] takes it.
+/// A model as [`Target::compile`] takes it.
 pub type Model<'a> = &'a dyn Fn(Tensor) -> Tensor;
 
 /// Phases up to the loss.
@@ -15,13 +15,13 @@ pub const TO_LOSS: [Phase; 2] = [Phase::Forward, Phase::Loss];
 /// Phases up to the sums of the gradients over shards.
 pub const TO_GRADIENTS: [Phase; 4] = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce];
 
-/// Compiles a model, checks the places of all values in its plans, and fills its parameters with random numbers that
-/// are functions of their names.
+/// Compiles a model, checks the places of all values in its plans, and fills its parameters and buffers with random numbers
+/// that are functions of their names.
 pub fn program(model: Model, options: &CompileOptions) -> ReferenceProgram {
     program_for(&Target::default(), model, options)
 }
 
-/// The same for a target: the numbers are the same in PyTorch's order.
+/// The same for a given target. The numbers in PyTorch's order do not depend on the target.
 pub fn program_for(target: &Target, model: Model, options: &CompileOptions) -> ReferenceProgram {
     let plans = target.compile(model, options).unwrap();
     for mode in [Mode::Train, Mode::Evaluate] {
@@ -38,7 +38,7 @@ pub fn program_for(target: &Target, model: Model, options: &CompileOptions) -> R
         let mut draw = |low: f64, high: f64| (0..elements).map(|_| stream.uniform(low, high)).collect::<Vec<_>>();
         let values = match tensor.slot.arena {
             Arena::Parameters if tensor.shape.len() > 1 => draw(-1.7 / fan_in.sqrt(), 1.7 / fan_in.sqrt()),
-            // Batch norm's weights must not be small: they are factors.
+            // Batch norm's weights must not be small, because they are factors.
             Arena::Parameters if tensor.name.ends_with("weight") => draw(0.5, 1.5),
             Arena::Parameters => draw(-0.5, 0.5),
             Arena::Buffers if tensor.name.ends_with("running_var") => draw(0.5, 1.5),
@@ -78,7 +78,7 @@ impl Batch {
         StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false, save: false }
     }
 
-    /// The samples of one shard of `shards`.
+    /// The samples of one of `shards` shards.
     pub fn shard(&self, shard: usize, shards: usize) -> Batch {
         fn piece<T: Clone>(all: &[T], shard: usize, shards: usize) -> Vec<T> {
             let len = all.len() / shards;
@@ -109,13 +109,13 @@ pub fn submit(
     program.submit(mode, phases, &batch.inputs(step, learning_rate)).unwrap()
 }
 
-/// Every state tensor of shard 0 by name.
+/// All state tensors of shard 0, by name.
 pub fn state(program: &mut ReferenceProgram) -> Vec<(String, Vec<f64>)> {
     let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
     names.into_iter().map(|name| (name.clone(), program.store(&name).unwrap())).collect()
 }
 
-/// The norm of the difference over the norm of `b`.
+/// The norm of the difference divided by the norm of `b`.
 pub fn relative_error(a: &[f64], b: &[f64]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let difference = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
