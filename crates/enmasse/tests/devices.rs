@@ -52,7 +52,7 @@ fn unsupported_requests_are_refused_before_anything_is_written() {
     check(&["--devices", "cpu:0,1"], "error: cores have no numbers here: use cpu:N");
     check(&["--devices", "reference:2", "--exact"], "error: --exact: the reference device has no other algorithms");
     check(&["--devices", "cpu:2", "--shards", "1"], "error: --shards 1: 1 shards cannot be divided among 2 ranks");
-    check(&["--shards", "4", "--accumulate", "2"], "error: --accumulate 2: --shards says already how many there are");
+    check(&["--shards", "4", "--accumulate", "2"], "error: --accumulate 2: --shards already sets the number of shards");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What ranks must agree on, and how they come to: the same plan, configuration, data and weights before the first step, the
-//! state of rank 0 where a run is resumed, and the same parameters after every step.
+//! What ranks must agree on, and how they reach agreement. Before the first step they compare plan, configuration, data
+//! and weights. A resumed run takes the state of rank 0. Parameters must be the same after every step.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use enmasse_graph::Plans;
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
 
-/// Compares the instruction-set levels of all ranks: different ones round differently, so that ranks would drift apart.
-/// The error names two ranks, their levels, and the option that brings all to what they have in common.
+/// Compares the instruction-set levels of all ranks. Different levels round differently, so ranks would drift apart.
+/// The error names two ranks, their levels, and the option that brings all ranks to a common level.
 pub fn compare_levels(group: &Group, device: &dyn Device) -> Result<(), TrainError> {
     let texts = group.all_gather_bytes(device.levels().join(" ").as_bytes())?;
     let texts: Vec<_> = texts.iter().map(|text| String::from_utf8_lossy(text)).collect();
@@ -22,7 +22,7 @@ pub fn compare_levels(group: &Group, device: &dyn Device) -> Result<(), TrainErr
     Err(TrainError::Cause(group.cause().unwrap_or_else(|| cause.into())))
 }
 
-/// The first rank that computes at another level than rank 0, and what to say.
+/// The first rank that computes at another level than rank 0, and the message.
 fn different_levels(levels: &[Vec<&str>]) -> Option<(usize, String)> {
     let first = levels.first()?;
     let rank = levels.iter().position(|own| own.last() != first.last())?;
@@ -36,8 +36,8 @@ fn different_levels(levels: &[Vec<&str>]) -> Option<(usize, String)> {
     Some((rank, format!("rank 0 computes at {} and rank {rank} at {}: {advice}", name(0), name(rank))))
 }
 
-/// Compares program version, configuration, plan, transforms, classes and files of all ranks. The error names the two ranks and the
-/// first difference.
+/// Compares program version, configuration, plan, transforms, classes and files of all ranks. The error names the two
+/// ranks and the first difference.
 pub fn compare_setup(
     group: &Group,
     config: &TrainConfig,
@@ -55,8 +55,8 @@ pub fn compare_setup(
     Ok(())
 }
 
-/// Compares the weights and buffers of all ranks before the first step: one line per tensor, so that the error names it.
-/// The optimiser's state is among them where a run is resumed; otherwise it is still all zero.
+/// Compares the weights and buffers of all ranks before the first step: one line per tensor, so that the error names
+/// it. In a resumed run this includes the optimiser's state, which is otherwise still zero.
 pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) -> Result<(), TrainError> {
     let mut lines = String::new();
     for (name, fingerprint) in fingerprints(program, &|tensor| resumed || !is_optimizer(&tensor.name))? {
@@ -66,7 +66,8 @@ pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) 
     Ok(())
 }
 
-/// Checks that all ranks hold the same bits, optimiser state and buffers included; names the first tensor that differs.
+/// Checks that all ranks hold the same bits, including optimiser state and buffers. The error names the first
+/// tensor that differs.
 pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Result<(), TrainError> {
     let (names, mine): (Vec<String>, Vec<i64>) =
         (fingerprints(program, &|_| true)?.into_iter()).map(|(name, fingerprint)| (name, fingerprint as i64)).unzip();
@@ -98,13 +99,13 @@ pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), T
     Ok(())
 }
 
-/// 64 bits of BLAKE3 over the exact bits of each of some state tensors, with its name.
+/// 64 bits of BLAKE3 over the exact bits of each chosen state tensor, with its name.
 fn fingerprints(program: &mut dyn Program, which: &Which) -> Result<Vec<(String, u64)>, DeviceError> {
     map_state(program, which, &|tensor, values| (tensor.name.clone(), fingerprint(values)))
 }
 
 fn fingerprint(values: &[f32]) -> u64 {
-    // So many bytes keep the hash's vectors full.
+    // This many bytes keep the hash's vectors full.
     const PIECE: usize = 1 << 14;
     let mut hasher = blake3::Hasher::new();
     let mut bytes = [0; PIECE];

@@ -1,16 +1,16 @@
-//! Which start of a job a process belongs to. A job that was requeued or restarted goes on with the run that it began, and an
-//! earlier start of it that is still alive somewhere, cut off, may not write to that run any more.
+//! Identifies the start of a job that a process belongs to. A job that was requeued or restarted continues the run that
+//! it began. An earlier start of it may still be alive somewhere, cut off, and may no longer write to that run.
 
 use std::fmt;
 
-/// One start of a job, out of those that its scheduler and its launcher make.
+/// One start of a job, among those that its scheduler and its launcher make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attempt {
-    /// The job's name, unique where it writes; empty where it has none, and every start is a job of its own.
+    /// The job's name, unique where it writes. If empty, the job has no name, and every start is a separate job.
     pub job: String,
-    /// How often the scheduler had started it before.
+    /// How often the scheduler had started the job before.
     pub requeues: usize,
-    /// How often its launcher had, since then.
+    /// How often the launcher had started the job since then.
     pub restarts: usize,
 }
 
@@ -20,7 +20,7 @@ impl Attempt {
         (self.requeues, self.restarts) != (0, 0)
     }
 
-    /// Whether this is an earlier start of the job that `other` is of.
+    /// Whether this is an earlier start of the same job as `other`.
     pub fn is_before(&self, other: &Attempt) -> bool {
         let counts = |attempt: &Attempt| (attempt.requeues, attempt.restarts);
         !self.job.is_empty() && self.job == other.job && counts(self) < counts(other)

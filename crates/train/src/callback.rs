@@ -1,5 +1,5 @@
-//! Callbacks: code that is told of a run's events and may steer it. The terminal's reporter, `metrics.jsonl`, TensorBoard and
-//! the charts are callbacks as a user's own are.
+//! Callbacks: code that is notified of a run's events and may steer it. The terminal's reporter, `metrics.jsonl`,
+//! TensorBoard and the charts are callbacks, like a user's own.
 
 mod control;
 mod events;
@@ -19,11 +19,11 @@ pub(crate) use list::Callbacks;
 /// The result of a callback. An error ends the run on all ranks.
 pub type CallbackResult = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Is told of the events of a run, and may steer it through a [`Control`].
+/// Is notified of the events of a run, and may steer it through a [`Control`].
 ///
-/// Every method has a default that does nothing. Methods are called on the trainer's own thread, on every rank whose trainer has
-/// the callback, in the order in which callbacks were added. A callback may differ from rank to rank: requests to stop or to
-/// save reach all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
+/// Every method has a default that does nothing. Methods are called on the trainer's own thread, on every rank whose trainer
+/// has the callback, in the order in which callbacks were added. A callback may differ from rank to rank: requests to stop
+/// or to save reach all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
 ///
 /// ```
 /// use enmasse_train::{Callback, CallbackResult, Control, EpochRecord};
@@ -44,22 +44,22 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// After a training batch of this rank was handed to the device.
+    /// After a training batch of this rank is handed to the device.
     fn on_batch(&mut self, _batch: &Batch, _control: &mut Control) -> CallbackResult {
         Ok(())
     }
 
-    /// After each step of training and of validation. The next step may be under way already.
+    /// After each step of training and of validation. The next step may already be in progress.
     fn on_step(&mut self, _progress: &Progress, _control: &mut Control) -> CallbackResult {
         Ok(())
     }
 
-    /// After a whole validation, which every rank knows the result of.
+    /// After a complete validation. Every rank knows its result.
     fn on_validation_end(&mut self, _found: &Evaluation, _control: &mut Control) -> CallbackResult {
         Ok(())
     }
 
-    /// After validation and before the checkpoint that ends the epoch. The record has the values that were logged so far.
+    /// After validation and before the checkpoint that ends the epoch. The record has the values logged so far.
     fn on_epoch_end(&mut self, _record: &EpochRecord, _control: &mut Control) -> CallbackResult {
         Ok(())
     }
@@ -69,7 +69,7 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// Before an error of the run is returned, [`TrainError::Stopped`] among them.
+    /// Before an error of the run is returned, including [`TrainError::Stopped`].
     fn on_exception(&mut self, _error: &TrainError) {}
 }
 

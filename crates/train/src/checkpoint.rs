@@ -1,8 +1,8 @@
-//! Checkpoints: one safetensors file with everything a run needs to go on, readable by PyTorch's `safetensors`.
+//! Checkpoints: one safetensors file with everything that a run needs to continue, readable by PyTorch's `safetensors`.
 //!
-//! Tensors carry torchvision's names, as f32 in PyTorch's order; the optimiser's are `optimizer.<state>.<parameter>`. What
-//! is not a tensor is text in the file's metadata ([`CheckpointMeta`]). A BLAKE3 checksum covers both, and a file appears
-//! whole or not at all.
+//! Tensors have torchvision's names, and are f32 in PyTorch's order. Those of the optimiser are
+//! `optimizer.<state>.<parameter>`. All other data are text in the file's metadata ([`CheckpointMeta`]). A BLAKE3
+//! checksum covers both, and a file appears whole or not at all.
 //!
 //! ```
 //! use enmasse_train::{Checkpoint, CheckpointMeta, NamedTensor};
@@ -32,7 +32,7 @@ pub use metadata::{CheckpointMeta, EpochSums};
 
 use crate::weights::Judged;
 
-/// The version this build writes, and the only one it reads so far.
+/// The version that this build writes, and the only one that it reads so far.
 const FORMAT_VERSION: u64 = 1;
 
 /// Why a checkpoint or weights file could not be written or read.
@@ -41,10 +41,10 @@ pub enum CheckpointError {
     /// The file system refused.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file of tensors makes no sense.
+    /// The file of tensors is malformed.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// The file, or what was to be written, makes no sense.
+    /// The file, or the data to be written, are invalid.
     #[error("{}: {reason}", path.display())]
     Content {
         /// The file.
@@ -60,28 +60,28 @@ impl CheckpointError {
     }
 }
 
-/// Fills a file.
+/// Writes a file's contents.
 pub(crate) type Fill<'a> = dyn FnMut(&mut BufWriter<&File>) -> io::Result<()> + 'a;
 
-/// Makes a file that appears whole or not at all.
+/// Creates a file that appears whole or not at all.
 pub(crate) type WriteWhole<'a> = dyn Fn(&Path, &mut Fill) -> Result<(), FileError> + 'a;
 
-/// A run at rest.
+/// The saved state of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Where the run stands, and what it is.
+    /// The run's position, and its description.
     pub meta: CheckpointMeta,
     /// Parameters, running statistics and optimiser state.
     pub tensors: Vec<NamedTensor>,
 }
 
 impl Checkpoint {
-    /// Writes the file, whole or not at all. Beside each `X.running_mean` PyTorch finds its `X.num_batches_tracked`.
+    /// Writes the file, whole or not at all. Next to each `X.running_mean`, PyTorch finds its `X.num_batches_tracked`.
     pub fn save(&self, path: &Path) -> Result<(), CheckpointError> {
         self.save_by(path, &|path, fill| write_whole(path, |file| fill(file)))
     }
 
-    /// The same, where `write` makes a file of what fills it.
+    /// The same, with `write_whole` as the function that creates the file.
     pub(crate) fn save_by(&self, path: &Path, write_whole: &WriteWhole) -> Result<(), CheckpointError> {
         check_tensors(&self.tensors).map_err(|reason| CheckpointError::content(path, reason))?;
         let counter = self.meta.optimizer_step as i64;
@@ -105,8 +105,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads a file that [`Checkpoint::save`] wrote. One that is cut short, changed, of a newer format, or holds weights
-    /// only is an error.
+    /// Reads a file that [`Checkpoint::save`] wrote. A file that is truncated, altered, of a newer format, or holds
+    /// only weights is an error.
     pub fn load(path: &Path) -> Result<Self, CheckpointError> {
         let mut file = TensorFile::open(path)?;
         let mut metadata = std::mem::take(&mut file.metadata);
@@ -129,7 +129,7 @@ impl Checkpoint {
             }
         }
         if checksum.finish() != expected {
-            let reason = "is damaged: its checksum does not fit its content; use another checkpoint of the run";
+            let reason = "is damaged: its checksum does not match its content; use another checkpoint of the run";
             return Err(CheckpointError::content(path, reason));
         }
         let meta = CheckpointMeta::from_map(&metadata).map_err(|reason| CheckpointError::content(path, reason))?;
@@ -137,7 +137,7 @@ impl Checkpoint {
     }
 }
 
-/// Whether a file is a checkpoint of a run, by its metadata; bare weights, in whatever format, say nothing of a run.
+/// Whether a file is a checkpoint of a run, according to its metadata; bare weights, in any format, are not.
 pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
     Ok(match Format::of(path)? {
         Format::Safetensors => TensorFile::open(path)?.metadata.contains_key("format_version"),
@@ -145,23 +145,23 @@ pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
     })
 }
 
-/// Reads the weights of a file such as PyTorch or torchvision's users write, or of a checkpoint, whose optimiser state is left
-/// out. Element types other than f32 become f32.
+/// Reads the weights of a checkpoint, or of a file as users of PyTorch or torchvision write it. Optimiser state is left
+/// out. Other element types than f32 are converted to f32.
 pub fn load_weights(path: &Path) -> Result<Vec<NamedTensor>, CheckpointError> {
     Ok(Judged::of(enmasse_weights::read(path)?.tensors).weights)
 }
 
-/// BLAKE3 over the metadata in the order of keys, without the checksum itself, then over each tensor in file order: name,
-/// type, shape, bytes. Lengths stand before texts, so that nothing can move from one to the next unseen.
+/// BLAKE3 over the metadata in the order of keys, without the checksum itself, then over each tensor in file order:
+/// name, type, shape, bytes. Lengths precede texts, so that nothing can move from one text to the next undetected.
 struct Checksum {
     hasher: blake3::Hasher,
-    /// Not hashed yet: whole pieces keep the hash's vectors full, at several times the speed.
+    /// Bytes not hashed yet: hashing in whole pieces keeps the hash's vectors full, which is several times faster.
     piece: Vec<u8>,
 }
 
 impl Checksum {
     const KEY: &'static str = "checksum";
-    /// Bytes that are hashed at once: a power of two.
+    /// Number of bytes that are hashed at once: a power of two.
     const PIECE: usize = 1 << 16;
 
     fn new(metadata: &BTreeMap<String, String>) -> Self {

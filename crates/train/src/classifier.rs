@@ -1,4 +1,4 @@
-//! A trained model to evaluate and predict with: what a run or a bare weights file says, and the program made of it.
+//! A trained model to evaluate and predict with: the contents of a run or a bare weights file, and the program made of it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::{
     Checkpoint, ModelFn, NamedTensor, Preparation, RunPaths, TrainConfig, TrainError, is_checkpoint, load_weights,
 };
 
-/// Weights with what is needed to use them.
+/// Weights, and everything needed to use them.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     /// The model's name.
@@ -22,13 +22,13 @@ pub struct Classifier {
     pub classes: Vec<String>,
     /// How pictures are prepared.
     pub transform: EvalTransform,
-    /// How it computes: the configuration of its run, for bare weights the defaults.
+    /// How it computes: the configuration of its run; for bare weights, the defaults.
     pub configuration: TrainConfig,
-    /// By which algorithms a tuned run computed.
+    /// The algorithms that a tuned run used.
     choices: Choices,
     normalization: Normalization,
     tensors: Vec<NamedTensor>,
-    /// Whether the weights are the averages that its run kept.
+    /// Whether the weights are the averages that the run kept.
     pub averaged: bool,
     /// The file, for errors.
     origin: String,
@@ -50,13 +50,13 @@ pub struct Guess {
 pub struct Prediction {
     /// The picture's path, as given.
     pub image: String,
-    /// Likeliest first.
+    /// The classes, likeliest first.
     pub top: Vec<Guess>,
 }
 
 impl Classifier {
-    /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run carries everything itself; `model` and
-    /// `preparation` are for bare weights, which do not say how their pictures were prepared.
+    /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run contains everything that is
+    /// needed; `model` and `preparation` are for bare weights, which do not say how their pictures were prepared.
     pub fn open(path: &Path, model: Option<&str>, preparation: &Preparation) -> Result<Self, TrainError> {
         let file = if path.is_dir() { RunPaths::new(path).require_best()? } else { path.to_owned() };
         let origin = file.display().to_string();
@@ -86,7 +86,7 @@ impl Classifier {
         }
         let Some(model) = model else {
             return Err(TrainError::Weights(format!(
-                "{origin} holds weights that do not say of which model: give --model"
+                "{origin} holds weights that do not name their model: give --model"
             )));
         };
         let tensors = load_weights(&file)?;
@@ -106,13 +106,13 @@ impl Classifier {
         })
     }
 
-    /// Whether its run measured which algorithms are the fastest. It did so for batches of its own size.
+    /// Whether its run measured which algorithms are the fastest. Such choices are for batches of the run's size.
     pub fn is_tuned(&self) -> bool {
         self.configuration.tune && !self.choices.is_empty()
     }
 
-    /// A program with these weights, for batches of `batch`, by the algorithms of a tuned run where it has the same operations. It needs no group: what ranks exchange are the sums of
-    /// [`crate::evaluate`].
+    /// A program with these weights, for batches of `batch`. It uses the algorithms of a tuned run for the same
+    /// operations. It needs no group: ranks exchange only the sums of [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         let options = CompileOptions {
             mean: self.normalization.mean.clone(),
@@ -131,7 +131,7 @@ impl Classifier {
         Ok(program)
     }
 
-    /// The `top` likeliest classes of each picture, in the order given. A picture that cannot be read is an error.
+    /// The `top` likeliest classes of each picture, in the order of `images`. A picture that cannot be read is an error.
     pub fn predict(
         &self,
         program: &mut dyn Program,
@@ -173,7 +173,7 @@ impl Classifier {
     }
 }
 
-/// The classes that weights of a known model tell apart: the rows of its last parameter.
+/// The number of classes that weights of a known model distinguish: the rows of its last parameter.
 fn count_classes(model: &str, tensors: &[NamedTensor]) -> Option<usize> {
     const ANY: usize = 2;
     let model = enmasse_models::find(model).ok()?;

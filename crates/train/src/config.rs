@@ -1,8 +1,9 @@
-//! The options of a training run: one definition each, from which flag, TOML key, environment variable, help and type follow.
+//! The options of a training run. Each has one definition, from which flag, TOML key, environment variable,
+//! help and type follow.
 //!
 //! A setting named `sync_bn` is the flag `--sync-bn`, the TOML key `sync_bn` (or `sync-bn`), the variable `ENMASSE_SYNC_BN`,
-//! and the field [`TrainConfig::sync_bn`]. [`SETTINGS`] lists them for builders of command lines; [`LayeredConfig`]
-//! puts defaults, a saved run, a file, the environment and the command line in order.
+//! and the field [`TrainConfig::sync_bn`]. [`SETTINGS`] lists them for builders of command lines. [`LayeredConfig`] combines
+//! defaults, a saved run, a file, the environment and the command line in order of precedence.
 //!
 //! ```
 //! use enmasse_train::{OptimizerKind, TrainConfig};
@@ -40,21 +41,22 @@ pub use words::{Meaning, WORDS, answer, is_near};
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
 
-/// Samples in a global batch where `--batch` is not given.
+/// Samples in a global batch if `--batch` is not given.
 pub const DEFAULT_GLOBAL_BATCH: usize = 64;
 
-/// What lasts of a setting when a run is resumed.
+/// Whether a setting's value is kept when a run is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Taken from the saved run, unless given again.
     Run,
-    /// Taken from the saved run; giving another value is an error, since model, first weights and split cannot change within a run.
+    /// Taken from the saved run. Giving another value is an error, since model, first weights and split cannot
+    /// change within a run.
     Fixed,
     /// Belongs to one invocation, and is not taken from the saved run.
     Invocation,
 }
 
-/// The part of the help in which a setting stands.
+/// The section of the help that a setting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Pictures, and how they reach the model.
@@ -86,21 +88,21 @@ impl fmt::Display for Group {
 pub struct Setting {
     /// Key in TOML, field of [`TrainConfig`]: words joined by `_`.
     pub name: &'static str,
-    /// Where it stands in the help.
+    /// Its section of the help.
     pub group: Group,
     /// A few words, for the short help of the command line.
     pub summary: &'static str,
     /// Sentences that continue the summary in the long help; may be empty.
     pub details: &'static str,
-    /// What holds where nobody gives a value, for a setting whose default the program chooses; may be empty.
+    /// The value that holds if the user gives none, for a setting whose default the program chooses; may be empty.
     pub usual: &'static str,
-    /// What is shown for the value, such as `PIXELS`. Empty for a switch.
+    /// The placeholder of the value in the help, such as `PIXELS`. Empty for a switch.
     pub placeholder: &'static str,
     /// The type of the value.
     pub kind: Kind,
-    /// Which numbers are allowed.
+    /// The allowed numbers.
     pub range: Range,
-    /// What lasts on resume.
+    /// Whether the value is kept on resume.
     pub scope: Scope,
 }
 
@@ -115,26 +117,26 @@ impl Setting {
         format!("{}{}", layers::VARIABLE_PREFIX, self.name.to_ascii_uppercase())
     }
 
-    /// The setting of that name; `-` and `_` are the same.
+    /// The setting with this name; `-` and `_` are equivalent.
     pub fn find(name: &str) -> Option<&'static Setting> {
         let name = name.replace('-', "_");
         SETTINGS.iter().find(|setting| setting.name == name)
     }
 
-    /// The setting's default as text; `None` where the program chooses.
+    /// The setting's default as text; `None` if the program chooses.
     pub fn default_text(&self) -> Option<String> {
         TrainConfig::default().get(self.name)
     }
 }
 
-/// Makes [`TrainConfig`] and [`SETTINGS`] of one list: a group of the help, and in it the summary, more sentences, and
-/// `name: type = default => usual value, placeholder, range, scope;`.
+/// Defines [`TrainConfig`] and [`SETTINGS`] by one list: a section of the help, and in it the summary, more sentences,
+/// and `name: type = default => usual value, placeholder, range, scope;`.
 macro_rules! settings {
     ($($group:ident {$(
         #[doc = $summary:literal] $(#[doc = $detail:literal])*
         $name:ident: $type:ty = $default:expr $(=> $usual:literal)?, $placeholder:literal, $range:expr, $scope:ident;
     )+})+) => {
-        /// Everything that decides a training run. Build one from [`TrainConfig::default`], or by [`LayeredConfig`].
+        /// All settings of a training run. Build one from [`TrainConfig::default`], or with [`LayeredConfig`].
         #[derive(Clone, Debug, PartialEq)]
         pub struct TrainConfig {
             $($(#[doc = $summary] #[doc = ""] $(#[doc = $detail])* pub $name: $type,)+)+
@@ -160,7 +162,7 @@ macro_rules! settings {
         },)+)+];
 
         impl TrainConfig {
-            /// Parses `text` into the field; says what is allowed, or which name is nearest.
+            /// Parses `text` into the field. The error says what is allowed, or which name is nearest.
             fn parse(&mut self, setting: &Setting, text: &str) -> Result<(), String> {
                 match setting.name {
                     $($(stringify!($name) => {
@@ -359,14 +361,14 @@ settings! {
 }
 
 impl TrainConfig {
-    /// Sets a field by its name from text. Lists are separated by commas and replace what was there; switches take `true`
-    /// or `false`.
+    /// Sets a field, by name, from text. Lists are separated by commas and replace the previous value; switches take
+    /// `true` or `false`.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| error::unknown_key(name, "in the configuration"))?;
         self.parse(setting, text).map_err(|reason| ConfigError::value(setting, text, &Source::Default, reason))
     }
 
-    /// A field as text, as [`TrainConfig::set`] takes it; `None` for an unknown name or where the program chooses.
+    /// A field as text, in the form that [`TrainConfig::set`] takes; `None` for an unknown name or if the program chooses.
     pub fn get(&self, name: &str) -> Option<String> {
         self.inspect(Setting::find(name)?).text
     }
@@ -376,7 +378,7 @@ impl TrainConfig {
         SETTINGS.iter().filter_map(|s| self.inspect(s).toml.map(|value| format!("{} = {value}\n", s.name))).collect()
     }
 
-    /// Reads what [`TrainConfig::to_toml`] wrote; keys left out have their defaults.
+    /// Reads the output of [`TrainConfig::to_toml`]; missing keys have their defaults.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let mut config = TrainConfig::default();
         for (setting, value) in layers::toml_settings(text, "the configuration")? {
@@ -387,7 +389,8 @@ impl TrainConfig {
         Ok(config)
     }
 
-    /// Checks each value and what they mean together. [`LayeredConfig::finish`] does it with the source of the offender.
+    /// Checks each value, and their combination. [`LayeredConfig::finish`] does the same and names the
+    /// source of a wrong value.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_with(|_| Source::Default)
     }
@@ -408,7 +411,7 @@ impl TrainConfig {
         };
         together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
         let both = self.shards.is_some() && self.accumulate > 1;
-        together("accumulate", both, "--shards says already how many there are; use one of them".to_owned())?;
+        together("accumulate", both, "--shards already sets the number of shards; use one of them".to_owned())?;
         let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
         together("nesterov", nesterov, "needs a --momentum above 0".to_owned())?;
         let adapts = self.optimizer == OptimizerKind::Lars;

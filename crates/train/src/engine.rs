@@ -1,7 +1,7 @@
-//! The explicit loop: one step, phase by phase, for people who want to see and steer it.
+//! The explicit loop: one step, phase by phase, for users who want to see and steer it.
 //!
-//! `train`, `zero_grad`, `forward`, `criterion`, `backward`, `step` run the phases of the same plan that the trainer runs at
-//! once, with the same bits. Calls out of order are errors that say what is missing.
+//! `train`, `zero_grad`, `forward`, `criterion`, `backward`, `step` run the phases of the plan that the trainer runs as
+//! a whole, with the same bits. A call out of order is an error that names the missing call.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use enmasse_graph::{Mode, Phase};
 use crate::TrainError;
 use crate::loaded::LoadedBatch;
 
-/// A program with the batch it is working on.
+/// A program, and the batch that it is working on.
 ///
 /// ```no_run
 /// # use enmasse_train::{Engine, TrainError};
@@ -34,7 +34,7 @@ pub struct Engine {
     mode: Mode,
     /// The phase that must come next; `Forward` between steps.
     next: Phase,
-    /// Updates that the optimiser has made.
+    /// Number of updates that the optimiser has made.
     optimizer_step: u64,
     batch: Arc<dyn enmasse_device::Batch>,
     epoch: u64,
@@ -53,17 +53,17 @@ impl Engine {
         }
     }
 
-    /// From here on forward uses batch statistics and dropout.
+    /// From now on forward uses batch statistics and dropout.
     pub fn train(&mut self) {
         self.switch(Mode::Train);
     }
 
-    /// From here on forward uses running statistics; there is no backward.
+    /// From now on forward uses running statistics, and there is no backward.
     pub fn eval(&mut self) {
         self.switch(Mode::Evaluate);
     }
 
-    /// Leaves an unfinished step behind. Gradients need no clearing: backward overwrites them.
+    /// Abandons an unfinished step. Gradients need no clearing: backward overwrites them.
     pub fn zero_grad(&mut self) {
         self.next = Phase::Forward;
     }
@@ -76,13 +76,13 @@ impl Engine {
         self.run(&[Phase::Forward], 0.0).map(|_| ())
     }
 
-    /// The loss of this rank's samples: its share of the mean over the global batch in training, the sum in evaluation.
+    /// The loss of this rank's samples: in training its share of the mean over the global batch, in evaluation the sum.
     pub fn criterion(&mut self) -> Result<f64, TrainError> {
         self.run(&[Phase::Loss], 0.0)?;
         self.scalar("loss")
     }
 
-    /// Gradients; the sums over ranks begin while it runs.
+    /// Computes gradients. The sums over ranks begin while it runs.
     pub fn backward(&mut self) -> Result<(), TrainError> {
         self.run(&[Phase::Backward], 0.0).map(|_| ())
     }
@@ -101,7 +101,7 @@ impl Engine {
         Ok(self.program.store("logits")?)
     }
 
-    /// How many samples of the last forward have their largest logit at the label.
+    /// The number of samples of the last forward whose largest logit is at the label.
     pub fn correct(&mut self) -> Result<f64, TrainError> {
         self.scalar("correct")
     }

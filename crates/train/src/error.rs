@@ -1,4 +1,4 @@
-//! What can end a run, and how it becomes the cause that other ranks see.
+//! Errors that end a run, and their conversion to the cause that other ranks see.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::{CheckpointError, ConfigError, RunError, Stop};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// An option is wrong.
+    /// A wrong option.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The model does not fit.
+    /// The model is wrong.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The data are wrong.
@@ -41,8 +41,8 @@ pub enum TrainError {
     /// Another rank failed, or ranks do not agree.
     #[error("{0}")]
     Cause(Arc<Cause>),
-    /// What rank 0 sent as its choices of algorithms is something else.
-    #[error("the algorithms that rank 0 chose: {0}")]
+    /// The text that rank 0 sent as its choices of algorithms is malformed.
+    #[error("cannot read the algorithms that rank 0 chose: {0}")]
     Choices(#[from] ChoicesError),
     /// A loss is not finite. Every rank stops at the same step.
     #[error(
@@ -50,7 +50,7 @@ pub enum TrainError {
          lower --lr, or add --warmup-epochs"
     )]
     NonFinite {
-        /// The first rank whose loss it was.
+        /// The first rank with such a loss.
         rank: usize,
         /// Its loss.
         loss: f64,
@@ -59,14 +59,14 @@ pub enum TrainError {
         /// The step of the run, from 1.
         step: u64,
     },
-    /// All ranks stopped as one of them was asked to, at the same step, and a checkpoint of it is written.
-    #[error("stopped as asked in epoch {}, after {samples} pictures of it: go on by --resume", epoch + 1)]
+    /// All ranks stopped at the same step, because one of them was asked to, and a checkpoint of that step is written.
+    #[error("stopped as requested in epoch {}, after {samples} of its pictures: continue with --resume", epoch + 1)]
     Stopped {
-        /// What was asked for.
+        /// The request.
         stop: Stop,
-        /// The epoch under way, from 0.
+        /// The current epoch, from 0.
         epoch: u64,
-        /// Pictures of it that are done, over all ranks.
+        /// Number of its pictures that are done, over all ranks.
         samples: u64,
     },
     /// A callback failed.
@@ -80,21 +80,21 @@ pub enum TrainError {
     /// Weights that do not belong to the model.
     #[error("{0}")]
     Weights(String),
-    /// A resumed run does not fit what it was.
+    /// A resumed run does not match its saved state.
     #[error("{0}")]
     Resume(String),
-    /// There is nothing to validate, test or predict with.
+    /// There is no trained model to validate, test or predict with.
     #[error("nothing is trained yet: call fit first")]
     NotFitted,
-    /// A test was asked of data without a test part.
-    #[error("the data have no test part: give them one by TrainingData::with_test")]
+    /// A test was requested of data without a test part.
+    #[error("the data have no test part: add one with TrainingData::with_test")]
     NoTestPart,
     /// The engine's phases were called out of order.
     #[error("{called} was called where {expected} must come next")]
     Order {
-        /// What was called.
+        /// The call.
         called: &'static str,
-        /// What should have been.
+        /// The call that must come next.
         expected: &'static str,
     },
 }

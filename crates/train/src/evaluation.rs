@@ -14,7 +14,7 @@ use crate::callback::{Callbacks, Request};
 use crate::loaded::LoadedBatch;
 use crate::{Callback, Progress, TrainError};
 
-/// What an evaluation found.
+/// The results of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// Mean loss over the samples.
@@ -28,7 +28,7 @@ pub struct Evaluation {
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// Which epoch an evaluation belongs to, for those who watch.
+/// The epoch that an evaluation belongs to, for callbacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EpochPosition {
     /// The epoch, from 0.
@@ -39,7 +39,7 @@ pub struct EpochPosition {
     pub optimizer_step: u64,
 }
 
-/// Runs one pass of `loader`, this rank's part, and adds the results of all ranks. Sums are in f64.
+/// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64.
 pub fn evaluate(
     program: &mut dyn Program,
     loader: &EvalLoader,
@@ -48,12 +48,12 @@ pub fn evaluate(
     position: EpochPosition,
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
-    // Nothing asks a list of its own to stop, but callbacks, which end no validation.
+    // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
     evaluate_until(program, loader, total, group, position, &mut Callbacks::one(callback)).map(|(found, _)| found)
 }
 
-/// The same, cut short where a rank is asked to stop: then all ranks are told so, and what was found is void. A callback that
-/// wants training to finish does not cut it short.
+/// The same, but ends early if a rank is asked to stop. Then all ranks are told so, and the results are void. A
+/// callback that wants training to finish does not end it early.
 pub(crate) fn evaluate_until(
     program: &mut dyn Program,
     loader: &EvalLoader,
@@ -66,7 +66,8 @@ pub(crate) fn evaluate_until(
     let pass = Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position };
     let mut sums = Sums::default();
     let mut stopped = 0.0;
-    // The batch before the one last submitted: the device goes on with the next while this thread reads what one measured.
+    // The batch before the one last submitted: the device continues with the next while this thread
+    // reads the metrics of one.
     let mut in_flight: Option<(Ticket, u64)> = None;
     at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
@@ -86,7 +87,7 @@ pub(crate) fn evaluate_until(
         }
         at(group, "reading a batch to evaluate");
     }
-    // What came while the last batch was submitted counts as well.
+    // Requests that arrived while the last batch was submitted count as well.
     if is_stopped(callbacks) {
         stopped = 1.0;
     }
@@ -106,7 +107,7 @@ pub(crate) fn evaluate_until(
     Ok((found, stopped > 0.0))
 }
 
-/// A pass over a data set under way, for those who watch.
+/// The current pass over a data set, for callbacks.
 struct Pass {
     began: Instant,
     ranks: u64,
@@ -114,7 +115,7 @@ struct Pass {
     position: EpochPosition,
 }
 
-/// What this rank has found so far.
+/// This rank's sums so far.
 #[derive(Default)]
 struct Sums {
     loss: f64,
@@ -135,7 +136,7 @@ impl Sums {
         self.correct += metrics.correct as f64;
         self.samples += samples;
         self.measured.iter_mut().zip(metrics.measured).for_each(|(sum, value)| *sum += value);
-        // Other ranks are about as far; only the bar needs to know.
+        // Other ranks have progressed about as far; only the progress bar needs this number.
         let done = (self.samples * pass.ranks).min(pass.total);
         callbacks.on_step(&Progress {
             epoch: pass.position.epoch,
@@ -151,7 +152,7 @@ impl Sums {
     }
 }
 
-/// Says what this rank is at, for those that may have to wait for it.
+/// Records the current activity of this rank, for ranks that may have to wait for it.
 pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
     if let Some(group) = group {
         group.flight_recorder().at(activity);
@@ -164,8 +165,8 @@ fn submit(program: &mut dyn Program, batch: Batch, epoch: u64) -> Result<Ticket,
     program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)
 }
 
-/// Runs one pass of `loader`, this rank's part, and gives every rank the class probabilities of all `total` samples, in
-/// the order of the data set.
+/// Runs one pass of `loader`, which is this rank's part, and gives every rank the class probabilities of all `total`
+/// samples, in the order of the data set.
 pub fn predict(
     program: &mut dyn Program,
     loader: &EvalLoader,
@@ -188,7 +189,7 @@ pub fn predict(
         for row in &mut rows {
             row.resize(classes, 0.0);
         }
-        // Each row comes from one rank; adding the others' zeros changes no bit.
+        // Each row comes from one rank; adding the zeros of the others changes no bit.
         let mut all = rows.concat();
         group.all_reduce(&mut all)?;
         rows = all.chunks_exact(classes.max(1)).map(<[f64]>::to_vec).collect();

@@ -1,4 +1,4 @@
-//! The loader's batches as programs take them: the same memory, with another face.
+//! The loader's batches in the form that programs take: the same memory behind another trait.
 
 use std::sync::Arc;
 

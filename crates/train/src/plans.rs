@@ -1,4 +1,4 @@
-//! What a configuration makes of a model: the plans of a run, and the first values of its parameters.
+//! Turns a configuration and a model into the plans of a run and the initial values of its parameters.
 
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{
@@ -8,17 +8,17 @@ use enmasse_graph::{
 
 use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
 
-/// What a run minimises and measures, beyond its configuration.
+/// The loss and metrics of a run that its configuration does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Objective {
-    /// A loss in the place of cross-entropy with the configuration's label smoothing.
+    /// A loss that replaces cross-entropy with the configuration's label smoothing.
     pub loss: Option<PerSample>,
-    /// Metrics after those of the configuration.
+    /// Metrics in addition to those of the configuration.
     pub metrics: Vec<Metric>,
 }
 
 impl Objective {
-    /// The loss of a configuration. Smoothing is cross-entropy's: beside another loss it is an error.
+    /// The loss of a configuration. Smoothing belongs to cross-entropy: with another loss it is an error.
     fn loss(&self, config: &TrainConfig) -> Result<Loss, TrainError> {
         let smoothing = config.label_smoothing as f32;
         match &self.loss {
@@ -31,7 +31,7 @@ impl Objective {
     }
 }
 
-/// The plans of a configuration for so many shards and a device's target, whose pictures are prepared in this way.
+/// The plans of a configuration, for this number of shards, the target of a device, and pictures prepared in this way.
 pub fn compile_plans(
     config: &TrainConfig,
     preparation: &Preparation,
@@ -76,8 +76,8 @@ pub fn compile_plans(
     Ok(target.compile(&|x| model(x, classes), &options)?)
 }
 
-/// Sets every parameter of a new program to its first value, a function of (seed, name, element), and every average to that
-/// of what it is the average of.
+/// Sets every parameter of a new program to its initial value, a function of (seed, name, element), and every average
+/// to the initial value of the tensor that it averages.
 pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceError> {
     let starts = |tensor: &StateTensor| matches!(tensor.slot.arena, Arena::Parameters | Arena::Average);
     program.fill_state(&starts, &|tensor, first, values| {
@@ -86,7 +86,7 @@ pub fn initialize(program: &mut dyn Program, seed: u64) -> Result<(), DeviceErro
     })
 }
 
-/// What a training step measures beside loss and hits.
+/// The metrics of a training step in addition to loss and hits.
 pub(crate) fn training_metrics(plans: &Plans) -> &[Measured] {
     plans.train.as_ref().map_or(&[], |plan| &plan.measured)
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_own_loss_takes_the_place_of_cross_entropy() {
+    fn an_own_loss_replaces_cross_entropy() {
         let net = |x: Tensor, classes| x.flatten().linear("fc", classes);
         let function = PerSample::new(|logits: Tensor, targets: Tensor| {
             (logits.log_softmax() * targets).sum_classes().affine(-1.0, 0.0)

@@ -1,4 +1,5 @@
-//! Where a run is: what a checkpoint keeps beside tensors, so that the resumed run ends with the same bits and figures.
+//! The position of a run: the data that a checkpoint keeps apart from tensors, so that the resumed run ends with the
+//! same bits and figures.
 
 use enmasse_comm::Group;
 use enmasse_device::StepMetrics;
@@ -9,9 +10,9 @@ use crate::{CheckpointMeta, EpochSums, TrainError};
 /// The point between two steps that a run has reached, with the sums of the epoch so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Position {
-    /// The epoch under way, from 0.
+    /// The current epoch, from 0.
     pub epoch: u64,
-    /// Samples of it that are consumed, over all ranks.
+    /// Samples of the epoch that are consumed, over all ranks.
     pub samples: u64,
     /// Steps done since the run began.
     pub optimizer_step: u64,
@@ -19,10 +20,10 @@ pub struct Position {
     pub loss_sum: f64,
     /// Hits among this epoch's samples.
     pub correct: u64,
-    /// Sums over this epoch's samples of the plan's further metrics, in their order. A metric of the step counts once for each of
-    /// its samples. Not a number where the epoch began without the metric.
+    /// Sums over this epoch's samples of the plan's further metrics, in their order. A metric of the step counts once
+    /// for each of its samples. NaN if the epoch began without the metric.
     pub measured: [f64; MOST_METRICS],
-    /// Best validation accuracy so far; none before the first validation.
+    /// Best validation accuracy so far; `None` before the first validation.
     pub best_val_accuracy: Option<f64>,
 }
 
@@ -45,7 +46,7 @@ impl Position {
         }
     }
 
-    /// Writes it down in a checkpoint's texts, with the names of the plan's metrics.
+    /// Writes the position to a checkpoint's texts, with the names of the plan's metrics.
     pub fn write_to(&self, meta: &mut CheckpointMeta, metrics: &[Measured]) {
         meta.epoch = self.epoch;
         meta.samples_consumed = self.samples;
@@ -65,7 +66,7 @@ impl Position {
         self.correct as f64 / self.samples.max(1) as f64
     }
 
-    /// Adds a training step over so many samples.
+    /// Adds a training step over `samples` samples.
     pub fn count(&mut self, step: &StepMetrics, metrics: &[Measured], samples: u64) {
         self.optimizer_step += 1;
         self.samples += samples;
@@ -79,13 +80,13 @@ impl Position {
         }
     }
 
-    /// Means over the samples of this epoch of the plan's metrics, by their names.
+    /// Means over this epoch's samples of the plan's metrics, by name.
     pub fn means<'a>(&self, metrics: &'a [Measured]) -> impl Iterator<Item = (&'a str, f64)> {
         let samples = self.samples.max(1) as f64;
         metrics.iter().zip(self.measured).map(move |(metric, sum)| (metric.name.as_str(), sum / samples))
     }
 
-    /// Whether anything is after it.
+    /// Whether the run has advanced beyond its start.
     pub fn is_resumed(&self) -> bool {
         *self != Position::default()
     }

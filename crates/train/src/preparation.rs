@@ -1,4 +1,4 @@
-//! How pictures reach the model: what the kind of data set suggests, and what the configuration says otherwise.
+//! How pictures are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
 use enmasse_data::{Crop, DataKind, EvalTransform, Normalization, OpenOptions, Sampler, SplitKind, TrainTransform};
 
@@ -7,16 +7,16 @@ use crate::{Augmentation, SamplerKind, SplitRule, TrainConfig, TrainingData};
 /// The transforms of both parts, and the constants that the plan normalises by.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// Training pictures become squares by this.
+    /// Turns training pictures into squares.
     pub train: TrainTransform,
-    /// Pictures to validate, test and predict become squares by this.
+    /// Turns pictures to validate, test and predict into squares.
     pub evaluation: EvalTransform,
-    /// What the model sees of them: three channels, or one.
+    /// The normalisation of the model's input, of three channels or one.
     pub normalization: Normalization,
 }
 
 impl Preparation {
-    /// What `config` makes of pictures of `kind`.
+    /// The preparation that `config` requests for pictures of `kind`.
     pub fn new(config: &TrainConfig, kind: DataKind) -> Self {
         let size = config.picture_size(kind.native_size());
         let evaluation = kind.eval_transform(size);
@@ -38,7 +38,7 @@ impl Preparation {
         }
     }
 
-    /// What `config` makes of `data`, with the transforms that the program adds.
+    /// The preparation that `config` requests for `data`, with the transforms that the program adds.
     pub fn of(config: &TrainConfig, data: &TrainingData) -> Self {
         let usual = Self::new(config, data.kind);
         let train = match &data.augment {
@@ -59,7 +59,7 @@ impl TrainConfig {
         OpenOptions { split, split_seed: self.split_seed, convert_rgb: self.convert_rgb, ..OpenOptions::default() }
     }
 
-    /// Whose order training samples come in. PyTorch's pads, as its `DistributedSampler` does where nothing else is said.
+    /// The order of training samples. PyTorch's pads, as its `DistributedSampler` does by default.
     pub fn training_sampler(&self) -> Sampler {
         match self.sampler {
             SamplerKind::Shuffle => Sampler::Shuffle,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_wins_over_the_kind() {
+    fn the_configuration_overrides_the_kind() {
         let check = |settings: &[(&str, &str)], kind: DataKind, train: &str, resize: usize, channels: usize| {
             let mut config = TrainConfig::default();
             settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());

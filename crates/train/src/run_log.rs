@@ -1,4 +1,4 @@
-//! The events of a run, and `metrics.jsonl`: one object per epoch, each epoch once, through kill and resume.
+//! The events of a run, and `metrics.jsonl`: one object per epoch, each epoch once, even if the run is killed and resumed.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -10,34 +10,34 @@ use serde::Serialize;
 
 use crate::{Callback, CallbackResult, Control, RunError, TrainError};
 
-/// What an epoch measured. As JSON its keys are a contract with scripts, in this order.
+/// The measurements of an epoch. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EpochRecord {
     /// The epoch, from 0.
     pub epoch: u64,
     /// Mean loss over the samples trained on.
     pub train_loss: f64,
-    /// Hits among the samples trained on, 0 to 1; for charts, not part of the JSON object.
+    /// Share of hits among the samples trained on, 0 to 1. For charts; not part of the JSON object.
     #[serde(skip)]
     pub train_accuracy: f64,
     /// Mean loss over the validation set.
     pub val_loss: f64,
-    /// Hits in the validation set, 0 to 1.
+    /// Share of hits in the validation set, 0 to 1.
     pub val_accuracy: f64,
     /// The learning rate that the epoch used.
     pub learning_rate: f64,
     /// Over all ranks, training only.
     pub images_per_second: f64,
-    /// Seconds of the epoch, validation included.
+    /// Seconds of the epoch, including validation.
     pub seconds: f64,
     /// Number of ranks.
     pub world_size: usize,
-    /// Further values by their names: what the plans measure, and what callbacks logged.
+    /// Further values by name: metrics of the plans, and values that callbacks logged.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// The names that an epoch's record has in any case, and its event's.
+/// The keys that every epoch's record has, including that of its event.
 pub(crate) const EPOCH_RECORD_NAMES: [&str; 10] = [
     "event",
     "epoch",
@@ -51,7 +51,7 @@ pub(crate) const EPOCH_RECORD_NAMES: [&str; 10] = [
     "world_size",
 ];
 
-/// The end of a run. As JSON its keys are a contract with scripts, in this order.
+/// The end of a run. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DoneRecord {
     /// The highest validation accuracy of an epoch.
@@ -64,12 +64,12 @@ pub struct DoneRecord {
     pub run: PathBuf,
 }
 
-/// A run that stopped before its end, as it was asked to. As JSON its keys are a contract with scripts, in this order.
+/// A run that stopped before its end, as requested. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StoppedRecord {
-    /// The epoch under way, from 0.
+    /// The current epoch, from 0.
     pub epoch: u64,
-    /// Pictures of it that are done, over all ranks.
+    /// Number of its pictures that are done, over all ranks.
     pub samples: u64,
     /// The run folder.
     pub run: PathBuf,
@@ -95,10 +95,10 @@ pub enum RunEvent<'a> {
 }
 
 impl RunEvent<'_> {
-    /// The event as one line of JSON, without its line break. Numbers read back as the same bits; those that are not
+    /// The event as one line of JSON, without a line break. Numbers read back as the same bits; numbers that are not
     /// finite are `null`.
     pub fn to_line(&self) -> String {
-        // Only a map whose keys are not texts, or a path that is not UTF-8, could fail here.
+        // Fails only for a map whose keys are not strings, or for a path that is not UTF-8.
         serde_json::to_string(self)
             .unwrap_or_else(|error| format!("{{\"event\":\"error\",\"message\":{:?}}}", error.to_string()))
     }
@@ -113,9 +113,9 @@ pub struct RunLog {
 }
 
 impl RunLog {
-    /// Opens the log, and makes it where there is none. Records from `first_epoch` on are dropped, since those epochs are
-    /// about to run (again); so is a last line that a killed writer left incomplete. It is another file than before: an earlier
-    /// start of the job that still has that one open adds nothing here.
+    /// Opens the log, and creates it if it does not exist. Records from `first_epoch` on are dropped, since those
+    /// epochs are about to run (again). A last line that a killed writer left incomplete is dropped too. The log is a
+    /// new file: an earlier start of the job that still has the old one open adds nothing here.
     pub(crate) fn open(staging: &Staging, path: &Path, first_epoch: u64) -> Result<Self, RunError> {
         let text = match std::fs::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -128,8 +128,9 @@ impl RunLog {
         Ok(RunLog { path: path.to_owned(), file, staging: staging.clone() })
     }
 
-    /// Adds an epoch, and waits until it is on disk. Write it before the checkpoint that ends the epoch: should the process
-    /// die in between, the epoch runs again and its record is replaced, while in the other order it would be missing.
+    /// Adds an epoch, and waits until it is on disk. Call this before writing the checkpoint that ends the epoch. If
+    /// the process dies in between, the epoch runs again and its record is replaced; in the other order the record
+    /// would be missing.
     pub fn append(&mut self, record: &EpochRecord) -> Result<(), RunError> {
         self.staging.check(&self.path)?;
         let line = RunEvent::Epoch(record).to_line() + "\n";
@@ -144,7 +145,7 @@ impl Callback for RunLog {
     }
 }
 
-/// The complete records of epochs below `first_epoch`, in order; of an epoch recorded twice, the later.
+/// The complete records of epochs below `first_epoch`, in order. If an epoch is recorded twice, the later record counts.
 fn records_before(text: &str, first_epoch: u64) -> String {
     let mut kept: Vec<(u64, &str)> = Vec::new();
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -223,7 +224,7 @@ mod tests {
         check(Some(three()), 3, &[0, 1, 2, 3]);
         check(Some(three()), 1, &[0, 1]);
         check(Some(three()), 0, &[0]);
-        // A torn last line, even one that is JSON but for its line break.
+        // A truncated last line, even one that is complete JSON without its line break.
         check(Some(three() + "{\"event\":\"epo"), 3, &[0, 1, 2, 3]);
         check(Some(three().trim_end().to_owned()), 2, &[0, 1, 2]);
         check(Some(line(0) + "\u{0}\u{0}\n"), 1, &[0, 1]);

@@ -1,15 +1,15 @@
 //! The learning rate as a function of progress: epochs done plus the fraction of samples consumed in this one.
 //!
-//! Never of a step count: the same run on more ranks takes fewer steps, and a resumed one does not count from zero. As in
-//! PyTorch, where schedulers step per epoch, the rate is constant within an epoch, so that one number says what an epoch
-//! used; only warm-up rises with every step.
+//! It is never a function of a step count: the same run on more ranks takes fewer steps, and a resumed run does not
+//! count from zero. As in PyTorch, where schedulers step per epoch, the rate is constant within an epoch, so that one
+//! number describes the rate of an epoch. Only warm-up rises with every step.
 
 use std::f64::consts::PI;
 
 use crate::{LrScaling, ScheduleKind, TrainConfig};
 
-/// Fraction of the learning rate at which warm-up begins (torchvision's `lr_warmup_decay`). At zero the first step would
-/// be lost.
+/// Fraction of the learning rate at which warm-up begins (torchvision's `lr_warmup_decay`). At zero the first step
+/// would have no effect.
 const WARMUP_START: f64 = 0.01;
 
 /// The learning rate over a run.
@@ -37,7 +37,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a run of so many shards, which matter under `--scale-lr linear` only.
+    /// The schedule of a run with `shards` shards, a number that matters only with `--scale-lr linear`.
     pub fn new(config: &TrainConfig, shards: usize) -> Self {
         let scale = match config.scale_lr {
             LrScaling::None => 1.0,
@@ -161,7 +161,7 @@ mod tests {
         // 2.5 epochs since warm-up ended at the start of epoch 3, 3.5 at the start of epoch 4.
         check(0.5, 3.5, 0.1);
         check(0.5, 4.0, 0.05);
-        // Warm-up that takes the whole run has no schedule after it.
+        // If warm-up takes the whole run, no schedule follows it.
         check(10.0, 9.9, 0.1 * (0.01 + 0.99 * 0.99));
         check(10.0, 10.0, 0.1);
     }

@@ -20,12 +20,12 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Makes a new event file in the run folder. What earlier files there say of `first_epoch` and later is void:
-    /// TensorBoard drops it, as those epochs run again.
+    /// Creates a new event file in the run folder. Earlier files' data of `first_epoch` and later are void: TensorBoard
+    /// drops them, as those epochs run again.
     pub fn create(folder: &Path, first_epoch: u64) -> Result<Self, RunError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
-        // TensorBoard reads files in the order of their names; nanoseconds keep two starts within a second apart.
+        // TensorBoard reads files in the order of their names; nanoseconds distinguish two starts within a second.
         let (seconds, nanoseconds, process) = (now.as_secs(), now.subsec_nanos(), std::process::id());
         let path = folder.join(format!("events.out.tfevents.{seconds:010}.{nanoseconds:09}.{host}.{process}"));
         let file =
@@ -54,7 +54,7 @@ impl TensorBoard {
         self.write(&[scalars_event(wall_time, record.epoch, &scalars)])
     }
 
-    /// Each call writes whole records at once, so that a reader never waits for the rest of one.
+    /// Writes whole records in one call, so that a reader never waits for the rest of one.
     fn write(&mut self, events: &[Vec<u8>]) -> Result<(), RunError> {
         let records: Vec<u8> = events.iter().flat_map(|event| frame(event)).collect();
         Ok(self.file.write_all(&records).map_err(FileError::of("write", &self.path))?)
@@ -67,7 +67,7 @@ impl Callback for TensorBoard {
     }
 }
 
-/// `train_top5` becomes `train/top5`: TensorBoard groups charts by what comes before the slash.
+/// `train_top5` becomes `train/top5`: TensorBoard groups charts by the part before the slash.
 fn tag(name: &str) -> String {
     let part = ["train", "val"].into_iter().find_map(|part| Some((part, name.strip_prefix(part)?.strip_prefix('_')?)));
     part.map_or_else(|| name.to_owned(), |(part, rest)| format!("{part}/{rest}"))
@@ -85,7 +85,7 @@ fn version_event(wall_time: f64) -> Vec<u8> {
     event
 }
 
-/// `session_log { status: START }`, at which TensorBoard drops what it knows of this step and later ones.
+/// `session_log { status: START }`, at which TensorBoard drops its data of this step and later ones.
 fn session_start_event(wall_time: f64, step: u64) -> Vec<u8> {
     let mut session = Vec::new();
     varint_field(&mut session, 1, 1);
@@ -136,7 +136,7 @@ fn varint(message: &mut Vec<u8>, mut value: u64) {
     message.push(value as u8);
 }
 
-/// TFRecord's mask: a CRC of data that holds CRCs would be weak.
+/// TFRecord's mask: a CRC of data that contain CRCs would be weak.
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
 }
@@ -165,7 +165,7 @@ mod tests {
     /// A field of a protobuf message: its number, and its value as bytes.
     type Field<'a> = (u64, &'a [u8]);
 
-    /// An independent reader of just enough protobuf.
+    /// An independent reader of only the protobuf features in use.
     fn fields(mut message: &[u8]) -> Vec<Field<'_>> {
         fn varint(message: &mut &[u8]) -> u64 {
             let length = message.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;

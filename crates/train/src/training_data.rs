@@ -1,4 +1,4 @@
-//! What is trained on and what is judged by: two data sets that know the same classes.
+//! The data of a run: training and validation data sets with the same classes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 
-/// From the usual transforms of training pictures to those of a program.
+/// Turns the usual transforms of training pictures into those of a program.
 pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
 
 /// Training and validation pictures.
 #[derive(Clone)]
 pub struct TrainingData {
-    /// What the model learns from.
+    /// The pictures that the model learns from.
     pub train: Arc<dyn Dataset>,
-    /// What it is judged by after each epoch.
+    /// The pictures that judge the model after each epoch.
     pub validation: Arc<dyn Dataset>,
-    /// What nobody looks at before the end, where there is such a part.
+    /// The test part, which is not used before the end, if there is one.
     pub test: Option<Arc<dyn Dataset>>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
-    /// What the pictures are: size, constants and augmentation follow from it where nobody says otherwise.
+    /// The kind of pictures. Size, constants and augmentation follow from it unless the configuration overrides them.
     pub kind: DataKind,
-    /// Which files are in which part, for the run folder; none for data sets that are not folders.
+    /// The files of each part, for the run folder; `None` for data sets that are not folders.
     pub split: Option<SplitRecord>,
-    /// What the program changes in the transforms that kind and configuration give; none where it is content with them.
+    /// The program's change to the transforms from kind and configuration; `None` if there is none.
     pub augment: Option<Augment>,
 }
 
-/// Which files of a folder are in which part, relative to its root. A resumed run reads it back instead of splitting again.
+/// The files of each part of a folder, relative to its root. A resumed run reads them back instead of splitting again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitRecord {
     /// Names of the classes, by label.
@@ -42,8 +42,8 @@ pub struct SplitRecord {
 }
 
 impl TrainingData {
-    /// Data sets of one's own, treated as pictures in folders are. Both must label by the same classes, whose names are those of
-    /// the training part.
+    /// A program's own data sets, treated like pictures in folders. Both must label by the same classes, whose names
+    /// are those of the training part.
     pub fn new(train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
         let classes = train.class_names();
         TrainingData { train, validation, test: None, classes, kind: DataKind::Folder, split: None, augment: None }
@@ -54,13 +54,14 @@ impl TrainingData {
         TrainingData { test: Some(test), ..self }
     }
 
-    /// The same with other transforms of training pictures: `augment` is given those of kind and configuration, and adds to
-    /// them or begins a list of its own.
+    /// The same with other transforms of training pictures. `augment` receives those of kind and configuration, and
+    /// extends them or begins a new list.
     pub fn with_augmentation(self, augment: impl Fn(TrainTransform) -> TrainTransform + Send + Sync + 'static) -> Self {
         TrainingData { augment: Some(Arc::new(augment)), ..self }
     }
 
-    /// Whatever `root` holds ([`enmasse_data::open`]): a known data set, class folders to be split, or `train/` and `val/`.
+    /// Opens the data in `root` ([`enmasse_data::open`]): a known data set, class folders to be split, or
+    /// `train/` and `val/`.
     pub fn open(root: &Path, options: &OpenOptions) -> Result<Self, TrainError> {
         let opened = enmasse_data::open(root, options)?;
         Ok(match opened.split {
@@ -102,7 +103,7 @@ impl TrainingData {
         }
     }
 
-    /// Classes and samples as text, a line each, for ranks to compare.
+    /// Classes and samples as text, one per line, for ranks to compare.
     pub fn listing(&self) -> String {
         let mut text = String::new();
         for class in &self.classes {

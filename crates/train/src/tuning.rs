@@ -1,5 +1,4 @@
-//! `--tune`: rank 0 measures for all which algorithms are the fastest, and what it chose becomes part of every rank's plans
-//! and of the run.
+//! `--tune`: rank 0 measures which algorithms are the fastest. Its choices become part of every rank's plans and of the run.
 
 use std::fmt;
 use std::time::Instant;
@@ -12,16 +11,17 @@ use crate::evaluation::at;
 use crate::run_writer::RunWriter;
 use crate::{TrainConfig, TrainError};
 
-/// What tuning found, for people.
+/// The results of tuning, for display.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
     /// Operations that were measured.
     pub measured: usize,
-    /// Seconds that it took.
+    /// Duration of the measurement in seconds.
     pub seconds: f64,
-    /// Choices that were there already, from an earlier part of the run.
+    /// Choices that were reused from an earlier part of the run.
     pub reused: usize,
-    /// Instructions of a step (of evaluation where nothing is trained) that run by another algorithm than they would untuned.
+    /// Instructions of a step (or of evaluation, without a training plan) that use another algorithm than they would
+    /// without tuning.
     pub changed: usize,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Tuning {
     }
 }
 
-/// Measures what `known` has no choice for, and makes all choices a part of the plans, which must have none.
+/// Measures the operations for which `known` has no choice, and adds all choices to the plans, which must have none.
 pub fn tune(device: &dyn Device, plans: &mut Plans, known: Choices) -> Result<(Choices, Tuning), DeviceError> {
     let algorithms = |plans: &Plans| device.algorithms(plans.train.as_ref().unwrap_or(&plans.evaluate));
     let untuned = algorithms(plans)?;
@@ -52,8 +52,8 @@ pub fn tune(device: &dyn Device, plans: &mut Plans, known: Choices) -> Result<(C
     Ok((choices, Tuning { measured, seconds, reused, changed }))
 }
 
-/// Tunes on rank 0, if the configuration says so, and brings every rank's plans to its choices. `writer` is rank 0's: it knows
-/// what a resumed run chose, and keeps what is chosen now.
+/// Tunes on rank 0, if the configuration requests it, and brings every rank's plans to its choices. `writer` is rank
+/// 0's: it knows the choices of a resumed run, and keeps the new ones.
 pub(crate) fn agree_on_algorithms(
     config: &TrainConfig,
     device: &dyn Device,
@@ -72,7 +72,7 @@ pub(crate) fn agree_on_algorithms(
         writer.choose(choices);
     }
     let Some(group) = group else { return Ok(tuning) };
-    // Whatever a rank was told, so that ranks told different things meet where configurations are compared.
+    // Runs whatever this rank's options are, so that ranks with different options meet where configurations are compared.
     let texts = group.all_gather_bytes(own.as_bytes())?;
     if let Some(text) = texts.first().filter(|text| !text.is_empty()) {
         plans.choose(&String::from_utf8_lossy(text).parse()?);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_it() {
+    fn display() {
         let check = |measured, seconds, reused, changed, expected: &str| {
             assert_eq!(Tuning { measured, seconds, reused, changed }.to_string(), expected);
         };

@@ -1,4 +1,4 @@
-//! Tensors between programs and files: by name and by shape, and whatever does not match is an error that names it.
+//! Moves tensors between programs and files, by name and shape. A mismatch is an error that names the tensor.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,23 +10,25 @@ use enmasse_weights::{Matching, match_tensors};
 
 use crate::{CheckpointError, NamedTensor, TrainError};
 
-/// Whether a tensor is of the optimiser's state and no weight.
+/// Whether a tensor belongs to the optimiser's state rather than to the weights.
 pub fn is_optimizer(name: &str) -> bool {
     name.starts_with("optimizer.")
 }
 
-/// All tensors of a run, divided into those that it is judged by and the others.
+/// All tensors of a run, divided into those that evaluation uses and the others.
 pub struct Judged {
-    /// Parameters and running statistics: where the run kept averages of them, these, under the names of what they average.
+    /// Parameters and running statistics. If the run kept averages, these are the averages, under the names of the
+    /// tensors that they average.
     pub weights: Vec<NamedTensor>,
     /// Whether they are averages.
     pub averaged: bool,
-    /// The optimiser's state, and the weights themselves where averages are judged.
+    /// The optimiser's state, and the weights themselves if averages are used.
     rest: Vec<NamedTensor>,
 }
 
 impl Judged {
-    /// Divides the tensors of a run, or of any other file of weights. An average is one whose model has what it averages.
+    /// Divides the tensors of a run, or of any other file of weights. A tensor is an average only if the tensor that it
+    /// averages is present.
     pub fn of(tensors: Vec<NamedTensor>) -> Self {
         let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
         let is_average = |name: &str| name.strip_prefix(AVERAGE_PREFIX).is_some_and(|of| names.contains(of));
@@ -49,7 +51,7 @@ impl Judged {
     }
 }
 
-/// What `read` makes of each chosen state tensor, in the order of [`enmasse_graph::Plans::state`].
+/// Applies `read` to each chosen state tensor, in the order of [`enmasse_graph::Plans::state`].
 pub fn map_state<T: Send + Sync>(
     program: &mut dyn Program,
     which: &Which,
@@ -62,7 +64,7 @@ pub fn map_state<T: Send + Sync>(
     Ok(results.into_iter().filter_map(OnceLock::into_inner).collect())
 }
 
-/// This rank's part in what another one reads of the state: a device may have spread it over ranks.
+/// This rank's part in a read of the state by another rank: a device may have spread the state over ranks.
 pub(crate) fn take_part(program: &mut dyn Program) -> Result<(), DeviceError> {
     program.read_state(&|_| true, &|_, _, _| {})
 }
@@ -76,9 +78,9 @@ pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, Devic
     })
 }
 
-/// Sets every state tensor of a program from `tensors`, whose order does not matter. Parameters and buffers must match one to
-/// one; optimiser state is set where the program has it, and must then be complete unless none is given at all.
-/// `origin` names the file in errors.
+/// Sets every state tensor of a program from `tensors`, in any order. Parameters and buffers must match one to one.
+/// Optimiser state is set if the program has it, and must then be complete unless none is given at all. `origin` names
+/// the file in errors.
 pub fn write_tensors(program: &mut dyn Program, tensors: &[NamedTensor], origin: &str) -> Result<(), TrainError> {
     let state = program.plans().state.clone();
     let model = program.plans().evaluate.model.clone();
@@ -104,8 +106,8 @@ pub fn write_tensors(program: &mut dyn Program, tensors: &[NamedTensor], origin:
     Ok(load_all(program, &found)?)
 }
 
-/// Sets those parameters and running statistics of a program that a file of any format has by name and shape; what it has
-/// not stays as it is. A file of which nothing fits is an error.
+/// Sets the parameters and running statistics of a program that a file of any format contains by name and shape; all
+/// others stay as they are. A file from which nothing matches is an error.
 pub fn load_pretrained(program: &mut dyn Program, path: &Path) -> Result<Matching, TrainError> {
     let mut file = enmasse_weights::read(path).map_err(CheckpointError::from)?;
     file.tensors = Judged::of(file.tensors).weights;
@@ -129,8 +131,8 @@ pub fn load_pretrained(program: &mut dyn Program, path: &Path) -> Result<Matchin
     Ok(matching)
 }
 
-/// Sets the named state tensors to values in PyTorch's order, one for each element. An average that is not named begins as what
-/// it is the average of.
+/// Sets the named state tensors to values in PyTorch's order, one for each element. An average that is not named starts
+/// with the value of the tensor that it averages.
 fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<(), DeviceError> {
     let given = |tensor: &StateTensor| {
         let of = || tensor.name.strip_prefix(AVERAGE_PREFIX).filter(|_| tensor.slot.arena == Arena::Average);
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn averages_stand_for_what_they_average() {
+    fn averages_replace_the_tensors_that_they_average() {
         let check = |names: &[&str], averaged: bool, weights: &[(&str, f32)]| {
             let tensor = |(number, name): (usize, &&str)| NamedTensor {
                 name: name.to_string(),
@@ -173,7 +175,7 @@ mod tests {
         check(&["fc.weight", "optimizer.exp_avg.fc.weight"], false, &[("fc.weight", 0.0)]);
         let names = ["fc.weight", "fc.bias", "optimizer.exp_avg.fc.bias", "ema.fc.weight", "ema.fc.bias"];
         check(&names, true, &[("fc.weight", 3.0), ("fc.bias", 4.0)]);
-        // A module that is called so.
+        // A module named `ema`.
         check(&["ema.weight", "fc.weight"], false, &[("ema.weight", 0.0), ("fc.weight", 1.0)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Two ranks that hold the same, and one that does not; levels that ranks have in common.
+//! Two ranks with the same state, and one that differs; levels that ranks have in common.
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::Device;
@@ -7,7 +7,7 @@ use enmasse_graph::{CompileOptions, Conv, Tensor, compile};
 use super::*;
 use crate::initialize;
 
-/// Runs `job` on two ranks of different seeds whose state was made alike, and gives their errors.
+/// Runs `job` on two ranks with different seeds whose state was made equal, and returns their errors.
 fn on_two_ranks(job: impl Fn(&Group, &mut dyn Program) -> Result<(), TrainError> + Sync) -> [Option<String>; 2] {
     let net = |x: Tensor| x.conv2d("conv", Conv::new(4, 3)).batch_norm("bn").relu().flatten().linear("fc", 3);
     let plans = compile(&net, &CompileOptions { shards: 2, ..CompileOptions::new("net", 2, 8, 3) }).unwrap();
@@ -32,7 +32,7 @@ fn on_two_ranks(job: impl Fn(&Group, &mut dyn Program) -> Result<(), TrainError>
     })
 }
 
-/// Adds the least there is to the last element of a tensor on rank 1.
+/// Adds the smallest possible amount to the last element of a tensor on rank 1.
 fn change(group: &Group, program: &mut dyn Program, name: &str) {
     let mut values = program.store(name).unwrap();
     if let Some(last) = values.last_mut().filter(|_| group.rank() == 1) {
@@ -70,7 +70,7 @@ fn the_first_tensor_that_differs_is_named() {
     check(Some("fc.bias"), true, [Some("fc.bias"); 2]);
     check(Some("bn.running_var"), false, [Some("bn.running_var"); 2]);
     check(Some(momentum), true, [Some(momentum); 2]);
-    // Of a new run the optimiser's state is zero; only what steps do to it can differ.
+    // In a new run the optimiser's state is zero; only steps can make it differ.
     check(Some(momentum), false, [None, Some(momentum)]);
 }
 
@@ -86,7 +86,7 @@ fn levels_in_common() {
     check(&["a b", "a b", "a b"], None);
     check(&["a b c", "a b"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa b")));
     check(&["a b", "a b", "a"], Some((2, "rank 0 computes at b and rank 2 at a: start all ranks with --isa a")));
-    // The one in between is named, and what serves all three is the advice.
+    // The first difference is named, and the advice is the level that suits all three.
     check(&["a b c", "a b", "a"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa a")));
     check(&["a n", "a x y"], Some((1, "rank 0 computes at n and rank 1 at y: start all ranks with --isa a")));
     let apart = "rank 0 computes at b and rank 1 at no level: run all ranks on devices of one kind";

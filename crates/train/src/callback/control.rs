@@ -16,18 +16,18 @@ pub struct Control {
     logged: BTreeMap<String, Mean>,
 }
 
-/// A request to end training early. The greater one counts.
+/// A request to end training early. Of two requests the greater one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Request {
-    /// A callback has seen enough: the run succeeds.
+    /// A callback wants to end the run as a success.
     Finish,
-    /// The run stops, to be resumed.
+    /// The run stops, and can be resumed.
     Stop(Stop),
 }
 
 /// A value cannot be logged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("\"{name}\" cannot be logged: every epoch's record has a value of that name already")]
+#[error("\"{name}\" cannot be logged: every epoch's record already has a value with this name")]
 pub struct LogError {
     /// Its name.
     pub name: String,
@@ -41,22 +41,23 @@ struct Mean {
 }
 
 impl Control {
-    /// Ends training as a success ([`crate::Trainer::fit`] returns its record). From [`crate::Callback::on_step`] training ends at
-    /// the same step on all ranks, two steps later at most, and saves a checkpoint there. From validation on, it ends after the
-    /// epoch, as Lightning's `trainer.should_stop` does.
+    /// Ends training as a success ([`crate::Trainer::fit`] returns its record). If called in
+    /// [`crate::Callback::on_step`], training ends at the same step on all ranks, at most two steps later, and saves a
+    /// checkpoint there. If called in validation or later, it ends after the epoch, as with Lightning's
+    /// `trainer.should_stop`.
     pub fn stop(&mut self) {
         self.finish = true;
     }
 
-    /// Asks for a checkpoint to resume from. From [`crate::Callback::on_step`] of training, all ranks save it after the same step,
-    /// three steps later at most. Otherwise the checkpoint that ends every epoch is the answer.
+    /// Requests a checkpoint to resume from. If called in [`crate::Callback::on_step`] of training, all ranks save it after
+    /// the same step, at most three steps later. Otherwise the checkpoint that ends every epoch fulfils the request.
     pub fn checkpoint(&mut self) {
         self.checkpoint = true;
     }
 
-    /// Adds a value to the record of the epoch under way, on this rank. Values of one name are averaged over the epoch. The
-    /// files of the run hold rank 0's records: sum over ranks first where ranks differ ([`enmasse_comm::Group::reduce`]). A
-    /// resumed epoch averages the values logged since it was resumed.
+    /// Adds a value to the record of the current epoch, on this rank. Values with the same name are averaged over the
+    /// epoch. The files of the run hold rank 0's records: if ranks have different values, sum them over the ranks first
+    /// ([`enmasse_comm::Group::reduce`]). A resumed epoch averages the values logged since it was resumed.
     pub fn log(&mut self, name: impl Into<String>, value: f64) -> Result<(), LogError> {
         let name = name.into();
         if EPOCH_RECORD_NAMES.contains(&name.as_str()) {
@@ -76,12 +77,12 @@ impl Control {
         self.requests = requests;
     }
 
-    /// The request of this rank to end training.
+    /// This rank's request to end training.
     pub(crate) fn request(&self) -> Option<Request> {
         self.requests.asked().map(Request::Stop).or(self.finish.then_some(Request::Finish))
     }
 
-    /// Whether a checkpoint was asked for since the last call.
+    /// Whether a checkpoint was requested since the last call.
     pub(crate) fn take_checkpoint(&mut self) -> bool {
         std::mem::take(&mut self.checkpoint)
     }
@@ -91,13 +92,13 @@ impl Control {
         self.logged.iter().map(|(name, mean)| (name.clone(), mean.sum / mean.count as f64))
     }
 
-    /// Forgets what was logged, and a checkpoint asked for: the epoch has ended, and is saved.
+    /// Discards the logged values and any request for a checkpoint: the epoch has ended, and is saved.
     pub(crate) fn end_epoch(&mut self) {
         self.logged.clear();
         self.checkpoint = false;
     }
 
-    /// Forgets all but where requests to stop come from.
+    /// Discards everything except the sources of requests to stop.
     pub(crate) fn end_fit(&mut self) {
         *self = Control { requests: self.requests.clone(), ..Control::default() };
     }

@@ -1,4 +1,4 @@
-//! The events of a run that callbacks are told of.
+//! The events of a run that callbacks are notified of.
 
 use std::path::{Path, PathBuf};
 
@@ -16,19 +16,19 @@ pub struct Started {
     pub parameters: usize,
     /// Elements that are trained.
     pub trainable: usize,
-    /// What the pictures are.
+    /// The kind of pictures.
     pub data: &'static str,
-    /// What they are normalised by.
+    /// The constants of normalisation.
     pub normalization: Normalization,
-    /// Height and width of what the model sees.
+    /// Height and width of the pictures that the model sees.
     pub size: usize,
-    /// What is done to training pictures.
+    /// The transforms of training pictures.
     pub augmentation: String,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
     /// Pictures to train on.
     pub train_samples: usize,
-    /// Of these, how many each epoch leaves out, as the last incomplete global batch.
+    /// How many of these each epoch leaves out, as the last incomplete global batch.
     pub dropped_samples: usize,
     /// Pictures to validate on.
     pub validation_samples: usize,
@@ -38,21 +38,21 @@ pub struct Started {
     pub global_batch: usize,
     /// Number of ranks.
     pub world_size: usize,
-    /// Number of shards that they host.
+    /// Number of shards that the ranks host.
     pub shards: usize,
-    /// What computes.
+    /// The device.
     pub device: String,
-    /// Threads that decode, per rank.
+    /// Decoding threads per rank.
     pub loader_threads: usize,
-    /// What the program of this rank holds.
+    /// Memory of this rank's program.
     pub memory: Memory,
-    /// How the algorithms of a tuned run were chosen. On rank 0.
+    /// How the algorithms of a tuned run were chosen. Only on rank 0.
     pub tuning: Option<Tuning>,
-    /// What was loaded from the weights to begin with, skipped, missing, unexpected: a few lines. On rank 0.
+    /// A few lines about the weights to start with: which were loaded, skipped, missing or unexpected. Only on rank 0.
     pub pretrained: Option<String>,
-    /// The run folder; none where nothing is kept.
+    /// The run folder; `None` if nothing is kept.
     pub run: Option<PathBuf>,
-    /// Where a resumed run goes on: the epoch, and the samples of it that are done.
+    /// Where a resumed run continues: the epoch, and the number of its samples that are done.
     pub resumed: Option<(u64, u64)>,
 }
 
@@ -71,11 +71,11 @@ pub struct Progress {
     pub step_loss: f64,
     /// Samples done, over all ranks.
     pub samples: u64,
-    /// Samples in all.
+    /// Total number of samples.
     pub total: u64,
     /// Mean loss over the samples done.
     pub loss: f64,
-    /// Over all ranks, since the epoch or its validation began.
+    /// Pictures per second over all ranks, since the epoch or its validation began.
     pub images_per_second: f64,
 }
 
@@ -86,7 +86,7 @@ pub struct Saved<'a> {
     pub path: Option<&'a Path>,
     /// Why it was written.
     pub reason: SaveReason<'a>,
-    /// The epoch that a run resumed from it goes on with, from 0.
+    /// The epoch, from 0, in which a run resumed from it continues.
     pub epoch: u64,
     /// Samples of that epoch that are done, over all ranks.
     pub samples: u64,
@@ -97,7 +97,7 @@ pub struct Saved<'a> {
 pub enum SaveReason<'a> {
     /// An epoch ended, with this record.
     EpochEnd(&'a EpochRecord),
-    /// `save_every` steps were done, or a callback asked for it.
+    /// `save_every` steps were done, or a callback requested it.
     Step,
     /// The run stops in the middle of an epoch.
     Stop,

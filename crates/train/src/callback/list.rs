@@ -5,8 +5,8 @@ use enmasse_data::Batch;
 use super::{Callback, CallbackResult, Control, Progress, Request, Saved, Started};
 use crate::{EpochRecord, Evaluation, StopRequests, TrainError};
 
-/// The callbacks of a trainer: the user's, and after them those that keep the files of a run on rank 0. So the files hold what
-/// users logged.
+/// The callbacks of a trainer: first the user's, then those that write the files of a run on rank 0. Therefore the
+/// files hold the values that users logged.
 #[derive(Default)]
 pub(crate) struct Callbacks<'a> {
     own: Vec<Box<dyn Callback + 'a>>,
@@ -15,45 +15,45 @@ pub(crate) struct Callbacks<'a> {
 }
 
 impl<'a> Callbacks<'a> {
-    /// A list of one.
+    /// A list of one callback.
     pub fn one(callback: impl Callback + 'a) -> Self {
         let mut list = Callbacks::default();
         list.push(callback);
         list
     }
 
-    /// Adds one of the user's.
+    /// Adds a callback of the user's.
     pub fn push(&mut self, callback: impl Callback + 'a) {
         self.own.push(Box::new(callback));
     }
 
-    /// Sets the callbacks that keep the files of this fit.
+    /// Sets the callbacks that write the files of this fit.
     pub fn keep_files(&mut self, files: Vec<Box<dyn Callback>>) {
         self.files = files;
     }
 
-    /// Ends a fit: its files are closed, and its requests forgotten.
+    /// Ends a fit: closes its files and discards its requests.
     pub fn end_fit(&mut self) {
         self.files.clear();
         self.control.end_fit();
     }
 
-    /// Sets where requests to stop come from that no callback makes.
+    /// Sets the source of requests to stop that do not come from a callback.
     pub fn set_requests(&mut self, requests: StopRequests) {
         self.control.set_requests(requests);
     }
 
-    /// Where they come from.
+    /// The source of requests to stop that do not come from a callback.
     pub fn requests(&self) -> &StopRequests {
         self.control.requests()
     }
 
-    /// The request of this rank to end training.
+    /// This rank's request to end training.
     pub fn request(&self) -> Option<Request> {
         self.control.request()
     }
 
-    /// Whether a callback of this rank asked for a checkpoint since the last call.
+    /// Whether a callback of this rank requested a checkpoint since the last call.
     pub fn take_checkpoint(&mut self) -> bool {
         self.control.take_checkpoint()
     }
@@ -74,7 +74,7 @@ impl<'a> Callbacks<'a> {
         self.each("on_validation_end", |callback, control| callback.on_validation_end(found, control))
     }
 
-    /// Each callback sees the values that those before it logged. The record has all of them afterwards.
+    /// Each callback sees the values logged by those before it. Afterwards the record has all of them.
     pub fn on_epoch_end(&mut self, record: &mut EpochRecord) -> Result<(), TrainError> {
         self.each("on_epoch_end", |callback, control| {
             record.metrics.extend(control.logged());

@@ -1,17 +1,17 @@
-//! What a checkpoint says beside its tensors, as the texts that a safetensors file's metadata are.
+//! The data of a checkpoint other than its tensors, as texts in the metadata of a safetensors file.
 
 use std::collections::BTreeMap;
 
 use super::FORMAT_VERSION;
 
-/// Sums over the samples of a running epoch: with them a resumed epoch reports the same training loss to the last bit.
+/// Sums over the samples of the current epoch. They let a resumed epoch report the same training loss to the last bit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EpochSums {
     /// Sum of the losses.
     pub loss: f64,
     /// Hits.
     pub correct: u64,
-    /// Samples summed.
+    /// Number of samples in the sums.
     pub samples: u64,
     /// Sums of further metrics, by their names.
     pub metrics: BTreeMap<String, f64>,
@@ -93,10 +93,10 @@ impl Text for EpochSums {
     }
 }
 
-/// Makes [`CheckpointMeta`] of its fields; each is the metadata key of its name.
+/// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name.
 macro_rules! metadata {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)+) => {
-        /// What a checkpoint says beside its tensors. Each field is a key of the file's metadata.
+        /// The data of a checkpoint other than its tensors. Each field is a key of the file's metadata.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct CheckpointMeta {
             $($(#[doc = $doc])+ pub $name: $type,)+
@@ -107,12 +107,12 @@ macro_rules! metadata {
                 $(map.insert(stringify!($name).to_owned(), self.$name.write());)+
             }
 
-            /// The error is the end of a sentence about the file.
+            /// The error is the second part of a sentence that begins with the file.
             pub(super) fn from_map(map: &BTreeMap<String, String>) -> Result<Self, String> {
-                let read = |name: &str| map.get(name).ok_or_else(|| format!("is no checkpoint: it does not say its {name}"));
+                let read = |name: &str| map.get(name).ok_or_else(|| format!("is not a checkpoint: it has no {name}"));
                 Ok(CheckpointMeta {
                     $($name: read(stringify!($name)).and_then(|text| {
-                        <$type>::read(text).ok_or_else(|| format!("is no checkpoint: its {} makes no sense", stringify!($name)))
+                        <$type>::read(text).ok_or_else(|| format!("is not a checkpoint: its {} is invalid", stringify!($name)))
                     })?,)+
                 })
             }
@@ -131,21 +131,21 @@ metadata! {
     resize: usize,
     /// Mean of each channel (3, or 1 for grey pictures), of pixels from 0 to 1, that normalisation subtracts.
     mean: Vec<f32>,
-    /// Deviation of each channel that normalisation divides by.
+    /// Deviation of each channel, by which normalisation divides.
     std: Vec<f32>,
     /// The effective configuration, as TOML.
     configuration: String,
-    /// A digest of the lists of files; the lists themselves are in the run folder.
+    /// A digest of the lists of files. The lists are in the run folder.
     split: String,
     /// The seed of weights, order and augmentation.
     seed: u64,
-    /// The epoch to go on with, from 0.
+    /// The epoch in which to continue, from 0.
     epoch: u64,
     /// Samples of that epoch that are done, over all ranks.
     samples_consumed: u64,
     /// Sums over those samples.
     epoch_sums: EpochSums,
-    /// Updates that the optimiser made.
+    /// Number of updates that the optimiser made.
     optimizer_step: u64,
     /// The highest validation accuracy so far.
     best_val_accuracy: Option<f64>,
@@ -156,7 +156,7 @@ impl CheckpointMeta {
         let fixed = [
             ("format_version", FORMAT_VERSION.to_string()),
             ("enmasse_version", env!("CARGO_PKG_VERSION").to_owned()),
-            // Some Python readers insist on it.
+            // Some Python readers require it.
             ("format", "pt".to_owned()),
         ];
         let mut map = BTreeMap::from(fixed.map(|(key, value)| (key.to_owned(), value)));

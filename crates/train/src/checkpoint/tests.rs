@@ -1,4 +1,4 @@
-//! Checkpoints: what is written is read back; what is damaged, foreign or too large is refused.
+//! Checkpoints: written files are read back; damaged, foreign and too large files are refused.
 
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn checkpoint() -> Checkpoint {
     Checkpoint { meta: meta(), tensors }
 }
 
-/// Saves a checkpoint, lets `change` at its bytes, and gives the file.
+/// Saves a checkpoint, lets `change` modify its bytes, and returns the file.
 fn file(change: impl FnOnce(&mut Vec<u8>)) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.safetensors");
@@ -50,7 +50,7 @@ fn file(change: impl FnOnce(&mut Vec<u8>)) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// A file of a stranger.
+/// A file written by another program.
 fn stranger(header: &str, data: &[u8]) -> (tempfile::TempDir, PathBuf) {
     file(|bytes| *bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat())
 }
@@ -100,7 +100,7 @@ fn damage_is_found() {
         assert_eq!(reason(&path, Checkpoint::load(&path)), expected);
     };
     let beginning = "FILE: is not a safetensors file, or it is truncated";
-    let checksum = "FILE: is damaged: its checksum does not fit its content; use another checkpoint of the run";
+    let checksum = "FILE: is damaged: its checksum does not match its content; use another checkpoint of the run";
     check(&|bytes| bytes.clear(), beginning);
     check(&|bytes| bytes.truncate(7), beginning);
     check(&|bytes| bytes.truncate(100), beginning);
@@ -125,7 +125,7 @@ fn damage_is_found() {
 }
 
 #[test]
-fn files_of_strangers() {
+fn files_of_other_programs() {
     let check = |header: &str, data: &[u8], expected: Result<&[f32], &str>| {
         let (_folder, path) = stranger(header, data);
         match expected {
@@ -146,7 +146,7 @@ fn files_of_strangers() {
     check(&one("F8_E4M3", 1, 1), &[0], Err(eight));
     check("{}", &[], Err("FILE: holds no weights"));
     let nonsense = "FILE: is not a safetensors file, or it is truncated";
-    // Shapes that do not fit, that overflow, and gaps.
+    // Shapes that do not match, that overflow, and gaps.
     check(&one("F32", 2, 4), &[0; 4], Err(nonsense));
     check(&one("F32", usize::MAX, 4), &[0; 4], Err(nonsense));
     check(r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#, &[0; 8], Err(nonsense));
@@ -168,7 +168,7 @@ fn weights_of_a_checkpoint_leave_training_state_out() {
 }
 
 #[test]
-fn what_is_not_a_file() {
+fn paths_that_are_not_files() {
     let check =
         |path: &str, expected: &str| assert_eq!(reason(Path::new(path), Checkpoint::load(Path::new(path))), expected);
     check("/nowhere/x", "cannot read FILE: it does not exist");
@@ -191,7 +191,7 @@ fn nonsense_is_not_written() {
     check(vec![tensor("bn.num_batches_tracked", &[], [1.0])], counter);
 }
 
-/// A folder in the way is met last, when everything is written and only the name is missing.
+/// A folder with the file's name is found last, when everything is written and only the rename remains.
 #[test]
 fn failed_saves_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ proptest! {
         prop_assert_eq!(found, bits);
     }
 
-    /// Whatever the bytes, reading ends in a value or an error.
+    /// For any bytes, reading ends in a value or an error.
     #[test]
     fn garbage_never_panics(mut header in proptest::collection::vec(any::<u8>(), 0..200), at in 0..400usize, byte: u8) {
         let (_folder, path) = file(|bytes| {
@@ -239,7 +239,7 @@ proptest! {
     }
 }
 
-/// A reader once took the length of the file that was there before the one it opened.
+/// Regression test: a reader took the length of the file that was there before the one that it opened.
 #[test]
 fn a_checkpoint_read_while_it_is_replaced_is_one_or_the_other() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `--devices KIND[:N|:LIST]`: a kind of device, and how many or which. Which kinds there are is the program's to know.
+//! `--devices KIND[:N|:LIST]`: a kind of device, and their number or a list of them. The program knows which kinds exist.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use super::value::{Kind, SettingValue, quoted};
 pub struct Devices {
     /// The kind, such as `cpu`.
     pub kind: String,
-    /// How many, or which.
+    /// Their number, or a list of them.
     pub selection: DeviceSelection,
 }
 
-/// Which devices of a kind.
+/// The selected devices of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceSelection {
-    /// So many.
+    /// This number of devices.
     Count(usize),
-    /// Those with these numbers, in the order of ranks.
+    /// The devices with these numbers, in the order of ranks.
     List(Vec<usize>),
 }
 
 impl Devices {
-    /// So many devices of a kind.
+    /// `count` devices of a kind.
     pub fn new(kind: impl Into<String>, count: usize) -> Self {
         Devices { kind: kind.into(), selection: DeviceSelection::Count(count) }
     }
@@ -36,7 +36,7 @@ impl Devices {
         }
     }
 
-    /// The number of a rank's device, where numbers were given.
+    /// The number of a rank's device, if numbers were given.
     pub fn ordinal(&self, local_rank: usize) -> Option<usize> {
         match &self.selection {
             DeviceSelection::Count(_) => None,
@@ -44,7 +44,7 @@ impl Devices {
         }
     }
 
-    /// What every rank of these devices is told: that it has one, or all numbers, of which its local rank picks its own.
+    /// The devices to pass to every rank: one device, or all numbers, from which a rank takes its own by its local rank.
     pub fn of_ranks(&self) -> Self {
         let selection = match &self.selection {
             DeviceSelection::Count(_) => DeviceSelection::Count(1),
@@ -53,7 +53,7 @@ impl Devices {
         Devices { kind: self.kind.clone(), selection }
     }
 
-    /// Whether a rank of a node with so many ranks can be told so: it has one device, or its own among as many.
+    /// Whether ranks of a node with `local_ranks` ranks can be given these devices: one device, or a list of one per rank.
     pub fn fits_ranks(&self, local_ranks: usize) -> bool {
         match &self.selection {
             DeviceSelection::Count(count) => *count == 1,
@@ -62,7 +62,7 @@ impl Devices {
     }
 }
 
-/// `cpu:2`, or `gpu:0,3`; a list of one ends in a comma.
+/// `cpu:2`, or `gpu:0,3`; a list of one number ends in a comma.
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.kind)?;
@@ -76,7 +76,7 @@ impl fmt::Display for Devices {
     }
 }
 
-/// `cpu` alone is `cpu:1`.
+/// `cpu` without a number is `cpu:1`.
 impl SettingValue for Devices {
     const KIND: Kind = Kind::Text;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, and where a value came from. Every message is one line.
+//! Errors of a configuration, and the sources of values. Every message is one line.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use super::layers::VARIABLE_PREFIX;
 use super::words::{answer, nearest};
 use super::{Kind, Setting};
 
-/// Where a value came from. Later ones outrank earlier ones.
+/// The source of a value. Later variants take precedence over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// The program, or code.
+    /// The program's default, or code.
     Default,
     /// The configuration saved in this run folder.
     Saved(PathBuf),
@@ -35,7 +35,7 @@ impl Source {
         }
     }
 
-    /// A setting and its value as the user wrote them there.
+    /// A setting and its value as the user wrote them in this source.
     pub fn describe(&self, setting: &Setting, text: &str) -> String {
         let name = setting.name;
         match self {
@@ -60,26 +60,26 @@ pub enum ConfigError {
         /// What is allowed instead.
         reason: String,
     },
-    /// A name that is no setting.
+    /// A name that is not a setting.
     #[error("unknown {kind} {name} {place}{}", did_you_mean(nearest))]
     Unknown {
         /// `key` or `variable`.
         kind: &'static str,
         /// The name.
         name: String,
-        /// Where it stands.
+        /// Where the name occurs.
         place: String,
-        /// The setting whose name is nearest, where one is near.
+        /// The setting with the most similar name, if one is similar.
         nearest: Option<String>,
     },
-    /// A word of another tool that is no setting here.
+    /// A word of another tool that is not a setting here.
     #[error("{word} {place}: {answer}")]
     Foreign {
         /// The word.
         word: String,
-        /// Where it stands.
+        /// Where the word occurs.
         place: String,
-        /// What to give instead, or why there is nothing to give.
+        /// What to give instead, or why there is no equivalent.
         answer: &'static str,
     },
     /// A file that is not TOML, or cannot be read.
@@ -108,7 +108,7 @@ impl ConfigError {
     }
 }
 
-/// Values come from users: a line break must not tear the message.
+/// Values come from users: a line break must not break the message in two.
 fn one_line(text: &str) -> String {
     if text.is_empty() || text.contains(char::is_control) { format!("{text:?}") } else { text.to_owned() }
 }

@@ -1,30 +1,31 @@
-//! Settings that have no effect beside another one, or on a data set: one table of them.
+//! Settings that have no effect with the value of another setting, or on a data set: one table of them.
 //!
-//! Only what a user said is judged: on the command line, in the environment, in a file. Defaults and the values of a saved run are
-//! not, so that every run can go on. A setting that is fulfilled anyway, such as SyncBatchNorm on a single rank, is not idle.
+//! Only settings that a user gave are judged: on the command line, in the environment, in a file. Defaults and the
+//! values of a saved run are not, so that every run can continue. A setting that is fulfilled anyway, such as
+//! SyncBatchNorm on a single rank, does not count as ineffective.
 
 use enmasse_data::DataKind;
 
 use super::{ConfigError, Kind, LayeredConfig, RankKind, SETTINGS, Setting, Source, TrainConfig};
 
-/// What settings meet in a run.
+/// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surroundings {
-    /// What the pictures are.
+    /// The kind of pictures.
     pub kind: DataKind,
-    /// Whether the data set comes in two parts, so that none is drawn.
+    /// Whether the data set comes in two parts, so that it is not split.
     pub has_parts: bool,
-    /// Whether the data set's usual training pictures are cropped out of padded ones.
+    /// Whether the data set's usual training pictures are crops of padded ones.
     pub is_padded: bool,
-    /// Whether a launcher has started the ranks.
+    /// Whether a launcher started the ranks.
     pub is_launched: bool,
 }
 
-/// Where a setting has an effect.
+/// The condition under which a setting has an effect.
 enum Effect {
-    /// Only where the named setting has one of these values.
+    /// Only if the named setting has one of these values.
     Beside(&'static str, &'static [&'static str]),
-    /// Everywhere, except where this says why not: the end of "has no effect".
+    /// Always, unless the function returns the reason why not: the end of "has no effect".
     Unless(fn(&TrainConfig, &Surroundings) -> Option<&'static str>),
 }
 
@@ -66,7 +67,7 @@ fn launcher(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'stati
 }
 
 impl LayeredConfig {
-    /// Refuses a flag that another flag of the same command line leaves without effect.
+    /// Refuses a flag that another flag of the same command line makes ineffective.
     pub fn check_flags(&self) -> Result<(), ConfigError> {
         let is_flag = |setting: &Setting| self.source(setting.name) == Some(&Source::CommandLine);
         let both = |idle: &Idle| is_flag(idle.setting) && is_flag(idle.decided_by);
@@ -95,12 +96,12 @@ impl LayeredConfig {
         beside.chain(unless).map(line).collect()
     }
 
-    /// The given settings that the value of another one leaves without effect.
+    /// The given settings that the value of another one makes ineffective.
     fn beside_others(&self) -> impl Iterator<Item = Idle> {
         RULES.iter().filter_map(|(name, effect)| match effect {
             Effect::Beside(other, values) => {
                 let (setting, decided_by) = (self.given(name)?, Setting::find(other)?);
-                // Where the program chooses, it depends on the surroundings.
+                // If the program chooses, the value depends on the surroundings.
                 let value = self.config().get(other)?;
                 (!values.contains(&value.as_str())).then_some(Idle { setting, decided_by, values })
             }
@@ -108,7 +109,7 @@ impl LayeredConfig {
         })
     }
 
-    /// The setting of this name where a user gave it a value; a switch that is off asks for nothing.
+    /// The setting with this name if a user gave it a value. A switch that is off requests nothing.
     fn given(&self, name: &str) -> Option<&'static Setting> {
         let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
         let is_off = setting.kind == Kind::Switch && self.text(setting) == "false";
@@ -123,7 +124,7 @@ impl LayeredConfig {
     }
 }
 
-/// A setting without effect, the one that decides so, and the values of that which would give it one.
+/// A setting without effect, the setting that causes this, and the values of that setting that would give it one.
 struct Idle {
     setting: &'static Setting,
     decided_by: &'static Setting,
@@ -139,7 +140,7 @@ mod tests {
     const FOLDER: Surroundings =
         Surroundings { kind: DataKind::Folder, has_parts: false, is_padded: false, is_launched: false };
 
-    /// Flags, variables and a saved run, each as `name=value` with spaces between.
+    /// Flags, variables and a saved run, each as `name=value` pairs separated by spaces.
     fn layers(flags: &str, variables: &str, saved: &str) -> LayeredConfig {
         fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
             text.split_whitespace().filter_map(|pair| pair.split_once('='))
@@ -164,14 +165,14 @@ mod tests {
             assert!(Setting::find(name).is_some(), "{name}");
             if let Effect::Beside(other, values) = effect {
                 let decided_by = Setting::find(other).unwrap();
-                let Kind::Choice(words) = decided_by.kind else { panic!("{other} is no choice") };
+                let Kind::Choice(words) = decided_by.kind else { panic!("{other} is not a choice") };
                 assert!(values.iter().all(|value| words.contains(value)), "{name} beside {other}");
             }
         }
     }
 
     #[test]
-    fn flags_that_leave_each_other_no_effect() {
+    fn flags_that_make_each_other_ineffective() {
         let check = |flags: &str, expected: Option<&str>| {
             let error = layers(flags, "", "").check_flags().err().map(|error| error.to_string());
             assert_eq!(error.as_deref(), expected, "{flags}");
@@ -188,25 +189,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_said_here_is_not_judged() {
+    fn values_that_were_not_given_here_are_not_judged() {
         let check = |flags: &str, variables: &str, saved: &str, expected: &[&str]| {
             let layers = layers(flags, variables, saved);
             layers.check_flags().unwrap();
             assert_eq!(layers.without_effect(&FOLDER), expected, "{flags} {variables} {saved}");
         };
         check("", "", "", &[]);
-        // What a run holds is a mixture of what was said and what was not.
+        // The values of a saved run are a mixture of given and default ones.
         check("", "", "optimizer=adamw momentum=0.5", &[]);
         check("optimizer=adamw", "", "momentum=0.5", &[]);
         check("momentum=0.5", "", "optimizer=adamw", &["--momentum 0.5 has no effect with --optimizer adamw"]);
-        // What lies in the environment must not end a run.
+        // A leftover in the environment must not end a run.
         check("optimizer=adamw", "momentum=0.5", "", &["ENMASSE_MOMENTUM=0.5 has no effect with --optimizer adamw"]);
         check("", "gamma=0.5 schedule=constant", "", &["ENMASSE_GAMMA=0.5 has no effect with --schedule constant"]);
         check("gamma=0.5", "", "", &["--gamma 0.5 has no effect with --schedule cosine"]);
     }
 
     #[test]
-    fn surroundings_that_leave_no_effect() {
+    fn surroundings_that_make_settings_ineffective() {
         let check = |flags: &str, surroundings: Surroundings, expected: &[&str]| {
             assert_eq!(layers(flags, "", "").without_effect(&surroundings), expected, "{flags} {surroundings:?}");
         };

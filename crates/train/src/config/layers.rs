@@ -8,8 +8,7 @@ use super::{ConfigError, SETTINGS, Scope, Setting, Source, TrainConfig};
 
 pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 
-/// Variables with our prefix that are no settings: they pass between launcher and ranks, or say where things lie, or what
-/// tests may use.
+/// Variables with our prefix that are not settings: they pass between launcher and ranks, name locations, or are for tests.
 pub const INTERNAL_VARIABLES: &[&str] = &[
     "ENMASSE_TOKEN",
     "ENMASSE_TOKEN_FD",
@@ -21,8 +20,8 @@ pub const INTERNAL_VARIABLES: &[&str] = &[
     "ENMASSE_TEST_PYTHON",
 ];
 
-/// A configuration being put together. The layers may come in any order: a value yields only to a source that outranks
-/// its own, or to a later one from the same source.
+/// A configuration under construction. The layers may come in any order: a value is replaced only by one from a higher
+/// source, or by a later one from the same source.
 ///
 /// ```
 /// use enmasse_train::LayeredConfig;
@@ -38,7 +37,7 @@ pub struct LayeredConfig {
     config: TrainConfig,
     /// Parallel to [`SETTINGS`].
     sources: Vec<Source>,
-    /// What the run to be resumed holds, beside its folder.
+    /// The configuration of the run to be resumed, and its folder.
     saved: Option<(Source, TrainConfig)>,
 }
 
@@ -54,8 +53,8 @@ impl LayeredConfig {
         LayeredConfig { config: TrainConfig::default(), sources: vec![Source::Default; SETTINGS.len()], saved: None }
     }
 
-    /// Lays the configuration of a run to be resumed (its TOML text and folder) below everything but the defaults.
-    /// Settings that belong to an invocation are not taken.
+    /// Adds the configuration of a run to be resumed (its TOML text and folder). Only defaults are below it. Settings
+    /// that belong to one invocation are ignored.
     pub fn saved_run(&mut self, text: &str, folder: &Path) -> Result<(), ConfigError> {
         let source = Source::Saved(folder.to_owned());
         let mut saved = TrainConfig::default();
@@ -69,7 +68,7 @@ impl LayeredConfig {
         Ok(())
     }
 
-    /// Lays a TOML file over the saved run. Relative paths in it are relative to the current directory.
+    /// Adds a TOML file, above the saved run. Relative paths in it are relative to the current directory.
     pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::File {
             path: path.display().to_string(),
@@ -81,7 +80,7 @@ impl LayeredConfig {
         Ok(())
     }
 
-    /// Lays the environment over the file: every variable that begins with `ENMASSE_` must be known.
+    /// Adds the environment, above the file. Every variable that begins with `ENMASSE_` must be known.
     pub fn environment(
         &mut self,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -98,18 +97,18 @@ impl LayeredConfig {
         Ok(())
     }
 
-    /// Lays a flag over everything. The occurrences of a repeatable flag come joined by commas.
+    /// Adds a flag, above everything else. A repeatable flag's occurrences are joined by commas.
     pub fn argument(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| unknown_key(name, "on the command line"))?;
         self.apply(setting, value, Source::CommandLine)
     }
 
-    /// What the layers give so far, such as `out` and `resume`, which say where a saved run is.
+    /// The configuration so far. It has `out` and `resume`, for example, which locate a saved run.
     pub fn config(&self) -> &TrainConfig {
         &self.config
     }
 
-    /// Where the value of a setting came from; `None` for an unknown name.
+    /// The source of a setting's value; `None` for an unknown name.
     pub fn source(&self, name: &str) -> Option<&Source> {
         let setting = Setting::find(name)?;
         SETTINGS.iter().zip(&self.sources).find_map(|(known, source)| (known.name == setting.name).then_some(source))
@@ -137,8 +136,8 @@ impl LayeredConfig {
         self.source(setting.name).cloned().unwrap_or(Source::Default)
     }
 
-    /// Sets the field unless a higher source did. The value is parsed either way: a wrong one is an error even where
-    /// another outranks it.
+    /// Sets the field unless a higher source did. The value is always parsed, so a wrong one is an error even if
+    /// another source takes precedence.
     fn apply(&mut self, setting: &'static Setting, text: &str, source: Source) -> Result<(), ConfigError> {
         let mut changed = self.config.clone();
         assign(&mut changed, setting, text, &source)?;
@@ -164,12 +163,12 @@ fn utf8(setting: &Setting, value: &OsStr, source: &Source) -> Result<String, Con
         .ok_or_else(|| ConfigError::value(setting, &value.to_string_lossy(), source, "must be UTF-8 text".to_owned()))
 }
 
-/// The settings of a TOML text, each with its value as text. `place` is where the text came from.
+/// The settings of a TOML text, each with its value as text. `place` is the text's origin.
 pub(super) fn toml_settings(text: &str, place: &str) -> Result<Vec<(&'static Setting, String)>, ConfigError> {
     let refuse = |reason: String| ConfigError::File { path: place.to_owned(), reason };
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1);
-        // The parser's message may span lines; the first one says it.
+        // The parser's message may span lines; the first line is enough.
         refuse(format!("line {line} is not TOML: {}", error.message().lines().next().unwrap_or_default()))
     })?;
     let mut settings: Vec<(&'static Setting, String)> = Vec::with_capacity(table.len());
@@ -179,14 +178,14 @@ pub(super) fn toml_settings(text: &str, place: &str) -> Result<Vec<(&'static Set
         if let Some(earlier) = settings.iter().position(|(known, _)| known.name == setting.name) {
             return Err(refuse(format!("{} is given twice, as {} and as {key}", setting.name, keys[earlier])));
         }
-        let value = scalar(value).ok_or_else(|| refuse(format!("{key} must be a text, a number, true or false")))?;
+        let value = scalar(value).ok_or_else(|| refuse(format!("{key} must be a string, a number, true or false")))?;
         settings.push((setting, value));
         keys.push(key);
     }
     Ok(settings)
 }
 
-/// A TOML value as the text of a setting; arrays of texts, or of numbers, become lists.
+/// A TOML value as the text of a setting; arrays of strings, or of numbers, become lists.
 fn scalar(value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),

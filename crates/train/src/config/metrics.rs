@@ -1,4 +1,4 @@
-//! `--metrics NAMES`: the numbers that a run measures beside loss and accuracy.
+//! `--metrics NAMES`: the numbers that a run measures in addition to loss and accuracy.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use enmasse_graph::Metric;
 
 use super::value::{Kind, SettingValue};
 
-/// A built-in metric, by its name.
+/// A built-in metric, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetricName {
     /// `topK`, such as `top5`: the share of samples whose label is among the K largest logits.
     Top(usize),
-    /// `gradient_norm`: the norm of all gradients, before they are clipped; its mean over the steps of an epoch.
+    /// `gradient_norm`: the norm of all gradients before clipping; its mean over the steps of an epoch.
     GradientNorm,
 }
 

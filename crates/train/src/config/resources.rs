@@ -1,11 +1,12 @@
-//! How ranks, threads and batch follow from the machine, size and normalisation from the data set, where the user did not say.
+//! Defaults that depend on circumstances: ranks, threads and batch follow from the machine, size and
+//! normalisation from the data set.
 
 use super::{DEFAULT_GLOBAL_BATCH, Devices, TrainConfig};
 
-/// Height and width of pictures whose data set says none: what torchvision's models are trained at.
+/// Height and width of pictures if the data set has no size of its own: the training size of torchvision's models.
 const USUAL_SIZE: usize = 224;
 
-/// Ranks that a machine is given at most without `--devices`.
+/// Maximum number of ranks on a machine without `--devices`.
 const MOST_RANKS: usize = 8;
 
 impl TrainConfig {
@@ -14,13 +15,13 @@ impl TrainConfig {
         self.devices.as_ref().map_or(cores.clamp(1, MOST_RANKS), Devices::count)
     }
 
-    /// Height and width of the pictures that the model sees: `--size`, or the data set's own where it has one, or 224.
+    /// Height and width of the pictures that the model sees: `--size`, or the data set's own if it has one, or 224.
     pub fn picture_size(&self, own: Option<usize>) -> usize {
         self.size.or(own).unwrap_or(USUAL_SIZE)
     }
 
-    /// Mean and deviation per channel: `--mean` and `--std`, or the data set's own. A single number stands for every channel
-    /// where another list has three: three numbers for grey pictures make a model of three channels.
+    /// Mean and deviation per channel: `--mean` and `--std`, or the data set's own. A single number applies to every
+    /// channel if the other list has three. Three numbers for grey pictures make a model of three channels.
     pub fn normalization(&self, mean: &[f32], deviation: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let given = |list: &Option<Vec<f64>>, own: &[f32]| match list {
             Some(list) => list.iter().map(|&number| number as f32).collect(),
@@ -32,13 +33,13 @@ impl TrainConfig {
         (spread(mean), spread(deviation))
     }
 
-    /// Shards of the global batch on so many ranks: `--shards`, or `--accumulate` for each rank.
+    /// Shards of the global batch on `world_size` ranks: `--shards`, or `--accumulate` for each rank.
     pub fn shard_count(&self, world_size: usize) -> usize {
         self.shards.unwrap_or(self.accumulate.saturating_mul(world_size.max(1)))
     }
 
-    /// Samples per shard: `--batch`, or a global batch of 64 divided over the shards to the nearest, so that the result
-    /// hardly depends on the machine.
+    /// Samples per shard: `--batch`, or a global batch of 64 divided by the number of shards and rounded to nearest, so
+    /// that the result hardly depends on the machine.
     pub fn batch_per_shard(&self, shards: usize) -> usize {
         let shards = shards.max(1);
         self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + shards / 2) / shards).max(1))
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_as_the_data_set_has_them() {
+    fn picture_size_and_constants_follow_the_data_set() {
         let mut config = TrainConfig::default();
         assert_eq!((config.picture_size(None), config.picture_size(Some(32))), (224, 32));
         config.set("size", "48").unwrap();

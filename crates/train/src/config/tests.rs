@@ -36,7 +36,7 @@ fn refused_values_say_what_is_allowed() {
     check("label_smoothing", "1", "--label-smoothing 1: must be a finite number, from 0 to below 1");
     check("seed", "-3", "--seed -3: must be a whole number");
     check("precision", "fp16", "--precision fp16: must be f32 or bf16");
-    // Lightning's word for weights in bf16 as well.
+    // Lightning's word for a precision with bf16 weights as well.
     check("precision", "bf16-true", "--precision bf16-true: must be f32 or bf16");
     check("optimizer", "adam", "--optimizer adam: must be sgd or adamw or lars");
     check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
@@ -110,7 +110,7 @@ fn accepted_values() {
     check("size", "32", "32");
 }
 
-/// Python's `type=bool` makes any text true, `False` too.
+/// Python's `type=bool` makes any text true, even `False`.
 #[test]
 fn false_means_false() {
     let check = |value: &str, expected: bool| {
@@ -144,14 +144,14 @@ fn the_home_folder_is_found_everywhere() {
     }
 }
 
-/// A table that drifted from the fields would show here: each setting's own text reads back, and names do not collide.
+/// Catches a table that does not match the fields: each setting's own text reads back, and names do not collide.
 #[test]
-fn every_setting_is_whole() {
+fn every_setting_is_complete() {
     let config = TrainConfig::default();
     for setting in SETTINGS {
         let is_sentences = setting.details.is_empty() || setting.details.ends_with('.');
         assert!(!setting.summary.is_empty() && !setting.summary.ends_with('.') && is_sentences, "{}", setting.name);
-        // Otherwise the help would say two things.
+        // Otherwise the help would give two defaults.
         assert!(setting.usual.is_empty() || setting.default_text().is_none(), "{}", setting.name);
         assert_eq!(setting.placeholder.is_empty(), setting.kind == Kind::Switch, "{}", setting.name);
         assert!(!INTERNAL_VARIABLES.contains(&setting.variable().as_str()), "{}", setting.name);
@@ -192,7 +192,7 @@ fn precedence_in_any_order() {
         assert_eq!(source("json"), Source::Default);
         let config = layered.finish().unwrap();
         assert_eq!((config.epochs, config.batch, config.lr, config.weight_decay), (4, Some(3), 2.0, 2.0));
-        // Settings of an invocation are not taken from the saved run.
+        // Settings of one invocation are not taken from the saved run.
         assert_eq!((config.size, config.json, config.max_steps), (Some(1), false, None));
         assert_eq!(config.freeze, ["a", "b"]);
     }
@@ -215,8 +215,8 @@ fn errors_say_where_a_value_came_from() {
     check("fp16 = { mode = 1 }", "fp16 in x.toml: give --precision bf16, which needs no loss scaling");
     check("sync-bn = false\nsync_bn = true", "x.toml: sync_bn is given twice, as sync-bn and as sync_bn");
     check("BATCH_SIZE = 4\nbatch = 8", "x.toml: batch is given twice, as BATCH_SIZE and as batch");
-    check("batch = [[1]]", "x.toml: batch must be a text, a number, true or false");
-    check("mean = [0.5, \"0.5\", 1]", "x.toml: mean must be a text, a number, true or false");
+    check("batch = [[1]]", "x.toml: batch must be a string, a number, true or false");
+    check("mean = [0.5, \"0.5\", 1]", "x.toml: mean must be a string, a number, true or false");
     check("mean = [0.5, 2]", "mean = 0.5,2 in x.toml: must be finite numbers, from 0 to 1");
     check("batch = 1\nepochs =\n", "x.toml: line 2 is not TOML: string values must be quoted, expected literal string");
 
@@ -233,11 +233,11 @@ fn errors_say_where_a_value_came_from() {
     let missing = LayeredConfig::new().file(Path::new("/nowhere.toml")).unwrap_err().to_string();
     assert_eq!(missing, "/nowhere.toml: cannot read the configuration: No such file or directory (os error 2)");
 
-    // What only shows when everything is known still names its source.
+    // Errors that only appear in the whole configuration still name their source.
     let mut layers = LayeredConfig::new();
     let given = [("ENMASSE_SHARDS", "4"), ("ENMASSE_ACCUMULATE", "2")];
     layers.environment(given.map(|(name, value)| (name.into(), value.into()))).unwrap();
-    let twice = "ENMASSE_ACCUMULATE=2: --shards says already how many there are; use one of them";
+    let twice = "ENMASSE_ACCUMULATE=2: --shards already sets the number of shards; use one of them";
     assert_eq!(layers.finish().unwrap_err().to_string(), twice);
 }
 

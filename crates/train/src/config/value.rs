@@ -1,4 +1,4 @@
-//! The types of settings: how each reads from text, and writes itself as text and TOML.
+//! The types of settings: how each is read from text, and written as text and TOML.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use enmasse_files::expand_home;
 use enmasse_graph::Precision;
 
-/// What kind of value a setting takes.
+/// The kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// On where named; `=true` and `=false` say so too.
+    /// On if the flag is given; `=true` and `=false` also work.
     Switch,
     /// A number.
     Number,
@@ -21,21 +21,21 @@ pub enum Kind {
     Text,
     /// A path.
     Path,
-    /// Texts separated by commas; on a command line repeatable.
+    /// Texts separated by commas; repeatable on a command line.
     List,
 }
 
-/// Which numbers a setting allows.
+/// The numbers that a setting allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     low: Option<i32>,
-    /// Whether `low` itself is left out.
+    /// Whether `low` itself is excluded.
     open_low: bool,
     high: Option<i32>,
     open_high: bool,
 }
 
-/// No limits but the type's own.
+/// No limits except those of the type.
 pub(super) const ANY: Range = Range { low: None, open_low: false, high: None, open_high: false };
 
 pub(super) const fn at_least(low: i32) -> Range {
@@ -83,13 +83,13 @@ impl fmt::Display for Range {
     }
 }
 
-/// A type that a setting can have. Errors are the end of a sentence that begins with the setting and its value.
+/// A type of settings. Errors are the end of a sentence that begins with the setting and its value.
 pub(super) trait SettingValue: Sized {
     const KIND: Kind;
 
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// What [`SettingValue::parse`] takes; `None` for no value.
+    /// The text that [`SettingValue::parse`] takes; `None` for no value.
     fn text(&self) -> Option<String>;
 
     /// A TOML literal; `None` for no value.
@@ -104,12 +104,12 @@ pub(super) trait SettingValue: Sized {
     }
 }
 
-/// A value of any type, looked at from outside.
+/// The properties of a value of any type.
 #[derive(Default)]
 pub(super) struct Inspection {
     pub text: Option<String>,
     pub toml: Option<String>,
-    /// What [`SettingValue::check`] says against it.
+    /// The error of [`SettingValue::check`].
     pub fault: Option<String>,
 }
 
@@ -130,7 +130,7 @@ macro_rules! whole_numbers {
                 Some(self.to_string())
             }
 
-            /// TOML's integers end at 2^63 - 1; larger ones are written as text, which reads the same.
+            /// TOML's integers end at 2^63 - 1; larger ones are written as strings, which read back the same.
             fn to_toml(&self) -> Option<String> {
                 if i64::try_from(*self).is_ok() { self.text() } else { quoted(&self.to_string()) }
             }
@@ -164,7 +164,7 @@ impl SettingValue for f64 {
     }
 }
 
-/// Any case is taken, as Python's own words are `True` and `False`.
+/// Upper and lower case are equivalent, because Python's own words are `True` and `False`.
 impl SettingValue for bool {
     const KIND: Kind = Kind::Switch;
 
@@ -217,7 +217,7 @@ impl SettingValue for PathBuf {
     }
 }
 
-/// Text without anything between commas is the empty list.
+/// Text with nothing between commas is the empty list.
 impl SettingValue for Vec<String> {
     const KIND: Kind = Kind::List;
 
@@ -278,7 +278,7 @@ impl<T: SettingValue> SettingValue for Option<T> {
     }
 }
 
-/// Makes an enum whose variants have one word each.
+/// Defines enums whose variants have one word each.
 macro_rules! choices {
     ($($(#[$meta:meta])* $type:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ })+) => {$(
         $(#[$meta])*
@@ -288,7 +288,7 @@ macro_rules! choices {
         }
 
         impl $type {
-            /// The word that stands for it.
+            /// The word for the variant.
             pub const fn word(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)+
@@ -326,7 +326,7 @@ macro_rules! choices {
 choices! {
     /// What hosts a rank.
     RankKind {
-        /// A process of its own.
+        /// A separate process.
         Process = "process",
         /// A thread of this process.
         Thread = "thread",
@@ -337,7 +337,7 @@ choices! {
         Sgd = "sgd",
         /// Adam with decoupled weight decay, as PyTorch's `AdamW`.
         AdamW = "adamw",
-        /// Stochastic gradient descent with a rate for each parameter, by the norms of its weights and its gradient.
+        /// Stochastic gradient descent with a rate for each parameter, from the norms of its weights and its gradient.
         Lars = "lars",
     }
     /// The learning rate over the epochs.
@@ -346,39 +346,39 @@ choices! {
         Cosine = "cosine",
         /// Half a cosine to zero.
         CosineAnnealing = "cosine-annealing",
-        /// A factor every so many epochs.
+        /// Multiplied by a factor at regular intervals of epochs.
         Step = "step",
         /// Always the same.
         Constant = "constant",
     }
-    /// How the learning rate follows from the number of ranks.
+    /// How the learning rate depends on the number of ranks.
     LrScaling {
         /// Not at all.
         None = "none",
-        /// Multiplied by it.
+        /// Proportionally.
         Linear = "linear",
     }
-    /// What is drawn of a training picture.
+    /// The random transform of a training picture.
     Augmentation {
-        /// A part of random place, area and shape, resized: torchvision's `RandomResizedCrop`.
+        /// A part of random position, area and shape, resized: torchvision's `RandomResizedCrop`.
         ResizedCrop = "resized-crop",
-        /// A crop of random place from the picture with black pixels around it: torchvision's `RandomCrop(size, padding)`.
+        /// A crop at a random position of the picture with a black border: torchvision's `RandomCrop(size, padding)`.
         Crop = "crop",
-        /// Always what validation sees.
+        /// No random transform: the same as in validation.
         None = "none",
     }
-    /// In which order training samples come.
+    /// The order of training samples.
     SamplerKind {
-        /// A permutation of all samples by seed and epoch, whatever the number of ranks.
+        /// A permutation of all samples by seed and epoch, for any number of ranks.
         Shuffle = "shuffle",
-        /// That of PyTorch's `DistributedSampler`, with its padding.
+        /// The order of PyTorch's `DistributedSampler`, with its padding.
         Distributed = "distributed",
     }
     /// How a folder without a validation part is split.
     SplitRule {
         /// By the split seed and the names of files.
         Seeded = "seeded",
-        /// By CPython's `random.seed` and `random.sample`, class after class.
+        /// By CPython's `random.seed` and `random.sample`, class by class.
         Python = "python",
     }
     /// What to do with a parameter that does not reach the loss.
@@ -390,18 +390,18 @@ choices! {
     }
 }
 
-/// The signal that asks a run to have its job requeued.
+/// The signal that requests that the job be requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequeueSignal {
-    /// SIGUSR1, as Slurm's users mostly choose.
+    /// SIGUSR1, the usual choice of Slurm's users.
     Usr1,
-    /// SIGUSR2, where something else takes the other.
+    /// SIGUSR2, if SIGUSR1 is used otherwise.
     Usr2,
     /// No signal.
     None,
 }
 
-/// Slurm's `--signal` takes names with and without SIG.
+/// Slurm's `--signal` accepts names with and without SIG.
 impl SettingValue for RequeueSignal {
     const KIND: Kind = Kind::Choice(&["USR1", "USR2", "none"]);
 
@@ -428,7 +428,7 @@ impl SettingValue for RequeueSignal {
     }
 }
 
-/// The names of PyTorch and Lightning are taken too; with bf16 both keep weights in f32, as we do.
+/// The names of PyTorch and Lightning are accepted too; with bf16 both keep weights in f32, like this program.
 impl SettingValue for Precision {
     const KIND: Kind = Kind::Choice(&[Precision::F32.name(), Precision::Bf16.name()]);
 

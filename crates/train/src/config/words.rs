@@ -1,8 +1,9 @@
-//! The words of other tools: options of timm, PyTorch's ImageNet example, torchvision's reference scripts and Transformers,
-//! Lightning's `Trainer`, the keys of ColossalAI's `config.py`. One table for command lines, files and the environment.
+//! The words of other tools: options of timm, PyTorch's ImageNet example, torchvision's reference scripts and
+//! Transformers, Lightning's `Trainer`, and the keys of ColossalAI's `config.py`. One table for command lines, files
+//! and the environment.
 //!
-//! A word is another spelling of a setting only where it means the same there. Any other word has an answer: what to
-//! give instead, or why there is nothing to give.
+//! A word is an alternative spelling of a setting only if it has the same meaning in that tool. Any other word has an
+//! answer: what to give instead, or why there is no equivalent.
 
 use super::{SETTINGS, Setting};
 use Meaning::{Alias, Answer};
@@ -10,13 +11,14 @@ use Meaning::{Alias, Answer};
 /// The meaning of a word of another tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Another spelling of the setting of this name.
+    /// Another spelling of the setting with this name.
     Alias(&'static str),
-    /// No setting: the end of a message that begins with the word.
+    /// Not a setting: the end of a message that begins with the word.
     Answer(&'static str),
 }
 
-/// All words, as their tools spell them: `-` and `_` are the same, case does not matter, and one letter is a flag such as `-b`.
+/// All words, as their tools spell them. `-` and `_` are equivalent, case does not matter, and one letter is
+/// a flag such as `-b`.
 pub const WORDS: &[(&[&str], Meaning)] = &[
     // Data.
     (&["data_path", "data_dir", "data_root"], Alias("data")),
@@ -27,7 +29,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["dataset_download", "download"], Answer("enmasse downloads nothing; give the folder of the data as DATA")),
     (
         &["train_dir", "val_dir", "train_split", "val_split", "train_data", "val_data"],
-        Answer("DATA holds both parts as train/ and val/; of a folder without them a fifth validates"),
+        Answer("DATA holds both parts as train/ and val/; without them, a fifth of the folder is used for validation"),
     ),
     (&["class_map"], Answer("the names of the class folders, in order, are the classes; leave it out")),
     (&["input_size", "train_crop_size", "val_crop_size"], Answer("pictures have one size; give --size PIXELS")),
@@ -49,7 +51,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
             "reprob",
             "color_jitter",
         ],
-        Answer("there is no such augmentation yet; --augment and --flip are the ones there are"),
+        Answer("there is no such augmentation yet; use --augment and --flip"),
     ),
     (&["ra_sampler", "ra_reps", "aug_repeats"], Answer("there is no repeated augmentation yet; leave it out")),
     (&["dummy"], Answer("enmasse bench step measures on synthetic pictures")),
@@ -60,7 +62,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         &["pretrained"],
         Answer("enmasse comes without weights; give --weights FILE, such as a .pth file of torchvision's"),
     ),
-    (&["freeze_backbone"], Answer("give --freeze-layers, which trains the classifier alone")),
+    (&["freeze_backbone"], Answer("give --freeze-layers, which trains only the classifier")),
     (&["find_unused_parameters"], Answer("give --unused-parameters zero")),
     (&["dropout", "drop", "drop_path"], Answer("dropout is part of a model; leave it out")),
     // Training.
@@ -98,7 +100,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["start_epoch"], Answer("--resume goes on at the last checkpoint; leave it out")),
     (&["ckpt_path"], Answer("give --resume with the run's folder as --out")),
     (&["model_ema"], Answer("give --ema SHARE, such as 0.9998")),
-    (&["model_ema_steps"], Answer("the average takes in every step; leave it out")),
+    (&["model_ema_steps"], Answer("the average includes every step; leave it out")),
     (
         &["norm_weight_decay", "bias_weight_decay"],
         Answer("give --no-decay-norm-bias for no weight decay on norms and biases"),
@@ -126,7 +128,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         &["fast_dev_run", "limit_train_batches", "overfit_batches"],
         Answer("give --max-steps STEPS, after which the run validates and ends"),
     ),
-    (&["limit_val_batches", "num_sanity_val_steps"], Answer("every validation is a whole one; leave it out")),
+    (&["limit_val_batches", "num_sanity_val_steps"], Answer("every validation is complete; leave it out")),
     (&["check_val_every_n_epoch", "val_check_interval"], Answer("validation follows every epoch; leave it out")),
     (&["evaluate", "e", "test_only"], Answer("enmasse eval RUN DATA evaluates")),
     // Devices and ranks.
@@ -150,10 +152,10 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["num_nodes", "nnodes"], Answer("enmasse launch --nnodes N starts ranks on several machines")),
     (
         &["nproc_per_node", "nproc"],
-        Answer("enmasse launch has it; without a launcher the number of ranks is --devices cpu:N"),
+        Answer("this belongs to enmasse launch; without a launcher the number of ranks is --devices cpu:N"),
     ),
-    (&["node_rank", "master_addr", "master_port"], Answer("enmasse launch has it; see enmasse launch --help")),
-    (&["rank", "local_rank", "dist_url", "init_method"], Answer("the launcher of a rank says it; leave it out")),
+    (&["node_rank", "master_addr", "master_port"], Answer("this belongs to enmasse launch; see enmasse launch --help")),
+    (&["rank", "local_rank", "dist_url", "init_method"], Answer("the launcher of a rank sets it; leave it out")),
     (
         &["dist_backend", "backend"],
         Answer("ranks use shared memory on one machine and TCP between machines; leave it out"),
@@ -161,12 +163,12 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["dist_bn"], Answer("running statistics are the mean over all ranks; leave it out")),
     (
         &["pin_mem", "pin_memory", "prefetch_factor", "persistent_workers"],
-        Answer("the loader is made of threads, and needs no such setting; leave it out"),
+        Answer("the loader uses threads, and needs no such setting; leave it out"),
     ),
     (&["cache_dataset"], Answer("pictures are read anew in each epoch; leave it out")),
     // Output.
     (&["output_dir"], Alias("out")),
-    (&["output", "default_root_dir", "log_dir", "experiment"], Answer("give --out DIR, the folder of this run alone")),
+    (&["output", "default_root_dir", "log_dir", "experiment"], Answer("give --out DIR, which holds only this run")),
     (
         &["print_freq", "p", "log_interval", "log_every_n_steps"],
         Answer("a terminal shows progress all the time; leave it out"),
@@ -199,7 +201,7 @@ impl Setting {
     }
 }
 
-/// What to tell a user of this word, which is no setting: the end of a message that begins with the word.
+/// The answer to a user of this word, which is not a setting: the end of a message that begins with the word.
 pub fn answer(word: &str) -> Option<&'static str> {
     match meaning(word)? {
         Alias(_) => None,
@@ -212,13 +214,13 @@ fn meaning(word: &str) -> Option<Meaning> {
     WORDS.iter().find(known).map(|(_, meaning)| *meaning)
 }
 
-/// Whether two spellings are of one word.
+/// Whether two spellings are of the same word.
 fn is_same(known: &str, word: &str) -> bool {
     let plain = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
     known.bytes().map(plain).eq(word.bytes().map(plain))
 }
 
-/// The setting whose name, or other spelling, is nearest to a mistyped word; `None` where none is near.
+/// The setting whose name, or other spelling, is most similar to a mistyped word; `None` if none is similar.
 pub(super) fn nearest(word: &str) -> Option<&'static Setting> {
     let word = word.replace('-', "_").to_ascii_lowercase();
     let spellings = |setting: &'static Setting| std::iter::once(setting.name).chain(setting.aliases());
@@ -227,7 +229,7 @@ pub(super) fn nearest(word: &str) -> Option<&'static Setting> {
     near.min_by_key(|(_, spelling)| edit_distance(&word, spelling)).map(|(setting, _)| setting)
 }
 
-/// Whether one word may be the other, mistyped: at most a third of it differs.
+/// Whether one word may be a mistyped form of the other: at most a third of it differs.
 pub fn is_near(typed: &str, meant: &str) -> bool {
     edit_distance(typed, meant) <= (typed.chars().count() + 1) / 3
 }
@@ -279,9 +281,9 @@ mod tests {
         }
     }
 
-    /// Flags of other commands stand beside the command's name.
+    /// Flags of other commands appear along with the command's name.
     #[test]
-    fn answers_name_settings_that_there_are() {
+    fn answers_name_existing_settings() {
         for (words, meaning) in WORDS {
             let Answer(answer) = meaning else { continue };
             assert!(!answer.ends_with('.'), "{answer}");
@@ -303,7 +305,7 @@ mod tests {
         check("learnig_rate", Some("lr"));
         check("Batch-Sise", Some("batch"));
         check("sync-bm", Some("sync_bn"));
-        // Nothing is better than nonsense.
+        // No suggestion is better than a wrong one.
         check("train", None);
         check("rate", None);
         check("x", None);

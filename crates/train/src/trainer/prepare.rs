@@ -1,5 +1,5 @@
-//! What a run needs before its first step: data, plans that all ranks agree on, a program with its weights, and the files of rank
-//! 0.
+//! Prepares a run for its first step: data, plans that all ranks agree on, a program with its weights, and
+//! the files of rank 0.
 
 use enmasse_comm::ShardMap;
 use enmasse_data::{DecodePool, Sharding, TrainLoader};
@@ -14,7 +14,7 @@ use crate::weights::{load_pretrained, write_tensors};
 use crate::{Callback, ModelFn, Position, Preparation, Schedule, Started, TrainError, TrainingData};
 
 impl Session {
-    /// The session, and the callbacks that keep the files of the run, on rank 0.
+    /// The session, and on rank 0 the callbacks that write the files of the run.
     pub(super) fn prepare(
         trainer: &Trainer,
         model: &ModelFn,
@@ -74,7 +74,8 @@ impl Session {
             }
         }
         if let Some(group) = group {
-            // Weights of a fresh run are a pure function of the seed, and only compared; what comes from a file is rank 0's.
+            // Weights of a fresh run are a pure function of the seed, and only compared; values from a
+            // file come from rank 0.
             position = position.broadcast(group)?;
             if position.is_resumed() || config.weights.is_some() {
                 broadcast_state(group, program.as_mut())?;
