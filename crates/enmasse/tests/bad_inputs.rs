@@ -225,7 +225,7 @@ fn invalid_outputs() {
 
     let run = place.trained("run");
     let before = fs::read(format!("{run}/metrics.jsonl")).unwrap();
-    check(&run, &["holds a run already", "--resume"]);
+    check(&run, &["already holds a run", "--resume"]);
     assert_eq!(fs::read(format!("{run}/metrics.jsonl")).unwrap(), before);
     // `--resume RUN` names RUN as data, but it is a run.
     refused(&enmasse(&["train", "--resume", &run]), 2, &["is a run, not data", &format!("--out {run} --resume")]);

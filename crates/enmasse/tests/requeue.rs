@@ -99,7 +99,7 @@ fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
     assert!(earlier.iter().all(|pid| exists(*pid)), "the first start has ended by itself");
     File::write_all(&mut pipe, &bytes).unwrap();
     drop(pipe);
-    job.says("a later start of the job has taken the run over, so this one may write to it no more");
+    job.says("a later start of the job has taken over the run, so this one may no longer write to it");
     until("the end of the earlier start", || {
         let left = cluster.processes(&mark);
         earlier.iter().all(|pid| !left.contains(pid)).then_some(())

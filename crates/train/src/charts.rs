@@ -1,4 +1,4 @@
-//! Pictures of the data in a run's folder: the tutorials' bar chart of classes and sheet of augmented pictures.
+//! Charts of the data in a run's folder: the tutorials' bar chart of classes and sheet of augmented pictures.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use enmasse_files::{FileError, Staging};
 
 use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, SaveReason, Saved, TrainError, TrainingData};
 
-/// Pictures on a sheet.
+/// Number of pictures on a sheet.
 const SHEET: usize = 16;
 
-/// How many samples of each class train and validate, as SVG.
+/// The number of training and validation samples of each class, as SVG.
 pub fn draw_classes(data: &TrainingData) -> String {
     let count = |part: &dyn Dataset| {
         let mut counts = vec![0; data.classes.len()];
@@ -31,15 +31,15 @@ pub fn draw_classes(data: &TrainingData) -> String {
     class_distribution("class distribution", &classes)
 }
 
-/// The first pictures that this rank trains on, as the model sees them before normalising: gathered from the batches of
-/// training, so that nothing is decoded twice, and drawn by a thread of its own, so that no step waits.
+/// The first pictures that this rank trains on, as the model sees them before normalisation. They are taken from the
+/// training batches, so that nothing is decoded twice, and drawn by a separate thread, so that no step waits.
 pub struct Sheet {
     staging: Staging,
     path: PathBuf,
     size: usize,
     classes: Vec<String>,
     pictures: Vec<(Vec<u8>, i32)>,
-    /// It takes no more pictures: it is being drawn, or has been.
+    /// Whether it takes no more pictures, because it is being drawn or has been.
     is_full: bool,
     thread: Option<JoinHandle<Result<(), TrainError>>>,
 }
@@ -50,7 +50,7 @@ impl Sheet {
         Sheet { staging, path, size, classes: classes.to_owned(), pictures: Vec::new(), is_full: false, thread: None }
     }
 
-    /// Takes from a batch what it still has room for. Draws it when it is full.
+    /// Takes pictures from a batch until the sheet is full. Then draws it.
     fn add(&mut self, batch: &Batch) -> Result<(), TrainError> {
         if self.is_full {
             return Ok(());
@@ -61,7 +61,7 @@ impl Sheet {
         if self.pictures.len() == SHEET { self.start() } else { Ok(()) }
     }
 
-    /// Draws what it has unless that is done, and waits for the file.
+    /// Draws the pictures unless that is done, and waits for the file.
     fn finish(&mut self) -> Result<(), TrainError> {
         if !self.is_full {
             self.start()?;
@@ -91,7 +91,7 @@ impl Callback for Sheet {
         Ok(self.add(batch)?)
     }
 
-    /// The first epoch of a new run is drawn before its checkpoint, after which a resumed run draws nothing.
+    /// The first epoch of a new run is drawn before its checkpoint, since a resumed run draws nothing.
     fn on_epoch_end(&mut self, _: &EpochRecord, _: &mut Control) -> CallbackResult {
         Ok(self.finish()?)
     }
@@ -106,7 +106,7 @@ impl Callback for Sheet {
 
 impl Drop for Sheet {
     fn drop(&mut self) {
-        // A run that ends in an error has said so; but nobody writes to its folder any more when this returns.
+        // A run that ends in an error has reported it. After this returns, no thread writes to its folder.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

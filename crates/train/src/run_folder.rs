@@ -1,21 +1,21 @@
-//! The run folder: what lies where in it, who may write to it, and how a default one is named.
+//! The run folder: its contents, the right to write to it, and the name of a default one.
 //!
-//! | Path | What |
+//! | Path | Contents |
 //! |---|---|
 //! | `config.toml` | the effective configuration |
 //! | `metrics.jsonl` | one line per epoch |
 //! | `events.out.tfevents.*` | the same for TensorBoard |
 //! | `class_indices.json` | class names by label, as the tutorials write them |
-//! | `algorithms.txt` | by which algorithms a tuned run computes, which `--resume` reuses |
-//! | `split.json` | which files train and which validate |
-//! | `charts/class_distribution.svg`, `charts/augmented.svg` | what the run learns from |
+//! | `algorithms.txt` | the algorithms that a tuned run uses, which `--resume` reuses |
+//! | `split.json` | the files for training and for validation |
+//! | `charts/class_distribution.svg`, `charts/augmented.svg` | charts of the training data |
 //! | `weights/model-{epoch}.pth` | each epoch's weights, for PyTorch |
-//! | `checkpoints/last.safetensors` | where `--resume` goes on |
-//! | `checkpoints/best.safetensors` | what eval and predict use |
-//! | `logs/rank-R.log` | what each rank has to say, written by itself |
+//! | `checkpoints/last.safetensors` | where `--resume` continues |
+//! | `checkpoints/best.safetensors` | the weights for eval and predict |
+//! | `logs/rank-R.log` | the messages of each rank, written by the rank itself |
 //! | `logs/failure.json` | why the latest failed attempt ended, for `doctor` |
 //! | `.lock` | empty; locked by the process that writes |
-//! | `.attempt-JOB-…` | where what the writer writes takes shape; without it, it cannot write |
+//! | `.attempt-JOB-…` | where the writer writes files before renaming them; without it the writer cannot write |
 
 mod claim;
 
@@ -35,7 +35,7 @@ use thiserror::Error;
 use crate::{Attempt, Checkpoint, TrainConfig, TrainError};
 use claim::Claim;
 
-/// Where runs are made without `--out`.
+/// Where runs are created without `--out`.
 const RUNS: &str = "runs";
 
 /// Why a run folder could not be used.
@@ -47,23 +47,23 @@ pub enum RunError {
     /// There is a file where the folder should be.
     #[error("{}: is a file; a run needs a folder, so choose another --out", .0.display())]
     IsFile(PathBuf),
-    /// The folder holds a run, and nobody said to go on with it.
-    #[error("{}: holds a run already; go on with it by --resume, or choose another --out", .0.display())]
+    /// The folder holds a run, and `--resume` was not given.
+    #[error("{}: already holds a run; continue it with --resume, or choose another --out", .0.display())]
     HoldsRun(PathBuf),
     /// Another process writes to the folder.
     #[error("{}: another process is training there; wait until it ends, or choose another --out", .0.display())]
     Busy(PathBuf),
     /// A later start of the same job writes to the folder.
-    #[error("{}: {by} has taken the run over, so {own} may not write to it any more", path.display())]
+    #[error("{}: {by} has taken over the run, so {own} may no longer write to it", path.display())]
     Superseded {
         /// The folder.
         path: PathBuf,
-        /// What this process is.
+        /// This process's start.
         own: Attempt,
-        /// What writes there.
+        /// The start that writes there.
         by: Attempt,
     },
-    /// The folder lacks what was asked of it, or holds something else in its place.
+    /// The folder lacks something that was requested, or a file in it is malformed.
     #[error("{}: {reason}", path.display())]
     Content {
         /// The file.
@@ -73,14 +73,14 @@ pub enum RunError {
     },
 }
 
-/// The places in a run folder, and what can be read there without owning it.
+/// The paths in a run folder, and the files that can be read there without owning it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunPaths {
     root: PathBuf,
 }
 
 impl RunPaths {
-    /// The places below `root`, which need not exist.
+    /// The paths below `root`, which need not exist.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         RunPaths { root: root.into() }
     }
@@ -105,17 +105,17 @@ impl RunPaths {
         self.root.join("class_indices.json")
     }
 
-    /// Which files train and which validate.
+    /// The files for training and for validation.
     pub fn split(&self) -> PathBuf {
         self.root.join("split.json")
     }
 
-    /// By which algorithms a tuned run computes.
+    /// The algorithms that a tuned run uses.
     pub fn algorithms(&self) -> PathBuf {
         self.root.join("algorithms.txt")
     }
 
-    /// How many samples each class has, as a picture.
+    /// The number of samples of each class, as a chart.
     pub fn class_distribution(&self) -> PathBuf {
         self.charts().join("class_distribution.svg")
     }
@@ -139,7 +139,7 @@ impl RunPaths {
         self.checkpoints().join("best.safetensors")
     }
 
-    /// The weights that an epoch ended with, counted from 0 as the tutorials do, as PyTorch's `torch.load` opens them.
+    /// The weights at the end of an epoch, counted from 0 as in the tutorials, in a form that PyTorch's `torch.load` opens.
     pub fn epoch_weights(&self, epoch: u64) -> PathBuf {
         self.weights().join(format!("model-{epoch}.pth"))
     }
@@ -157,12 +157,12 @@ impl RunPaths {
         [self.config(), self.metrics(), self.last_checkpoint()].iter().any(|path| path.exists())
     }
 
-    /// Whether `--resume` finds a checkpoint here; without one it starts fresh.
+    /// Whether `--resume` finds a checkpoint here. Without one it starts fresh.
     pub fn is_resumable(&self) -> bool {
         self.last_checkpoint().exists()
     }
 
-    /// The configuration of the run to be resumed, as TOML; `None` where a run would start fresh.
+    /// The configuration of the run to be resumed, as TOML; `None` if a run would start fresh.
     pub fn saved_config(&self) -> Result<Option<String>, RunError> {
         if self.is_resumable() { Ok(Some(read(&self.config())?)) } else { Ok(None) }
     }
@@ -173,44 +173,42 @@ impl RunPaths {
         let class = |label: usize| by_label.get(&label.to_string()).and_then(|name| name.as_str()).map(str::to_owned);
         (0..by_label.len()).map(class).collect::<Option<_>>().ok_or_else(|| RunError::Content {
             path: self.class_indices(),
-            reason: "must map \"0\", \"1\", … to names of classes".to_owned(),
+            reason: "must map \"0\", \"1\", … to class names".to_owned(),
         })
     }
 
-    /// What [`RunFolder::write_split`] wrote.
+    /// Reads the file of [`RunFolder::write_split`].
     pub fn read_split<T: DeserializeOwned>(&self) -> Result<T, RunError> {
         read_json(&self.split())
     }
 
-    /// What [`RunFolder::write_algorithms`] wrote; `None` where it did not.
+    /// Reads the file of [`RunFolder::write_algorithms`]; `None` if it does not exist.
     pub fn read_algorithms(&self) -> Result<Option<Choices>, RunError> {
         let path = self.algorithms();
         if !path.exists() {
             return Ok(None);
         }
         let choices = read(&path)?.parse();
-        choices
-            .map(Some)
-            .map_err(|error| RunError::Content { path, reason: format!("is not what a run wrote: {error}") })
+        choices.map(Some).map_err(|error| RunError::Content { path, reason: format!("is malformed: {error}") })
     }
 
-    /// The best checkpoint of a run, which must be there.
+    /// The best checkpoint of a run, which must exist.
     pub fn require_best(&self) -> Result<PathBuf, RunError> {
         let path = self.best_checkpoint();
         if path.exists() {
             return Ok(path);
         }
         let reason = match self.holds_run() {
-            true => "is a run without a best checkpoint yet, as no epoch has ended",
+            true => "is a run without a best checkpoint: no epoch has ended yet",
             false => "is not a run folder: it has no checkpoints/best.safetensors",
         };
         Err(RunError::Content { path: self.root.clone(), reason: reason.to_owned() })
     }
 }
 
-/// Says where a run goes, before anyone owns the folder: `out`; or the newest run in `runs/` that an earlier start of the same
-/// job has left, or with `resume` that anybody has left, and can be resumed; or a new folder `runs/<UTC time>-<model>`, which is
-/// made at once so that two runs never choose the same.
+/// Chooses the folder of a run, before any process owns it. It is `out` if given. Otherwise it is the newest run in
+/// `runs/` that can be resumed and was left by an earlier start of the same job, or with `resume` by any job. Otherwise
+/// it is a new folder `runs/<UTC time>-<model>`, which is created at once so that two runs never choose the same.
 pub fn locate_run(out: Option<&Path>, model: &str, resume: bool, attempt: &Attempt) -> Result<RunPaths, RunError> {
     match out {
         Some(out) => Ok(RunPaths::new(out)),
@@ -235,7 +233,7 @@ fn locate_below(
         return Ok(newest);
     }
     std::fs::create_dir_all(runs).map_err(FileError::of("create", runs))?;
-    // A model may be named by a path; the folder's name must not be one.
+    // A model may be named by a path; the folder's name must not be a path.
     let model = model.replace('/', "-");
     let time = utc_time(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
     for attempt in 1.. {
@@ -250,7 +248,7 @@ fn locate_below(
     Err(RunError::Busy(runs.to_owned()))
 }
 
-/// Names begin with the time, so the greatest is the newest. Of any job, or of one.
+/// The newest run that can be resumed, of any job or of one. Names begin with the time, so the greatest is the newest.
 fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, RunError> {
     let entries = match std::fs::read_dir(runs) {
         Ok(entries) => entries,
@@ -269,8 +267,8 @@ fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, 
     Ok(None)
 }
 
-/// A run folder that this process writes to, and no other: the right ends with the value, or with the process, however it
-/// ends, or when a later start of the same job takes it over.
+/// A run folder that only this process writes to. The right ends with the value, with the end of the process in any
+/// form, or when a later start of the same job takes over the run.
 #[derive(Debug)]
 pub struct RunFolder {
     paths: RunPaths,
@@ -279,8 +277,9 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes the folder where there is none, claims it, and clears away what a killed writer left half done. A folder that
-    /// holds a run is refused unless `resume`; one that somebody writes to, unless that is an earlier start of this job.
+    /// Creates the folder if it does not exist, claims it, and removes incomplete files that a killed writer left. A
+    /// folder that holds a run is refused unless `resume`. A folder that another process writes to is refused, unless
+    /// that is an earlier start of this job.
     pub fn open(paths: RunPaths, resume: bool, attempt: &Attempt) -> Result<Self, RunError> {
         let root = paths.root();
         if root.exists() && !root.is_dir() {
@@ -289,7 +288,7 @@ impl RunFolder {
         std::fs::create_dir_all(root).map_err(FileError::of("create", root))?;
         let attempt = &claim::as_named(attempt);
         let lock = Claim::lock(root, attempt)?;
-        // Asked under the lock: a run that began a moment ago counts.
+        // Checked under the lock, so that a run that began a moment ago counts.
         if paths.holds_run() && !resume {
             return Err(RunError::HoldsRun(root.to_owned()));
         }
@@ -302,55 +301,55 @@ impl RunFolder {
         Ok(RunFolder { paths, resumed, claim })
     }
 
-    /// Where things lie.
+    /// The paths in the folder.
     pub fn paths(&self) -> &RunPaths {
         &self.paths
     }
 
-    /// Where files of the run take shape.
+    /// Where files of the run are written before they are renamed.
     pub(crate) fn staging(&self) -> &Staging {
         self.claim.staging()
     }
 
-    /// Whether there was a checkpoint to go on from when the folder was opened.
+    /// Whether there was a checkpoint to continue from when the folder was opened.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// Keeps the effective configuration.
+    /// Writes the effective configuration.
     pub fn write_config(&self, config: &TrainConfig) -> Result<(), RunError> {
         self.write(&self.paths.config(), config.to_toml().as_bytes())
     }
 
-    /// Keeps the class names by label, in the tutorials' format: `{"0": "daisy", …}`, indented by four.
+    /// Writes the class names by label, in the tutorials' format: `{"0": "daisy", …}`, indented by four.
     pub fn write_class_indices(&self, classes: &[String]) -> Result<(), RunError> {
         let by_label: serde_json::Map<_, _> =
             classes.iter().enumerate().map(|(label, class)| (label.to_string(), class.as_str().into())).collect();
         self.write_json(&self.paths.class_indices(), &by_label)
     }
 
-    /// Keeps which files train and which validate.
+    /// Writes the lists of files for training and for validation.
     pub fn write_split(&self, split: &impl Serialize) -> Result<(), RunError> {
         self.write_json(&self.paths.split(), split)
     }
 
-    /// Keeps by which algorithms a tuned run computes.
+    /// Writes the algorithms that a tuned run uses.
     pub fn write_algorithms(&self, choices: &Choices) -> Result<(), RunError> {
         self.write(&self.paths.algorithms(), choices.to_string().as_bytes())
     }
 
-    /// Keeps the chart of classes, as SVG.
+    /// Writes the chart of classes, as SVG.
     pub fn write_class_distribution(&self, svg: &str) -> Result<(), RunError> {
         self.write(&self.paths.class_distribution(), svg.as_bytes())
     }
 
-    /// Keeps the weights that an epoch ended with. `updates` is how many steps batch norms have seen.
+    /// Writes the weights at the end of an epoch. `updates` is the number of steps that batch norms have seen.
     pub fn write_epoch_weights(&self, epoch: u64, tensors: &[NamedTensor], updates: u64) -> Result<(), RunError> {
         let path = self.paths.epoch_weights(epoch);
         Ok(self.staging().write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)
     }
 
-    /// Keeps a checkpoint.
+    /// Writes a checkpoint.
     pub(crate) fn write_checkpoint(&self, path: &Path, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         Ok(checkpoint.save_by(path, &|path, fill| self.staging().write_whole(path, |file| fill(file)))?)
     }
@@ -374,10 +373,8 @@ fn read(path: &Path) -> Result<String, RunError> {
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
-    serde_json::from_str(&read(path)?).map_err(|error| RunError::Content {
-        path: path.to_owned(),
-        reason: format!("is not what a run wrote: {error}"),
-    })
+    serde_json::from_str(&read(path)?)
+        .map_err(|error| RunError::Content { path: path.to_owned(), reason: format!("is malformed: {error}") })
 }
 
 #[cfg(test)]

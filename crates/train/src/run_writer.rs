@@ -1,4 +1,4 @@
-//! What rank 0 writes: the run folder's records, checkpoints and logs. No other rank touches a file.
+//! The files of rank 0: the run folder's records, checkpoints and logs. No other rank writes a file.
 
 use enmasse_device::Program;
 use enmasse_graph::{Choices, Plans};
@@ -17,12 +17,12 @@ pub struct RunWriter {
     folder: RunFolder,
     /// The checkpoint's texts; only the position changes during a run.
     meta: CheckpointMeta,
-    /// By which algorithms a tuned run computes.
+    /// The algorithms that a tuned run uses.
     choices: Choices,
 }
 
 impl RunWriter {
-    /// Opens or makes the folder, with the last checkpoint where a run is resumed.
+    /// Opens or creates the folder, and returns the last checkpoint if a run is resumed.
     pub fn open(
         config: &TrainConfig,
         data: &TrainingData,
@@ -54,7 +54,7 @@ impl RunWriter {
             ];
             if let Some((what, _)) = changed.into_iter().find(|(_, changed)| *changed) {
                 let reason = format!(
-                    "{} is a run with other {what}: resume it with what it began with, or start another --out",
+                    "{} is a run with other {what}: resume it with the original {what}, or choose another --out",
                     folder.paths().root().display()
                 );
                 return Err(TrainError::Resume(reason));
@@ -67,18 +67,19 @@ impl RunWriter {
         Ok((RunWriter { folder, meta, choices }, saved))
     }
 
-    /// The choices of the run that is resumed, or those made since.
+    /// The choices of the resumed run, or those made since.
     pub fn choices(&self) -> &Choices {
         &self.choices
     }
 
-    /// By what the run computes from here on.
+    /// Sets the algorithms that the run uses from now on.
     pub fn choose(&mut self, choices: Choices) {
         self.choices = choices;
     }
 
-    /// Writes what the run is, and returns the callbacks that keep its other files: the logs of the epochs from `position` on
-    /// (later records of an interrupted run are dropped) and, for a new run, charts of its data with pictures of `size` pixels.
+    /// Writes the run's description, and returns the callbacks that write its other files. These are the logs of the
+    /// epochs from `position` (later records of an interrupted run are dropped) and, for a new run, charts of its data
+    /// with pictures of `size` pixels.
     pub fn begin(
         &mut self,
         config: &TrainConfig,
@@ -118,8 +119,9 @@ impl RunWriter {
         self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
     }
 
-    /// Writes what the end of `epoch` leaves: its weights, the best checkpoint where this is it, the one to resume from.
-    /// That comes last: a run killed in between goes on from before, and writes all of it again.
+    /// Writes the files at the end of `epoch`: its weights, the best checkpoint if this is the best epoch, and
+    /// last the checkpoint to resume from. A run killed in between therefore continues from the previous one, and
+    /// writes all of them again.
     pub fn save_epoch(
         &mut self,
         program: &mut dyn Program,
@@ -142,13 +144,13 @@ impl RunWriter {
     }
 }
 
-/// The choices of a run that is resumed; none yet where it was not tuned. Other choices would give other bits.
+/// The choices of the resumed run; empty if it was not tuned. Other choices would give other bits.
 fn known_choices(paths: &RunPaths, meta: &CheckpointMeta) -> Result<Choices, TrainError> {
     let was_tuned = || TrainConfig::from_toml(&meta.configuration).is_ok_and(|earlier| earlier.tune);
     match paths.read_algorithms()? {
         Some(choices) => Ok(choices),
         None if was_tuned() => Err(TrainError::Resume(format!(
-            "{}: is missing, which says by what algorithms the run computes: bring it back, or go on by --tune=false",
+            "{}: is missing, but holds the algorithms of the run: restore it, or continue with --tune=false",
             paths.algorithms().display()
         ))),
         None => Ok(Choices::default()),

@@ -1,7 +1,7 @@
-//! Asking a run to stop where nothing is lost: between two steps, on all ranks at the same one, with a checkpoint written.
+//! Requests to stop a run without losing work: between two steps, on all ranks at the same step, after writing a checkpoint.
 //!
-//! A request goes to one rank, or to several. Each step carries the request to all ranks in the sum that it makes anyway
-//! ([`enmasse_device::StepInputs::stop`]), so that they agree without a message of their own.
+//! A request goes to one rank, or to several. Each step carries it to all ranks in a sum that the step computes anyway
+//! ([`enmasse_device::StepInputs::stop`]), so that they agree without a separate message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -11,16 +11,16 @@ use enmasse_comm::Group;
 use crate::TrainError;
 use crate::callback::Request;
 
-/// What is to become of a run that stops.
+/// What happens to a run after it stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// Its job is to be started again, and goes on.
+    /// Its job is to be started again, and continues the run.
     Requeue = 1,
-    /// Nothing: somebody else knows. This outweighs a request to requeue.
+    /// Nothing by the run itself. This outweighs a request to requeue.
     End = 2,
 }
 
-/// Through which a run is asked to stop, from any thread. Clones are the same.
+/// A handle for requesting from any thread that a run stop. Clones share their state.
 ///
 /// ```
 /// use enmasse_train::{Stop, StopRequests};
@@ -35,20 +35,20 @@ pub struct StopRequests(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The weightiest request, as a number; 0 for none.
+    /// The strongest request, as a number; 0 for none.
     asked: AtomicU8,
     heeded: AtomicBool,
 }
 
 impl StopRequests {
-    /// Asks for it. True where a run heeds that, or is stopping anyway; false where none has begun its steps, or has done them
-    /// all: there is nothing to save.
+    /// Requests a stop. Returns true if a run takes notice, or is stopping anyway. Returns false if no run has begun
+    /// its steps, or if it has completed all: then there is nothing to save.
     pub fn ask(&self, stop: Stop) -> bool {
         self.0.asked.fetch_max(stop as u8, Ordering::SeqCst);
         self.0.heeded.load(Ordering::SeqCst)
     }
 
-    /// What was asked for.
+    /// The request, if any.
     pub fn asked(&self) -> Option<Stop> {
         match self.0.asked.load(Ordering::SeqCst) {
             0 => None,

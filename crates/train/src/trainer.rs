@@ -1,5 +1,5 @@
-//! The loop. What happens in a run is in this file, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs of
-//! training and validation, and keeps what they found.
+//! The loop. This file shows the course of a run, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs
+//! of training and validation, and saves their results.
 
 mod prepare;
 
@@ -26,10 +26,10 @@ use crate::{
     StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
-/// A model: from pictures and the number of classes to logits.
+/// A model: turns pictures and the number of classes into logits.
 pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
 
-/// Trains a model on a device, alone or as one rank of a group.
+/// Trains a model on a device, without a group or as one rank of a group.
 ///
 /// ```no_run
 /// use enmasse_train::{TrainConfig, Trainer, TrainingData};
@@ -49,7 +49,7 @@ pub struct Trainer<'a> {
     objective: Objective,
     callbacks: Callbacks<'a>,
     attempt: Attempt,
-    /// What the last fit left.
+    /// The result of the last fit.
     trained: Option<Trained>,
 }
 
@@ -74,15 +74,16 @@ impl<'a> Trainer<'a> {
         Trainer { group: Some(group).filter(|group| group.world_size() > 1), ..self }
     }
 
-    /// Sets the loss, in the place of cross-entropy: a function on the builder, as the model is, from logits `[N,K]` and targets
-    /// `[N,K]` (1 at the label, 0 elsewhere) to a number for each sample `[N]`. Training minimises its mean over the global
-    /// batch, at any number of shards; validation reports its mean over the samples.
+    /// Replaces cross-entropy by another loss. It is a function on the builder, like the model, from logits `[N,K]` and
+    /// targets `[N,K]` (1 at the label, 0 elsewhere) to one number per sample `[N]`. Training minimises its mean over
+    /// the global batch, for any number of shards; validation reports its mean over the samples.
     pub fn loss(mut self, function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Self {
         self.objective.loss = Some(PerSample::new(function));
         self
     }
 
-    /// Adds a metric: a function as a loss is. Records have its mean over the samples of an epoch as `train_NAME` and `val_NAME`.
+    /// Adds a metric: a function like a loss. Records have its mean over the samples of an epoch as
+    /// `train_NAME` and `val_NAME`.
     pub fn metric(
         mut self,
         name: impl Into<String>,
@@ -98,7 +99,7 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Threads that decode pictures for this rank.
+    /// Sets the number of threads that decode pictures for this rank.
     pub fn loader_threads(self, threads: usize) -> Self {
         Trainer { loader_threads: threads.max(1), ..self }
     }
@@ -109,16 +110,17 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Which start of its job it belongs to: the first of a job without a name, unless set.
+    /// Sets the start of a job that this trainer belongs to. The default is the first start of a job without a name.
     pub fn attempt(self, attempt: Attempt) -> Self {
         Trainer { attempt, ..self }
     }
 
-    /// Trains for the configured epochs, from the start or from where the run folder's last checkpoint is. With a group, an
-    /// error on this rank ends the others with the same cause; [`TrainError::Stopped`] is none, and all ranks have it.
+    /// Trains for the configured epochs, from the start or from the run folder's last checkpoint. With a group, an
+    /// error on this rank ends the others with the same cause. [`TrainError::Stopped`] does not count as one, and is
+    /// returned on all ranks.
     pub fn fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let result = self.as_one(|trainer| trainer.try_fit(model, data));
-        // A run that stops, for whatever reason, need not be told to.
+        // A run that ends in an error is stopping anyway, so requests to stop count as heeded.
         self.callbacks.requests().heed(result.is_err());
         if let Err(error) = &result {
             self.callbacks.on_exception(error);
@@ -127,19 +129,19 @@ impl<'a> Trainer<'a> {
         result
     }
 
-    /// Loss and accuracy on the validation part, by the weights that [`Trainer::fit`] ended with. Every sample of it counts
-    /// once, at any number of ranks, and every rank has the result.
+    /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
+    /// once, for any number of ranks, and every rank has the result.
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         self.as_one(|trainer| trainer.judge(&data.validation))
     }
 
-    /// The same on the test part; where the data have none, that is an error.
+    /// The same on the test part. An error if the data have none.
     pub fn test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         self.as_one(|trainer| trainer.judge(data.test.as_ref().ok_or(TrainError::NoTestPart)?))
     }
 
-    /// The probability of each class for every sample of `pictures`, `[samples][classes]` in the order of the data set, by
-    /// the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the whole result.
+    /// The probability of each class for every sample of `pictures`, `[samples][classes]` in the order of the data set,
+    /// with the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the complete result.
     pub fn predict(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
             let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
@@ -154,7 +156,7 @@ impl<'a> Trainer<'a> {
         evaluate_until(program, &loader, total, group, position, &mut self.callbacks).map(|(found, _)| found)
     }
 
-    /// Does what all ranks do together: an error on this one ends the others, with the same cause.
+    /// Runs `work`, which all ranks do together: an error on this rank ends the others, with the same cause.
     fn as_one<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
         let result = work(self);
         if let (Err(error), Some(group)) = (&result, &self.group)
@@ -191,7 +193,7 @@ impl<'a> Trainer<'a> {
         Ok(done)
     }
 
-    /// Over all ranks; threads share one process, which counts once.
+    /// Peak memory over all ranks, in bytes. Threads share one process, which counts once.
     fn peak_rss_of_all(&self) -> Result<u64, TrainError> {
         let mut bytes = [peak_rss_bytes() as i64];
         if let (Some(group), RankKind::Process) = (&self.group, self.config.ranks) {
@@ -201,16 +203,16 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// An epoch of training under way.
+/// The current epoch of training.
 struct Epoch {
     began: Instant,
-    /// Samples of it that were done before.
+    /// Samples of the epoch that were done before.
     first: u64,
-    /// Samples of it in all.
+    /// Total number of samples of the epoch.
     total: u64,
 }
 
-/// What an epoch of training measured on the clock.
+/// The learning rate and timings of an epoch of training.
 struct EpochTimes {
     learning_rate: f64,
     images_per_second: f64,
@@ -223,7 +225,7 @@ struct Trained {
     evaluation: EvaluationInput,
 }
 
-/// How this rank reads pictures to evaluate.
+/// How this rank reads pictures for evaluation.
 struct EvaluationInput {
     pool: DecodePool,
     transform: EvalTransform,
@@ -249,17 +251,17 @@ struct Session {
     map: ShardMap,
     preparation: Preparation,
     tuning: Option<Tuning>,
-    /// What was taken from `--weights`, on rank 0.
+    /// The tensors that were loaded from `--weights`, on rank 0.
     pretrained: Option<Matching>,
     schedule: Schedule,
     position: Position,
     resumed: Option<(u64, u64)>,
-    /// Whether a rank was asked to stop before the last step, and all know it.
+    /// Whether a rank was asked to stop before the last step, and all ranks know it.
     stopping: bool,
-    /// Whether a callback asked for a checkpoint before the last step, and all know it. The next step is under way by then, so
-    /// the checkpoint follows that one.
+    /// Whether a callback requested a checkpoint before the last step, and all ranks know it. By then the next step is
+    /// in progress, so the checkpoint follows that step.
     saving: bool,
-    /// On the one rank that writes files.
+    /// Only on the rank that writes files.
     writer: Option<RunWriter>,
 }
 
@@ -268,14 +270,14 @@ impl Session {
         self.writer.as_ref().map(|writer| writer.paths().root().to_owned())
     }
 
-    /// Whether epochs and steps are left to train.
+    /// Whether epochs and steps remain to be trained.
     fn is_unfinished(&self, config: &TrainConfig) -> bool {
         let has_steps = config.max_steps.is_none_or(|most| self.position.optimizer_step < most);
         self.position.epoch < config.epochs as u64 && has_steps
     }
 
-    /// Trains and validates to the end of the epoch, and keeps what it left. Returns the request of some rank to end training,
-    /// where all ranks have saved a checkpoint to go on from.
+    /// Trains and validates to the end of the epoch, and saves the results. Returns any rank's request to end training;
+    /// all ranks have then saved a checkpoint to continue from.
     fn run_epoch(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
         let times = self.train_epoch(trainer)?;
         if self.stopping {
@@ -315,12 +317,12 @@ impl Session {
         self.saving = false;
         at(group.as_ref(), "writing a checkpoint");
         self.finish_epoch(&record, callbacks)?;
-        // A request that comes with the end of the run has nothing left to end.
+        // A request that arrives at the end of the run has nothing left to end.
         Ok(agree(callbacks.request(), group.as_ref())?.filter(|_| self.is_unfinished(config)))
     }
 
-    /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so that a
-    /// device that works by itself never waits for this thread.
+    /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so
+    /// that a device that works asynchronously never waits for this thread.
     fn train_epoch(&mut self, trainer: &mut Trainer) -> Result<EpochTimes, TrainError> {
         let Trainer { config, group, callbacks, .. } = trainer;
         let group = group.as_ref();
@@ -328,9 +330,9 @@ impl Session {
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
         let batches = self.train.epoch(self.position.epoch, first as usize);
-        // A run resumed with another global batch goes on after the last sample it saw.
+        // A run resumed with another global batch continues after the last sample that it saw.
         let epoch = Epoch { began, first, total: first + self.rest_of_epoch() * global_batch };
-        // That of the last step, where an epoch is resumed after it.
+        // The progress at the last step, for an epoch that is resumed after it.
         let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         let mut in_flight: Option<Ticket> = None;
@@ -371,13 +373,13 @@ impl Session {
         Ok(EpochTimes { learning_rate, images_per_second, seconds })
     }
 
-    /// Whether something looks at the state that the `ahead`-th step from here leaves, so that no later one may have begun.
+    /// Whether some code reads the state after the `ahead`-th step from here, so that no later step may have begun.
     fn must_drain(&self, config: &TrainConfig, ahead: u64) -> bool {
         let step = self.position.optimizer_step + ahead;
         self.saving || config.check_ranks || (config.save_every > 0 && step.is_multiple_of(config.save_every))
     }
 
-    /// Waits for a step, adds its metrics to the epoch's, and does what is to be done after it.
+    /// Waits for a step, adds its metrics to the epoch's, and does the work that follows a step.
     fn finish_step(
         &mut self,
         callbacks: &mut Callbacks,
@@ -442,15 +444,15 @@ impl Session {
         self.saved(SaveReason::EpochEnd(record), callbacks)
     }
 
-    /// Saves where the run is, and returns the request to end it once all ranks have come here: no rank leaves before the
-    /// checkpoint is written.
+    /// Saves the run's position. Returns the request to end the run once all ranks have reached this point: no rank
+    /// leaves before the checkpoint is written.
     fn stop(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
         at(trainer.group.as_ref(), "writing a checkpoint");
         self.save(SaveReason::Stop, &mut trainer.callbacks)?;
         agree(trainer.callbacks.request(), trainer.group.as_ref())
     }
 
-    /// Complete global batches that the epoch has left.
+    /// Number of complete global batches that remain in the epoch.
     fn rest_of_epoch(&self) -> u64 {
         self.train.batches_behind(self.position.samples as usize) as u64
     }
@@ -464,7 +466,7 @@ impl Session {
         self.saved(reason, callbacks)
     }
 
-    /// Tells callbacks of a checkpoint.
+    /// Notifies callbacks of a checkpoint.
     fn saved(&self, reason: SaveReason, callbacks: &mut Callbacks) -> Result<(), TrainError> {
         let path = self.writer.as_ref().map(|writer| writer.paths().last_checkpoint());
         let Position { epoch, samples, .. } = self.position;

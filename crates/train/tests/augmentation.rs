@@ -1,4 +1,4 @@
-//! Transforms of one's own in whole runs: seen by every sample, told of, and compared across ranks.
+//! A program's own transforms in whole runs: applied to every sample, reported, and compared across ranks.
 
 mod common;
 
@@ -12,7 +12,7 @@ use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{Canvas, RandomStream, Transform};
 use enmasse_train::{Callback, CallbackResult, Control, Started, TrainConfig, Trainer, TrainingData};
 
-/// Changes nothing, and counts how often.
+/// Changes nothing, and counts its calls.
 struct Counting {
     strength: usize,
     seen: Arc<AtomicUsize>,
@@ -77,7 +77,7 @@ fn a_run_applies_and_names_the_program_s_transforms() {
 }
 
 #[test]
-fn ranks_with_other_transforms_are_told() {
+fn ranks_with_different_transforms_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let handles: Vec<_> = (Group::threads(2).unwrap().into_iter())

@@ -1,5 +1,5 @@
-//! A run with moving averages: validation and the weights of each epoch are by them, checkpoints hold both, and resuming gives
-//! the same bits.
+//! A run with moving averages: validation and the weights of each epoch use them, checkpoints hold both, and resuming
+//! gives the same bits.
 
 mod common;
 
@@ -43,7 +43,7 @@ impl Callback for Records<'_> {
     }
 }
 
-/// Trains on two ranks and returns the records of the first one.
+/// Trains on two ranks and returns the records of the first.
 fn fit(config: &TrainConfig) -> Vec<EpochRecord> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
     let ranks = enmasse_launch::spawn(2, |group| {
@@ -61,7 +61,7 @@ fn last(out: &Path) -> Checkpoint {
     Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
 }
 
-/// The tensors with this beginning of their names, without it.
+/// The tensors whose names have this prefix, without it.
 fn tensors(all: &[NamedTensor], beginning: &str) -> Vec<NamedTensor> {
     let strip = |tensor: &NamedTensor| {
         Some(NamedTensor { name: tensor.name.strip_prefix(beginning)?.into(), ..tensor.clone() })
@@ -109,18 +109,18 @@ fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_averages() {
     let folder = tempfile::tempdir().unwrap();
     let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
     fit(&config(&whole));
-    // Six steps make an epoch: stopped two steps into the second one.
+    // An epoch has six steps: the run stops two steps into the second one.
     fit(&TrainConfig { max_steps: Some(8), ..config(&cut) });
     fit(&TrainConfig { resume: true, ..config(&cut) });
     assert_eq!(last(&cut).tensors, last(&whole).tensors);
 }
 
 #[test]
-fn weights_of_a_run_with_averages_are_begun_with_as_averages() {
+fn a_run_from_weights_with_averages_starts_from_the_averages() {
     let folder = tempfile::tempdir().unwrap();
     let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
     fit(&config(&first));
-    // All but the classifier is frozen, and its average stays what it is.
+    // Everything except the classifier is frozen, and its average does not change.
     let weights = Some(RunPaths::new(&first).last_checkpoint());
     fit(&TrainConfig { weights, freeze_layers: true, max_steps: Some(2), ..config(&second) });
     let (from, to) = (last(&first).tensors, last(&second).tensors);

@@ -1,4 +1,4 @@
-//! Callbacks: the order of events, and what a callback of one rank does to the run of all.
+//! Callbacks: the order of events, and the effect of one rank's callback on the run of all ranks.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn config(out: &Path) -> TrainConfig {
     }
 }
 
-/// Writes down every event, and does something at one of them, on one rank.
+/// Records every event, and performs an action at one of them, on one rank.
 #[derive(Clone)]
 struct Script<'a> {
     events: Vec<String>,
@@ -89,10 +89,10 @@ impl Callback for Script<'_> {
     }
 }
 
-/// What became of a rank, and its events.
+/// The result of a rank, and its events.
 type Told = (Result<DoneRecord, String>, Vec<String>);
 
-/// Trains on 2 ranks, of which the last one has the script.
+/// Trains on 2 ranks, of which the last has the script.
 fn run(config: &TrainConfig, script: &Script) -> Vec<Told> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
     let ranks = enmasse_launch::spawn(2, |group| {
@@ -144,10 +144,11 @@ fn a_callback_of_one_rank_finishes_training_on_all() {
         let meta = last(&out).meta;
         assert_eq!((meta.epoch, meta.samples_consumed), place, "{at}");
     };
-    // The next step is in flight already. The one after it carries the request, and another is in flight when that is read.
+    // The next step is already in flight. The step after it carries the request, and another step is in flight when the
+    // request is read.
     check("step 1 8", "checkpoint of a stop at 0 32", (0, 32));
     check("step 8 16", "checkpoint of a stop at 1 40", (1, 40));
-    // Too late for a step to carry it: the epoch ends as always.
+    // Too late for a step to carry the request: the epoch ends as usual.
     check("step 12 48", "checkpoint of epoch 1 at 2 0", (2, 0));
     check("validation step 6 8", "checkpoint of epoch 0 at 1 0", (1, 0));
     check("validated 17", "checkpoint of epoch 0 at 1 0", (1, 0));
@@ -194,7 +195,7 @@ fn a_callback_of_one_rank_saves_a_checkpoint_on_all() {
             assert_eq!(steps(&events), saved.iter().map(|(event, _)| *event).collect::<Vec<_>>(), "{at}");
         }
         assert_eq!(last(&out).tensors, last(&whole).tensors, "{at}");
-        // The same run again, killed after that checkpoint, goes on with the same bits.
+        // The same run again, killed after that checkpoint, continues with the same bits.
         let Some((event, place)) = saved else { return };
         let killed = folder.path().join(format!("killed {at}"));
         script.fails_at = event;
@@ -207,7 +208,7 @@ fn a_callback_of_one_rank_saves_a_checkpoint_on_all() {
     };
     check("step 1 8", Some(("checkpoint of a step at 0 32", (0, 32))));
     check("step 8 16", Some(("checkpoint of a step at 1 40", (1, 40))));
-    // The last step carries it, and the end of the epoch saves in any case.
+    // The last step carries the request, and the end of the epoch saves anyway.
     check("step 4 32", None);
     check("step 12 48", None);
     check("epoch 1", None);

@@ -1,4 +1,4 @@
-//! Ranks on the CPU device: the same as one rank with the whole batch, identical on all ranks, and overlapping.
+//! Ranks on the CPU device: equal to one rank with the whole batch, identical on all ranks, and overlapping.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn cpu(threads: usize) -> Cpu {
 
 const SIZE: usize = 20;
 const CLASSES: usize = 5;
-/// Divides by 1, 2, 3, 4 and 5.
+/// Divisible by 1, 2, 3, 4 and 5.
 const GLOBAL_BATCH: usize = 60;
 
 fn net(x: Tensor) -> Tensor {
@@ -28,7 +28,7 @@ fn net(x: Tensor) -> Tensor {
     x.adaptive_avg_pool([2, 2]).flatten().linear("fc", CLASSES)
 }
 
-/// The global batch of a step: noise whose colour tells the class.
+/// The global batch of a step: noise whose colour indicates the class.
 struct Samples {
     images: Vec<u8>,
     labels: Vec<i32>,
@@ -92,7 +92,7 @@ fn gradients(program: &mut dyn Program) -> Vec<(String, Vec<f64>)> {
     names.filter_map(|name| program.store(&name).ok().map(|values| (name, values))).collect()
 }
 
-/// What a run of some steps shows: the first step's gradients, each step's metrics, and the state at the end.
+/// The observations of a run of some steps: the first step's gradients, each step's metrics, and the state at the end.
 struct Seen {
     gradients: Vec<(String, Vec<f64>)>,
     metrics: Vec<StepMetrics>,
@@ -147,7 +147,7 @@ fn ranks_with_sync_batch_norm_equal_one_rank_with_the_whole_batch() {
                 assert!((own.loss - expected.loss).abs() <= 1e-3, "{own:?} {expected:?}");
             }
             assert_eq!(seen.metrics, all[0].metrics, "rank {rank}");
-            assert_eq!(seen.state, all[0].state, "rank {rank} of {ranks} holds other bits than rank 0");
+            assert_eq!(seen.state, all[0].state, "rank {rank} of {ranks} differs from rank 0");
         }
     }
 }
@@ -162,8 +162,9 @@ fn threads_of_a_rank_change_no_bit() {
     }
 }
 
-/// Without SyncBatchNorm, whose statistics would make ranks wait for each other, rank 1 begins only when rank 0 has finished its backward phase. No sum can be complete without rank 1, so all of rank 0's
-/// backward instructions after the first bucket's start have run while that bucket was in flight.
+/// Without SyncBatchNorm, whose statistics would make ranks wait for each other, rank 1 begins only when rank 0 has
+/// finished its backward phase. No sum can be complete without rank 1. Therefore all of rank 0's backward instructions
+/// after the first bucket's start have run while that bucket was in flight.
 #[test]
 fn backward_runs_while_buckets_are_in_flight() {
     let mut groups = Group::threads(2).unwrap().into_iter();

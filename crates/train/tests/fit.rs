@@ -94,7 +94,7 @@ fn a_run_learns_and_leaves_its_files() {
     let best = records.iter().map(|record| record.val_accuracy).fold(0.0, f64::max);
     assert_eq!((found.accuracy, found.samples), (best, 17));
 
-    // What the maps are stored in is the run's choice, which its checkpoint keeps.
+    // The element type of maps is the run's choice, which its checkpoint keeps.
     for precision in [Precision::F32, Precision::Bf16] {
         let mut changed = checkpoint.clone();
         changed.meta.configuration = TrainConfig { precision, ..config(&out) }.to_toml();
@@ -112,7 +112,7 @@ fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
     let device = cpu(1);
     let early = Trainer::new(config(folder.path()), &device).validate(&data).unwrap_err();
     assert_eq!(early.to_string(), "nothing is trained yet: call fit first");
-    // Three ranks: no part divides by their global batch.
+    // With three ranks, no part is divisible by the global batch.
     for ranks in [1, 3] {
         let results = enmasse_launch::spawn(ranks, |group| {
             let out = folder.path().join(ranks.to_string());
@@ -143,7 +143,7 @@ fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
     let records = fit(config(&whole));
-    // Six steps make an epoch: stopped two steps into the second one.
+    // An epoch has six steps: the run stops two steps into the second one.
     fit(TrainConfig { max_steps: Some(8), ..config(&cut) });
     assert_eq!((last(&cut).meta.epoch, last(&cut).meta.samples_consumed), (1, 16));
     let rest = fit(TrainConfig { resume: true, ..config(&cut) });
@@ -171,7 +171,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
     let small = TrainingData::new(Arc::new(Colours(5)), Arc::new(Colours(17)));
     let text = again(config(&folder.path().join("small")), &small);
     assert!(text.contains('5') && text.contains('8'), "{text}");
-    assert!(!folder.path().join("small").exists(), "nothing half written");
+    assert!(!folder.path().join("small").exists(), "nothing is half written");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn the_engine_gives_the_trainers_bits() {
     }
 }
 
-/// Weights after one epoch of the explicit loop, where each step is tried too early as often as `refused` says.
+/// Weights after one epoch of the explicit loop, in which each step is called too early `refused` times before it is valid.
 fn explicit_epoch(refused: usize) -> Vec<f64> {
     let config =
         TrainConfig { optimizer: OptimizerKind::AdamW, size: Some(8), batch: Some(8), ..TrainConfig::default() };
@@ -269,7 +269,7 @@ fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     fit(config(&first));
     let weights = RunPaths::new(&first).epoch_weights(2);
-    // Another number of classes: all but the classifier fits.
+    // Another number of classes: everything except the classifier matches.
     let fewer = TrainingData::new(Arc::new(TwoColours(50)), Arc::new(TwoColours(17)));
     let config = TrainConfig {
         weights: Some(weights),
@@ -285,13 +285,13 @@ fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
         checkpoint.tensors.iter().find(|tensor| tensor.name == name).unwrap().values.clone()
     };
     let (first, second) = (last(&first), last(&second));
-    // Frozen: three epochs later they are still what they came as, batch norm's statistics included.
+    // Frozen tensors are unchanged three epochs later, including batch norm's statistics.
     for name in ["conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"] {
         assert_eq!(tensor(&first, name), tensor(&second, name), "{name}");
     }
     assert_eq!(tensor(&second, "fc.weight").len() * 3, tensor(&first, "fc.weight").len() * 2);
     let optimizer: Vec<_> = second.tensors.iter().filter(|tensor| tensor.name.starts_with("optimizer.")).collect();
-    assert_eq!(optimizer.len(), 2, "the classifier's weight and bias alone have optimiser state: {optimizer:?}");
+    assert_eq!(optimizer.len(), 2, "only the classifier's weight and bias have optimiser state: {optimizer:?}");
 }
 
 /// Two of the three classes.

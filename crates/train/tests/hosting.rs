@@ -1,4 +1,4 @@
-//! Four shards hosted by one to four ranks: the same weights, bit by bit, whatever carries the sums.
+//! Four shards hosted by one to four ranks: the same weights, bit by bit, over any transport.
 
 mod common;
 
@@ -12,7 +12,7 @@ use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_graph::{Conv, Tensor};
 use enmasse_train::{Checkpoint, RunPaths, ScheduleKind, TrainConfig, TrainError, Trainer, TrainingData};
 
-/// A residual network in small, with everything that could tell ranks apart: batch norm, dropout, a projection.
+/// A residual network at a small scale, with everything that could make ranks differ: batch norm, dropout, a projection.
 fn resnet(x: Tensor, classes: usize) -> Tensor {
     let block = |x: Tensor, name: &str, channels, stride| {
         let layer = |part: &str| format!("{name}.{part}");
@@ -32,7 +32,7 @@ fn config(out: &Path, sync_bn: bool, epochs: usize) -> TrainConfig {
         model: "resnet".into(),
         epochs,
         shards: Some(4),
-        // The rate at a step must not depend on where the run is to end.
+        // The learning rate at a step must not depend on where the run ends.
         schedule: ScheduleKind::Constant,
         batch: Some(3),
         size: Some(8),
@@ -43,7 +43,7 @@ fn config(out: &Path, sync_bn: bool, epochs: usize) -> TrainConfig {
     }
 }
 
-/// Ranks that meet over TCP, though they share a process.
+/// Ranks that connect over TCP, though they share a process.
 fn tcp(ranks: usize) -> Vec<Group> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", listener.local_addr().unwrap());
@@ -63,7 +63,7 @@ fn tcp(ranks: usize) -> Vec<Group> {
     })
 }
 
-/// BLAKE3 over every tensor of the checkpoint that the run's ranks leave.
+/// BLAKE3 over every tensor of the checkpoint that the ranks of a run write.
 fn train(out: &Path, groups: Vec<Group>, sync_bn: bool, epochs: usize) -> String {
     std::thread::scope(|scope| {
         let rank = |group: Group| {
@@ -99,7 +99,7 @@ fn weights_are_the_same_bits_on_any_number_of_ranks() {
 }
 
 #[test]
-fn a_checkpoint_goes_on_at_another_number_of_ranks() {
+fn a_checkpoint_resumes_on_another_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let (moving, still) = (folder.path().join("moving"), folder.path().join("still"));
     let expected = train(&still, vec![Group::single()], false, 4);

@@ -1,4 +1,5 @@
-//! The first weights of a model are a function of the seed that no release may change by a bit: a run is repeated by its seed.
+//! The initial weights of a model are a function of the seed. No release may change them by a bit, so that a seed
+//! repeats a run.
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Program};
@@ -27,7 +28,7 @@ fn hash(program: &mut dyn Program) -> String {
 }
 
 #[test]
-fn the_first_weights_of_a_seed_stay() {
+fn initial_weights_of_a_seed_do_not_change() {
     let check = |model: &str, seed: u64, expected: &str| {
         for threads in [1, 3] {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Metrics of a run: the same figures at any number of ranks, through a resume, and in an evaluation of what it left.
+//! Metrics of a run: the same figures for any number of ranks, after a resume, and in an evaluation of its checkpoint.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn config(out: &Path) -> TrainConfig {
     }
 }
 
-/// Keeps the records, and asks the run to stop after a step.
+/// Keeps the records, and requests that the run stop after a step.
 struct Watch {
     records: Vec<EpochRecord>,
     requests: StopRequests,
@@ -94,7 +94,7 @@ fn every_number_of_ranks_measures_the_same() {
         assert!((record.val_accuracy..=1.0).contains(&val) && (val * 17.0).fract() == 0.0, "{val}");
     }
     assert_eq!(metrics(&run(&config(&folder.path().join("2")), 2, None)), metrics(&one));
-    // A run stopped in the middle of its first epoch reports the whole of it in the end.
+    // A run stopped in the middle of its first epoch finally reports the whole epoch.
     let out = folder.path().join("stopped");
     assert_eq!(run(&config(&out), 2, Some(1)), []);
     let resumed = TrainConfig { resume: true, ..config(&out) };
@@ -112,7 +112,7 @@ fn a_metric_that_begins_in_the_middle_of_an_epoch_is_unknown_there() {
 }
 
 #[test]
-fn an_evaluation_measures_what_its_run_did() {
+fn an_evaluation_measures_the_metrics_of_its_run() {
     let folder = tempfile::tempdir().unwrap();
     let last = run(&TrainConfig { epochs: 1, ..config(folder.path()) }, 1, None).remove(0);
     let data = data();

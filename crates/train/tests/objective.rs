@@ -1,4 +1,4 @@
-//! An own loss and own metrics of a trainer: functions on the builder, with the same bits at any number of ranks.
+//! A trainer with its own loss and metrics: functions on the builder, with the same bits for any number of ranks.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn cross_entropy(logits: Tensor, targets: Tensor) -> Tensor {
     (logits.log_softmax() * targets).sum_classes().affine(-1.0, 0.0)
 }
 
-/// A loss whose derivative is infinite where the targets are all 0, as in a batch that was filled up.
+/// A loss whose derivative is infinite where the targets are all 0, as in the padding of a batch.
 fn root(logits: Tensor, targets: Tensor) -> Tensor {
     (logits.log_softmax().exp() * targets).sum_classes().power(0.5).affine(-1.0, 1.0)
 }
@@ -68,7 +68,7 @@ fn fit(config: &TrainConfig, ranks: usize, loss: Option<PerSample>) -> Result<(V
 }
 
 #[test]
-fn cross_entropy_written_down_is_the_built_in_one() {
+fn cross_entropy_as_a_function_equals_the_built_in_one() {
     let folder = tempfile::tempdir().unwrap();
     let (built_in, _) = fit(&config(&folder.path().join("a")), 1, None).unwrap();
     let (own, _) = fit(&config(&folder.path().join("b")), 1, Some(cross_entropy)).unwrap();
@@ -76,7 +76,7 @@ fn cross_entropy_written_down_is_the_built_in_one() {
         let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs();
         assert!(close(built_in.train_loss, own.train_loss) && close(built_in.val_loss, own.val_loss), "{own:?}");
         assert_eq!((built_in.train_accuracy, built_in.val_accuracy), (own.train_accuracy, own.val_accuracy));
-        // As a metric it is the mean over the same samples.
+        // As a metric, it is the mean over the same samples.
         assert!(close(built_in.val_loss, built_in.metrics["val_entropy"]), "{built_in:?}");
         assert!(close(built_in.train_loss, built_in.metrics["train_entropy"]), "{built_in:?}");
     }

@@ -1,4 +1,4 @@
-//! Weights from files: what fits by name and shape is loaded, and the rest is told.
+//! Weights from files: tensors that match by name and shape are loaded, and the rest is reported.
 
 use std::fs::File;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn a_file_of_the_same_model_is_loaded_whole() {
     }
 }
 
-/// The usual case: another data set, whose classifier has other classes. It keeps its initial values.
+/// The usual case: another data set, whose classifier has other classes. The classifier keeps its initial values.
 #[test]
 fn another_classifier_is_skipped() {
     let given = weights(program(5, 1).as_mut());
@@ -77,7 +77,7 @@ fn another_classifier_is_skipped() {
     }
 }
 
-/// As many elements in another shape do not fit: they would be loaded in the wrong order.
+/// Equal numbers of elements in another shape do not match: they would be loaded in the wrong order.
 #[test]
 fn shapes_count_and_not_sizes() {
     let mut given = weights(program(3, 1).as_mut());
@@ -105,7 +105,7 @@ fn a_path_or_file_that_does_not_fit_never_trains_from_scratch() {
     );
 }
 
-/// torchvision's ResNet-18, with statistics that a few batches left, gives the same logits here, and goes back bit by bit.
+/// torchvision's ResNet-18, with statistics from a few batches, gives the same logits here, and is written back bit by bit.
 #[test]
 fn torchvision_weights_give_its_logits() {
     let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {

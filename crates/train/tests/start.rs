@@ -1,4 +1,4 @@
-//! What a start costs: no second copy of the weights, little time of the processor, and the memory of a step.
+//! The cost of a start: no second copy of the weights, little processor time, and the memory of a step.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,12 +9,12 @@ use enmasse_device::Device;
 use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initialize};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Counts the bytes that all threads of the process ask for.
+/// Counts the bytes that all threads of the process allocate.
 struct Counting;
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: all calls are passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size(), Ordering::Relaxed);
@@ -31,13 +31,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Milliseconds that the process has computed.
+/// Processor time of the process in milliseconds.
 fn computed() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
 }
 
-/// One test, because other tests of the process would be counted.
+/// One test, because other tests in the process would be counted too.
 #[test]
 fn a_start_is_cheap() {
     let config =
@@ -49,7 +49,7 @@ fn a_start_is_cheap() {
     let plans = compile_plans(&config, &preparation, &forward, &Objective::default(), 1000, 1, &cpu.target()).unwrap();
 
     let mut program = cpu.compile(plans, None).unwrap();
-    // 0.6 of what PyTorch takes for the same step, without the 30 MB of the program itself.
+    // 0.6 of PyTorch's memory for the same step, without the 30 MB of the program itself.
     let memory = program.memory();
     assert!(memory.total() <= 820_000_000, "{memory:?}");
     let (bytes, milliseconds) = (BYTES.load(Ordering::Relaxed), computed());
@@ -57,6 +57,6 @@ fn a_start_is_cheap() {
     let (bytes, milliseconds) = (BYTES.load(Ordering::Relaxed) - bytes, computed() - milliseconds);
     // The weights are 87 MB.
     assert!(bytes < 100_000, "{bytes} bytes are allocated to set the weights");
-    // Ten times what it takes; the machine's own logarithm and cosine would take twice the limit.
+    // Ten times the usual time; the machine's own logarithm and cosine would take twice the limit.
     assert!(milliseconds < 600.0, "{milliseconds:.0} ms are computed to set the weights");
 }

@@ -1,4 +1,5 @@
-//! A run that one rank is asked to stop: all ranks stop at the same place, and go on from it with the bits of a run never stopped.
+//! A run in which one rank is asked to stop: all ranks stop at the same place, and continue from it with the bits of an
+//! uninterrupted run.
 
 mod common;
 
@@ -29,7 +30,7 @@ fn config(out: &Path, resume: bool) -> TrainConfig {
     }
 }
 
-/// Asks once so many samples of an epoch, or of its validation, are done.
+/// Makes a request once a number of samples of an epoch, or of its validation, are done.
 struct Asks {
     requests: StopRequests,
     at: Option<(u64, bool, u64)>,
@@ -51,7 +52,7 @@ impl Callback for Asks {
 
 type Stopped = Option<(Stop, u64, u64)>;
 
-/// Where each of 3 ranks stopped, of which rank 1 is asked, and its records.
+/// Where each of 3 ranks stopped, after a request to rank 1, and its records.
 fn run(out: &Path, resume: bool, at: Option<(u64, bool, u64)>) -> Vec<(Stopped, Vec<EpochRecord>)> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
     let ranks = enmasse_launch::spawn(3, |group| {
@@ -82,7 +83,7 @@ fn all_ranks_stop_where_one_is_asked_to() {
         let bits = |r: &EpochRecord| [r.train_loss, r.val_loss, r.val_accuracy, r.learning_rate].map(f64::to_bits);
         records.iter().map(|record| (record.epoch, bits(record))).collect()
     };
-    // 8 steps of 6 make an epoch.
+    // An epoch has 8 steps of 6 samples.
     let check = |at: (u64, bool, u64), epoch: u64, samples: u64| {
         let out = folder.path().join(format!("{at:?}"));
         let stopped = run(&out, false, Some(at));
@@ -97,10 +98,11 @@ fn all_ranks_stop_where_one_is_asked_to() {
         assert_eq!(figures(&all), figures(&records), "asked at {at:?}");
         assert_eq!(last(&out).tensors, last(&whole).tensors, "asked at {at:?}");
     };
-    // The next step is in flight already. The one after it carries the request, and another is in flight when that is read.
+    // The next step is already in flight. The step after it carries the request, and another step is in flight when the
+    // request is read.
     check((0, false, 6), 0, 24);
     check((1, false, 24), 1, 42);
-    // After the last step there is validation, which is done again.
+    // After the last step there is validation, which is repeated.
     check((1, false, 36), 1, 48);
     check((1, false, 42), 1, 48);
     check((1, false, 48), 1, 48);

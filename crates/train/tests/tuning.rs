@@ -1,4 +1,4 @@
-//! Tuned runs: what was chosen is kept, reused and the same on every rank. A device with opinions takes the clock's place.
+//! Tuned runs: choices are kept, reused and the same on every rank. A device with fixed preferences replaces the clock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use enmasse_train::{
     Trainer, TrainingData, Tuning,
 };
 
-/// The CPU device, which "measures" that one algorithm is the fastest for everything that layer `b` computes.
+/// The CPU device, which "measures" that one algorithm is the fastest for every operation of layer `b`.
 struct Opinionated {
     cpu: Cpu,
     favourite: &'static str,
@@ -71,7 +71,7 @@ fn data() -> TrainingData {
     TrainingData::new(Arc::new(Noise(40)), Arc::new(Noise(8)))
 }
 
-/// Layer `b` is Winograd's if nobody chooses.
+/// Layer `b` uses Winograd unless another algorithm is chosen.
 fn net(x: Tensor, classes: usize) -> Tensor {
     let x = x.conv2d("a", Conv::new(16, 3).padding(1).no_bias()).batch_norm("bn_a").relu();
     let x = x.conv2d("b", Conv::new(16, 3).padding(1).no_bias()).batch_norm("bn_b").relu();
@@ -126,7 +126,7 @@ fn a_resumed_run_reuses_its_choices_and_ends_with_the_same_bits() {
     fit(TrainConfig { max_steps: Some(7), ..config(&cut) }, &direct).unwrap();
     let chosen = std::fs::read_to_string(RunPaths::new(&cut).algorithms()).unwrap();
     assert_eq!(chosen.lines().filter(|line| line.starts_with("direct conv2d")).count(), 3, "{chosen}");
-    // What would now measure otherwise has nothing to say.
+    // A device that would now measure other results has no effect.
     let winograd = device("winograd");
     let tuning = fit(TrainConfig { resume: true, ..config(&cut) }, &winograd).unwrap().unwrap();
     assert_eq!((tuning.measured, tuning.reused, tuning.changed), (0, 3, 3));
@@ -140,7 +140,7 @@ fn a_resumed_run_reuses_its_choices_and_ends_with_the_same_bits() {
 }
 
 #[test]
-fn a_classifier_computes_by_the_choices_of_its_run() {
+fn a_classifier_uses_the_choices_of_its_run() {
     let folder = tempfile::tempdir().unwrap();
     let direct = device("direct");
     let check = |name: &str, tune: bool, exact: bool, batch: usize, expected: &str| {
@@ -159,7 +159,7 @@ fn a_classifier_computes_by_the_choices_of_its_run() {
     };
     check("untuned", false, false, 8, "by shape");
     check("tuned", true, false, 8, "chosen");
-    // It was measured for batches of 8, and direct sums leave nothing to choose.
+    // The choices were measured for batches of 8, and direct sums leave nothing to choose.
     check("tuned", true, false, 4, "by shape");
     check("tuned", true, true, 8, "by shape");
 }
@@ -179,7 +179,7 @@ fn choices_that_are_missing_or_damaged_end_a_resumed_run() {
         text.replace(&file.display().to_string(), "FILE")
     };
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-    assert!(resume().starts_with("FILE: is not what a run wrote: line 1 counts 3 operations, but"), "{}", resume());
+    assert!(resume().starts_with("FILE: is malformed: line 1 counts 3 operations, but"), "{}", resume());
     std::fs::write(&file, whole.replace("direct", "fastest")).unwrap();
     let unknown = "the cpu has no algorithm \"fastest\" for conv2d {kernel 3x3 padding 1x1} (";
     assert!(resume().starts_with(unknown), "{}", resume());
@@ -188,15 +188,15 @@ fn choices_that_are_missing_or_damaged_end_a_resumed_run() {
     std::fs::remove_file(&file).unwrap();
     assert_eq!(
         resume(),
-        "FILE: is missing, which says by what algorithms the run computes: bring it back, or go on by --tune=false"
+        "FILE: is missing, but holds the algorithms of the run: restore it, or continue with --tune=false"
     );
-    assert_eq!(last(&out).meta.optimizer_step, 2, "nothing was trained meanwhile");
+    assert_eq!(last(&out).meta.optimizer_step, 2, "nothing was trained in the meantime");
     let without = TrainConfig { resume: true, max_steps: Some(3), tune: false, ..config(&out) };
     assert_eq!(fit(without, &direct).unwrap(), None);
 }
 
 #[test]
-fn all_ranks_compute_as_rank_0_chose() {
+fn all_ranks_use_the_choices_of_rank_0() {
     let folder = tempfile::tempdir().unwrap();
     let run = |name: &str, favourites: [&'static str; 2], tune: [bool; 2]| {
         let out = folder.path().join(name);

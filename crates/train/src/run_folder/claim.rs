@@ -1,9 +1,10 @@
 //! The right to write to a run folder.
 //!
-//! Two things hold it. A lock, which the kernel drops with its holder, keeps processes apart that know nothing of each other.
-//! And the *claim*, a folder in the run folder: whatever is written takes shape there and is renamed into place, so that
-//! who removes the claim of another has taken every later write from it, wherever that process is and whenever it wakes up:
-//! its renames find nothing to rename. A later start of a job does that to an earlier one, whose lock it replaces.
+//! Two things hold this right. A lock, which the kernel drops with its holder, separates processes that know nothing of
+//! each other. And the *claim* is a folder in the run folder, in which every file is written before it is renamed into
+//! place. A process that removes another's claim therefore prevents every later write of that process, wherever it is
+//! and whenever it wakes up: its renames find nothing to rename. A later start of a job does this to an earlier start,
+//! and replaces its lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -18,23 +19,23 @@ use rustix::io::Errno;
 use super::RunError;
 use crate::Attempt;
 
-/// How names of claims begin: `.attempt-JOB-REQUEUES-RESTARTS-PROCESS`.
+/// Prefix of claims' names: `.attempt-JOB-REQUEUES-RESTARTS-PROCESS`.
 const PREFIX: &str = ".attempt-";
 
-/// Of what is being taken away from a claim.
+/// Prefix of the names of claims that are being removed.
 const FENCED: &str = ".fenced-";
 
-/// What a write says that finds its claim removed.
-const REMOVAL: &str = "a later start of the job has taken the run over, so this one may write to it no more";
+/// The error of a write that finds its claim removed.
+const REMOVAL: &str = "a later start of the job has taken over the run, so this one may no longer write to it";
 
-/// So often a writer may put something into a claim while it is being removed.
+/// Number of attempts to remove a claim into which a writer keeps putting files.
 const TRIES: usize = 100;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Claim {
     staging: Staging,
-    /// Kept when it ends: later starts of its job find the run by it.
+    /// Whether the claim is kept when it ends, because later starts of its job find the run by it.
     is_named: bool,
     _lock: File,
 }
@@ -49,7 +50,7 @@ impl Claim {
             let held = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => false,
                 Err(Errno::WOULDBLOCK) => true,
-                // Lustre without its flock option: nobody can lock there, and training is still wanted.
+                // Lustre without its flock option: no process can lock there, but training should still work.
                 Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
                     refuse_if_superseded(root, attempt)?;
                     return Ok(file);
@@ -63,7 +64,7 @@ impl Claim {
                 }
                 return replace(&path);
             }
-            // A later start may have put another file in its place meanwhile.
+            // A later start may have replaced the file in the meantime.
             let same = |there: std::fs::Metadata| file.metadata().is_ok_and(|own| own.ino() == there.ino());
             if std::fs::metadata(&path).is_ok_and(same) {
                 return Ok(file);
@@ -71,7 +72,7 @@ impl Claim {
         }
     }
 
-    /// Makes the claim, and ends all others.
+    /// Creates the claim, and ends all others.
     pub(super) fn take(root: &Path, attempt: &Attempt, lock: File) -> Result<Self, RunError> {
         let own = root.join(name(attempt));
         std::fs::create_dir(&own).map_err(FileError::of("create", &own))?;
@@ -85,7 +86,7 @@ impl Claim {
         Ok(Claim { staging: Staging::new(own, REMOVAL), is_named: !attempt.job.is_empty(), _lock: lock })
     }
 
-    /// Where files take shape.
+    /// Where files are written before they are renamed.
     pub(super) fn staging(&self) -> &Staging {
         &self.staging
     }
@@ -94,23 +95,23 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if !self.is_named {
-            // Gone already where another start has taken the run over.
+            // Already gone if another start has taken over the run.
             let _ = std::fs::remove_dir(self.staging.folder());
         }
     }
 }
 
-/// Whether a start of this job has claimed the run folder last.
+/// Whether the last claim of the run folder is from a start of this job.
 pub(super) fn is_of_job(root: &Path, job: &str) -> Result<bool, RunError> {
     Ok(claims(root)?.iter().any(|(_, attempt)| attempt.job == file_name(job)))
 }
 
-/// An attempt whose job has the name that its claims have.
+/// An attempt whose job has the name used in its claims.
 pub(super) fn as_named(attempt: &Attempt) -> Attempt {
     Attempt { job: file_name(&attempt.job), ..attempt.clone() }
 }
 
-/// A new lock file in the place of one that somebody holds.
+/// Replaces a lock file that another process holds by a new one.
 fn replace(path: &Path) -> Result<File, RunError> {
     let own = path.with_file_name(format!(".lock-{}", unique()));
     let make = || {
@@ -129,10 +130,10 @@ fn refuse_if_superseded(root: &Path, attempt: &Attempt) -> Result<(), RunError> 
     }
 }
 
-/// Takes every later write from the claim's maker.
+/// Prevents every later write of the claim's owner.
 fn fence(root: &Path, claim: &Path) -> Result<(), RunError> {
-    // At once for a process that goes by its name; for a client of a network file system that knows the folder itself, once it is
-    // empty and gone.
+    // This takes effect at once for a process that finds the folder by name. For a client of a network file system that
+    // has a handle of the folder, it takes effect once the folder is empty and removed.
     let fenced = root.join(format!("{FENCED}{}", unique()));
     match std::fs::rename(claim, &fenced) {
         Ok(()) => remove(&fenced),
@@ -185,13 +186,13 @@ fn name(attempt: &Attempt) -> String {
     format!("{PREFIX}{job}-{requeues}-{restarts}-{}", unique())
 }
 
-/// A job's name as a part of a file's.
+/// A job's name in a form that can be part of a file name.
 fn file_name(job: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     job.chars().take(100).map(plain).collect()
 }
 
-/// No two claims have one name, or a removed one could come back by another's hand.
+/// A name that no other claim has. Otherwise another process could restore a removed claim.
 fn unique() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{}.{}", std::process::id(), now.as_nanos())

@@ -1,4 +1,4 @@
-//! Run folders: who may open them, what is refused, and names.
+//! Run folders: which starts may open them, what is refused, and names.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Makes a folder holding the given empty files, opens it, and compares what comes of it.
+/// Creates a folder with the given empty files, opens it, and compares the result.
 #[test]
-fn what_a_folder_holds_decides() {
+fn contents_of_a_folder_decide_whether_it_opens() {
     let check = |held: &[&str], resume, expected: Result<bool, &str>| {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("a/b");
@@ -36,7 +36,7 @@ fn what_a_folder_holds_decides() {
         let found = found.map_err(|error| error.to_string().replace(&root.display().to_string(), "RUN"));
         assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|text| *text), "{held:?}");
     };
-    let refused = Err("RUN: holds a run already; go on with it by --resume, or choose another --out");
+    let refused = Err("RUN: already holds a run; continue it with --resume, or choose another --out");
     check(&[], false, Ok(false));
     check(&[], true, Ok(false));
     check(&["slurm-1.out"], false, Ok(false));
@@ -48,7 +48,7 @@ fn what_a_folder_holds_decides() {
 }
 
 #[test]
-fn folders_that_cannot_be() {
+fn impossible_folders() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -58,7 +58,7 @@ fn folders_that_cannot_be() {
     };
     check(&file, "DIR/file: is a file; a run needs a folder, so choose another --out");
     check(&file.join("below"), "cannot create DIR/file/below: Not a directory (os error 20)");
-    // Where even root cannot write.
+    // A location where even root cannot write.
     check(Path::new("/proc/enmasse"), "cannot create /proc/enmasse: it does not exist");
     let message = open(Path::new("/proc/self"), true).unwrap_err().to_string();
     assert!(message.starts_with("cannot write to /proc/self: "), "{message}");
@@ -74,7 +74,7 @@ fn one_writer_at_a_time() {
     open(folder.path(), false).unwrap();
 }
 
-/// What one start of a job holds, and another asks for.
+/// One start of a job holds the folder, and another start opens it.
 #[test]
 fn later_starts_of_a_job_take_its_run_over() {
     let check = |held: Attempt, asked: Attempt, expected: Result<(), &str>| {
@@ -91,9 +91,9 @@ fn later_starts_of_a_job_take_its_run_over() {
         match expected {
             Err(_) => assert_eq!((wrote, classes), (Ok(()), vec!["a".to_owned()])),
             Ok(()) => {
-                assert!(wrote.unwrap_err().ends_with("so this one may write to it no more"));
+                assert!(wrote.unwrap_err().ends_with("so this one may no longer write to it"));
                 assert_eq!(classes, ["b"]);
-                // Nor once nobody else holds it.
+                // Nor after the other start has released it.
                 first.write_config(&TrainConfig::default()).unwrap_err();
             }
         }
@@ -102,7 +102,7 @@ fn later_starts_of_a_job_take_its_run_over() {
     };
     let restart = |requeues, restarts| Attempt { restarts, ..start_of("7", requeues) };
     let busy = Err("RUN: another process is training there; wait until it ends, or choose another --out");
-    let late = Err("RUN: start 3 of 7 has taken the run over, so start 2 of 7 may not write to it any more");
+    let late = Err("RUN: start 3 of 7 has taken over the run, so start 2 of 7 may no longer write to it");
     check(start_of("7", 0), start_of("7", 1), Ok(()));
     check(restart(1, 5), restart(2, 0), Ok(()));
     check(restart(1, 5), restart(1, 6), Ok(()));
@@ -112,9 +112,9 @@ fn later_starts_of_a_job_take_its_run_over() {
     check(Attempt::default(), Attempt { restarts: 1, ..Attempt::default() }, busy);
 }
 
-/// The moment that matters: the file is complete, and is to be renamed.
+/// The critical moment: the file is complete, and about to be renamed.
 #[test]
-fn a_write_under_way_is_lost_when_the_run_is_taken_over() {
+fn a_write_in_progress_is_lost_when_the_run_is_taken_over() {
     let folder = tempfile::tempdir().unwrap();
     let paths = RunPaths::new(folder.path());
     let open = |requeues| RunFolder::open(paths.clone(), true, &start_of("7", requeues)).unwrap();
@@ -132,7 +132,7 @@ fn a_write_under_way_is_lost_when_the_run_is_taken_over() {
     written.unwrap_err();
     assert_eq!(std::fs::read(paths.config()).unwrap(), before);
 
-    // A log that is open all the while is another file from now on.
+    // A log that stays open is no longer the file in the folder.
     drop(RunLog::open(second.unwrap().staging(), &paths.metrics(), 0).unwrap());
     log.append(&record).unwrap_err();
     assert_eq!(std::fs::read(paths.metrics()).unwrap(), b"");
@@ -141,7 +141,7 @@ fn a_write_under_way_is_lost_when_the_run_is_taken_over() {
 }
 
 #[test]
-fn what_the_killed_left_is_cleared_away() {
+fn remains_of_killed_processes_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path(), false).unwrap());
     std::fs::create_dir_all(folder.path().join(".attempt-7-0-0-12.34")).unwrap();
@@ -174,7 +174,7 @@ fn files_read_back() {
 
     let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
     run.write_config(&config).unwrap();
-    // A run that has no checkpoint starts fresh, by the flags it is then given.
+    // A run without a checkpoint starts fresh, with the flags that it is then given.
     assert_eq!(paths.saved_config().unwrap(), None);
     std::fs::write(paths.last_checkpoint(), "").unwrap();
     assert_eq!(TrainConfig::from_toml(&paths.saved_config().unwrap().unwrap()).unwrap(), config);
@@ -189,13 +189,13 @@ fn damaged_files_are_named() {
         let message = paths.read_class_indices().unwrap_err().to_string();
         assert_eq!(message, format!("{}: {expected}", paths.class_indices().display()));
     };
-    check("{\"1\": \"a\"}", "must map \"0\", \"1\", … to names of classes");
-    check("{\"0\": 5}", "must map \"0\", \"1\", … to names of classes");
-    check("", "is not what a run wrote: EOF while parsing a value at line 1 column 0");
+    check("{\"1\": \"a\"}", "must map \"0\", \"1\", … to class names");
+    check("{\"0\": 5}", "must map \"0\", \"1\", … to class names");
+    check("", "is malformed: EOF while parsing a value at line 1 column 0");
 }
 
 #[test]
-fn the_best_checkpoint_is_asked_for() {
+fn a_missing_best_checkpoint_is_explained() {
     let folder = tempfile::tempdir().unwrap();
     let paths = RunPaths::new(folder.path());
     let check = |expected: &str| {
@@ -205,7 +205,7 @@ fn the_best_checkpoint_is_asked_for() {
     check("is not a run folder: it has no checkpoints/best.safetensors");
     let run = RunFolder::open(paths.clone(), false, &Attempt::default()).unwrap();
     run.write_config(&TrainConfig::default()).unwrap();
-    check("is a run without a best checkpoint yet, as no epoch has ended");
+    check("is a run without a best checkpoint: no epoch has ended yet");
     std::fs::write(paths.best_checkpoint(), "").unwrap();
     assert_eq!(paths.require_best().unwrap(), paths.best_checkpoint());
 }
@@ -224,14 +224,14 @@ fn default_folders_do_not_collide() {
     assert_eq!(locate("mlp", false).0, "20251231-235959-mlp");
     assert_eq!(locate("mlp", false).0, "20251231-235959-mlp-2");
     assert_eq!(locate("my/model", false).0, "20251231-235959-my-model");
-    // Nothing can be resumed yet, so that --resume starts fresh.
+    // Nothing can be resumed yet, so --resume starts fresh.
     let (name, third) = locate("mlp", true);
     assert_eq!(name, "20251231-235959-mlp-3");
     drop(RunFolder::open(third.clone(), true, &Attempt::default()).unwrap());
     std::fs::write(third.last_checkpoint(), "").unwrap();
     assert_eq!(locate("mlp", true), (name, third));
 
-    // A requeued job goes on with its own run, be it asked or not, and with no other.
+    // A requeued job continues its own run, with --resume or without, and no other run.
     let (name, own) = locate_for("mlp", false, &start_of("slurm/7", 0));
     drop(RunFolder::open(own.clone(), false, &start_of("slurm/7", 0)).unwrap());
     std::fs::write(own.last_checkpoint(), "").unwrap();

@@ -1,8 +1,8 @@
-//! A small data set that tests of whole runs train on.
+//! A small data set for tests of whole runs.
 
 use enmasse_data::{DataError, Dataset, Picture};
 
-/// So many pictures of three classes of noisy colours.
+/// A number of pictures of three classes of noisy colours.
 pub struct Colours(pub usize);
 
 impl Dataset for Colours {
