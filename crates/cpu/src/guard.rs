@@ -26,7 +26,7 @@ impl Edge {
 /// A multiple of the kernel's page size on every machine.
 const PAGE: usize = 1 << 16;
 
-/// The byte that fills the room beside the values.
+/// The byte that fills the room around the values.
 const ROOM: u8 = 0xff;
 
 /// Values that begin or end at such a page. They are a slice with no more than the required alignment.
@@ -82,7 +82,7 @@ impl<T: Copy> Guarded<T> {
 }
 
 impl<T> Guarded<T> {
-    /// Whether the room beside the values is unchanged.
+    /// Whether the room around the values is unchanged.
     fn is_whole(&self) -> bool {
         let values = self.values.as_ptr().cast::<u8>();
         // SAFETY: the pages between the first and the last one of the mapping are open and were written by `new`.
@@ -191,7 +191,7 @@ mod tests {
             let mut guarded = Guarded::filled(edge, 0.0f32, 3);
             assert!(guarded.is_whole());
             let place = guarded.as_mut_ptr().wrapping_offset(beside);
-            // SAFETY: the page has room beside the values.
+            // SAFETY: the page has room around the values.
             unsafe { assert!(place.replace(0.0).is_nan()) };
             assert!(!guarded.is_whole());
             // SAFETY: as above.
