@@ -1,10 +1,11 @@
 //! How a command that does not succeed ends: with an exit code, and one line on standard error.
 
 use std::fmt;
-use std::io::{self, Write};
 
 use enmasse_train::{ConfigError, Stop, TrainError};
 use enmasse_wording::one_line;
+
+use crate::output::say;
 
 /// Exit code of a run that was saved and is to be restarted: `EX_TEMPFAIL` of sysexits.h.
 pub const REQUEUED: u8 = 75;
@@ -70,9 +71,7 @@ impl Failure {
     /// Prints the line and returns the exit code.
     pub fn say(&self) -> u8 {
         if let Some(line) = self.line() {
-            // If standard error is gone, the code still tells. Written in one piece, since another thread may end the
-            // process.
-            let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+            say(line);
         }
         self.code()
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
 use crate::failure::Failure;
+use crate::screen;
 
 /// Lines for people and lines for scripts. With `--json` standard output carries JSON alone, and text goes to standard error.
 #[derive(Debug)]
@@ -46,6 +47,7 @@ impl Output {
     }
 
     fn write(&mut self, line: impl fmt::Display) {
+        screen::clear();
         let mut stdout = io::stdout().lock();
         if let Err(error) = writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
             self.failed.get_or_insert(error);
@@ -65,6 +67,5 @@ impl Output {
 
 /// Prints a line on standard error in one piece, since other ranks may write there too.
 pub fn say(line: impl fmt::Display) {
-    // If even this cannot be written, nothing is left to do.
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    screen::say(&line.to_string());
 }

@@ -20,6 +20,7 @@ use crate::failure_record;
 use crate::flight;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
+use crate::screen;
 use crate::settings::{self, cores};
 
 /// One rank, and its group.
@@ -195,6 +196,8 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
     let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
+    // The first rank may have ended without a chance to do so.
+    screen::clear_after_others();
     if let Some(code) = stopped(&outcome) {
         // The first rank has printed it.
         return Err(Failure::Told(code));

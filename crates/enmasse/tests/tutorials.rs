@@ -23,13 +23,12 @@ fn train(data: &Path, run: &Path, others: &str) -> Ended {
     finish(&mut command(data, run, others))
 }
 
-/// The value of an effective argument, as printed on standard error.
+/// The effective value of a setting, as the run folder keeps it.
 #[track_caller]
-fn argument(ended: &Ended, name: &str) -> String {
-    let lines: Vec<&str> = ended.stderr.lines().filter_map(|line| line.strip_prefix("arguments: ")).collect();
-    let [line] = lines.as_slice() else { panic!("not one line of arguments: {}", ended.stderr) };
-    let value = line.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-    value.unwrap_or_else(|| panic!("{name} is not among {line}")).to_owned()
+fn setting(run: &Path, name: &str) -> String {
+    let text = fs::read_to_string(run.join("config.toml")).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+    value.unwrap_or_else(|| panic!("{name} is not in {text}")).to_owned()
 }
 
 /// It was refused with this code and one line that contains all of these, before anything was written.
@@ -53,11 +52,9 @@ fn false_means_false() {
     let mut number = 0;
     let mut check = |flags: &str, sync_bn: &str| {
         number += 1;
-        let ended = train(&data, &folder.path().join(number.to_string()), &format!("--devices cpu:1 {flags}")).well();
-        assert_eq!(
-            (argument(&ended, "sync_bn").as_str(), argument(&ended, "freeze_layers").as_str()),
-            (sync_bn, "false")
-        );
+        let run = folder.path().join(number.to_string());
+        train(&data, &run, &format!("--devices cpu:1 {flags}")).well();
+        assert_eq!((setting(&run, "sync_bn").as_str(), setting(&run, "freeze_layers").as_str()), (sync_bn, "false"));
     };
     check("--syncBN False --freeze-layers False", "false");
     check("--syncBN=False --freeze_layers=0", "false");
@@ -183,8 +180,8 @@ fn the_logged_rate_is_the_one_used() {
     let losses: Vec<f64> = records.iter().map(|epoch| epoch["val_loss"].as_f64().unwrap()).collect();
     assert!(losses[1] == losses[0] && losses[2] == losses[0], "{losses:?}");
     let lines: Vec<&str> = ended.stdout.lines().filter(|line| line.starts_with("epoch ")).collect();
-    let told = |line: &str, rate: &str| line.contains(&format!(" lr {rate},"));
-    assert!(told(lines[0], "0.015000") && told(lines[1], "0.000000"), "{lines:?}");
+    let told = |line: &str, rate: &str| line.contains(&format!("  lr {rate}  "));
+    assert!(told(lines[0], "0.015") && told(lines[1], "0"), "{lines:?}");
 
     // The epoch that logs the rate did learn.
     let run = folder.path().join("other");
@@ -246,23 +243,28 @@ fn output_before_the_first_epoch_and_at_the_end() {
         for fact in facts {
             assert_eq!(lines.iter().filter(|line| line.contains(fact)).count(), 1, "{fact}: {}", ended.stderr);
         }
-        assert_eq!(argument(&ended, "batch"), "2");
+        let settings = lines.iter().find(|line| line.starts_with("settings: ")).unwrap();
+        assert!(
+            settings.contains(" batch=2 ") && settings.contains(&format!("{}/config.toml", run.display())),
+            "{settings}"
+        );
+        assert!(!settings.contains(" lr="), "a default: {settings}");
         let board = format!("tensorboard --logdir={}", run.display());
         assert!(ended.stderr.contains(&board), "{}", ended.stderr);
         // Standard output has only the epochs and the end.
         let lines: Vec<&str> = ended.stdout.lines().collect();
         let [first, second, .., last] = lines.as_slice() else { panic!("{lines:?}") };
         for (epoch, line) in [(1, first), (2, second)] {
-            let parts = [&format!("epoch {epoch}/2: train loss "), ", val loss ", ", val accuracy ", ", lr 0."];
+            let parts = [&format!("epoch {epoch}/2  loss "), "  val ", "  acc ", "  lr 0."];
             assert!(parts.iter().all(|part| line.contains(*part)), "{line}");
         }
         assert!(last.starts_with("done in ") && last.contains(" s: "), "{last}");
     };
     let data = "30 pictures found in 3 classes: 24 for training, 6 for validation";
     let common = [data, "1 thread in every process"];
-    let alone = [&common[..], &["batch:  2 per rank, 2 in all"]].concat();
+    let alone = [&common[..], &["batch:    2 per rank, 2 in all"]].concat();
     check("--devices cpu:1 --loader-threads 1", &["not distributed: "], &alone);
-    let two = [&common[..], &["batch:  2 per rank, 4 in all"]].concat();
+    let two = [&common[..], &["batch:    2 per rank, 4 in all"]].concat();
     check("--world-size 2 --loader-threads 1", &["rank 0 of 2, ", "rank 1 of 2, "], &two);
 }
 
@@ -276,13 +278,13 @@ fn every_rank_has_its_log_and_prints_if_asked() {
             let others = format!("--epochs 2 --devices cpu:2 --ranks {kind} --log-ranks={speaks}");
             let ended = train(&data, &run, &others).well();
             let marked: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("[rank 1] ")).collect();
-            assert_eq!(marked.iter().any(|line| line.contains("epoch 2/2: ")), speaks, "{kind}: {}", ended.stderr);
+            assert_eq!(marked.iter().any(|line| line.contains("epoch 2/2  ")), speaks, "{kind}: {}", ended.stderr);
             assert_eq!(marked.is_empty(), !speaks, "{kind}: {}", ended.stderr);
             assert!(!ended.stdout.contains("[rank"), "{}", ended.stdout);
             for rank in 0..2 {
                 let log = fs::read_to_string(run.join(format!("logs/rank-{rank}.log"))).unwrap();
                 for part in
-                    [&format!(" rank {rank} of 2, "), " arguments: ", " epoch 1/2: ", " epoch 2/2: ", " done in "]
+                    [&format!(" rank {rank} of 2, "), " settings: ", " epoch 1/2  ", " epoch 2/2  ", " done in "]
                 {
                     assert_eq!(log.matches(part).count(), 1, "{part}: {log}");
                 }
@@ -354,7 +356,7 @@ fn a_run_starts_from_the_given_weights() {
         let ended = train(&data, &run, &others).well();
         let found = metrics(&run)[0]["val_loss"].as_f64().unwrap();
         assert!((found - best).abs() < 1e-5 * best, "{ranks} ranks: {found}, not {best}");
-        assert!(ended.stderr.contains("weights: loaded 6 of 6 tensors from "), "{}", ended.stderr);
+        assert!(ended.stderr.contains("weights:  loaded 6 of 6 tensors from "), "{}", ended.stderr);
     }
 
     // When frozen, everything but the classifier keeps its bits.
@@ -370,7 +372,7 @@ fn a_run_starts_from_the_given_weights() {
     // Another number of classes leaves the classifier at its initial values.
     fs::remove_dir_all(data.join("red")).unwrap();
     let ended = train(&data, &folder.path().join("two"), &format!("--weights {} --devices cpu:2", weights.display()));
-    for report in ["weights: loaded 4 of 6 tensors", "weights: skipped fc3.bias: [3] in the file, [2] in the model"] {
+    for report in ["weights:  loaded 4 of 6 tensors", "weights:  skipped fc3.bias: [3] in the file, [2] in the model"] {
         assert!(ended.stderr.contains(report), "{report}: {}", ended.stderr);
     }
     ended.well();

@@ -21,6 +21,25 @@ pub fn mebibytes(bytes: usize) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
+/// Seconds as a clock shows them: `0:05`, `12:34`, `1:02:34`; `?` for a number that is none.
+pub fn clock(seconds: f64) -> String {
+    if !seconds.is_finite() {
+        return "?".to_owned();
+    }
+    let seconds = seconds.round() as u64;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
+}
+
+/// A duration in two or more digits: `1.2 s`, `12 s`, `12:34`.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        ..9.95 => format!("{seconds:.1} s"),
+        ..59.5 => format!("{seconds:.0} s"),
+        _ => clock(seconds),
+    }
+}
+
 /// A noun with its number: `1 rank`, `3 classes`.
 pub fn counted(count: usize, noun: &str) -> String {
     let plural = match noun {
@@ -67,6 +86,26 @@ mod tests {
         check(1, "class", "1 class");
         check(0, "class", "0 classes");
         check(1500, "rank", "1,500 ranks");
+    }
+
+    #[test]
+    fn durations() {
+        let check = |seconds, expected| assert_eq!(clock(seconds), expected);
+        check(0.0, "0:00");
+        check(4.6, "0:05");
+        check(59.6, "1:00");
+        check(754.0, "12:34");
+        check(3754.0, "1:02:34");
+        check(360_000.0, "100:00:00");
+        check(f64::INFINITY, "?");
+        check(f64::NAN, "?");
+        let check = |seconds, expected| assert_eq!(duration(seconds), expected);
+        check(0.04, "0.0 s");
+        check(9.94, "9.9 s");
+        check(9.96, "10 s");
+        check(59.4, "59 s");
+        check(59.6, "1:00");
+        check(754.0, "12:34");
     }
 
     /// As printed by `date -u -d @SECONDS`.

@@ -184,7 +184,7 @@ impl Task {
         let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
-        let mut reporter = Reporter::new(audience, 0);
+        let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
         let found = evaluate(program.as_mut(), &loader, total, group, position, &mut reporter)?;
         let Evaluation { loss, accuracy, samples, metrics } = found;

@@ -280,7 +280,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         false => Audience::Nobody,
     };
     let ranks = rank.introductions(&device.name())?;
-    let mut reporter = Reporter::new(audience, config.epochs).introduce(ranks, config);
+    let mut reporter = Reporter::new(audience).introduce(ranks, config);
     if let Some(run) = &config.out {
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));

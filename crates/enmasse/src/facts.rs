@@ -1,0 +1,172 @@
+//! The facts of a run that people see before its first step.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use enmasse_train::{RunPaths, SETTINGS, Started, TrainConfig};
+use enmasse_wording::{counted, grouped, mebibytes};
+
+/// The facts known before the first step, one line each.
+pub fn facts(started: &Started) -> Vec<String> {
+    let Started { train_samples, validation_samples, size, ref normalization, .. } = *started;
+    let list = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
+    let mut lines = vec![
+        format!(
+            "model:    {}, {} parameters{}, {} of memory per rank{}",
+            started.model,
+            grouped(started.parameters as u64),
+            match started.trainable == started.parameters {
+                true => String::new(),
+                false => format!(", {} of them trained", grouped(started.trainable as u64)),
+            },
+            mebibytes(started.memory.total()),
+            match started.memory.shards {
+                0 => String::new(),
+                more => format!(", {} of it for further shards", mebibytes(more)),
+            }
+        ),
+        format!(
+            "data:     {}, {} found in {}: {} for training, {} for validation",
+            started.data,
+            counted(train_samples + validation_samples, "picture"),
+            counted(started.classes.len(), "class"),
+            grouped(train_samples as u64),
+            grouped(validation_samples as u64)
+        ),
+        format!(
+            "input:    {size} x {size} pixels, mean {}, deviation {}",
+            list(&normalization.mean),
+            list(&normalization.deviation)
+        ),
+        format!("augment:  {}", started.augmentation),
+        format!("loader:   {} in every process", counted(started.loader_threads, "thread")),
+    ];
+    let (batch, global_batch) = (grouped(started.batch as u64), grouped(started.global_batch as u64));
+    let mut batch = match started.shards == started.world_size {
+        true => format!("batch:    {batch} per rank, {global_batch} in all"),
+        false => format!(
+            "batch:    {batch} per shard, {global_batch} in all, of {} on {}",
+            counted(started.shards, "shard"),
+            counted(started.world_size, "rank")
+        ),
+    };
+    if started.dropped_samples > 0 {
+        let dropped = counted(started.dropped_samples, "picture");
+        batch.push_str(&format!("; each epoch leaves out the {dropped} of the last incomplete one"));
+    }
+    lines.push(batch);
+    if let Some(run) = &started.run {
+        let paths = RunPaths::new(run);
+        let drawings = [paths.class_distribution(), paths.augmented()];
+        let names: Vec<_> = drawings.iter().filter_map(|path| path.file_name()).map(OsStr::to_string_lossy).collect();
+        let folder = drawings[0].parent().unwrap_or(run);
+        lines.push(format!("run:      {}", run.display()));
+        lines.push(format!("charts:   {} in {}", names.join(" and "), folder.display()));
+        lines.push(format!("curves:   tensorboard --logdir={}, then open http://localhost:6006/", quoted(run)));
+    }
+    lines.extend(started.tuning.map(|tuning| format!("tuned:    {tuning}")));
+    lines.extend(started.pretrained.iter().flat_map(|report| report.lines()).map(|line| format!("weights:  {line}")));
+    if let Some((epoch, samples)) = started.resumed {
+        lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
+    }
+    lines
+}
+
+/// The settings that differ from their defaults, in one line, and where all of them are. The run folder has a line of its own.
+pub fn settings(config: &TrainConfig) -> String {
+    let changed = SETTINGS.iter().filter_map(|setting| {
+        let value = config.get(setting.name).filter(|value| !value.is_empty())?;
+        (setting.name != "out" && setting.default_text().as_ref() != Some(&value)).then_some((setting.name, value))
+    });
+    let pairs: String = changed.map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
+    match &config.out {
+        Some(out) => format!("settings: {pairs}(all of them: {})", RunPaths::new(out).config().display()),
+        None => format!("settings: {pairs}").trim_end().to_owned(),
+    }
+}
+
+/// A path or other text, quoted for a shell.
+pub fn quoted(text: impl AsRef<Path>) -> String {
+    let text = text.as_ref().display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use enmasse_data::Normalization;
+    use enmasse_device::Memory;
+    use enmasse_train::Tuning;
+
+    use super::*;
+
+    #[test]
+    fn paths_for_a_shell() {
+        let check = |path: &str, expected: &str| assert_eq!(quoted(path), expected);
+        check("runs/20260131-235959-resnet18", "runs/20260131-235959-resnet18");
+        check("my runs", "'my runs'");
+        check("it's", r"'it'\''s'");
+    }
+
+    #[test]
+    fn facts_name_every_figure() {
+        let started = Started {
+            model: "resnet18".to_owned(),
+            parameters: 11_181_642,
+            trainable: 5130,
+            data: "folder of class folders",
+            normalization: Normalization { mean: vec![0.5; 3], deviation: vec![0.25; 3] },
+            size: 64,
+            augmentation: "random_crop size=64 padding=4".to_owned(),
+            classes: vec!["a".to_owned(), "b".to_owned()],
+            train_samples: 2400,
+            dropped_samples: 32,
+            validation_samples: 600,
+            batch: 32,
+            global_batch: 64,
+            world_size: 2,
+            shards: 2,
+            device: "cpu (avx2, 1 thread)".to_owned(),
+            loader_threads: 1,
+            memory: Memory { arenas: 2 << 20, shards: 0, scratch: 1 << 20 },
+            tuning: Some(Tuning { measured: 12, seconds: 2.0, reused: 0, changed: 5 }),
+            pretrained: Some("loaded 1 of 2 tensors from w.pth\nmissing in the file: fc.bias".to_owned()),
+            run: Some("runs/a".into()),
+            resumed: Some((2, 64)),
+        };
+        let expected = "\
+model:    resnet18, 11,181,642 parameters, 5,130 of them trained, 3.0 MiB of memory per rank
+data:     folder of class folders, 3,000 pictures found in 2 classes: 2,400 for training, 600 for validation
+input:    64 x 64 pixels, mean 0.5 0.5 0.5, deviation 0.25 0.25 0.25
+augment:  random_crop size=64 padding=4
+loader:   1 thread in every process
+batch:    32 per rank, 64 in all; each epoch leaves out the 32 pictures of the last incomplete one
+run:      runs/a
+charts:   class_distribution.svg and augmented.svg in runs/a/charts
+curves:   tensorboard --logdir=runs/a, then open http://localhost:6006/
+tuned:    12 operations measured in 2.0 s; another algorithm than untuned: 5 in a step
+weights:  loaded 1 of 2 tensors from w.pth
+weights:  missing in the file: fc.bias
+resume:   epoch 3, after 64 pictures";
+        assert_eq!(facts(&started).join("\n"), expected);
+        let several = Started { shards: 4, batch: 16, memory: Memory { shards: 1 << 20, ..started.memory }, ..started };
+        let lines = facts(&several);
+        assert!(lines[0].ends_with("4.0 MiB of memory per rank, 1.0 MiB of it for further shards"), "{}", lines[0]);
+        assert!(lines[5].starts_with("batch:    16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[5]);
+    }
+
+    #[test]
+    fn settings_are_those_that_differ() {
+        let check = |settings: &[(&str, &str)], expected: &str| {
+            let mut config = TrainConfig::default();
+            settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+            assert_eq!(super::settings(&config), expected);
+        };
+        check(&[], "settings:");
+        check(&[("epochs", "10"), ("out", "runs/a")], "settings: (all of them: runs/a/config.toml)");
+        check(
+            &[("data", "my photos"), ("lr", "0.1"), ("freeze", "a.*,b"), ("sync_bn", "true"), ("out", "runs/a")],
+            "settings: data='my photos' freeze='a.*,b' lr=0.1 sync_bn=true (all of them: runs/a/config.toml)",
+        );
+    }
+}
