@@ -179,7 +179,7 @@ fn a_run_killed_in_mid_epoch_resumes_with_the_same_bits() {
         assert_whole(&stopped);
 
         let resumed = enmasse(&arguments(&data, &stopped, &[&others[..], &["--resume"]].concat())).well();
-        assert!(resumed.stderr.contains("resume: epoch"), "{}", resumed.stderr);
+        assert!(resumed.stderr.contains("resume:   epoch"), "{}", resumed.stderr);
         assert_same(&whole, &stopped);
         assert_eq!(figures(&never_stopped).len(), 3);
     };

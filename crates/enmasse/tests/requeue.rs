@@ -68,7 +68,7 @@ fn a_warned_job_is_requeued_and_goes_on_with_the_same_bits() {
     assert_eq!(cluster.field(&job.number, "Restarts"), "1");
     let text = job.text();
     let requeued = format!("requeued: Slurm starts job {} again", job.number);
-    assert_eq!((text.matches(&requeued).count(), text.matches("resume: epoch").count()), (1, 1), "{text}");
+    assert_eq!((text.matches(&requeued).count(), text.matches("resume:   epoch").count()), (1, 1), "{text}");
     assert!(!text.lines().any(|line| line.starts_with("error: ")), "{text}");
     assert_same(&whole, &job.run);
     assert_whole(&job.run);
@@ -95,7 +95,7 @@ fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
     fs::rename(&kept, &picture).unwrap();
 
     cluster.fault("cut", &cluster.field(&job.number, "NodeList"));
-    job.says("resume: epoch");
+    job.says("resume:   epoch");
     assert!(earlier.iter().all(|pid| exists(*pid)), "the first start has ended by itself");
     File::write_all(&mut pipe, &bytes).unwrap();
     drop(pipe);
@@ -119,7 +119,7 @@ fn a_job_that_lost_a_node_goes_on_with_the_others() {
         format!("srun --kill-on-bad-exit=0 {train}; sleep $((1000 * !${{SLURM_RESTART_COUNT:-0}}))")
     });
     cluster.fault("crash", "node2");
-    job.says("resume: epoch");
+    job.says("resume:   epoch");
     assert_eq!(cluster.field(&job.number, "NodeList"), "node[1,3]");
     job.says("\"event\":\"done\"");
     cluster.wait_for(&job.number, &["COMPLETED"]);
@@ -138,7 +138,7 @@ fn a_job_that_is_not_killed_shrinks_when_its_ranks_start_again() {
         format!("srun --no-kill {train} || srun --overlap --nodes=1 --ntasks=2 {train} --resume")
     });
     cluster.fault("crash", "node2");
-    job.says("resume: epoch");
+    job.says("resume:   epoch");
     job.says("\"event\":\"done\"");
     let records = metrics(&job.run);
     let epochs: Vec<u64> = records.iter().map(|record| record["epoch"].as_u64().unwrap()).collect();

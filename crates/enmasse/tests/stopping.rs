@@ -70,7 +70,7 @@ fn terminated_runs_resume_with_the_same_bits() {
             let words = folder.arguments(&run, others);
             assert_stopped(&folder.stop(program().args(&words), to, Signal::TERM), 143, &run);
             let resumed = enmasse(&[&words[..], &["--resume".to_owned()]].concat()).well();
-            assert!(resumed.stderr.contains("resume: epoch"), "{}", resumed.stderr);
+            assert!(resumed.stderr.contains("resume:   epoch"), "{}", resumed.stderr);
             assert_same(&whole, &run);
         }
     };
