@@ -83,8 +83,11 @@ fn train_eval_predict() {
     }
     let whole = enmasse(&["eval", &run_text, &data_text, "--split", "all", "--devices", "cpu:1", "--json"]).well();
     assert_eq!((&whole.json()[0]["samples"], &whole.json()[0]["part"]), (&45.into(), &"all".into()));
-    let said = enmasse(&["eval", &run_text, "--devices", "cpu:1"]).well().stdout;
+    let matrix = folder.path().join("matrix.svg").display().to_string();
+    let said = enmasse(&["eval", &run_text, "--devices", "cpu:1", "--confusion", &matrix]).well().stdout;
     assert!(said.starts_with("validation part, 9 pictures: accuracy "), "{said}");
+    let drawn = fs::read_to_string(&matrix).unwrap();
+    assert!(drawn.contains("confusion matrix, validation part") && drawn.contains(" of 9 samples"), "{drawn}");
 
     // In the given order, which is not the order of names.
     let images = ["red/001.jpg", "dark/000.png", "light/002.png"].map(|image| data.join(image).display().to_string());

@@ -1,12 +1,16 @@
-//! Charts of the data in a run's folder: the tutorials' bar chart of classes and sheet of augmented pictures.
+//! Charts in a run's folder: the tutorials' bar chart of classes and sheet of augmented pictures, and the progress of the run.
+
+mod learning;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
 use enmasse_data::{Batch, Dataset};
 use enmasse_files::{FileError, Staging};
+
+pub use learning::{BestConfusion, Curves};
 
 use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, SaveReason, Saved, TrainError, TrainingData};
 
@@ -75,11 +79,7 @@ impl Sheet {
         let staging = self.staging.clone();
         let (path, size, classes) = (self.path.clone(), self.size, std::mem::take(&mut self.classes));
         let pictures = std::mem::take(&mut self.pictures);
-        let draw = move || {
-            let svg = draw_sheet(size, &classes, &pictures)?;
-            let written = staging.write_whole(&path, |file| file.write_all(svg.as_bytes()));
-            written.map_err(|error| RunError::from(error).into())
-        };
+        let draw = move || write(&staging, &path, &draw_sheet(size, &classes, &pictures)?);
         let thread = std::thread::Builder::new().name("charts".to_owned()).spawn(draw);
         self.thread = Some(thread.map_err(FileError::of("draw", &self.path)).map_err(RunError::from)?);
         Ok(())
@@ -109,6 +109,12 @@ impl Drop for Sheet {
         // A run that ends in an error has reported it. After this returns, no thread writes to its folder.
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// Writes a chart, whole or not at all.
+fn write(staging: &Staging, path: &Path, svg: &str) -> Result<(), TrainError> {
+    let written = staging.write_whole(path, |file| file.write_all(svg.as_bytes()));
+    written.map_err(|error| RunError::from(error).into())
 }
 
 fn draw_sheet(size: usize, classes: &[String], pictures: &[(Vec<u8>, i32)]) -> Result<String, TrainError> {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::callback::{Callbacks, Request};
 use crate::loaded::LoadedBatch;
-use crate::{Callback, Progress, TrainError};
+use crate::{Callback, Confusion, Progress, TrainError};
 
 /// The results of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +26,9 @@ pub struct Evaluation {
     /// Means over the samples of the plan's further metrics, by their names.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
+    /// The samples by their true and predicted classes. None for more than 1024 classes.
+    #[serde(skip)]
+    pub confusion: Option<Confusion>,
 }
 
 /// The epoch that an evaluation belongs to, for callbacks.
@@ -66,9 +69,10 @@ pub(crate) fn evaluate_until(
     let pass = Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position };
     let mut sums = Sums::default();
     let mut stopped = 0.0;
-    // The batch before the one last submitted: the device continues with the next while this thread
-    // reads the metrics of one.
-    let mut in_flight: Option<(Ticket, u64)> = None;
+    let mut confusion = Confusion::of_plan(&program.plans().evaluate);
+    // The batch last submitted, with its labels: the device continues with it while this thread reads the metrics of the one
+    // before.
+    let mut in_flight: Option<(Ticket, Vec<i32>)> = None;
     at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
         let batch = batch?;
@@ -77,10 +81,12 @@ pub(crate) fn evaluate_until(
             stopped = 1.0;
             break;
         }
-        let valid = batch.valid as u64;
+        // Logits are those of the batch last submitted, so they are read before the next one, which is ready by now.
+        count_last(program, &mut confusion, in_flight.as_ref())?;
+        let labels = batch.labels[..batch.valid].to_vec();
         let ticket = submit(program, batch, position.epoch)?;
-        if let Some((earlier, samples)) = in_flight.replace((ticket, valid)) {
-            sums.add(program.metrics(earlier)?, samples, &pass, callbacks)?;
+        if let Some((earlier, labels)) = in_flight.replace((ticket, labels)) {
+            sums.add(program.metrics(earlier)?, labels.len() as u64, &pass, callbacks)?;
         }
         if let Some(group) = group {
             group.check()?;
@@ -91,19 +97,21 @@ pub(crate) fn evaluate_until(
     if is_stopped(callbacks) {
         stopped = 1.0;
     }
-    if let Some((last, samples)) = in_flight {
-        sums.add(program.metrics(last)?, samples, &pass, callbacks)?;
+    count_last(program, &mut confusion, in_flight.as_ref())?;
+    if let Some((last, labels)) = in_flight {
+        sums.add(program.metrics(last)?, labels.len() as u64, &pass, callbacks)?;
     }
     let mut totals = [sums.loss, sums.correct, sums.samples as f64, stopped];
     if let Some(group) = group {
         group.all_reduce(&mut totals)?;
         group.all_reduce(&mut sums.measured)?;
+        confusion.as_mut().map_or(Ok(()), |confusion| confusion.sum_over(group))?;
     }
     let [loss, correct, samples, stopped] = totals;
     let mean = |sum: f64| sum / samples.max(1.0);
     let measured = program.plans().evaluate.measured.iter().zip(sums.measured);
     let metrics = measured.map(|(metric, sum)| (metric.name.clone(), mean(sum))).collect();
-    let found = Evaluation { loss: mean(loss), accuracy: mean(correct), samples: samples as u64, metrics };
+    let found = Evaluation { loss: mean(loss), accuracy: mean(correct), samples: samples as u64, metrics, confusion };
     Ok((found, stopped > 0.0))
 }
 
@@ -157,6 +165,18 @@ pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
     if let Some(group) = group {
         group.flight_recorder().at(activity);
     }
+}
+
+/// Counts the predictions of the batch last submitted, and waits for it.
+fn count_last(
+    program: &mut dyn Program,
+    confusion: &mut Option<Confusion>,
+    last: Option<&(Ticket, Vec<i32>)>,
+) -> Result<(), DeviceError> {
+    if let (Some(confusion), Some((_, labels))) = (confusion, last) {
+        confusion.add(labels, &program.store("logits")?);
+    }
+    Ok(())
 }
 
 fn submit(program: &mut dyn Program, batch: Batch, epoch: u64) -> Result<Ticket, DeviceError> {

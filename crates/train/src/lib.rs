@@ -7,6 +7,7 @@ mod charts;
 mod checkpoint;
 mod classifier;
 mod config;
+mod confusion;
 mod engine;
 mod error;
 mod evaluation;
@@ -35,6 +36,7 @@ pub use config::{
     Meaning, MetricName, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind,
     Scope, Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS, answer, is_near,
 };
+pub use confusion::Confusion;
 pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};

@@ -9,6 +9,8 @@
 //! | `algorithms.txt` | the algorithms that a tuned run uses, which `--resume` reuses |
 //! | `split.json` | the files for training and for validation |
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | charts of the training data |
+//! | `charts/training_curves.svg` | loss, accuracy and learning rate of all epochs |
+//! | `charts/confusion_matrix.svg` | true and predicted classes in the validation of the best epoch |
 //! | `weights/model-{epoch}.pth` | each epoch's weights, for PyTorch |
 //! | `checkpoints/last.safetensors` | where `--resume` continues |
 //! | `checkpoints/best.safetensors` | the weights for eval and predict |
@@ -123,6 +125,16 @@ impl RunPaths {
     /// Some pictures as the model sees them in training.
     pub fn augmented(&self) -> PathBuf {
         self.charts().join("augmented.svg")
+    }
+
+    /// Loss, accuracy and learning rate of all epochs, as a picture.
+    pub fn training_curves(&self) -> PathBuf {
+        self.charts().join("training_curves.svg")
+    }
+
+    /// The validation of the best epoch by true and predicted classes, as a picture.
+    pub fn confusion_matrix(&self) -> PathBuf {
+        self.charts().join("confusion_matrix.svg")
     }
 
     fn charts(&self) -> PathBuf {

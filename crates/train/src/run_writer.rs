@@ -3,7 +3,7 @@
 use enmasse_device::Program;
 use enmasse_graph::{Choices, Plans};
 
-use crate::charts::{Sheet, draw_classes};
+use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
 use crate::plans::training_metrics;
 use crate::run_log::RunLog;
 use crate::weights::{Judged, read_tensors};
@@ -77,8 +77,8 @@ impl RunWriter {
         self.choices = choices;
     }
 
-    /// Writes the run's description, and returns the callbacks that write its other files. These are the logs of the
-    /// epochs from `position` (later records of an interrupted run are dropped) and, for a new run, charts of its data
+    /// Writes the run's description, and returns the callbacks that write its other files. These are the logs and charts of
+    /// the epochs from `position` (later records of an interrupted run are dropped) and, for a new run, charts of its data
     /// with pictures of `size` pixels.
     pub fn begin(
         &mut self,
@@ -99,6 +99,13 @@ impl RunWriter {
         let mut files: Vec<Box<dyn Callback>> = vec![
             Box::new(RunLog::open(staging, &paths.metrics(), position.epoch)?),
             Box::new(TensorBoard::create(paths.root(), position.epoch)?),
+            Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics())?),
+            Box::new(BestConfusion::new(
+                staging.clone(),
+                paths.confusion_matrix(),
+                &data.classes,
+                position.best_val_accuracy,
+            )),
         ];
         if !position.is_resumed() {
             self.folder.write_class_distribution(&draw_classes(data))?;

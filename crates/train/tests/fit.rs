@@ -73,10 +73,11 @@ fn a_run_learns_and_leaves_its_files() {
     assert_eq!(records.iter().map(|record| record.epoch).collect::<Vec<_>>(), [0, 1, 2]);
     assert!(records[2].train_loss < records[0].train_loss, "{records:?}");
     assert!(records[2].val_accuracy > 0.9, "{records:?}");
-    for file in
-        ["config.toml", "metrics.jsonl", "class_indices.json", "charts/class_distribution.svg", "charts/augmented.svg"]
-    {
+    for file in ["config.toml", "metrics.jsonl", "class_indices.json"] {
         assert!(out.join(file).is_file(), "{file}");
+    }
+    for chart in ["class_distribution", "augmented", "training_curves", "confusion_matrix"] {
+        assert!(out.join("charts").join(chart).with_extension("svg").is_file(), "{chart}");
     }
     // The first batches of 8 fill the sheet.
     let sheet = std::fs::read_to_string(out.join("charts/augmented.svg")).unwrap();

@@ -1,14 +1,16 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
+use enmasse_files::write_whole;
 use enmasse_train::{
-    EpochPosition, Evaluation, MetricName, RunPaths, Setting, Source, TrainConfig, TrainingData, compare_levels,
-    evaluate,
+    Confusion, EpochPosition, Evaluation, MetricName, RunPaths, Setting, Source, TrainConfig, TrainingData,
+    compare_levels, evaluate,
 };
 use enmasse_wording::counted;
 use serde_json::json;
@@ -60,6 +62,13 @@ pub fn command() -> Command {
                 .value_name("PART")
                 .value_parser(["all", "val"])
                 .help("\"val\" takes the validation part of the run, \"all\" every picture of DATA [default: val on the data of the run, all on other data]"),
+        )
+        .arg(
+            Arg::new("confusion")
+                .long("confusion")
+                .value_name("FILE")
+                .value_parser(arguments::path)
+                .help("Draw the true and the predicted classes as an SVG file"),
         )
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
 }
@@ -116,7 +125,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         (None, Part::Validation) => validation_part(&weights, saved.as_ref(), &root, config.convert_rgb)?,
         (None, _) => open_folder(&weights, &root, config.convert_rgb)?,
     };
-    let task = Task { weights, data, part, config };
+    let confusion = matches.get_one::<PathBuf>("confusion").cloned();
+    let task = Task { weights, data, part, config, confusion };
     match launched {
         Some(launched) => ranks::as_rank(&launched, &task.config, None, |rank| task.evaluate(rank)),
         None => {
@@ -163,12 +173,14 @@ struct Task {
     data: Arc<dyn Dataset>,
     part: Part,
     config: TrainConfig,
+    /// Where to draw the confusion matrix.
+    confusion: Option<PathBuf>,
 }
 
 impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
-        let Task { weights, data, part, config } = self;
+        let Task { weights, data, part, config, .. } = self;
         let batch = config.batch_per_shard(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
         let sharding = Sharding::one(shard, rank.world_size(), batch);
@@ -187,7 +199,10 @@ impl Task {
         let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
         let found = evaluate(program.as_mut(), &loader, total, group, position, &mut reporter)?;
-        let Evaluation { loss, accuracy, samples, metrics } = found;
+        let Evaluation { loss, accuracy, samples, metrics, confusion } = found;
+        if let (true, Some(path)) = (rank.is_first(), &self.confusion) {
+            self.draw(path, confusion)?;
+        }
         reporter.finish(|output| match output.is_json() {
             true => {
                 let mut event = json!({
@@ -210,6 +225,14 @@ impl Task {
         })
     }
 
+    /// Writes the confusion matrix.
+    fn draw(&self, path: &Path, confusion: Option<Confusion>) -> Result<(), Failure> {
+        let none = || Failure::Error("--confusion: more than 1024 classes make too large a matrix".to_owned());
+        let title = format!("confusion matrix, {}", self.part.describe());
+        let svg = confusion.ok_or_else(none)?.draw(&title, &self.weights.classifier.classes)?;
+        write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(Failure::error)
+    }
+
     /// The arguments of a rank.
     fn command_line(&self, root: &Path) -> Vec<OsString> {
         // Values from a run or a checkpoint must not be passed again.
@@ -218,6 +241,9 @@ impl Task {
         let mut arguments = vec!["eval".into()];
         arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
         arguments.push(if self.part == Part::Validation { "--split=val" } else { "--split=all" }.into());
+        if let Some(path) = &self.confusion {
+            arguments.extend(["--confusion".into(), path.into()]);
+        }
         arguments.extend(["--".into(), self.weights.path.as_os_str().to_owned(), root.into()]);
         arguments
     }

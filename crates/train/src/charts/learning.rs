@@ -1,0 +1,93 @@
+//! The charts of a run's progress: its curves, and the confusion matrix of its best epoch.
+
+use std::path::{Path, PathBuf};
+
+use enmasse_charts::{EpochPoint, training_curves};
+use enmasse_files::{FileError, Staging};
+use serde_json::Value;
+
+use super::write;
+use crate::{Callback, CallbackResult, Confusion, Control, EpochRecord, Evaluation, RunError, TrainError};
+
+/// Draws loss and accuracy of all epochs after each epoch.
+pub struct Curves {
+    staging: Staging,
+    path: PathBuf,
+    epochs: Vec<EpochPoint>,
+}
+
+impl Curves {
+    /// Curves of the epochs in `metrics`, the run's `metrics.jsonl`, and of those that follow. The chart is the SVG file `path`.
+    pub fn open(staging: Staging, path: PathBuf, metrics: &Path) -> Result<Self, RunError> {
+        let text = std::fs::read_to_string(metrics).map_err(FileError::of("read", metrics))?;
+        let records = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        Ok(Curves { staging, path, epochs: records.filter_map(|record| recorded(&record)).collect() })
+    }
+}
+
+impl Callback for Curves {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+        self.epochs.push(EpochPoint {
+            epoch: record.epoch,
+            train_loss: record.train_loss,
+            val_loss: record.val_loss,
+            train_accuracy: record.train_accuracy,
+            val_accuracy: record.val_accuracy,
+            learning_rate: record.learning_rate,
+        });
+        Ok(write(&self.staging, &self.path, &training_curves("training curves", &self.epochs))?)
+    }
+}
+
+/// An epoch as its line of `metrics.jsonl` has it. Values that are missing there are unknown.
+fn recorded(record: &Value) -> Option<EpochPoint> {
+    let value = |name: &str| record[name].as_f64().unwrap_or(f64::NAN);
+    Some(EpochPoint {
+        epoch: record["epoch"].as_u64()?,
+        train_loss: value("train_loss"),
+        val_loss: value("val_loss"),
+        train_accuracy: value("train_accuracy"),
+        val_accuracy: value("val_accuracy"),
+        learning_rate: value("learning_rate"),
+    })
+}
+
+/// Draws the confusion matrix of each epoch that is better than all earlier ones.
+pub struct BestConfusion {
+    staging: Staging,
+    path: PathBuf,
+    classes: Vec<String>,
+    /// The highest validation accuracy so far.
+    best: Option<f64>,
+    /// The matrix of the latest validation.
+    confusion: Option<Confusion>,
+}
+
+impl BestConfusion {
+    /// Draws the epochs whose validation accuracy is higher than `best` into the SVG file `path`.
+    pub fn new(staging: Staging, path: PathBuf, classes: &[String], best: Option<f64>) -> Self {
+        BestConfusion { staging, path, classes: classes.to_owned(), best, confusion: None }
+    }
+
+    fn draw(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
+        let confusion = self.confusion.take();
+        if self.best.is_some_and(|best| record.val_accuracy <= best) {
+            return Ok(());
+        }
+        self.best = Some(record.val_accuracy);
+        let Some(confusion) = confusion else { return Ok(()) };
+        let title = format!("confusion matrix of epoch {}", record.epoch);
+        write(&self.staging, &self.path, &confusion.draw(&title, &self.classes)?)
+    }
+}
+
+impl Callback for BestConfusion {
+    fn on_validation_end(&mut self, found: &Evaluation, _: &mut Control) -> CallbackResult {
+        self.confusion = found.confusion.clone();
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+        Ok(self.draw(record)?)
+    }
+}
