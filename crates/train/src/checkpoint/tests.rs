@@ -185,9 +185,9 @@ fn nonsense_is_not_written() {
         assert!(!path.exists());
     };
     check(vec![tensor("w", &[2], [1.0])], "FILE: tensor w of shape [2] cannot have 1 values");
-    let twice = "FILE: there cannot be a (second) tensor named w";
+    let twice = "FILE: the tensor name w is a duplicate or reserved";
     check(vec![tensor("w", &[1], [1.0]), tensor("w", &[1], [1.0])], twice);
-    let counter = "FILE: there cannot be a (second) tensor named bn.num_batches_tracked";
+    let counter = "FILE: the tensor name bn.num_batches_tracked is a duplicate or reserved";
     check(vec![tensor("bn.num_batches_tracked", &[], [1.0])], counter);
 }
 
