@@ -270,7 +270,10 @@ fn ranks_that_disagree_say_so_before_the_first_step() {
         }
     };
     check(arguments(&data, &run, &["--epochs", "1", "--seed", "7"]), &["configuration", "seed = 0", "seed = 7"]);
-    check(arguments(&data, &run, &["--epochs", "1", "--model", "lenet", "--size", "28"]), &["configuration", "size = 28"]);
+    check(
+        arguments(&data, &run, &["--epochs", "1", "--model", "lenet", "--size", "28"]),
+        &["configuration", "size = 28"],
+    );
     // With the same command, other pictures under the same path would be reported in the same way.
     check(arguments(&fewer, &run, &["--epochs", "1"]), &["configuration", "data"]);
 }
