@@ -6,6 +6,7 @@ use std::panic::Location;
 use enmasse_comm::{Cause, CauseKind, Rendezvous};
 use thiserror::Error;
 
+use crate::environment::{EnvironmentError, LaunchedRank};
 use crate::error::LaunchError;
 use crate::inherited::report_cause;
 use crate::job::{Job, Store};
@@ -22,6 +23,20 @@ pub enum SpawnError {
     /// The ranks could not be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// This process is a rank of somebody's job already.
+    #[error(
+        "this process is rank {rank} of {world_size} already (RANK and WORLD_SIZE are set), and each of them would start \
+         ranks of its own: start the program without a launcher, or join that job by Rendezvous::from_environment"
+    )]
+    Launched {
+        /// Its rank.
+        rank: usize,
+        /// The number of ranks.
+        world_size: usize,
+    },
+    /// The environment of a launcher makes no sense.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     /// A rank failed, and the others were stopped.
     #[error("{}", .0.to_string().lines().next().unwrap_or_default())]
     Failed(Box<Failure>),
@@ -35,7 +50,8 @@ pub enum SpawnError {
 ///
 /// Every process is this program, started again with the same arguments: it runs `main` up to this call, and ends with
 /// `body`. So code before the call should be quick and without side effects, as with PyTorch's `mp.spawn`. Other calls
-/// of this function do nothing in such a process, so a rank cannot have ranks of its own.
+/// of this function do nothing in such a process, so a rank cannot have ranks of its own. In one of several ranks that a
+/// launcher has started, a call is an error.
 ///
 /// ```no_run
 /// enmasse_launch::spawn_processes(2, |group| {
@@ -54,6 +70,10 @@ pub fn spawn_processes<E: Display>(
         Ok(spawned) if spawned == call => std::process::exit(become_rank(body)),
         Ok(_) => return Ok(()),
         Err(_) => {}
+    }
+    // A job of one rank is a machine to start ranks on.
+    if let Some(LaunchedRank { rank, world_size: world_size @ 2.., .. }) = LaunchedRank::from_environment()? {
+        return Err(SpawnError::Launched { rank, world_size });
     }
     let program = std::env::current_exe().map_err(LaunchError::kernel("find this program's own file"))?;
     let job = Job::new(program, n).args(std::env::args_os().skip(1)).variable(SPAWNED, call).store(Store::Inherited);

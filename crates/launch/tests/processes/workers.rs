@@ -22,6 +22,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("nodes_are_numbered_by_hand", nodes_are_numbered_by_hand),
     ("failures_are_tried_again", failures_are_tried_again),
     ("a_program_spawns_itself", a_program_spawns_itself),
+    ("ranks_spawn_no_ranks", ranks_spawn_no_ranks),
     ("cores_are_divided", cores_are_divided),
     ("memory_kills_are_told_apart", memory_kills_are_told_apart),
     ("local_ranks_as_arguments", local_ranks_as_arguments),
@@ -259,6 +260,16 @@ fn a_program_spawns_itself() {
     check("succeeds", &["one alone", "the sum is 3", "well", "well"]);
     check("fails", &["one alone", "well", "rank 1 on host H failed: no more disk"]);
     check("panics", &["one alone", "well", "rank 1 on host H failed: panicked: a defect"]);
+}
+
+fn ranks_spawn_no_ranks() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(program);
+    command.args(["as-spawner", "succeeds"]).env("RANK", "1").env("WORLD_SIZE", "2");
+    let text = String::from_utf8(command.env("MASTER_ADDR", "h").env("MASTER_PORT", "1").output().unwrap().stdout);
+    for line in text.unwrap().lines() {
+        assert!(line.starts_with("this process is rank 1 of 2 already (RANK and WORLD_SIZE are set)"), "{line}");
+    }
 }
 
 /// The arguments of a script that reads no variables.
