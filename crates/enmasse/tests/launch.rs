@@ -35,7 +35,8 @@ fn programs_and_their_codes() {
     check(&["sh", "-c", echo], 0, &["0 of 1"], &[]);
     check(&["-n", "2", "sh", "-c", echo], 0, &["0 of 2", "1 of 2"], &[]);
     check(&["--nproc_per_node=2", "--", "sh", "-c", echo], 0, &["0 of 2", "1 of 2"], &[]);
-    check(&["-n", "2", "--nnodes", "2", "--node_rank", "1", "sh", "-c", echo], 0, &["2 of 4", "3 of 4"], &[]);
+    let waits = "node 1 of 2 waits for node 0 at 127.0.0.1:29500, up to 600 s; it is started with:\n  enmasse launch ";
+    check(&["-n", "2", "--nnodes", "2", "--node_rank", "1", "sh", "-c", echo], 0, &["2 of 4", "3 of 4"], &[waits]);
     check(&["--standalone", "-n", "2", "sh", "-c", "exit 7"], 7, &[], &["error: rank ", "exited with code 7"]);
     let killed = ["rank 0 on host ", "was killed by signal 11 (SIGSEGV)", "last lines", "\n  | last word"];
     check(&["sh", "-c", "echo last word >&2; kill -SEGV $$"], 139, &[], &killed);
@@ -269,6 +270,31 @@ fn training_under_the_launcher() {
     };
     assert_eq!(figures(&alone), figures(&launched));
     assert_eq!(figures(&alone).len(), 2);
+}
+
+/// The other node does not come: the launcher says at once how to start it, and its ranks wait as long as they are told to.
+#[test]
+fn a_node_that_waits_for_another_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = common::pictures(folder.path(), 10).display().to_string();
+    let (port, own) = (free_port(), env!("CARGO_BIN_EXE_enmasse"));
+    let flags = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
+    let conf = ["--rdzv-conf", "join_timeout=0.5"];
+    let run = folder.path().join("run").display().to_string();
+    let train = [own, "train", &data, "--model", "mlp", "--out", &run];
+    let ended = launch(folder.path(), &[&flags[..], &conf, &train].concat());
+    assert_eq!((ended.code, Path::new(&run).exists()), (Some(1), false), "{ended:?}");
+    let first: Vec<&str> = ended.stderr.lines().take(2).collect();
+    let waits = format!("node 0 of 2 waits for node 1 at 127.0.0.1:{port}, up to 0.5 s; start it with:");
+    let command = format!(
+        "  enmasse launch --nnodes 2 --node-rank 1 {} {} {}",
+        flags[2..].join(" "),
+        conf.join(" "),
+        train.join(" ")
+    );
+    assert_eq!(first, [waits, command]);
+    let missing = format!("rank 1 of 2 did not join at 127.0.0.1:{port} within 0.5 s");
+    assert!(ended.stderr.contains(&missing), "{}", ended.stderr);
 }
 
 /// Two hosts in a separate network, if this machine can create one.

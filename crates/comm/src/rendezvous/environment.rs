@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 
@@ -14,7 +15,8 @@ impl Rendezvous {
     ///
     /// The launcher may add ENMASSE_TOKEN_FD, a descriptor from which the token is read, or ENMASSE_TOKEN, a text. For
     /// rank 0, ENMASSE_STORE_FD is the descriptor of a listening socket. ENMASSE_JOB, or else torchrun's
-    /// TORCHELASTIC_RUN_ID, is the job's name; TORCHELASTIC_RESTART_COUNT is its attempt.
+    /// TORCHELASTIC_RUN_ID, is the job's name; TORCHELASTIC_RESTART_COUNT is its attempt. ENMASSE_JOIN_TIMEOUT is how many
+    /// seconds ranks wait for all to join.
     /// TORCHELASTIC_USE_AGENT_STORE=True means that the address is the one of torchrun's agent, through whose store the
     /// ranks then find each other.
     pub fn from_environment() -> Result<Self, JoinError> {
@@ -43,6 +45,12 @@ impl Rendezvous {
         }
         if let Some(attempt) = variable("TORCHELASTIC_RESTART_COUNT") {
             rendezvous.attempt = number("TORCHELASTIC_RESTART_COUNT", &attempt)?;
+        }
+        if let Some(text) = variable("ENMASSE_JOIN_TIMEOUT") {
+            let problem = format!("is {text:?}: it must be a number of seconds");
+            let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            let refusal = || JoinError::Variable { name: "ENMASSE_JOIN_TIMEOUT", problem };
+            rendezvous.join_timeout = seconds.ok_or_else(refusal)?;
         }
         if variable("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") {
             let local: Option<usize> =
@@ -137,6 +145,16 @@ mod tests {
         check("ENMASSE_TOKEN_FD", "99999", "cannot be used as a descriptor");
         check("ENMASSE_TOKEN_FD", "-1", "it is negative");
         check("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT is \"x\"");
+        check("ENMASSE_JOIN_TIMEOUT", "-1", "ENMASSE_JOIN_TIMEOUT is \"-1\": it must be a number of seconds");
+    }
+
+    #[test]
+    fn ranks_wait_ten_minutes_unless_told_otherwise() {
+        let check = |more: &[(&'static str, &str)], seconds: f64| {
+            assert_eq!(with(more).unwrap().join_timeout, Duration::from_secs_f64(seconds), "{more:?}");
+        };
+        check(&[], 600.0);
+        check(&[("ENMASSE_JOIN_TIMEOUT", "0.5")], 0.5);
     }
 
     #[test]

@@ -35,6 +35,9 @@ use liaison::Liaison;
 use meeting::Meeting;
 use whereabouts::Whereabouts;
 
+/// How long ranks wait for all to join unless something else is set: as long as torchrun's nodes.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// The transport that carries the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
@@ -130,7 +133,7 @@ impl Rendezvous {
             token_file: None,
             job: String::new(),
             attempt: 0,
-            join_timeout: Duration::from_secs(60),
+            join_timeout: JOIN_TIMEOUT,
             heartbeat: Duration::from_secs(5),
             transport: TransportChoice::Auto,
             options: GroupOptions::default(),

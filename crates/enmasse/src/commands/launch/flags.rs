@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// A flag: its name, its letter, its value's placeholder (`None` for a switch), and its help.
 type Flag = (&'static str, Option<char>, Option<&'static str>, &'static str);
 
-const FLAGS: &[Flag] = &[
+pub const FLAGS: &[Flag] = &[
     (
         "nproc-per-node",
         Some('n'),
@@ -27,7 +27,7 @@ const FLAGS: &[Flag] = &[
         "rdzv-conf",
         None,
         Some("KEY=VALUE,..."),
-        "join_timeout, last_call_timeout, keep_alive_interval (seconds) and keep_alive_max_attempt",
+        "join_timeout [default: 600], last_call_timeout, keep_alive_interval (seconds) and keep_alive_max_attempt",
     ),
     ("local-addr", None, Some("HOST"), "The name by which other nodes reach this one"),
     ("standalone", None, None, "One node, whatever else is said of nodes"),

@@ -5,6 +5,7 @@ use enmasse_launch::Nodes;
 
 use super::flags::Given;
 use super::options::Topology;
+use super::timing;
 use crate::failure::Failure;
 
 /// The circumstances of a launch that decide whether a flag has an effect.
@@ -22,6 +23,8 @@ struct Surroundings {
 
 /// Flags, the circumstances in which they have no effect, and the reason.
 type Rule = (&'static [&'static str], fn(&Surroundings) -> bool, &'static str);
+
+const NUMBERED: &str = "nodes that are numbered by hand do not meet";
 
 const RULES: &[Rule] = &[
     (&["monitor-interval"], |_| true, "the end of a rank is noticed at once"),
@@ -41,7 +44,7 @@ const RULES: &[Rule] = &[
     (&["master-addr", "master-port"], |of| of.meets, "nodes that meet agree on it"),
     (&["master-addr", "master-port"], |of| of.is_at_endpoint, "--rdzv-endpoint sets it"),
     (&["master-addr"], |of| of.is_anywhere, "one node takes a free port of its own, unless --master-port names one"),
-    (&["rdzv-conf", "local-addr"], |of| of.is_numbered, "nodes that are numbered by hand do not meet"),
+    (&["local-addr"], |of| of.is_numbered, NUMBERED),
 ];
 
 /// A line for each given flag that has no effect.
@@ -65,6 +68,10 @@ pub fn without_effect(given: &Given<'_>, topology: &Topology) -> Result<Vec<Stri
                 lines.push(format!("{place}{text} has no effect: {why}"));
             }
         }
+    }
+    if surroundings.is_numbered {
+        let pairs = timing::of_meetings(given)?;
+        lines.extend(pairs.iter().map(|pair| format!("--rdzv-conf {pair} has no effect: {NUMBERED}")));
     }
     Ok(lines)
 }
@@ -107,8 +114,8 @@ mod tests {
         check(&format!("{meets} --rdzv-conf timeout=5,store_type=file"), &[store]);
         let numbered = "has no effect: nodes that are numbered by hand do not meet";
         check(
-            "--nnodes 2 --node-rank 1 --master-addr h --rdzv-conf timeout=900",
-            &[&format!("--rdzv-conf timeout=900 {numbered}")],
+            "--nnodes 2 --node-rank 1 --master-addr h --rdzv-conf timeout=900,keep_alive_interval=2",
+            &[&format!("--rdzv-conf keep_alive_interval=2 {numbered}")],
         );
         check("--nnodes 2 --node-rank 1 --local-addr n", &[&format!("--local-addr n {numbered}")]);
         let endpoint = "--master-addr h has no effect: --rdzv-endpoint sets it";

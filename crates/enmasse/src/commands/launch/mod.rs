@@ -3,13 +3,14 @@
 mod flags;
 mod ineffective;
 mod meeting;
+mod nodes;
 mod options;
 mod preview;
 mod program;
 mod timing;
 
 use clap::ArgMatches;
-use enmasse_launch::{Job, Outcome, new_run_id, write_error_file};
+use enmasse_launch::{Job, Outcome, Timing, new_run_id, write_error_file};
 
 pub use flags::command;
 
@@ -17,6 +18,9 @@ use self::flags::Given;
 use self::options::{Options, Topology};
 use crate::failure::Failure;
 use crate::output::say;
+
+/// Tells enmasse's ranks for how many seconds they wait for all to join.
+const JOIN_TIMEOUT: &str = "ENMASSE_JOIN_TIMEOUT";
 
 /// Runs the command. `use_env` is the default of `--use-env`.
 pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
@@ -54,7 +58,12 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     }
     let job = job.logs(logs.clone());
     let result = match options.topology {
-        Topology::Static(_) => follow(&job, options.max_restarts),
+        Topology::Static(nodes) => {
+            if nodes.count > 1 {
+                say(nodes::announcement(&given, &nodes, options.join_timeout));
+            }
+            follow(&job, options.max_restarts)
+        }
         Topology::Meeting(meeting) => meeting::run(&job, meeting, options.shutdown_timeout),
     };
     logs.discard_unless_asked_for();
@@ -70,6 +79,9 @@ fn job(given: &Given<'_>, options: &Options, use_env: bool) -> Result<Job, Failu
         .binding(options.binding);
     if let Some(role) = &options.role {
         job = job.role(role.as_str());
+    }
+    if options.join_timeout != Timing::default().join {
+        job = job.variable(JOIN_TIMEOUT, options.join_timeout.as_secs_f64().to_string());
     }
     if options.virtual_local_rank {
         job = job.virtual_local_rank();

@@ -55,6 +55,8 @@ pub struct Options {
     /// Names of signals; `None` for the default ones.
     pub stop_signals: Option<Vec<String>>,
     pub shutdown_timeout: Duration,
+    /// How long ranks wait for all to join.
+    pub join_timeout: Duration,
     pub binding: Binding,
     pub virtual_local_rank: bool,
     pub print_env: bool,
@@ -96,6 +98,7 @@ impl Options {
                 Some(text.split(',').map(|name| name.trim().to_owned()).collect())
             })?,
             shutdown_timeout: Duration::from_secs(timeout),
+            join_timeout: timing.join,
             binding: binding.unwrap_or(Binding::Exclusive),
             virtual_local_rank: given.is_on("virtual-local-rank")?,
             print_env: given.is_on("print-env")?,

@@ -39,7 +39,7 @@ pub fn print(job: &Job, commands: bool, variables: bool) -> Result<(), Failure> 
 }
 
 /// A word as a shell reads it.
-fn quoted(word: &OsStr) -> String {
+pub fn quoted(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

@@ -7,7 +7,7 @@ use enmasse_launch::Timing;
 use super::flags::Given;
 use crate::failure::Failure;
 
-/// Keys that have an effect.
+/// Keys that have an effect: the first two wherever ranks join, the others where nodes meet at an endpoint.
 const KEYS: [&str; 5] =
     ["join_timeout", "timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt"];
 
@@ -53,6 +53,13 @@ pub fn read(given: &Given<'_>) -> Result<(Timing, Vec<String>), Failure> {
         timing.lease = interval.unwrap_or(Duration::from_secs(5)) * attempts.unwrap_or(3);
     }
     Ok((timing, warnings))
+}
+
+/// The pairs that matter only where nodes meet at an endpoint.
+pub fn of_meetings(given: &Given<'_>) -> Result<Vec<String>, Failure> {
+    let pairs = given.value("rdzv-conf", "KEY=VALUE,KEY=VALUE", pairs)?.unwrap_or_default();
+    let of_meetings = pairs.iter().filter(|(key, _)| KEYS[2..].contains(&key.as_str()));
+    Ok(of_meetings.map(|(key, value)| format!("{key}={value}")).collect())
 }
 
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
