@@ -13,6 +13,9 @@ pub const REQUEUED: u8 = 75;
 /// Exit code after SIGTERM, the one a shell reports.
 pub const TERMINATED: u8 = 143;
 
+/// Exit code after SIGINT (Ctrl-C), as a shell would put it.
+pub const INTERRUPTED: u8 = 130;
+
 /// The reason why a command did not succeed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -52,7 +55,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => 2,
             Failure::Error(_) => 1,
-            Failure::Interrupted => 130,
+            Failure::Interrupted | Failure::Stopped(Stop::Interrupt) => INTERRUPTED,
             Failure::Terminated | Failure::Stopped(Stop::End) => TERMINATED,
             Failure::Stopped(Stop::Requeue) => REQUEUED,
             Failure::Told(code) => *code,
@@ -106,6 +109,7 @@ mod tests {
         check(Failure::Interrupted, 130, Some("interrupted"));
         check(Failure::Terminated, 143, Some("terminated"));
         check(Failure::Stopped(Stop::End), 143, None);
+        check(Failure::Stopped(Stop::Interrupt), 130, None);
         check(Failure::Stopped(Stop::Requeue), 75, None);
         check(Failure::Told(1), 1, None);
     }

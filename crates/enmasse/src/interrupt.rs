@@ -2,23 +2,26 @@
 //!
 //! | Signal | A run that trains | Anything else |
 //! |---|---|---|
-//! | SIGINT (Ctrl-C) | ends at once, with 130 | the same |
-//! | SIGTERM | saves at the end of the step and ends with 143; a second one ends it at once | ends at once, with 143 |
+//! | SIGINT (Ctrl-C) | saves at the end of the step and ends with 130; a second request ends it at once | ends at once, with 130 |
+//! | SIGTERM | the same, with 143 | ends at once, with 143 |
 //! | the requeue signal | saves at the end of the step, has its job requeued, and ends with 75 | the kernel's default |
 //!
-//! In a rank that a launcher watches, SIGINT keeps its default action, and a second SIGTERM has no further effect:
-//! stopping a whole job, as Slurm does, signals the launcher, which passes the signal on, as well as the rank itself.
-//! The launcher can still kill the rank.
+//! Before the first step there is nothing to save: a request ends the process at once, and the folder made for the run is
+//! removed.
+//!
+//! In a rank that a launcher watches, a second request has no further effect: stopping a whole job, as Slurm or a terminal
+//! does, signals the launcher, which passes the signal on, as well as the rank itself. The launcher can still kill the rank.
 
-use std::io;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use enmasse_train::{RequeueSignal, Stop, StopRequests};
+use enmasse_train::{RequeueSignal, Stop, StopRequests, remove_unbegun};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::failure::{Failure, TERMINATED};
+use crate::failure::{Failure, INTERRUPTED, TERMINATED};
 use crate::output::say;
 
 /// While this exists, requests to stop are handled here. Files appear whole or not at all however a process ends, so no
@@ -72,7 +75,10 @@ pub struct RunSignals {
 
 #[derive(Default)]
 struct State {
-    launched: bool,
+    /// The rank that this process is, if a launcher watches it.
+    launched: Option<usize>,
+    /// The folder that was made for the run.
+    made: Option<PathBuf>,
     /// `None` before all options are parsed.
     requeue: Option<RequeueSignal>,
     /// Signals that arrived before their meaning was known.
@@ -80,9 +86,20 @@ struct State {
 }
 
 impl RunSignals {
-    /// A launcher watches this process.
-    pub fn launched(&self) {
-        self.state().launched = true;
+    /// A launcher watches this process, which is one of its ranks.
+    pub fn launched(&self, rank: usize) {
+        self.state().launched = Some(rank);
+    }
+
+    /// This folder was made for the run, and is removed if the run ends before it begins.
+    pub fn made(&self, folder: &Path) {
+        self.state().made = Some(folder.to_owned());
+    }
+
+    /// Removes the folder that was made for the run, if the run has not begun.
+    pub fn remove_unbegun(&self) {
+        let made = self.state().made.take();
+        made.iter().for_each(|folder| remove_unbegun(folder));
     }
 
     /// Sets the signal that asks for a requeue.
@@ -97,20 +114,8 @@ impl RunSignals {
 
     fn heed(&self, signal: i32) {
         match signal {
-            SIGINT if self.state().launched => default(signal),
-            SIGINT => end(signal),
-            SIGTERM => {
-                let again = self.requests.asked() == Some(Stop::End);
-                let launched = self.state().launched;
-                let heeded = self.requests.ask(Stop::End);
-                match launched {
-                    // The launcher knows the reason.
-                    true if !heeded => std::process::exit(TERMINATED.into()),
-                    true => {}
-                    false if again || !heeded => end(signal),
-                    false => say("terminated: saving at the end of this step; send it again to end at once"),
-                }
-            }
+            SIGINT => self.stop(signal, Stop::Interrupt),
+            SIGTERM => self.stop(signal, Stop::End),
             other => {
                 let requeue = {
                     let mut state = self.state();
@@ -127,6 +132,34 @@ impl RunSignals {
                     Some(_) => default(other),
                 }
             }
+        }
+    }
+
+    /// Has the run saved at the end of its step, or ends this process where there is no step, or where that was asked before.
+    fn stop(&self, signal: i32, stop: Stop) {
+        let again = self.requests.asked() >= Some(Stop::Interrupt);
+        let heeded = self.requests.ask(stop);
+        let launched = self.state().launched;
+        match launched {
+            _ if !heeded => {
+                self.remove_unbegun();
+                match launched {
+                    // The launcher knows the reason.
+                    Some(_) => std::process::exit(if signal == SIGTERM { TERMINATED } else { INTERRUPTED }.into()),
+                    None => end(signal),
+                }
+            }
+            None if again => end(signal),
+            None | Some(0) if !again => {
+                // The terminal has echoed ^C at the end of the progress bar.
+                let start = if io::stderr().is_terminal() { "\n" } else { "" };
+                let (word, again) = match signal {
+                    SIGTERM => ("terminated", "send it again"),
+                    _ => ("interrupted", "press Ctrl-C again"),
+                };
+                say(format_args!("{start}{word}: saving at the end of this step; {again} to end at once"));
+            }
+            _ => {}
         }
     }
 

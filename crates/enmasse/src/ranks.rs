@@ -15,7 +15,7 @@ use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_thre
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
 
 use crate::attempt::attempt;
-use crate::failure::{Failure, REQUEUED, TERMINATED};
+use crate::failure::{Failure, INTERRUPTED, REQUEUED, TERMINATED};
 use crate::failure_record;
 use crate::flight;
 use crate::interrupt::Interrupts;
@@ -227,7 +227,7 @@ fn exit_code(outcome: &Outcome) -> u8 {
 fn stopped(outcome: &Outcome) -> Option<u8> {
     let Outcome::Failed(failure) = outcome else { return None };
     let Some(Status::Code(code)) = failure.status else { return None };
-    [REQUEUED, TERMINATED].into_iter().find(|known| i32::from(*known) == code)
+    [REQUEUED, INTERRUPTED, TERMINATED].into_iter().find(|known| i32::from(*known) == code)
 }
 
 /// One line if the ranks themselves or the kernel gave the reason; also the last lines of a rank that ended without a

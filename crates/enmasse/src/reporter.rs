@@ -100,8 +100,8 @@ impl Reporter {
     /// The run stopped before its end, as requested, and is saved.
     pub fn stopped(mut self, run: Option<&Path>, epoch: u64, samples: u64) -> Result<(), Failure> {
         let run = run.unwrap_or(Path::new(""));
-        let (pictures, quoted) = (counted(samples as usize, "picture"), quoted(run));
-        let text = format!("stopped in epoch {}, after {pictures}: continue with --resume --out {quoted}", epoch + 1);
+        let (pictures, command) = (counted(samples as usize, "picture"), resume_command(run));
+        let text = format!("stopped in epoch {}, after {pictures}; continue with: {command}", epoch + 1);
         self.line(Line::Figure, text);
         match self.audience {
             Audience::Everybody(mut output) => {
@@ -247,6 +247,11 @@ fn epoch_lines(record: &EpochRecord, epochs: u64) -> Vec<String> {
 fn short(rate: f64) -> String {
     let rounded: f64 = format!("{rate:.2e}").parse().unwrap_or(rate);
     if rounded == 0.0 || rounded >= 1e-3 { rounded.to_string() } else { format!("{rounded:e}") }
+}
+
+/// The command that continues a run, with the settings that the run folder keeps.
+pub fn resume_command(run: &Path) -> String {
+    format!("enmasse train --resume --out {}", quoted(run))
 }
 
 /// A fraction as a percentage.

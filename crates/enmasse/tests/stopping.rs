@@ -5,12 +5,13 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::runs::{Folder, assert_same};
-use common::{Ended, Running, assert_whole, enmasse, exists, program, send, until};
+use common::{Ended, Running, assert_whole, enmasse, exists, finish, plain_environment, program, send, until};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 
@@ -77,6 +78,65 @@ fn terminated_runs_resume_with_the_same_bits() {
     check("alone", &["--devices", "cpu:1"], &[To::Program]);
     check("threads", &["--devices", "cpu:3", "--ranks", "thread"], &[To::Program]);
     check("processes", &["--devices", "cpu:2"], &[To::Program, To::Rank(0), To::Rank(1), To::Everybody]);
+}
+
+/// The command that a stopped run prints, as this program's.
+fn printed_command(ended: &Ended) -> Command {
+    let line = ended.stderr.lines().find(|line| line.starts_with("stopped in epoch ")).unwrap();
+    let (_, words) = line.split_once("; continue with: enmasse ").unwrap();
+    let mut command = Command::new("sh");
+    plain_environment(&mut command);
+    command.arg("-c").arg(format!("exec {} {words}", env!("CARGO_BIN_EXE_enmasse")));
+    command
+}
+
+#[test]
+fn an_interrupted_run_is_saved_and_prints_the_command_that_continues_it() {
+    let folder = Folder::new(EPOCHS);
+    let check = |name: &str, start: &[&str], others: &[&str], receivers: &[To]| {
+        let whole = folder.path(&format!("{name}-whole"));
+        enmasse(&folder.arguments(&whole, others)).well();
+        for &to in receivers {
+            let run = folder.path(&format!("{name}-{to:?}"));
+            let mut command = program();
+            if !start.is_empty() {
+                command.args(start).arg(env!("CARGO_BIN_EXE_enmasse"));
+            }
+            let others = if start.is_empty() { others } else { &[] };
+            command.args(folder.arguments(&run, others));
+            let ended = folder.stop(&mut command, to, Signal::INT);
+            assert_stopped(&ended, 130, &run);
+            let told = ended.stderr.matches("interrupted: saving at the end of this step").count();
+            assert_eq!(told, usize::from(!matches!(to, To::Rank(1..))), "{to:?}: {}", ended.stderr);
+            finish(&mut printed_command(&ended)).well();
+            assert_same(&whole, &run);
+        }
+    };
+    check("alone", &[], &["--devices", "cpu:1"], &[To::Program]);
+    check("threads", &[], &["--devices", "cpu:2", "--ranks", "thread"], &[To::Program]);
+    check("processes", &[], &["--devices", "cpu:2"], &[To::Program, To::Rank(1), To::Everybody]);
+    check("launched", &["launch", "-n", "2"], &["--devices", "cpu:2"], &[To::Program, To::Everybody]);
+}
+
+/// Before the first step there is nothing to save, and no folder is left.
+#[test]
+fn a_run_that_is_stopped_before_it_begins_leaves_no_folder() {
+    let folder = Folder::new("1");
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        // Rank 1 does not come.
+        let runs = folder.path(&format!("ranks-{code}"));
+        fs::create_dir(&runs).unwrap();
+        let mut command = program();
+        command.args(folder.arguments(&runs.join("run"), &[])).env("RANK", "0").env("WORLD_SIZE", "2");
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        let running = Running::start(&mut command);
+        // It waits for the other rank.
+        until("a token", || runs.join("run/.token").exists().then_some(()));
+        running.signal(signal);
+        let ended = running.finish();
+        assert_eq!((ended.code, fs::read_dir(&runs).unwrap().count()), (Some(code), 0), "{ended:?}");
+    }
 }
 
 /// While it reads a picture that does not arrive, no step ends.

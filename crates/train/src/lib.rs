@@ -43,7 +43,7 @@ pub use evaluation::{EpochPosition, Evaluation, evaluate};
 pub use plans::{Objective, compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;
-pub use run_folder::{RunError, RunFolder, RunPaths, locate_run};
+pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, remove_unbegun};
 pub use run_log::{DoneRecord, EpochRecord, RunEvent, StoppedRecord};
 pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};

@@ -20,6 +20,7 @@
 //! | `.attempt-JOB-…` | where the writer writes files before renaming them; without it the writer cannot write |
 
 mod claim;
+mod unbegun;
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -36,6 +37,7 @@ use thiserror::Error;
 
 use crate::{Attempt, Checkpoint, TrainConfig, TrainError};
 use claim::Claim;
+pub use unbegun::remove_unbegun;
 
 /// Where runs are created without `--out`.
 const RUNS: &str = "runs";
@@ -305,8 +307,8 @@ impl RunFolder {
             return Err(RunError::HoldsRun(root.to_owned()));
         }
         let claim = Claim::take(root, attempt, lock)?;
-        for folder in [root, &paths.checkpoints(), &paths.charts(), &paths.weights()] {
-            std::fs::create_dir_all(folder).map_err(FileError::of("create", folder))?;
+        let folders = [root.to_owned(), paths.checkpoints(), paths.charts(), paths.weights()];
+        for folder in folders.iter().filter(|folder| folder.is_dir()) {
             remove_temporaries(folder)?;
         }
         let resumed = paths.is_resumable();
@@ -358,11 +360,13 @@ impl RunFolder {
     /// Writes the weights at the end of an epoch. `updates` is the number of steps that batch norms have seen.
     pub fn write_epoch_weights(&self, epoch: u64, tensors: &[NamedTensor], updates: u64) -> Result<(), RunError> {
         let path = self.paths.epoch_weights(epoch);
+        create_folder_of(&path)?;
         Ok(self.staging().write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)
     }
 
     /// Writes a checkpoint.
     pub(crate) fn write_checkpoint(&self, path: &Path, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        create_folder_of(path)?;
         Ok(checkpoint.save_by(path, &|path, fill| self.staging().write_whole(path, |file| fill(file)))?)
     }
 
@@ -376,8 +380,15 @@ impl RunFolder {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+        create_folder_of(path)?;
         Ok(self.staging().write_whole(path, |file| file.write_all(bytes))?)
     }
+}
+
+/// Folders appear with their first files, so that a run that never began leaves none.
+fn create_folder_of(path: &Path) -> Result<(), RunError> {
+    let folder = path.parent().unwrap_or(path);
+    Ok(std::fs::create_dir_all(folder).map_err(FileError::of("create", folder))?)
 }
 
 fn read(path: &Path) -> Result<String, RunError> {

@@ -9,7 +9,7 @@ use crate::run_log::RunLog;
 use crate::weights::{Judged, read_tensors};
 use crate::{
     Attempt, Callback, Checkpoint, CheckpointMeta, NamedTensor, Position, Preparation, RunFolder, RunPaths,
-    TensorBoard, TrainConfig, TrainError, TrainingData, locate_run,
+    TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
 };
 
 /// An open run folder.
@@ -19,6 +19,17 @@ pub struct RunWriter {
     meta: CheckpointMeta,
     /// The algorithms that a tuned run uses.
     choices: Choices,
+    /// Whether the folder was made for this run.
+    is_new: bool,
+}
+
+impl Drop for RunWriter {
+    /// A run that ends before it begins leaves no folder.
+    fn drop(&mut self) {
+        if self.is_new {
+            remove_unbegun(self.folder.paths().root());
+        }
+    }
 }
 
 impl RunWriter {
@@ -29,6 +40,7 @@ impl RunWriter {
         preparation: &Preparation,
         attempt: &Attempt,
     ) -> Result<(Self, Option<Checkpoint>), TrainError> {
+        let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
         let paths = locate_run(config.out.as_deref(), &config.model, config.resume, attempt)?;
         let folder = RunFolder::open(paths, config.resume, attempt)?;
         let last = folder.paths().last_checkpoint();
@@ -64,7 +76,7 @@ impl RunWriter {
             Some(checkpoint) if config.tune => known_choices(folder.paths(), &checkpoint.meta)?,
             _ => Choices::default(),
         };
-        Ok((RunWriter { folder, meta, choices }, saved))
+        Ok((RunWriter { folder, meta, choices, is_new }, saved))
     }
 
     /// The choices of the resumed run, or those made since.

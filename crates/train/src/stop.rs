@@ -16,8 +16,10 @@ use crate::callback::Request;
 pub enum Stop {
     /// Its job is to be started again, and continues the run.
     Requeue = 1,
-    /// Nothing by the run itself. This outweighs a request to requeue.
-    End = 2,
+    /// Nothing: a person at a terminal has interrupted the run. This outweighs a request to requeue.
+    Interrupt = 2,
+    /// Nothing by the run itself. This outweighs all other requests.
+    End = 3,
 }
 
 /// A handle for requesting from any thread that a run stop. Clones share their state.
@@ -53,6 +55,7 @@ impl StopRequests {
         match self.0.asked.load(Ordering::SeqCst) {
             0 => None,
             1 => Some(Stop::Requeue),
+            2 => Some(Stop::Interrupt),
             _ => Some(Stop::End),
         }
     }
@@ -64,7 +67,8 @@ impl StopRequests {
 
 /// The greatest request of all ranks. Returns when every rank has called it.
 pub(crate) fn agree(own: Option<Request>, group: Option<&Group>) -> Result<Option<Request>, TrainError> {
-    const ALL: [Request; 3] = [Request::Finish, Request::Stop(Stop::Requeue), Request::Stop(Stop::End)];
+    const ALL: [Request; 4] =
+        [Request::Finish, Request::Stop(Stop::Requeue), Request::Stop(Stop::Interrupt), Request::Stop(Stop::End)];
     let mut asked = ALL.map(|request| i64::from(own == Some(request)));
     if let Some(group) = group {
         group.all_reduce(&mut asked)?;

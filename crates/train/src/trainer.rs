@@ -170,7 +170,6 @@ impl<'a> Trainer<'a> {
     fn try_fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let began = Instant::now();
         let (mut session, files) = Session::prepare(self, model, data)?;
-        self.callbacks.requests().heed(true);
         self.callbacks.keep_files(files);
         session.announce(self, data)?;
         while session.is_unfinished(&self.config) {

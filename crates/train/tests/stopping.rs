@@ -137,5 +137,7 @@ fn a_request_to_end_outweighs_one_to_requeue() {
     };
     check([None, Some(Stop::Requeue)], Stop::Requeue);
     check([Some(Stop::Requeue), Some(Stop::End)], Stop::End);
+    check([Some(Stop::Interrupt), Some(Stop::Requeue)], Stop::Interrupt);
+    check([Some(Stop::End), Some(Stop::Interrupt)], Stop::End);
     check([Some(Stop::End), None], Stop::End);
 }

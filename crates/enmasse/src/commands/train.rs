@@ -66,17 +66,24 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let signals = RunSignals::default();
     let interrupts = Interrupts::watch_run(&signals)?;
     let mut layers = settings::layers(matches)?;
-    match LauncherFlags::of(matches).place(process_variable, &mut layers)? {
+    let launched = LauncherFlags::of(matches).place(process_variable, &mut layers)?;
+    if let (Some(out), None | Some(0)) = (&layers.config().out, launched.as_ref().map(|launched| launched.place.rank))
+        && !out.exists()
+    {
+        signals.made(out);
+    }
+    let ended = match launched {
         Some(launched) => {
             launched.check_devices(&layers)?;
             let asked = layers.config().clone();
-            signals.launched();
+            signals.launched(launched.place.rank);
             let judges = !settings::is_decided(matches);
             let join = |rank: &Rank| join_run(layers, rank, judges && rank.is_first(), &signals);
             ranks::as_rank(&launched, &asked, asked.out.as_deref(), join)
         }
         None => start_run(layers, interrupts, &signals),
-    }
+    };
+    ended.inspect_err(|_| signals.remove_unbegun())
 }
 
 /// The parts of a run, once they have been checked against each other.
@@ -94,10 +101,10 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     let asked = layers.config();
     let located = match asked.resume || attempt.is_repeated() {
         true => {
-            let paths = locate_run(asked.out.as_deref(), &asked.model, asked.resume, &attempt);
+            let paths = locate(asked.out.as_deref(), &asked.model, asked.resume, signals)?;
             // Slurm has restarted the job: the run resumes.
             layers.argument("resume", "true")?;
-            Some(paths.map_err(Failure::error)?)
+            Some(paths)
         }
         false => None,
     };
@@ -114,7 +121,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     // The folder comes last: a run that is refused before leaves nothing behind.
     let paths = match located {
         Some(paths) => paths,
-        None => locate_run(run.config.out.as_deref(), &run.config.model, false, &attempt).map_err(Failure::error)?,
+        None => locate(run.config.out.as_deref(), &run.config.model, false, signals)?,
     };
     run.config.out = Some(paths.root().to_owned());
     // Checks that the folder can be written, and is free; rank 0 opens it again.
@@ -139,8 +146,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSi
         None => {
             let own = if rank.is_first() {
                 let anybodys = asked.resume || (repeated && attempt.job.is_empty());
-                let paths = locate_run(None, &asked.model, anybodys, &attempt).map_err(Failure::error)?;
-                paths.root().display().to_string()
+                locate(None, &asked.model, anybodys, signals)?.root().display().to_string()
             } else {
                 String::new()
             };
@@ -166,6 +172,15 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSi
         warn(&layers, &run, true);
     }
     train(&run, rank, &signals.requests)
+}
+
+/// Says where the run goes. A folder that is made here is removed if the run ends before it begins.
+fn locate(out: Option<&Path>, model: &str, resume: bool, signals: &RunSignals) -> Result<RunPaths, Failure> {
+    let paths = locate_run(out, model, resume, &attempt()).map_err(Failure::error)?;
+    if out.is_none() {
+        signals.made(paths.root());
+    }
+    Ok(paths)
 }
 
 /// Puts the configuration of the run to be resumed below all other settings, if there is one.
@@ -291,7 +306,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
             reporter.stopped(config.out.as_deref(), epoch, samples)?;
             match stop {
                 Stop::Requeue => requeue(rank)?,
-                Stop::End => {}
+                Stop::Interrupt | Stop::End => {}
             }
             Err(Failure::Stopped(stop))
         }

@@ -106,6 +106,13 @@ pub(super) fn is_of_job(root: &Path, job: &str) -> Result<bool, RunError> {
     Ok(claims(root)?.iter().any(|(_, attempt)| attempt.job == file_name(job)))
 }
 
+/// Whether a path is the claim of this process.
+pub(super) fn is_of_this_process(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let process = name.strip_prefix(PREFIX).and_then(|name| name.rsplit('-').next()?.split('.').next());
+    process == Some(&std::process::id().to_string())
+}
+
 /// An attempt whose job has the name used in its claims.
 pub(super) fn as_named(attempt: &Attempt) -> Attempt {
     Attempt { job: file_name(&attempt.job), ..attempt.clone() }
@@ -166,7 +173,8 @@ fn claims(root: &Path) -> Result<Vec<(PathBuf, Attempt)>, RunError> {
     Ok(entries(root)?.into_iter().filter_map(named).collect())
 }
 
-fn entries(root: &Path) -> Result<Vec<PathBuf>, RunError> {
+/// What a folder holds; nothing where there is none.
+pub(super) fn entries(root: &Path) -> Result<Vec<PathBuf>, RunError> {
     let read = FileError::of("read", root);
     let entries = match std::fs::read_dir(root) {
         Ok(entries) => entries,

@@ -146,6 +146,7 @@ fn remains_of_killed_processes_are_removed() {
     drop(open(folder.path(), false).unwrap());
     std::fs::create_dir_all(folder.path().join(".attempt-7-0-0-12.34")).unwrap();
     std::fs::create_dir_all(folder.path().join(".fenced-12.34")).unwrap();
+    std::fs::create_dir_all(folder.path().join("checkpoints")).unwrap();
     for name in
         [".attempt-7-0-0-12.34/.enmasse-1-0.tmp", ".enmasse-1-0.tmp", "checkpoints/.enmasse-1-1.tmp", "notes.tmp"]
     {
@@ -153,7 +154,7 @@ fn remains_of_killed_processes_are_removed() {
     }
     let run = open(folder.path(), false).unwrap();
     let own = run.staging().folder().file_name().unwrap().to_str().unwrap();
-    assert_eq!(names(folder.path()), [own, ".lock", "charts", "checkpoints", "notes.tmp", "weights"]);
+    assert_eq!(names(folder.path()), [own, ".lock", "checkpoints", "notes.tmp"]);
     assert!(names(&run.paths().checkpoints()).is_empty());
 }
 
@@ -176,6 +177,7 @@ fn files_read_back() {
     run.write_config(&config).unwrap();
     // A run without a checkpoint starts fresh, with the flags that it is then given.
     assert_eq!(paths.saved_config().unwrap(), None);
+    std::fs::create_dir(paths.checkpoints()).unwrap();
     std::fs::write(paths.last_checkpoint(), "").unwrap();
     assert_eq!(TrainConfig::from_toml(&paths.saved_config().unwrap().unwrap()).unwrap(), config);
 }
@@ -206,6 +208,7 @@ fn a_missing_best_checkpoint_is_explained() {
     let run = RunFolder::open(paths.clone(), false, &Attempt::default()).unwrap();
     run.write_config(&TrainConfig::default()).unwrap();
     check("is a run without a best checkpoint: no epoch has ended yet");
+    std::fs::create_dir(paths.checkpoints()).unwrap();
     std::fs::write(paths.best_checkpoint(), "").unwrap();
     assert_eq!(paths.require_best().unwrap(), paths.best_checkpoint());
 }
@@ -228,15 +231,18 @@ fn default_folders_do_not_collide() {
     let (name, third) = locate("mlp", true);
     assert_eq!(name, "20251231-235959-mlp-3");
     drop(RunFolder::open(third.clone(), true, &Attempt::default()).unwrap());
+    std::fs::create_dir(third.checkpoints()).unwrap();
     std::fs::write(third.last_checkpoint(), "").unwrap();
     assert_eq!(locate("mlp", true), (name, third));
 
     // A requeued job continues its own run, with --resume or without, and no other run.
     let (name, own) = locate_for("mlp", false, &start_of("slurm/7", 0));
     drop(RunFolder::open(own.clone(), false, &start_of("slurm/7", 0)).unwrap());
+    std::fs::create_dir(own.checkpoints()).unwrap();
     std::fs::write(own.last_checkpoint(), "").unwrap();
     let (_, newest) = locate("zoo", false);
     drop(RunFolder::open(newest.clone(), false, &start_of("slurm/8", 0)).unwrap());
+    std::fs::create_dir(newest.checkpoints()).unwrap();
     std::fs::write(newest.last_checkpoint(), "").unwrap();
     for resume in [false, true] {
         assert_eq!(locate_for("mlp", resume, &start_of("slurm/7", 1)), (name.clone(), own.clone()));

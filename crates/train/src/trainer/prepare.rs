@@ -82,6 +82,8 @@ impl Session {
             }
             compare_weights(group, program.as_mut(), position.is_resumed())?;
         }
+        // From here on a request to stop ends the run with a checkpoint. What comes before it leaves nothing.
+        trainer.callbacks.requests().heed(true);
         let files = match &mut writer {
             Some(writer) => writer.begin(config, data, &position, preparation.train.size())?,
             None => Vec::new(),
