@@ -28,6 +28,11 @@ impl FileError {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 "the disk is full; free some space, or choose another folder".to_owned()
             }
+            // A file that is written need not exist.
+            ErrorKind::NotFound if self.action == "write" => {
+                let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                format!("there is no folder {}", folder.unwrap_or(Path::new(".")).display())
+            }
             ErrorKind::NotFound => "it does not exist".to_owned(),
             ErrorKind::CrossesDevices => {
                 "it is on another file system than the folder in which files are prepared".to_owned()
@@ -50,7 +55,9 @@ mod tests {
         };
         check(ErrorKind::StorageFull, "the disk is full; free some space, or choose another folder");
         check(ErrorKind::QuotaExceeded, "the disk is full; free some space, or choose another folder");
-        check(ErrorKind::NotFound, "it does not exist");
+        check(ErrorKind::NotFound, "there is no folder .");
+        let read = FileError::of("read", Path::new("a"))(ErrorKind::NotFound.into());
+        assert_eq!(read.to_string(), "cannot read a: it does not exist");
         check(ErrorKind::CrossesDevices, "it is on another file system than the folder in which files are prepared");
         check(ErrorKind::ReadOnlyFilesystem, "no permission (read-only filesystem or storage medium)");
         check(ErrorKind::IsADirectory, "is a directory");

@@ -141,7 +141,7 @@ mod tests {
         );
         let nowhere = Path::new("/nowhere/a");
         let error = write_whole(nowhere, |_| Ok(())).unwrap_err().to_string();
-        assert_eq!(error, "cannot write /nowhere/a: it does not exist");
+        assert_eq!(error, "cannot write /nowhere/a: there is no folder /nowhere");
     }
 
     /// A target that cannot be replaced fails after the temporary file got its name, which must not remain.
