@@ -68,6 +68,7 @@ pub fn facts(started: &Started) -> Vec<String> {
     lines.extend(started.pretrained.iter().flat_map(|report| report.lines()).map(|line| format!("weights:  {line}")));
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
+        lines.extend(started.changes.iter().map(ToString::to_string));
     }
     lines
 }
@@ -96,7 +97,7 @@ pub fn quoted(text: impl AsRef<Path>) -> String {
 mod tests {
     use enmasse_data::Normalization;
     use enmasse_device::Memory;
-    use enmasse_train::Tuning;
+    use enmasse_train::{Change, Tuning};
 
     use super::*;
 
@@ -133,6 +134,7 @@ mod tests {
             pretrained: Some("loaded 1 of 2 tensors from w.pth\nmissing in the file: fc.bias".to_owned()),
             run: Some("runs/a".into()),
             resumed: Some((2, 64)),
+            changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
         };
         let expected = "\
 model:    resnet18, 11,181,642 parameters, 5,130 of them trained, 3.0 MiB of memory per rank
@@ -147,7 +149,8 @@ curves:   tensorboard --logdir=runs/a, then open http://localhost:6006/
 tuned:    12 operations measured in 2.0 s; another algorithm than untuned: 5 in a step
 weights:  loaded 1 of 2 tensors from w.pth
 weights:  missing in the file: fc.bias
-resume:   epoch 3, after 64 pictures";
+resume:   epoch 3, after 64 pictures
+lr: 0.1 -> 0.01";
         assert_eq!(facts(&started).join("\n"), expected);
         let several = Started { shards: 4, batch: 16, memory: Memory { shards: 1 << 20, ..started.memory }, ..started };
         let lines = facts(&several);

@@ -12,7 +12,7 @@
 //! In a rank that a launcher watches, a second request has no further effect: stopping a whole job, as Slurm or a terminal
 //! does, signals the launcher, which passes the signal on, as well as the rank itself. The launcher can still kill the rank.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -151,13 +151,11 @@ impl RunSignals {
             }
             None if again => end(signal),
             None | Some(0) if !again => {
-                // The terminal has echoed ^C at the end of the progress bar.
-                let start = if io::stderr().is_terminal() { "\n" } else { "" };
                 let (word, again) = match signal {
                     SIGTERM => ("terminated", "send it again"),
                     _ => ("interrupted", "press Ctrl-C again"),
                 };
-                say(format_args!("{start}{word}: saving at the end of this step; {again} to end at once"));
+                say(format_args!("{word}: saving at the end of this step; {again} to end at once"));
             }
             _ => {}
         }

@@ -7,6 +7,7 @@ mod commands;
 mod facts;
 mod failure;
 mod failure_record;
+mod finished;
 mod flight;
 mod interrupt;
 mod launched;

@@ -177,7 +177,19 @@ mod tests {
     fn progress(epoch: u64, validating: bool, optimizer_step: u64, samples: u64) -> Progress {
         let (total, step_loss, loss) = (if validating { 30 } else { 100 }, 0.5, 0.5);
         let images_per_second = f64::NAN;
-        Progress { epoch, epochs: 3, validating, optimizer_step, step_loss, samples, total, loss, images_per_second }
+        let learning_rate = 0.1;
+        Progress {
+            epoch,
+            epochs: 3,
+            validating,
+            optimizer_step,
+            step_loss,
+            learning_rate,
+            samples,
+            total,
+            loss,
+            images_per_second,
+        }
     }
 
     /// Three epochs of 100 pictures, each in ten steps, and of 30 to validate on.

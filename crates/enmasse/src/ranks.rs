@@ -43,6 +43,11 @@ impl Rank {
         self.attempt
     }
 
+    /// Number of ranks that share this one's cores.
+    pub fn local_ranks(&self) -> usize {
+        self.local_ranks
+    }
+
     /// Whether this rank writes files and prints.
     pub fn is_first(&self) -> bool {
         self.group.as_ref().is_none_or(|group| group.rank() == 0)

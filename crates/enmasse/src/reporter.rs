@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use enmasse_train::{
-    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, SaveReason, Saved, Started,
-    StoppedRecord, TrainConfig,
+    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, SaveReason, Saved, StartRecord,
+    Started, StepRecord, StoppedRecord, TrainConfig,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line};
 
@@ -31,6 +31,8 @@ pub struct Reporter {
     log: Option<RankLog>,
     /// How long the run is, as far as the configuration says.
     course: Course,
+    /// Steps between lines about steps; 0 for none.
+    log_every: u64,
     meter: Meter,
     /// When the line of progress was last replaced.
     drawn: Option<Instant>,
@@ -57,6 +59,7 @@ impl Reporter {
             settings: None,
             log: None,
             course: Course::default(),
+            log_every: 0,
             meter: Meter::default(),
             drawn: None,
             estimated: false,
@@ -66,7 +69,8 @@ impl Reporter {
     /// Makes it a run of this configuration, and adds the ranks and the settings to the facts.
     pub fn introduce(self, ranks: Vec<String>, config: &TrainConfig) -> Self {
         let course = Course { epochs: config.epochs as u64, max_steps: config.max_steps, ..Course::default() };
-        Reporter { introduction: ranks, settings: Some(facts::settings(config)), course, ..self }
+        let (settings, log_every) = (Some(facts::settings(config)), config.log_every);
+        Reporter { introduction: ranks, settings, course, log_every, ..self }
     }
 
     /// Also writes the lines to a log, but only once the run begins: before that the folder may turn out to be another
@@ -83,11 +87,13 @@ impl Reporter {
             output.text(format_args!("predict:  enmasse predict {run} IMAGE..."));
         }
         // Scripts and people look for the time in the last line.
-        let (accuracy, memory) = (percent(done.best_val_accuracy), mebibytes(done.peak_rss_bytes as usize));
-        self.line(
-            Line::Figure,
-            format!("done in {:.1} s: best validation accuracy {accuracy}; peak memory {memory}", done.seconds),
-        );
+        let (memory, files) = (mebibytes(done.peak_rss_bytes as usize), mebibytes(done.run_bytes as usize));
+        let best = match done.best_val_accuracy.is_nan() {
+            true => "no whole epoch yet".to_owned(),
+            false => format!("best validation accuracy {}", percent(done.best_val_accuracy)),
+        };
+        let run = done.run.display();
+        self.line(Line::Figure, format!("done in {:.1} s: {best}; peak memory {memory}; {run}: {files}", done.seconds));
         match self.audience {
             Audience::Everybody(mut output) => {
                 output.json(RunEvent::Done(done).to_line());
@@ -102,7 +108,7 @@ impl Reporter {
         let run = run.unwrap_or(Path::new(""));
         let (pictures, command) = (counted(samples as usize, "picture"), resume_command(run));
         let text = format!("stopped in epoch {}, after {pictures}; continue with: {command}", epoch + 1);
-        self.line(Line::Figure, text);
+        self.line(Line::Command, text);
         match self.audience {
             Audience::Everybody(mut output) => {
                 output.json(RunEvent::Stopped(&StoppedRecord { epoch, samples, run: run.to_owned() }).to_line());
@@ -142,6 +148,7 @@ impl Reporter {
                 let width = screen::width().filter(|_| output.is_json() || io::stdout().is_terminal());
                 output.text(fitted(text, width));
             }
+            (Audience::Everybody(output), Line::Command) => output.text(text),
             (Audience::Marked(rank), _) => say(format_args!("[rank {rank}] {text}")),
             (Audience::Nobody, _) => {}
         }
@@ -178,6 +185,8 @@ enum Line {
     Fact,
     /// A result.
     Figure,
+    /// It ends with a command to copy, which a break would split.
+    Command,
 }
 
 impl Callback for Reporter {
@@ -188,11 +197,17 @@ impl Callback for Reporter {
         let (global_batch, validation) = (started.global_batch as u64, started.validation_samples as u64);
         self.course = Course { global_batch, validation, ..self.course };
         self.meter = Meter::new(self.course);
+        if let Audience::Everybody(output) = &mut self.audience {
+            output.json(RunEvent::Start(&StartRecord::from(started)).to_line());
+        }
         self.wait_for(started.resumed.map_or(0, |(epoch, _)| epoch));
         Ok(())
     }
 
     fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        if self.log_every > 0 && !progress.validating && progress.optimizer_step.is_multiple_of(self.log_every) {
+            self.step(&StepRecord::from(progress));
+        }
         let (now, is_new) = (Instant::now(), self.meter.is_new_part(progress));
         let view = self.meter.step(progress, now);
         let is_due = self.drawn.is_none_or(|drawn| now.saturating_duration_since(drawn) >= REDRAW);
@@ -214,6 +229,18 @@ impl Callback for Reporter {
 }
 
 impl Reporter {
+    fn step(&mut self, record: &StepRecord) {
+        let StepRecord { epoch, step, loss, learning_rate, images_per_second, .. } = *record;
+        let (place, rate) = (format!("epoch {}/{}", epoch + 1, self.course.epochs), short(learning_rate));
+        self.line(
+            Line::Figure,
+            format!("{place}  step {step}  loss {loss:.4}  lr {rate}  {images_per_second:.0} img/s"),
+        );
+        if let Audience::Everybody(output) = &mut self.audience {
+            output.json(RunEvent::Step(record).to_line());
+        }
+    }
+
     fn epoch(&mut self, record: &EpochRecord) {
         let epochs = self.course.epochs;
         epoch_lines(record, epochs).into_iter().for_each(|line| self.line(Line::Figure, line));
@@ -226,7 +253,7 @@ impl Reporter {
     }
 }
 
-/// An epoch in a line of 80 characters, and further metrics in another one.
+/// An epoch in a line of 80 characters, further metrics in another one, and whether it is a part of an epoch.
 fn epoch_lines(record: &EpochRecord, epochs: u64) -> Vec<String> {
     let line = format!(
         "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}  acc {}  lr {}  {:.0} img/s  {}",
@@ -240,7 +267,9 @@ fn epoch_lines(record: &EpochRecord, epochs: u64) -> Vec<String> {
         width = epochs.to_string().len(),
     );
     let metrics: String = record.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
-    std::iter::once(line).chain((!metrics.is_empty()).then(|| format!("  {metrics}"))).collect()
+    let metrics = (!metrics.is_empty()).then(|| format!("  {metrics}"));
+    let part = record.partial.then(|| "    a part of the epoch, up to --max-steps".to_owned());
+    std::iter::once(line).chain(metrics).chain(part).collect()
 }
 
 /// A rate in three digits: `0.03`, `0.0299`, `3e-5`.
@@ -288,7 +317,10 @@ mod tests {
         check(&long, 90, &[line]);
         let metrics = [("train_top5".to_owned(), 0.25), ("val_top5".to_owned(), 0.75)].into();
         let line = "epoch 9/9  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  812 img/s  12 s";
-        check(&EpochRecord { metrics, ..usual }, 9, &[line, "    train_top5 0.2500  val_top5 0.7500"]);
+        let more = "    train_top5 0.2500  val_top5 0.7500";
+        let partial = EpochRecord { metrics, partial: true, ..usual };
+        check(&EpochRecord { partial: false, ..partial.clone() }, 9, &[line, more]);
+        check(&partial, 9, &[line, more, "    a part of the epoch, up to --max-steps"]);
     }
 
     #[test]

@@ -312,7 +312,7 @@ fn a_full_disk_and_one_that_cannot_be_written() {
     let place = Place::new();
     // Room for the small files, but not for the weights.
     if let Some(ended) = on_small_disk(&place, "size=200k") {
-        failed(&ended, 1, &["cannot write", "model-0.pth", "disk is full"]);
+        failed(&ended, 1, &["cannot write", "best.safetensors", "disk is full"]);
         assert!(!ended.stdout.contains("left "), "left behind: {}", ended.stdout);
     }
     if let Some(ended) = on_small_disk(&place, "ro") {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Ended, Running, enmasse, finish, pictures, plain_environment, program, send};
+use enmasse_train::CheckpointMeta;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -170,7 +171,9 @@ fn a_killed_rank_is_the_root_cause() {
     common::assert_whole(&run);
 
     // The run resumes and ends, so the earlier failure no longer counts.
-    enmasse(&arguments(&["--epochs", "2", "--devices", "cpu:2", "--resume"])).well();
+    let done = CheckpointMeta::load(&run.join("checkpoints/last.safetensors")).unwrap().epoch;
+    let epochs = (done + 1).to_string();
+    enmasse(&arguments(&["--epochs", &epochs, "--devices", "cpu:2", "--resume"])).well();
     let report = diagnosis(&run);
     assert_eq!(findings(&report, "run")[0]["text"], "the run has ended successfully", "{report}");
     assert_eq!(finding(&report, "run", "ranks")["facts"]["world_size"], 2);

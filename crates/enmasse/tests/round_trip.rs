@@ -35,6 +35,7 @@ fn train_eval_predict() {
             "event",
             "epoch",
             "train_loss",
+            "train_accuracy",
             "val_loss",
             "val_accuracy",
             "learning_rate",
@@ -51,9 +52,12 @@ fn train_eval_predict() {
         assert!((0.0..=1.0).contains(&accuracy) && epoch["images_per_second"].as_f64().unwrap() > 0.0);
     }
     assert_eq!(first["learning_rate"], 0.02);
-    assert_eq!(keys(done), ["event", "best_val_accuracy", "seconds", "peak_rss_bytes", "run"]);
+    assert_eq!(keys(done), ["event", "best_val_accuracy", "seconds", "peak_rss_bytes", "run", "run_bytes"]);
     assert_eq!((&done["event"], &done["run"]), (&"done".into(), &run_text.as_str().into()));
     assert!(done["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
+    let bytes: u64 = common::files(&run).iter().map(|path| path.metadata().unwrap().len()).sum();
+    // The last line of the log comes later.
+    assert!((bytes - 1000..=bytes).contains(&done["run_bytes"].as_u64().unwrap()), "{bytes}: {done}");
     assert_eq!(metrics(&run), [first.clone(), second.clone()]);
     // Text for people is on standard error.
     for fact in ["45 pictures found in 3 classes: 36 for training, 9 for validation", "epoch 2/2", "done in", &run_text]
@@ -115,6 +119,53 @@ fn train_eval_predict() {
 }
 
 #[test]
+fn the_start_and_steps_are_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let others = ["--devices", "cpu:1", "--log-every", "4", "--max-steps", "13", "--json"];
+    let ended = train(&data, &run, &others).well();
+    let start = |ended: &Ended| serde_json::from_str::<Value>(ended.stdout.lines().next().unwrap()).unwrap();
+    let started = start(&ended);
+    let expected = [
+        "event",
+        "model",
+        "parameters",
+        "trainable",
+        "data",
+        "classes",
+        "size",
+        "train_samples",
+        "dropped_samples",
+        "validation_samples",
+        "batch",
+        "global_batch",
+        "world_size",
+        "shards",
+        "device",
+        "memory_bytes",
+        "run",
+        "resumed",
+    ];
+    assert_eq!(keys(&started), expected);
+    let facts = ["event", "model", "train_samples"].map(|key| started[key].to_string());
+    assert_eq!(facts, ["\"start\"", "\"mlp\"", "36"]);
+    assert_eq!((started["run"].as_str(), &started["resumed"]), (run.to_str(), &Value::Null));
+    // Nine steps are an epoch.
+    let lines = ended.json();
+    let events: Vec<_> = lines.iter().map(|line| (line["event"].as_str().unwrap(), line["step"].as_u64())).collect();
+    let steps = [4, 8, 12].map(|step| ("step", Some(step)));
+    assert_eq!(events, [steps[0], steps[1], ("epoch", None), steps[2], ("epoch", None), ("done", None)]);
+    assert_eq!(keys(&lines[0]), ["event", "epoch", "step", "samples", "loss", "learning_rate", "images_per_second"]);
+    assert_eq!((&lines[3]["epoch"], &lines[3]["samples"]), (&1.into(), &12.into()));
+    assert_eq!((&lines[2]["partial"], &lines[4]["partial"]), (&Value::Null, &true.into()));
+    assert!(ended.stderr.contains("a part of the epoch, up to --max-steps"), "{}", ended.stderr);
+    // A part of an epoch is no candidate for the best.
+    assert_eq!(lines[5]["best_val_accuracy"], lines[2]["val_accuracy"]);
+    let resumed = train(&data, &run, &["--resume", "--devices", "cpu:1", "--json"]).well();
+    assert_eq!(start(&resumed)["resumed"], serde_json::json!({"epoch": 1, "samples": 16}));
+}
+
+#[test]
 fn a_run_in_bf16_is_evaluated_in_bf16() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
@@ -147,7 +198,7 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
     let lines = train(&data, &run, &["--metrics", "top2,gradient_norm", "--epochs", "1", "--json"]).well().json();
-    assert_eq!(keys(&lines[0])[9..], ["train_gradient_norm", "train_top2", "val_top2"]);
+    assert_eq!(keys(&lines[0])[10..], ["train_gradient_norm", "train_top2", "val_top2"]);
     assert_eq!(metrics(&run), lines[..1]);
     let eval = |others: &[&str]| {
         let fixed = ["eval", &run.display().to_string(), "--split", "val", "--json", "--devices", "cpu:2"];

@@ -345,7 +345,7 @@ fn launched_ranks_meet_at_an_address_of_their_own() {
 fn a_run_starts_from_the_given_weights() {
     let folder = tempfile::tempdir().unwrap();
     let (data, first) = (pictures(folder.path(), 10), folder.path().join("first"));
-    train(&data, &first, "--devices cpu:1 --lr 0.01").well();
+    train(&data, &first, "--devices cpu:1 --lr 0.01 --export-every 1").well();
     let best = metrics(&first)[0]["val_loss"].as_f64().unwrap();
     let weights = folder.path().join("weights.pth");
     fs::copy(first.join("weights/model-0.pth"), &weights).unwrap();
@@ -361,7 +361,8 @@ fn a_run_starts_from_the_given_weights() {
 
     // When frozen, everything but the classifier keeps its bits.
     let run = folder.path().join("frozen");
-    let others = format!("--weights {} --freeze-layers True --devices cpu:1 --lr 0.01", weights.display());
+    let others =
+        format!("--weights {} --freeze-layers True --devices cpu:1 --lr 0.01 --export-every 1", weights.display());
     train(&data, &run, &others).well();
     let read = |path: &Path| enmasse_weights::read(path).unwrap().tensors;
     let (before, after) = (read(&weights), read(&run.join("weights/model-0.pth")));
@@ -427,7 +428,7 @@ fn mnist_is_recognised_by_its_files_and_read_as_one_channel() {
         command.args(others.split(' '));
         command
     };
-    let ended = finish(&mut arguments("--epochs 8")).well();
+    let ended = finish(&mut arguments("--epochs 8 --export-every 8")).well();
     for said in ["MNIST, 950 pictures found in 10 classes", "28 x 28 pixels, mean 0.1307, deviation 0.3081"] {
         assert!(ended.stderr.contains(said), "{said:?} is not in {}", ended.stderr);
     }

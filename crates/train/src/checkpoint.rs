@@ -110,14 +110,7 @@ impl Checkpoint {
     pub fn load(path: &Path) -> Result<Self, CheckpointError> {
         let mut file = TensorFile::open(path)?;
         let mut metadata = std::mem::take(&mut file.metadata);
-        let Some(version) = metadata.get("format_version") else {
-            let reason = "holds weights, but no state of a run: it is not a checkpoint of enmasse";
-            return Err(CheckpointError::content(path, reason));
-        };
-        if version.parse() != Ok(FORMAT_VERSION) {
-            let reason = format!("is a checkpoint of format {version:?}; this enmasse reads format {FORMAT_VERSION}");
-            return Err(CheckpointError::content(path, reason));
-        }
+        check_version(&metadata).map_err(|reason| CheckpointError::content(path, reason))?;
         let expected = metadata.remove(Checksum::KEY).unwrap_or_default();
         let mut checksum = Checksum::new(&metadata);
         let mut tensors = Vec::new();
@@ -134,6 +127,26 @@ impl Checkpoint {
         }
         let meta = CheckpointMeta::from_map(&metadata).map_err(|reason| CheckpointError::content(path, reason))?;
         Ok(Checkpoint { meta, tensors })
+    }
+}
+
+impl CheckpointMeta {
+    /// Reads the metadata of a checkpoint, and not its tensors.
+    pub fn load(path: &Path) -> Result<Self, CheckpointError> {
+        let metadata = TensorFile::open(path)?.metadata;
+        let meta = check_version(&metadata).and_then(|()| CheckpointMeta::from_map(&metadata));
+        meta.map_err(|reason| CheckpointError::content(path, reason))
+    }
+}
+
+/// The error is the end of a sentence about the file.
+fn check_version(metadata: &BTreeMap<String, String>) -> Result<(), String> {
+    match metadata.get("format_version") {
+        None => Err("holds weights, but no state of a run: it is not a checkpoint of enmasse".to_owned()),
+        Some(version) if version.parse() == Ok(FORMAT_VERSION) => Ok(()),
+        Some(version) => {
+            Err(format!("is a checkpoint of format {version:?}; this enmasse reads format {FORMAT_VERSION}"))
+        }
     }
 }
 

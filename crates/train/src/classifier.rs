@@ -58,7 +58,7 @@ impl Classifier {
     /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run contains everything that is
     /// needed; `model` and `preparation` are for bare weights, which do not say how their pictures were prepared.
     pub fn open(path: &Path, model: Option<&str>, preparation: &Preparation) -> Result<Self, TrainError> {
-        let file = if path.is_dir() { RunPaths::new(path).require_best()? } else { path.to_owned() };
+        let file = if path.is_dir() { RunPaths::new(path).require_weights()? } else { path.to_owned() };
         let origin = file.display().to_string();
         if is_checkpoint(&file)? {
             let Checkpoint { meta, tensors } = Checkpoint::load(&file)?;

@@ -18,6 +18,7 @@
 mod devices;
 mod error;
 mod ineffective;
+mod keep;
 mod layers;
 mod metrics;
 mod resources;
@@ -31,6 +32,7 @@ pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
 pub use ineffective::Surroundings;
+pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
 pub use value::{
@@ -288,7 +290,7 @@ settings! {
         /// Share of each target that is spread evenly over the classes.
         label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
         /// Average the weights over the steps
-        /// Keeps a moving average of weights and running statistics, of which each step leaves this share, such as 0.999. Evaluation uses the average, and so do the weights of each epoch.
+        /// Keeps a moving average of weights and running statistics, of which each step leaves this share, such as 0.999. Evaluation uses the average, and so do exported weights.
         ema: Option<f64> = None => "no average", "SHARE", below(0, 1), Fixed;
         /// Batch norm over the global batch
         /// Its statistics are those of each shard otherwise.
@@ -348,6 +350,15 @@ settings! {
         /// Steps between checkpoints
         /// 0: only at the end of each epoch.
         save_every: u64 = 0, "STEPS", ANY, Run;
+        /// Checkpoints to keep
+        /// The last and the best always stay. N keeps those of the N newest epochs too, as checkpoints/epoch-E.safetensors; all keeps those of every epoch.
+        keep: Keep = Keep::Newest(0), "last,best|N|all", ANY, Run;
+        /// Epochs between weights for PyTorch
+        /// Writes weights/model-E.pth after every N epochs. These files all stay. 0: never.
+        export_every: u64 = 0, "EPOCHS", ANY, Run;
+        /// Steps between lines about steps
+        /// They have loss, learning rate and images per second. 0: none.
+        log_every: u64 = 0, "STEPS", ANY, Run;
         /// Signal to save and requeue
         /// At this signal the run is saved, its Slurm job requeued, and the program ends with code 75.
         requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run;

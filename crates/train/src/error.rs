@@ -59,6 +59,18 @@ pub enum TrainError {
         /// The step of the run, from 1.
         step: u64,
     },
+    /// The state, or the validation loss that it gives, is not finite. Nothing was saved.
+    #[error("non-finite {found} after step {step} (epoch {epoch}), so nothing was saved: {remedy}")]
+    NonFiniteState {
+        /// What is not finite: a tensor, by its name, or the loss.
+        found: String,
+        /// The epoch, from 0.
+        epoch: u64,
+        /// The last step of the run, from 1.
+        step: u64,
+        /// How the run can continue.
+        remedy: String,
+    },
     /// All ranks stopped at the same step, because one of them was asked to, and a checkpoint of that step is written.
     #[error("stopped as requested in epoch {}, after {samples} of its pictures: continue with --resume", epoch + 1)]
     Stopped {
@@ -120,6 +132,8 @@ impl TrainError {
         match self {
             TrainError::Cause(cause) => (**cause).clone(),
             TrainError::NonFinite { rank, .. } => Cause::new(CauseKind::NonFinite, self.to_string()).of_rank(*rank),
+            // All ranks have the same state.
+            TrainError::NonFiniteState { .. } => Cause::new(CauseKind::NonFinite, self.to_string()).of_rank(0),
             other => Cause::new(CauseKind::Error, other.to_string()).of_rank(rank),
         }
     }

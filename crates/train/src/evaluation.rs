@@ -152,6 +152,7 @@ impl Sums {
             validating: true,
             optimizer_step: pass.position.optimizer_step,
             step_loss: metrics.loss / samples.max(1) as f64,
+            learning_rate: 0.0,
             samples: done,
             total: pass.total,
             loss: self.loss / self.samples.max(1) as f64,

@@ -15,6 +15,8 @@ mod loaded;
 mod plans;
 mod position;
 mod preparation;
+mod resumption;
+mod run_event;
 mod run_folder;
 mod run_log;
 mod run_writer;
@@ -32,9 +34,10 @@ pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveRe
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
-    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Group, Kind, LayeredConfig, LrScaling,
-    Meaning, MetricName, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind,
-    Scope, Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS, answer, is_near,
+    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Group, Keep, Kind, LayeredConfig,
+    LrScaling, Meaning, MetricName, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind,
+    ScheduleKind, Scope, Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS, answer,
+    is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;
@@ -43,8 +46,10 @@ pub use evaluation::{EpochPosition, Evaluation, evaluate};
 pub use plans::{Objective, compile_plans, initialize};
 pub use position::Position;
 pub use preparation::Preparation;
+pub use resumption::Change;
+pub use run_event::{DoneRecord, Resumed, RunEvent, StartRecord, StepRecord, StoppedRecord};
 pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, remove_unbegun};
-pub use run_log::{DoneRecord, EpochRecord, RunEvent, StoppedRecord};
+pub use run_log::EpochRecord;
 pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};
 pub use tensorboard::TensorBoard;

@@ -11,15 +11,17 @@
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | charts of the training data |
 //! | `charts/training_curves.svg` | loss, accuracy and learning rate of all epochs |
 //! | `charts/confusion_matrix.svg` | true and predicted classes in the validation of the best epoch |
-//! | `weights/model-{epoch}.pth` | each epoch's weights, for PyTorch |
+//! | `weights/model-{epoch}.pth` | weights for PyTorch, with `--export-every` |
 //! | `checkpoints/last.safetensors` | where `--resume` continues |
 //! | `checkpoints/best.safetensors` | the weights for eval and predict |
+//! | `checkpoints/epoch-{epoch}.safetensors` | checkpoints of single epochs, with `--keep` |
 //! | `logs/rank-R.log` | the messages of each rank, written by the rank itself |
 //! | `logs/failure.json` | why the latest failed attempt ended, for `doctor` |
 //! | `.lock` | empty; locked by the process that writes |
 //! | `.attempt-JOB-…` | where the writer writes files before renaming them; without it the writer cannot write |
 
 mod claim;
+mod epochs;
 mod unbegun;
 
 use std::io::{ErrorKind, Write};
@@ -28,7 +30,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_files::{FileError, Staging, remove_temporaries};
 use enmasse_graph::Choices;
-use enmasse_weights::{NamedTensor, pth};
 use enmasse_wording::utc_time;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -153,11 +154,6 @@ impl RunPaths {
         self.checkpoints().join("best.safetensors")
     }
 
-    /// The weights at the end of an epoch, counted from 0 as in the tutorials, in a form that PyTorch's `torch.load` opens.
-    pub fn epoch_weights(&self, epoch: u64) -> PathBuf {
-        self.weights().join(format!("model-{epoch}.pth"))
-    }
-
     fn weights(&self) -> PathBuf {
         self.root.join("weights")
     }
@@ -206,17 +202,14 @@ impl RunPaths {
         choices.map(Some).map_err(|error| RunError::Content { path, reason: format!("is malformed: {error}") })
     }
 
-    /// The best checkpoint of a run, which must exist.
-    pub fn require_best(&self) -> Result<PathBuf, RunError> {
-        let path = self.best_checkpoint();
-        if path.exists() {
-            return Ok(path);
-        }
+    /// The checkpoint whose weights a run is used with: the best one, or the last one if no whole epoch has ended yet.
+    pub fn require_weights(&self) -> Result<PathBuf, RunError> {
+        let found = [self.best_checkpoint(), self.last_checkpoint()].into_iter().find(|path| path.exists());
         let reason = match self.holds_run() {
-            true => "is a run without a best checkpoint: no epoch has ended yet",
+            true => "is a run without a checkpoint: it ended before the first one",
             false => "is not a run folder: it has no checkpoints/best.safetensors",
         };
-        Err(RunError::Content { path: self.root.clone(), reason: reason.to_owned() })
+        found.ok_or_else(|| RunError::Content { path: self.root.clone(), reason: reason.to_owned() })
     }
 }
 
@@ -332,6 +325,8 @@ impl RunFolder {
 
     /// Writes the effective configuration.
     pub fn write_config(&self, config: &TrainConfig) -> Result<(), RunError> {
+        // Callbacks draw there.
+        create_folder_of(&self.paths.class_distribution())?;
         self.write(&self.paths.config(), config.to_toml().as_bytes())
     }
 
@@ -355,13 +350,6 @@ impl RunFolder {
     /// Writes the chart of classes, as SVG.
     pub fn write_class_distribution(&self, svg: &str) -> Result<(), RunError> {
         self.write(&self.paths.class_distribution(), svg.as_bytes())
-    }
-
-    /// Writes the weights at the end of an epoch. `updates` is the number of steps that batch norms have seen.
-    pub fn write_epoch_weights(&self, epoch: u64, tensors: &[NamedTensor], updates: u64) -> Result<(), RunError> {
-        let path = self.paths.epoch_weights(epoch);
-        create_folder_of(&path)?;
-        Ok(self.staging().write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)
     }
 
     /// Writes a checkpoint.

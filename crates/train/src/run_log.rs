@@ -1,14 +1,15 @@
-//! The events of a run, and `metrics.jsonl`: one object per epoch, each epoch once, even if the run is killed and resumed.
+//! `metrics.jsonl`: one object per epoch, each epoch once, even if the run is killed and resumed.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::ops::Not;
 use std::path::{Path, PathBuf};
 
 use enmasse_files::{FileError, Staging};
 use serde::Serialize;
 
-use crate::{Callback, CallbackResult, Control, RunError, TrainError};
+use crate::{Callback, CallbackResult, Control, RunError, RunEvent, TrainError};
 
 /// The measurements of an epoch. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -17,8 +18,7 @@ pub struct EpochRecord {
     pub epoch: u64,
     /// Mean loss over the samples trained on.
     pub train_loss: f64,
-    /// Share of hits among the samples trained on, 0 to 1. For charts; not part of the JSON object.
-    #[serde(skip)]
+    /// Share of hits among the samples trained on, 0 to 1.
     pub train_accuracy: f64,
     /// Mean loss over the validation set.
     pub val_loss: f64,
@@ -32,13 +32,16 @@ pub struct EpochRecord {
     pub seconds: f64,
     /// Number of ranks.
     pub world_size: usize,
+    /// Whether training ended before the epoch did, by `max_steps`. The JSON object of a whole epoch lacks it.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub partial: bool,
     /// Further values by name: metrics of the plans, and values that callbacks logged.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
 }
 
 /// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 10] = [
+pub(crate) const EPOCH_RECORD_NAMES: [&str; 11] = [
     "event",
     "epoch",
     "train_loss",
@@ -49,60 +52,8 @@ pub(crate) const EPOCH_RECORD_NAMES: [&str; 10] = [
     "images_per_second",
     "seconds",
     "world_size",
+    "partial",
 ];
-
-/// The end of a run. The keys of its JSON form, in this order, are a contract with scripts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DoneRecord {
-    /// The highest validation accuracy of an epoch.
-    pub best_val_accuracy: f64,
-    /// Seconds since the start.
-    pub seconds: f64,
-    /// Sum over ranks.
-    pub peak_rss_bytes: u64,
-    /// The run folder.
-    pub run: PathBuf,
-}
-
-/// A run that stopped before its end, as requested. The keys of its JSON form, in this order, are a contract with scripts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StoppedRecord {
-    /// The current epoch, from 0.
-    pub epoch: u64,
-    /// Number of its pictures that are done, over all ranks.
-    pub samples: u64,
-    /// The run folder.
-    pub run: PathBuf,
-}
-
-/// A line of `--json`.
-///
-/// ```
-/// use enmasse_train::{DoneRecord, RunEvent};
-/// let done = DoneRecord { best_val_accuracy: 0.5, seconds: 2.0, peak_rss_bytes: 9, run: "runs/a".into() };
-/// let line = r#"{"event":"done","best_val_accuracy":0.5,"seconds":2.0,"peak_rss_bytes":9,"run":"runs/a"}"#;
-/// assert_eq!(RunEvent::Done(&done).to_line(), line);
-/// ```
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(tag = "event", rename_all = "lowercase")]
-pub enum RunEvent<'a> {
-    /// After each epoch.
-    Epoch(&'a EpochRecord),
-    /// The last line.
-    Done(&'a DoneRecord),
-    /// The last line of a run that stopped before its end.
-    Stopped(&'a StoppedRecord),
-}
-
-impl RunEvent<'_> {
-    /// The event as one line of JSON, without a line break. Numbers read back as the same bits; numbers that are not
-    /// finite are `null`.
-    pub fn to_line(&self) -> String {
-        // Fails only for a map whose keys are not strings, or for a path that is not UTF-8.
-        serde_json::to_string(self)
-            .unwrap_or_else(|error| format!("{{\"event\":\"error\",\"message\":{:?}}}", error.to_string()))
-    }
-}
 
 /// The open `metrics.jsonl` of a run.
 #[derive(Debug)]
@@ -173,6 +124,7 @@ mod tests {
             images_per_second: 100.5,
             seconds: 2.0,
             world_size: 2,
+            partial: false,
             metrics: BTreeMap::new(),
         }
     }
@@ -184,17 +136,22 @@ mod tests {
     #[test]
     fn lines_are_the_contract() {
         let epoch =
-            r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"val_loss":null,"val_accuracy":0.5,"#;
-        let rest = r#""learning_rate":0.001,"images_per_second":100.5,"seconds":2.0,"world_size":2}"#;
+            r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"train_accuracy":0.25,"val_loss":null,"#;
+        let rest =
+            r#""val_accuracy":0.5,"learning_rate":0.001,"images_per_second":100.5,"seconds":2.0,"world_size":2}"#;
         assert_eq!(RunEvent::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
         let logged = EpochRecord { metrics: [("val_top5".to_owned(), 0.75)].into(), ..record(3) };
         let rest = rest.replace('}', r#","val_top5":0.75}"#);
         assert_eq!(RunEvent::Epoch(&logged).to_line(), format!("{epoch}{rest}"));
+        let partial = EpochRecord { partial: true, ..logged };
+        let rest = rest.replace(",\"val_top5\"", ",\"partial\":true,\"val_top5\"");
+        assert_eq!(RunEvent::Epoch(&partial).to_line(), format!("{epoch}{rest}"));
     }
 
     #[test]
     fn nothing_can_be_logged_over_a_record() {
-        let line: serde_json::Value = serde_json::from_str(&RunEvent::Epoch(&record(0)).to_line()).unwrap();
+        let line: serde_json::Value =
+            serde_json::from_str(&RunEvent::Epoch(&EpochRecord { partial: true, ..record(0) }).to_line()).unwrap();
         let mut control = Control::default();
         for name in line.as_object().unwrap().keys() {
             assert!(control.log(name, 1.0).is_err(), "{name}");
@@ -240,7 +197,7 @@ mod tests {
                 expected
             )
         };
-        check("/nowhere/metrics.jsonl", "cannot write /nowhere/metrics.jsonl: it does not exist");
+        check("/nowhere/metrics.jsonl", "cannot write /nowhere/metrics.jsonl: there is no folder /nowhere");
         check("/proc", "cannot read /proc: Is a directory (os error 21)");
     }
 }

@@ -1,15 +1,15 @@
 //! The files of rank 0: the run folder's records, checkpoints and logs. No other rank writes a file.
 
-use enmasse_device::Program;
 use enmasse_graph::{Choices, Plans};
 
 use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
 use crate::plans::training_metrics;
+use crate::resumption::{changes, contradiction};
 use crate::run_log::RunLog;
-use crate::weights::{Judged, read_tensors};
+use crate::weights::Judged;
 use crate::{
-    Attempt, Callback, Checkpoint, CheckpointMeta, NamedTensor, Position, Preparation, RunFolder, RunPaths,
-    TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
+    Attempt, Callback, Change, Checkpoint, CheckpointMeta, Keep, NamedTensor, Position, Preparation, RunFolder,
+    RunPaths, TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
 };
 
 /// An open run folder.
@@ -19,6 +19,12 @@ pub struct RunWriter {
     meta: CheckpointMeta,
     /// The algorithms that a tuned run uses.
     choices: Choices,
+    /// The settings that a resumed run changes.
+    changes: Vec<Change>,
+    /// The epochs that keep a checkpoint of their own.
+    keep: Keep,
+    /// Epochs between weights for PyTorch; 0 for none.
+    export_every: u64,
     /// Whether the folder was made for this run.
     is_new: bool,
 }
@@ -58,25 +64,19 @@ impl RunWriter {
             seed: config.seed,
             ..CheckpointMeta::default()
         };
-        if let Some(Checkpoint { meta: earlier, .. }) = &saved {
-            let changed = [
-                ("model", earlier.model != meta.model),
-                ("classes", earlier.classes != meta.classes),
-                ("pictures", earlier.split != meta.split),
-            ];
-            if let Some((what, _)) = changed.into_iter().find(|(_, changed)| *changed) {
-                let reason = format!(
-                    "{} is a run with other {what}: resume it with the original {what}, or choose another --out",
-                    folder.paths().root().display()
-                );
-                return Err(TrainError::Resume(reason));
-            }
+        let earlier = saved.as_ref().map(|checkpoint| &checkpoint.meta);
+        if let Some(reason) = earlier.and_then(|earlier| contradiction(earlier, &meta)) {
+            let run = folder.paths().root().display();
+            let remedy = "resume it as it was started, or choose another --out";
+            return Err(TrainError::Resume(format!("{run} {reason}: {remedy}")));
         }
+        let changes = earlier.map_or(Vec::new(), |earlier| changes(earlier, config));
         let choices = match &saved {
             Some(checkpoint) if config.tune => known_choices(folder.paths(), &checkpoint.meta)?,
             _ => Choices::default(),
         };
-        Ok((RunWriter { folder, meta, choices, is_new }, saved))
+        let (keep, export_every) = (config.keep, config.export_every);
+        Ok((RunWriter { folder, meta, choices, changes, keep, export_every, is_new }, saved))
     }
 
     /// The choices of the resumed run, or those made since.
@@ -126,35 +126,48 @@ impl RunWriter {
         Ok(files)
     }
 
+    /// The settings that a resumed run changes.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
     /// The paths of the run folder.
     pub fn paths(&self) -> &RunPaths {
         self.folder.paths()
     }
 
     /// Writes the checkpoint to resume from, in the middle of an epoch.
-    pub fn save(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
-        let tensors = read_tensors(program)?;
-        let checkpoint = self.checkpoint(tensors, position, program.plans());
+    pub fn save(&mut self, tensors: Vec<NamedTensor>, position: &Position, plans: &Plans) -> Result<(), TrainError> {
+        let checkpoint = self.checkpoint(tensors, position, plans);
         self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
     }
 
-    /// Writes the files at the end of `epoch`: its weights, the best checkpoint if this is the best epoch, and
-    /// last the checkpoint to resume from. A run killed in between therefore continues from the previous one, and
-    /// writes all of them again.
+    /// Writes the files at the end of `epoch`: weights for PyTorch and a checkpoint of its own if these are wanted, the
+    /// best checkpoint if this is the best epoch, and last the checkpoint to resume from. A run killed in between therefore
+    /// continues from the previous one, and writes all of them again. Only then older checkpoints are removed.
     pub fn save_epoch(
         &mut self,
-        program: &mut dyn Program,
+        mut tensors: Vec<NamedTensor>,
         position: &Position,
+        plans: &Plans,
         epoch: u64,
         best: bool,
     ) -> Result<(), TrainError> {
-        let judged = Judged::of(read_tensors(program)?);
-        self.folder.write_epoch_weights(epoch, &judged.weights, position.optimizer_step)?;
-        let checkpoint = self.checkpoint(judged.into_all(), position, program.plans());
-        if best {
-            self.folder.write_checkpoint(&self.folder.paths().best_checkpoint(), &checkpoint)?;
+        if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
+            let judged = Judged::of(tensors);
+            self.folder.write_epoch_weights(epoch, &judged.weights, position.optimizer_step)?;
+            tensors = judged.into_all();
         }
-        self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
+        let checkpoint = self.checkpoint(tensors, position, plans);
+        let paths = self.folder.paths();
+        if self.keep != Keep::Newest(0) {
+            self.folder.write_checkpoint(&paths.epoch_checkpoint(epoch), &checkpoint)?;
+        }
+        if best {
+            self.folder.write_checkpoint(&paths.best_checkpoint(), &checkpoint)?;
+        }
+        self.folder.write_checkpoint(&paths.last_checkpoint(), &checkpoint)?;
+        Ok(self.folder.remove_epoch_checkpoints(self.keep, epoch)?)
     }
 
     fn checkpoint(&mut self, tensors: Vec<NamedTensor>, position: &Position, plans: &Plans) -> Checkpoint {

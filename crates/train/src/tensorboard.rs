@@ -223,6 +223,7 @@ mod tests {
             images_per_second: 1.0,
             seconds: 1.0,
             world_size: 1,
+            partial: false,
             metrics: [("val_top5".to_owned(), 0.875), ("temperature".to_owned(), 36.5)].into(),
         };
         board.append(&record).unwrap();

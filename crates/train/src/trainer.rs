@@ -2,6 +2,7 @@
 //! of training and validation, and saves their results.
 
 mod prepare;
+mod save;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,9 +21,8 @@ use crate::loaded::LoadedBatch;
 use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::stop::agree;
-use crate::weights::take_part;
 use crate::{
-    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, SaveReason, Saved, Schedule,
+    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, SaveReason, Schedule,
     StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
@@ -172,7 +172,7 @@ impl<'a> Trainer<'a> {
         let (mut session, files) = Session::prepare(self, model, data)?;
         self.callbacks.keep_files(files);
         session.announce(self, data)?;
-        while session.is_unfinished(&self.config) {
+        while is_unfinished(&self.config, &session.position) {
             match session.run_epoch(self)? {
                 None => {}
                 Some(Request::Finish) => break,
@@ -183,10 +183,11 @@ impl<'a> Trainer<'a> {
             }
         }
         let done = DoneRecord {
-            best_val_accuracy: session.position.best_val_accuracy.unwrap_or(0.0),
+            best_val_accuracy: session.position.best_val_accuracy.unwrap_or(f64::NAN),
             seconds: began.elapsed().as_secs_f64(),
             peak_rss_bytes: self.peak_rss_of_all()?,
             run: session.run_folder().or_else(|| self.config.out.clone()).unwrap_or_default(),
+            run_bytes: session.writer.as_ref().map_or(0, |writer| writer.paths().bytes()),
         };
         self.trained = Some(Trained { program: session.program, evaluation: session.evaluation });
         Ok(done)
@@ -200,6 +201,11 @@ impl<'a> Trainer<'a> {
         }
         Ok(bytes[0] as u64)
     }
+}
+
+/// Whether epochs and steps remain to be trained.
+fn is_unfinished(config: &TrainConfig, position: &Position) -> bool {
+    position.epoch < config.epochs as u64 && config.max_steps.is_none_or(|most| position.optimizer_step < most)
 }
 
 /// The current epoch of training.
@@ -260,6 +266,8 @@ struct Session {
     /// Whether a callback requested a checkpoint before the last step, and all ranks know it. By then the next step is
     /// in progress, so the checkpoint follows that step.
     saving: bool,
+    /// Whether there is a checkpoint to continue from.
+    has_checkpoint: bool,
     /// Only on the rank that writes files.
     writer: Option<RunWriter>,
 }
@@ -267,12 +275,6 @@ struct Session {
 impl Session {
     fn run_folder(&self) -> Option<std::path::PathBuf> {
         self.writer.as_ref().map(|writer| writer.paths().root().to_owned())
-    }
-
-    /// Whether epochs and steps remain to be trained.
-    fn is_unfinished(&self, config: &TrainConfig) -> bool {
-        let has_steps = config.max_steps.is_none_or(|most| self.position.optimizer_step < most);
-        self.position.epoch < config.epochs as u64 && has_steps
     }
 
     /// Trains and validates to the end of the epoch, and saves the results. Returns any rank's request to end training;
@@ -296,6 +298,9 @@ impl Session {
         if stopped {
             return self.stop(trainer);
         }
+        if !validation.loss.is_finite() {
+            return Err(self.non_finite_validation(config, validation.loss)?);
+        }
         callbacks.on_validation_end(&validation)?;
         let training = self.position.means(training_metrics(self.program.plans()));
         let training = training.map(|(name, mean)| (format!("train_{name}"), mean));
@@ -310,14 +315,15 @@ impl Session {
             images_per_second: times.images_per_second,
             seconds: times.seconds,
             world_size: self.map.ranks(),
+            partial: self.rest_of_epoch() > 0,
             metrics: training.chain(validated).collect(),
         };
         callbacks.on_epoch_end(&mut record)?;
         self.saving = false;
         at(group.as_ref(), "writing a checkpoint");
-        self.finish_epoch(&record, callbacks)?;
+        self.finish_epoch(&record, config, callbacks)?;
         // A request that arrives at the end of the run has nothing left to end.
-        Ok(agree(callbacks.request(), group.as_ref())?.filter(|_| self.is_unfinished(config)))
+        Ok(agree(callbacks.request(), group.as_ref())?.filter(|_| is_unfinished(config, &self.position)))
     }
 
     /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so
@@ -334,13 +340,14 @@ impl Session {
         // The progress at the last step, for an epoch that is resumed after it.
         let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
-        let mut in_flight: Option<Ticket> = None;
+        // A step and its learning rate.
+        let mut in_flight: Option<(Ticket, f64)> = None;
         at(group, "reading a batch");
         for batch in batches {
             let batch = Arc::new(batch?);
             at(group, "computing a step");
-            if let Some(ticket) = in_flight.take_if(|_| self.must_drain(config, 1)) {
-                self.finish_step(callbacks, config, group, &epoch, ticket)?;
+            if let Some(step) = in_flight.take_if(|_| self.must_drain(config, 1)) {
+                self.finish_step(callbacks, config, group, &epoch, step)?;
             }
             let submitted = self.position.optimizer_step + u64::from(in_flight.is_some());
             if self.stopping || config.max_steps.is_some_and(|most| submitted >= most) {
@@ -359,13 +366,13 @@ impl Session {
             };
             let ticket = self.program.submit(Mode::Train, &Phase::ALL, &inputs)?;
             callbacks.on_batch(&batch)?;
-            if let Some(earlier) = in_flight.replace(ticket) {
+            if let Some(earlier) = in_flight.replace((ticket, learning_rate)) {
                 self.finish_step(callbacks, config, group, &epoch, earlier)?;
             }
             at(group, "reading a batch");
         }
-        if let Some(ticket) = in_flight {
-            self.finish_step(callbacks, config, group, &epoch, ticket)?;
+        if let Some(step) = in_flight {
+            self.finish_step(callbacks, config, group, &epoch, step)?;
         }
         let seconds = began.elapsed().as_secs_f64();
         let images_per_second = (self.position.samples - first) as f64 / seconds;
@@ -385,7 +392,7 @@ impl Session {
         config: &TrainConfig,
         group: Option<&Group>,
         epoch: &Epoch,
-        ticket: Ticket,
+        (ticket, learning_rate): (Ticket, f64),
     ) -> Result<(), TrainError> {
         let asked = self.saving;
         let metrics = self.program.metrics(ticket);
@@ -396,7 +403,7 @@ impl Session {
         }
         if asked || (config.save_every > 0 && step.is_multiple_of(config.save_every)) {
             at(group, "writing a checkpoint");
-            self.save(SaveReason::Step, callbacks)?;
+            self.save(SaveReason::Step, config, callbacks)?;
         }
         callbacks.on_step(&Progress {
             epoch: self.position.epoch,
@@ -404,6 +411,7 @@ impl Session {
             validating: false,
             optimizer_step: step,
             step_loss: loss,
+            learning_rate,
             samples: self.position.samples,
             total: epoch.total,
             loss: self.position.mean_loss(),
@@ -427,48 +435,8 @@ impl Session {
         Ok(metrics.loss)
     }
 
-    /// Saves an epoch's weights, and moves on to the next epoch unless this one is unfinished.
-    fn finish_epoch(&mut self, record: &EpochRecord, callbacks: &mut Callbacks) -> Result<(), TrainError> {
-        let best = self.position.best_val_accuracy.is_none_or(|best| record.val_accuracy > best);
-        if best {
-            self.position.best_val_accuracy = Some(record.val_accuracy);
-        }
-        if self.rest_of_epoch() == 0 {
-            self.position.next_epoch();
-        }
-        match &mut self.writer {
-            Some(writer) => writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best)?,
-            None => take_part(self.program.as_mut())?,
-        }
-        self.saved(SaveReason::EpochEnd(record), callbacks)
-    }
-
-    /// Saves the run's position. Returns the request to end the run once all ranks have reached this point: no rank
-    /// leaves before the checkpoint is written.
-    fn stop(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
-        at(trainer.group.as_ref(), "writing a checkpoint");
-        self.save(SaveReason::Stop, &mut trainer.callbacks)?;
-        agree(trainer.callbacks.request(), trainer.group.as_ref())
-    }
-
     /// Number of complete global batches that remain in the epoch.
     fn rest_of_epoch(&self) -> u64 {
         self.train.batches_behind(self.position.samples as usize) as u64
-    }
-
-    /// Saves a checkpoint in the middle of an epoch.
-    fn save(&mut self, reason: SaveReason, callbacks: &mut Callbacks) -> Result<(), TrainError> {
-        match &mut self.writer {
-            Some(writer) => writer.save(self.program.as_mut(), &self.position)?,
-            None => take_part(self.program.as_mut())?,
-        }
-        self.saved(reason, callbacks)
-    }
-
-    /// Notifies callbacks of a checkpoint.
-    fn saved(&self, reason: SaveReason, callbacks: &mut Callbacks) -> Result<(), TrainError> {
-        let path = self.writer.as_ref().map(|writer| writer.paths().last_checkpoint());
-        let Position { epoch, samples, .. } = self.position;
-        callbacks.on_checkpoint(&Saved { path: path.as_deref(), reason, epoch, samples })
     }
 }

@@ -51,6 +51,18 @@ impl Judged {
     }
 }
 
+/// Whether all values are finite.
+pub(crate) fn is_finite(values: &[f32]) -> bool {
+    // Without an early end, this is one pass of vector instructions.
+    values.iter().fold(0, |bad, value| bad | u32::from(!value.is_finite())) == 0
+}
+
+/// The first state tensor of a program with a value that is not finite.
+pub(crate) fn first_non_finite(program: &mut dyn Program) -> Result<Option<String>, DeviceError> {
+    let found = map_state(program, &|_| true, &|tensor, values| (!is_finite(values)).then(|| tensor.name.clone()))?;
+    Ok(found.into_iter().flatten().next())
+}
+
 /// Applies `read` to each chosen state tensor, in the order of [`enmasse_graph::Plans::state`].
 pub fn map_state<T: Send + Sync>(
     program: &mut dyn Program,

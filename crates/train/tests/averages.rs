@@ -73,7 +73,7 @@ fn tensors(all: &[NamedTensor], beginning: &str) -> Vec<NamedTensor> {
 fn a_run_is_judged_by_its_averages_and_keeps_both() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    let records = fit(&config(&out));
+    let records = fit(&TrainConfig { export_every: 1, ..config(&out) });
     let all = last(&out).tensors;
     let averages = tensors(&all, "ema.");
     let names: Vec<&str> = averages.iter().map(|tensor| tensor.name.as_str()).collect();

@@ -13,7 +13,7 @@ use enmasse_data::{
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_train::{
-    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Objective,
+    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Keep, Objective,
     OptimizerKind, Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData,
     compile_plans, evaluate, initialize,
 };
@@ -145,8 +145,11 @@ fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_bits() {
     let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
     let records = fit(config(&whole));
     // An epoch has six steps: the run stops two steps into the second one.
-    fit(TrainConfig { max_steps: Some(8), ..config(&cut) });
+    let part = fit(TrainConfig { max_steps: Some(8), ..config(&cut) });
     assert_eq!((last(&cut).meta.epoch, last(&cut).meta.samples_consumed), (1, 16));
+    // A part of an epoch is no candidate for the best.
+    assert_eq!((part[1].partial, last(&cut).meta.best_val_accuracy), (true, Some(records[0].val_accuracy)));
+    assert!(records.iter().all(|record| !record.partial));
     let rest = fit(TrainConfig { resume: true, ..config(&cut) });
     assert_eq!(rest.len(), 2);
     for (resumed, never_stopped) in rest.iter().zip(&records[1..]) {
@@ -181,6 +184,71 @@ fn non_finite_losses_stop_the_run_and_name_the_step() {
     let config = TrainConfig { lr: 1e30, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
     let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
     assert!(matches!(error, TrainError::NonFinite { rank: 0, .. }), "{error}");
+}
+
+/// One update at a huge rate leaves weights that nothing can be computed with, and no loss of training has shown it yet.
+#[test]
+fn state_that_is_not_finite_replaces_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = |out: &Path| {
+        let paths = RunPaths::new(out);
+        [paths.last_checkpoint(), paths.best_checkpoint(), paths.epoch_checkpoint(1)]
+            .map(|path| std::fs::read(path).ok())
+    };
+    let check = |name: &str, resumed: bool, lr: f64, save_every: u64, expected: &str| {
+        let out = folder.path().join(format!("{name} {resumed}"));
+        let (usual, mut steps) = (TrainConfig { save_every: 0, warmup_epochs: 0.0, ..config(&out) }, 0);
+        if resumed {
+            fit(TrainConfig { epochs: 1, ..usual.clone() });
+            steps = 6;
+        }
+        let before = files(&out);
+        let max_steps = Some(steps + 1);
+        let config = TrainConfig { resume: resumed, max_steps, keep: Keep::All, lr, save_every, ..usual };
+        let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
+        assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
+        let (epoch, step) = (u64::from(resumed), steps + 1);
+        let remedy = match resumed {
+            false => "there is no checkpoint yet; start again with a lower --lr, or with --warmup-epochs".to_owned(),
+            true => format!(
+                "the previous checkpoint stays; continue from it at a lower rate with: enmasse train --resume --out {} --lr 1e-2",
+                out.display()
+            ),
+        };
+        let expected =
+            format!("non-finite {expected} after step {step} (epoch {epoch}), so nothing was saved: {remedy}");
+        assert_eq!(error.to_string(), expected, "{name}");
+        assert!(files(&out) == before, "{name}");
+    };
+    for resumed in [false, true] {
+        // Finite, but products of them are not.
+        check("huge", resumed, 1e30, 0, "validation loss NaN");
+        check("infinite", resumed, 1e300, 0, "validation loss NaN and values of conv.weight");
+        check("saved", resumed, 1e300, 1, "values of conv.weight");
+    }
+}
+
+#[test]
+fn the_checkpoints_that_are_asked_for_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |name: &str, keep: Keep, export_every: u64, expected: &[&str]| {
+        let out = folder.path().join(name);
+        fit(TrainConfig { epochs: 4, keep, export_every, ..config(&out) });
+        let mut names: Vec<String> = Vec::new();
+        for folder in ["checkpoints", "weights"] {
+            let entries = std::fs::read_dir(out.join(folder)).into_iter().flatten();
+            names.extend(entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
+        }
+        names.sort();
+        assert_eq!(names, [&["best.safetensors"], expected].concat(), "{name}");
+    };
+    check("usual", Keep::Newest(0), 0, &["last.safetensors"]);
+    let two = ["epoch-2.safetensors", "epoch-3.safetensors", "last.safetensors", "model-1.pth", "model-3.pth"];
+    check("two", Keep::Newest(2), 2, &two);
+    let all = ["epoch-0.safetensors", "epoch-1.safetensors", "epoch-2.safetensors", "epoch-3.safetensors"];
+    check("all", Keep::All, 0, &[&all[..], &["last.safetensors"]].concat());
+    let kept = Checkpoint::load(&RunPaths::new(folder.path().join("all")).epoch_checkpoint(3)).unwrap();
+    assert_eq!(kept, last(&folder.path().join("all")));
 }
 
 #[test]
@@ -268,7 +336,7 @@ fn progress_counts_every_sample_once() {
 fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
-    fit(config(&first));
+    fit(TrainConfig { export_every: 3, ..config(&first) });
     let weights = RunPaths::new(&first).epoch_weights(2);
     // Another number of classes: everything except the classifier matches.
     let fewer = TrainingData::new(Arc::new(TwoColours(50)), Arc::new(TwoColours(17)));

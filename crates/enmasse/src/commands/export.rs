@@ -112,7 +112,7 @@ impl Weights {
     /// Opens a run's best checkpoint, a checkpoint, or any weights file.
     fn open(source: &Path) -> Result<Self, Failure> {
         let file = match source.is_dir() {
-            true => RunPaths::new(source).require_best().map_err(Failure::error)?,
+            true => RunPaths::new(source).require_weights().map_err(Failure::error)?,
             false => source.to_owned(),
         };
         let (tensors, steps) = match is_checkpoint(&file).map_err(Failure::error)? {

@@ -19,6 +19,7 @@ use crate::arguments::{DECIDED, data, flag, path};
 use crate::attempt::attempt;
 use crate::failure::Failure;
 use crate::failure_record::keep_failure;
+use crate::finished::is_finished;
 use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::{self, LauncherFlags};
@@ -116,8 +117,14 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     let world_size = config.rank_count(cores());
     // The effective configuration includes the machine's defaults.
     config.devices = config.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
-    let mut run = prepare(config, located.as_ref().filter(|paths| paths.is_resumable()), world_size)?;
-    warn(&layers, &run, false);
+    let resumed = located.as_ref().filter(|paths| paths.is_resumable());
+    let mut run = prepare(config, resumed, world_size)?;
+    if let Some(paths) = resumed
+        && is_finished(&run.config, paths, &Rank::alone())?
+    {
+        return Ok(());
+    }
+    warn(&layers, &run, false, world_size);
     // The folder comes last: a run that is refused before leaves nothing behind.
     let paths = match located {
         Some(paths) => paths,
@@ -168,8 +175,13 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSi
     config.devices = Some(Devices::new(kind, rank.world_size()));
     let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
     let run = prepare(config, resumed, rank.world_size())?;
+    if let Some(paths) = resumed
+        && is_finished(&run.config, paths, rank)?
+    {
+        return Ok(());
+    }
     if warns {
-        warn(&layers, &run, true);
+        warn(&layers, &run, true, rank.local_ranks());
     }
     train(&run, rank, &signals.requests)
 }
@@ -238,8 +250,8 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     Ok(Run { config, model, data, has_parts })
 }
 
-/// Warns of options that have no effect.
-fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool) {
+/// Warns of options that have no effect, and of more computing threads than cores.
+fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize) {
     let Run { config, data, has_parts, .. } = run;
     let size = config.picture_size(data.kind.native_size());
     let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
@@ -247,6 +259,19 @@ fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool) {
     for line in layers.without_effect(&surroundings) {
         say(format_args!("warning: {line}"));
     }
+    if let Some(line) = too_many_threads(config, local_ranks, cores()) {
+        say(format_args!("warning: {line}"));
+    }
+}
+
+/// The warning if ranks that share some cores have more computing threads than these.
+fn too_many_threads(config: &TrainConfig, local_ranks: usize, cores: usize) -> Option<String> {
+    let threads = (0..local_ranks).map(|rank| config.threads_of_rank(cores, rank, local_ranks));
+    let threads = threads.fold(0, usize::saturating_add);
+    (threads > cores).then(|| {
+        let (ranks, threads) = (counted(local_ranks, "rank"), counted(threads, "computing thread"));
+        format!("{ranks} with {threads} in all on {}: every step waits for the slowest", counted(cores, "core"))
+    })
 }
 
 /// A mistyped path must not lead to training from random weights. This is checked before anything else is done.
@@ -327,4 +352,24 @@ fn command_line(config: &TrainConfig) -> Vec<OsString> {
         arguments.extend(["--".into(), data.into()]);
     }
     arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_threads_than_cores_are_a_warning() {
+        let check = |threads: Option<usize>, ranks: usize, cores: usize, expected: Option<&str>| {
+            let config = TrainConfig { threads, ..TrainConfig::default() };
+            let expected = expected.map(|text| format!("{text}: every step waits for the slowest"));
+            assert_eq!(too_many_threads(&config, ranks, cores), expected, "{threads:?} {ranks} {cores}");
+        };
+        check(None, 2, 2, None);
+        check(None, 1, 8, None);
+        check(None, 5, 2, Some("5 ranks with 5 computing threads in all on 2 cores"));
+        check(Some(4), 1, 4, None);
+        check(Some(5), 1, 4, Some("1 rank with 5 computing threads in all on 4 cores"));
+        check(Some(2), 2, 3, Some("2 ranks with 4 computing threads in all on 3 cores"));
+    }
 }

@@ -29,10 +29,10 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The JSON objects on standard output, which must contain nothing else.
+    /// The JSON objects on standard output, which must contain nothing else. The event of the start is left out.
     pub fn json(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
-        self.stdout.lines().map(parse).collect()
+        self.stdout.lines().map(parse).filter(|line: &Value| line["event"] != "start").collect()
     }
 
     /// The same, for a run that must have succeeded.
@@ -117,11 +117,15 @@ impl Running {
         self.child.id() as i32
     }
 
-    /// The next line of standard output.
+    /// The next line of standard output. The event of the start is left out.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         let guard = Guard::new(self.pid());
         self.stdout.read_line(&mut line).expect("readable");
+        if line.starts_with("{\"event\":\"start\"") {
+            line.clear();
+            self.stdout.read_line(&mut line).expect("readable");
+        }
         guard.end("a line");
         line
     }

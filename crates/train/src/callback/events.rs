@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use enmasse_data::Normalization;
 use enmasse_device::Memory;
 
-use crate::{EpochRecord, Tuning};
+use crate::{Change, EpochRecord, Tuning};
 
 /// The facts of a run that are known before its first step.
 #[derive(Clone, Debug)]
@@ -54,6 +54,8 @@ pub struct Started {
     pub run: Option<PathBuf>,
     /// Where a resumed run continues: the epoch, and the number of its samples that are done.
     pub resumed: Option<(u64, u64)>,
+    /// The settings that a resumed run changes from now on. Only on rank 0.
+    pub changes: Vec<Change>,
 }
 
 /// The progress of an epoch of training, or of its validation, after a step.
@@ -69,6 +71,8 @@ pub struct Progress {
     pub optimizer_step: u64,
     /// Mean loss over the samples of this step.
     pub step_loss: f64,
+    /// The learning rate of this step; 0 in validation.
+    pub learning_rate: f64,
     /// Samples done, over all ranks.
     pub samples: u64,
     /// Total number of samples.

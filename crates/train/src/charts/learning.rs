@@ -52,7 +52,7 @@ fn recorded(record: &Value) -> Option<EpochPoint> {
     })
 }
 
-/// Draws the confusion matrix of each epoch that is better than all earlier ones.
+/// Draws the confusion matrix of each whole epoch that is better than all earlier ones.
 pub struct BestConfusion {
     staging: Staging,
     path: PathBuf,
@@ -71,7 +71,7 @@ impl BestConfusion {
 
     fn draw(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
         let confusion = self.confusion.take();
-        if self.best.is_some_and(|best| record.val_accuracy <= best) {
+        if record.partial || self.best.is_some_and(|best| record.val_accuracy <= best) {
             return Ok(());
         }
         self.best = Some(record.val_accuracy);

@@ -169,10 +169,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     // Output.
     (&["output_dir"], Alias("out")),
     (&["output", "default_root_dir", "log_dir", "experiment"], Answer("give --out DIR, which holds only this run")),
-    (
-        &["print_freq", "p", "log_interval", "log_every_n_steps"],
-        Answer("a terminal shows progress all the time; leave it out"),
-    ),
+    (&["print_freq", "p", "log_interval", "log_every_n_steps"], Alias("log_every")),
     (
         &["logger", "log_wandb", "wandb", "report_to"],
         Answer("every run writes TensorBoard events and metrics.jsonl; leave it out"),
@@ -181,7 +178,10 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         &["enable_checkpointing", "enable_progress_bar", "enable_model_summary", "profiler"],
         Answer("there is nothing to switch; leave it out"),
     ),
-    (&["checkpoint_hist", "save_top_k"], Answer("a run keeps its last and its best checkpoint; leave it out")),
+    (
+        &["checkpoint_hist", "save_top_k"],
+        Answer("a run keeps its last and its best checkpoint; --keep N keeps those of the N newest epochs too"),
+    ),
 ];
 
 impl Setting {

@@ -197,20 +197,22 @@ fn damaged_files_are_named() {
 }
 
 #[test]
-fn a_missing_best_checkpoint_is_explained() {
+fn the_weights_of_a_run_are_its_best_or_its_last() {
     let folder = tempfile::tempdir().unwrap();
     let paths = RunPaths::new(folder.path());
     let check = |expected: &str| {
-        let message = paths.require_best().unwrap_err().to_string();
+        let message = paths.require_weights().unwrap_err().to_string();
         assert_eq!(message, format!("{}: {expected}", folder.path().display()));
     };
     check("is not a run folder: it has no checkpoints/best.safetensors");
     let run = RunFolder::open(paths.clone(), false, &Attempt::default()).unwrap();
     run.write_config(&TrainConfig::default()).unwrap();
-    check("is a run without a best checkpoint: no epoch has ended yet");
+    check("is a run without a checkpoint: it ended before the first one");
     std::fs::create_dir(paths.checkpoints()).unwrap();
-    std::fs::write(paths.best_checkpoint(), "").unwrap();
-    assert_eq!(paths.require_best().unwrap(), paths.best_checkpoint());
+    for path in [paths.last_checkpoint(), paths.best_checkpoint()] {
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(paths.require_weights().unwrap(), path);
+    }
 }
 
 #[test]

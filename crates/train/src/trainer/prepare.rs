@@ -5,7 +5,7 @@ use enmasse_comm::ShardMap;
 use enmasse_data::{DecodePool, Sharding, TrainLoader};
 use enmasse_graph::Arena;
 
-use super::{EvaluationInput, Session, Trainer};
+use super::{EvaluationInput, Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
@@ -67,7 +67,14 @@ impl Session {
         if let Some(writer) = &writer {
             if let Some(checkpoint) = saved {
                 let origin = writer.paths().root().display().to_string();
-                write_tensors(program.as_mut(), &checkpoint.tensors, &origin)?;
+                let loaded = write_tensors(program.as_mut(), &checkpoint.tensors, &origin);
+                let (before, now) = (checkpoint.meta.size, preparation.evaluation.size);
+                loaded.map_err(|error| match error {
+                    TrainError::Weights(reason) if before != now => TrainError::Resume(format!(
+                        "the run was trained with --size {before}, and its weights do not fit --size {now}: {reason}"
+                    )),
+                    other => other,
+                })?;
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
             } else if let Some(weights) = &config.weights {
                 pretrained = Some(load_pretrained(program.as_mut(), weights)?);
@@ -85,8 +92,11 @@ impl Session {
         // From here on a request to stop ends the run with a checkpoint. What comes before it leaves nothing.
         trainer.callbacks.requests().heed(true);
         let files = match &mut writer {
-            Some(writer) => writer.begin(config, data, &position, preparation.train.size())?,
-            None => Vec::new(),
+            // A finished run stays as it is.
+            Some(writer) if is_unfinished(config, &position) => {
+                writer.begin(config, data, &position, preparation.train.size())?
+            }
+            _ => Vec::new(),
         };
         let schedule = Schedule::new(config, shards);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
@@ -106,6 +116,7 @@ impl Session {
             resumed,
             stopping: false,
             saving: false,
+            has_checkpoint: resumed.is_some(),
             writer,
         };
         Ok((session, files))
@@ -147,6 +158,7 @@ impl Session {
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,
+            changes: self.writer.as_ref().map_or(Vec::new(), |writer| writer.changes().to_vec()),
         })
     }
 }

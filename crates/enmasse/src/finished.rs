@@ -1,0 +1,68 @@
+//! A run that is resumed with nothing left to do: the first rank says so, and no file is touched.
+
+use enmasse_tensor::peak_rss_bytes;
+use enmasse_train::{CheckpointMeta, DoneRecord, RunEvent, RunPaths, TrainConfig};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::ranks::Rank;
+
+/// Whether the run at `paths` has nothing left to do. All ranks must ask.
+pub fn is_finished(config: &TrainConfig, paths: &RunPaths, rank: &Rank) -> Result<bool, Failure> {
+    let meta = match rank.is_first() {
+        true => Some(CheckpointMeta::load(&paths.last_checkpoint()).map_err(Failure::error)?),
+        false => None,
+    };
+    let own = meta.as_ref().and_then(|meta| nothing_left(config, meta));
+    let said = rank.agree(own.unwrap_or_default())?;
+    if let Some(meta) = meta.filter(|_| !said.is_empty()) {
+        let mut output = Output::new(config.json);
+        output.text(&said);
+        let done = DoneRecord {
+            best_val_accuracy: meta.best_val_accuracy.unwrap_or(f64::NAN),
+            seconds: 0.0,
+            peak_rss_bytes: peak_rss_bytes(),
+            run: paths.root().to_owned(),
+            run_bytes: paths.bytes(),
+        };
+        output.json(RunEvent::Done(&done).to_line());
+        output.finish()?;
+    }
+    Ok(!said.is_empty())
+}
+
+/// The line for a run with this checkpoint, if it has nothing left to do.
+fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta) -> Option<String> {
+    let say = |done: u64, asked: u64, what: &str, flag: &str| {
+        let more = done.max(asked).saturating_mul(2);
+        Some(format!("nothing left to do: {done} of {asked} {what} are done; use {flag} {more} to continue"))
+    };
+    let epochs = config.epochs as u64;
+    match config.max_steps {
+        _ if meta.epoch >= epochs => say(meta.epoch, epochs, "epochs", "--epochs"),
+        Some(most) if meta.optimizer_step >= most => say(meta.optimizer_step, most, "steps", "--max-steps"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_and_steps() {
+        let check = |epochs: usize, max_steps: Option<u64>, epoch: u64, step: u64, expected: Option<&str>| {
+            let config = TrainConfig { epochs, max_steps, ..TrainConfig::default() };
+            let meta = CheckpointMeta { epoch, optimizer_step: step, ..CheckpointMeta::default() };
+            assert_eq!(nothing_left(&config, &meta).as_deref(), expected);
+        };
+        let epochs = "nothing left to do: 10 of 10 epochs are done; use --epochs 20 to continue";
+        check(10, None, 10, 80, Some(epochs));
+        check(10, Some(90), 10, 80, Some(epochs));
+        check(10, None, 9, 79, None);
+        check(5, None, 10, 80, Some("nothing left to do: 10 of 5 epochs are done; use --epochs 20 to continue"));
+        let steps = "nothing left to do: 7 of 7 steps are done; use --max-steps 14 to continue";
+        check(10, Some(7), 0, 7, Some(steps));
+        check(10, Some(8), 0, 7, None);
+    }
+}

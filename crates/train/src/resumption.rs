@@ -1,0 +1,100 @@
+//! Resuming: what a run does otherwise from here on, and what it cannot do otherwise.
+
+use std::fmt;
+
+use enmasse_wording::counted;
+
+use crate::{CheckpointMeta, SETTINGS, Scope, TrainConfig};
+
+/// Classes that an error lists by name.
+const SHOWN: usize = 5;
+
+/// A setting that a resumed run changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its name.
+    pub name: &'static str,
+    /// The value so far; none where the program chose.
+    pub from: Option<String>,
+    /// The value from here on.
+    pub to: Option<String>,
+}
+
+/// `lr: 0.1 -> 0.01`
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Option<String>| match value {
+            Some(value) if !value.is_empty() => value.clone(),
+            _ => "none".to_owned(),
+        };
+        write!(f, "{}: {} -> {}", self.name, text(&self.from), text(&self.to))
+    }
+}
+
+/// The settings that differ from those that a run was saved with, as far as they last for the run. A configuration that this
+/// version cannot read, changes nothing.
+pub fn changes(saved: &CheckpointMeta, config: &TrainConfig) -> Vec<Change> {
+    let Ok(earlier) = TrainConfig::from_toml(&saved.configuration) else { return Vec::new() };
+    let lasting = SETTINGS.iter().filter(|setting| setting.scope == Scope::Run);
+    let change = lasting.map(|setting| {
+        let (from, to) = (earlier.get(setting.name), config.get(setting.name));
+        Change { name: setting.name, from, to }
+    });
+    change.filter(|change| change.from != change.to).collect()
+}
+
+/// Why a run cannot go on as `now`: the end of a sentence about it, with what it was and what it would be.
+pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<String> {
+    if saved.model != now.model {
+        return Some(format!("trains the model {}, not {}", saved.model, now.model));
+    }
+    if saved.classes != now.classes {
+        return Some(format!("has {}, and the data have {}", listed(&saved.classes), listed(&now.classes)));
+    }
+    (saved.split != now.split).then(|| "is a run with other pictures".to_owned())
+}
+
+fn listed(classes: &[String]) -> String {
+    let more = if classes.len() > SHOWN { ", ..." } else { "" };
+    let names: Vec<&str> = classes.iter().take(SHOWN).map(String::as_str).collect();
+    format!("{} ({}{more})", counted(classes.len(), "class"), names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_last_are_listed() {
+        let check = |before: &[(&str, &str)], now: &[(&str, &str)], expected: &[&str]| {
+            let config = |pairs: &[(&str, &str)]| {
+                let mut config = TrainConfig::default();
+                pairs.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+                config
+            };
+            let saved = CheckpointMeta { configuration: config(before).to_toml(), ..CheckpointMeta::default() };
+            let found = changes(&saved, &config(now));
+            assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+        };
+        check(&[], &[], &[]);
+        check(&[("lr", "0.1")], &[("lr", "0.01"), ("epochs", "20")], &["epochs: 10 -> 20", "lr: 0.1 -> 0.01"]);
+        check(&[("batch", "8")], &[("freeze", "a,b")], &["freeze: none -> a,b", "batch: 8 -> none"]);
+        // They end with the invocation.
+        check(&[("json", "true"), ("max_steps", "5")], &[("resume", "true"), ("out", "a")], &[]);
+    }
+
+    #[test]
+    fn contradictions_name_both_sides() {
+        let classes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let saved = CheckpointMeta { model: "mlp".into(), classes: classes(&["a", "b"]), ..CheckpointMeta::default() };
+        let check = |now: CheckpointMeta, expected: Option<&str>| {
+            assert_eq!(contradiction(&saved, &now).as_deref(), expected);
+        };
+        check(saved.clone(), None);
+        let model = CheckpointMeta { model: "lenet".into(), ..saved.clone() };
+        check(model, Some("trains the model mlp, not lenet"));
+        let six = CheckpointMeta { classes: classes(&["a", "b", "c", "d", "e", "f"]), ..saved.clone() };
+        check(six, Some("has 2 classes (a, b), and the data have 6 classes (a, b, c, d, e, ...)"));
+        check(CheckpointMeta { split: "x".into(), ..saved.clone() }, Some("is a run with other pictures"));
+    }
+}

@@ -1,0 +1,168 @@
+//! The events of a run as JSON lines. Their keys are a contract with scripts (`docs/json.md`).
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::{EpochRecord, Progress, Started};
+
+/// The facts that are known before the first step. The keys of its JSON form, in this order, are a contract with scripts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StartRecord<'a> {
+    /// The model's name.
+    pub model: &'a str,
+    /// Elements of all parameters.
+    pub parameters: usize,
+    /// Elements that are trained.
+    pub trainable: usize,
+    /// What the pictures are.
+    pub data: &'a str,
+    /// Names of the classes, by label.
+    pub classes: &'a [String],
+    /// Height and width of what the model sees.
+    pub size: usize,
+    /// Pictures to train on.
+    pub train_samples: usize,
+    /// Of these, how many each epoch leaves out.
+    pub dropped_samples: usize,
+    /// Pictures to validate on.
+    pub validation_samples: usize,
+    /// Samples per shard and step.
+    pub batch: usize,
+    /// Samples per step over all shards.
+    pub global_batch: usize,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// Number of shards that they host.
+    pub shards: usize,
+    /// What computes.
+    pub device: &'a str,
+    /// Bytes that the program of a rank plans.
+    pub memory_bytes: usize,
+    /// The run folder.
+    pub run: Option<&'a Path>,
+    /// Where a resumed run goes on.
+    pub resumed: Option<Resumed>,
+}
+
+/// Where a resumed run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Resumed {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Samples of it that are done, over all ranks.
+    pub samples: u64,
+}
+
+impl<'a> From<&'a Started> for StartRecord<'a> {
+    fn from(started: &'a Started) -> Self {
+        StartRecord {
+            model: &started.model,
+            parameters: started.parameters,
+            trainable: started.trainable,
+            data: started.data,
+            classes: &started.classes,
+            size: started.size,
+            train_samples: started.train_samples,
+            dropped_samples: started.dropped_samples,
+            validation_samples: started.validation_samples,
+            batch: started.batch,
+            global_batch: started.global_batch,
+            world_size: started.world_size,
+            shards: started.shards,
+            device: &started.device,
+            memory_bytes: started.memory.total(),
+            run: started.run.as_deref(),
+            resumed: started.resumed.map(|(epoch, samples)| Resumed { epoch, samples }),
+        }
+    }
+}
+
+/// A step of training. The keys of its JSON form, in this order, are a contract with scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepRecord {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// The step of the run, from 1.
+    pub step: u64,
+    /// Samples of the epoch that are done, over all ranks.
+    pub samples: u64,
+    /// Mean loss over the samples of the step.
+    pub loss: f64,
+    /// The learning rate that the step used.
+    pub learning_rate: f64,
+    /// Over all ranks, since the epoch began.
+    pub images_per_second: f64,
+}
+
+impl From<&Progress> for StepRecord {
+    fn from(progress: &Progress) -> Self {
+        StepRecord {
+            epoch: progress.epoch,
+            step: progress.optimizer_step,
+            samples: progress.samples,
+            loss: progress.step_loss,
+            learning_rate: progress.learning_rate,
+            images_per_second: progress.images_per_second,
+        }
+    }
+}
+
+/// The end of a run. The keys of its JSON form, in this order, are a contract with scripts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DoneRecord {
+    /// The highest validation accuracy of a whole epoch; not a number (in JSON `null`) if none has ended.
+    pub best_val_accuracy: f64,
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Sum over ranks.
+    pub peak_rss_bytes: u64,
+    /// The run folder.
+    pub run: PathBuf,
+    /// Bytes of the files in it, on rank 0.
+    pub run_bytes: u64,
+}
+
+/// A run that stopped before its end, as requested. The keys of its JSON form, in this order, are a contract with scripts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StoppedRecord {
+    /// The current epoch, from 0.
+    pub epoch: u64,
+    /// Number of its pictures that are done, over all ranks.
+    pub samples: u64,
+    /// The run folder.
+    pub run: PathBuf,
+}
+
+/// A line of `--json`.
+///
+/// ```
+/// use enmasse_train::{DoneRecord, RunEvent};
+/// let done = DoneRecord { best_val_accuracy: 0.5, seconds: 2.0, peak_rss_bytes: 9, run: "runs/a".into(), run_bytes: 5 };
+/// let line = r#"{"event":"done","best_val_accuracy":0.5,"seconds":2.0,"peak_rss_bytes":9,"run":"runs/a","run_bytes":5}"#;
+/// assert_eq!(RunEvent::Done(&done).to_line(), line);
+/// ```
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum RunEvent<'a> {
+    /// Before the first step.
+    Start(&'a StartRecord<'a>),
+    /// After every N steps, if that is asked for.
+    Step(&'a StepRecord),
+    /// After each epoch.
+    Epoch(&'a EpochRecord),
+    /// The last line.
+    Done(&'a DoneRecord),
+    /// The last line of a run that stopped before its end.
+    Stopped(&'a StoppedRecord),
+}
+
+impl RunEvent<'_> {
+    /// The event as one line of JSON, without a line break. Numbers read back as the same bits; numbers that are not
+    /// finite are `null`.
+    pub fn to_line(&self) -> String {
+        // Fails only for a map whose keys are not strings, or for a path that is not UTF-8.
+        serde_json::to_string(self)
+            .unwrap_or_else(|error| format!("{{\"event\":\"error\",\"message\":{:?}}}", error.to_string()))
+    }
+}
