@@ -109,7 +109,7 @@ impl fmt::Display for CauseKind {
 ///     "rank 2 on host h exited during all_reduce(sum) of 1000 f32 #17: connection closed without goodbye"
 /// );
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 pub struct Cause {
     /// The rank that failed; `None` if no single rank is to blame.
     pub rank: Option<usize>,
@@ -125,6 +125,13 @@ pub struct Cause {
     pub message: String,
     /// When it was raised, in milliseconds since 1970 (UTC), by the raising machine's clock.
     pub time: u64,
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Cause {

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::cause::Cause;
 
 /// Why a rank could not join its group.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum JoinError {
     /// An environment variable is missing or malformed.
     #[error("{name} {problem}")]
@@ -153,6 +153,13 @@ pub enum JoinError {
         /// The store's error.
         why: String,
     },
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// "rank 3", or "ranks 3, 4".

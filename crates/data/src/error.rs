@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// An error of a data set, a picture, or the loader.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// A file or folder could not be opened, listed or read.
@@ -73,6 +73,13 @@ pub enum DataError {
         /// The first line of the panic's message.
         message: String,
     },
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for DataError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl DataError {

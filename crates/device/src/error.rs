@@ -6,7 +6,7 @@ use enmasse_comm::Cause;
 use thiserror::Error;
 
 /// An error of a device or of a program.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum DeviceError {
     /// The device has too little memory.
     #[error("no memory for {bytes} bytes of {arena}: use a smaller --batch or --size")]
@@ -46,4 +46,11 @@ pub enum DeviceError {
     /// The group failed.
     #[error(transparent)]
     Cause(#[from] Arc<Cause>),
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }

@@ -32,6 +32,10 @@ pub use enmasse_models as models;
 pub use enmasse_tensor as tensor;
 pub use enmasse_train as train;
 
+mod trained_model;
+
+pub use trained_model::TrainedModel;
+
 /// The items that a training program usually needs.
 pub mod prelude {
     pub use enmasse_comm::{Group, Reduce, Rendezvous};
@@ -44,4 +48,6 @@ pub mod prelude {
         Callback, CallbackResult, Control, DoneRecord, Engine, EpochRecord, OptimizerKind, RankKind, TrainConfig,
         TrainError, Trainer, TrainingData,
     };
+
+    pub use crate::TrainedModel;
 }

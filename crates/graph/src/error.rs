@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::Arena;
 
 /// Why a model could not become a plan.
-#[derive(Clone, Debug, Error, PartialEq)]
+#[derive(Clone, Error, PartialEq)]
 pub enum GraphError {
     /// An operand has a shape that the layer does not accept.
     #[error("layer {layer}: {operation} cannot take an input of shape {shape}: {reason}")]
@@ -80,4 +80,11 @@ pub enum GraphError {
     /// A compile option is invalid.
     #[error("{0}")]
     Option(String),
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for GraphError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }

@@ -23,7 +23,7 @@ fn mend_of_spawn(source: &io::Error) -> &'static str {
 }
 
 /// Reasons why the ranks could not be launched or watched.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum LaunchError {
     /// Zero ranks were requested.
     #[error("cannot launch 0 processes: ask for at least 1")]
@@ -94,6 +94,13 @@ pub enum LaunchError {
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for LaunchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl LaunchError {

@@ -18,7 +18,7 @@ use crate::threads::run_rank;
 const SPAWNED: &str = "ENMASSE_SPAWNED";
 
 /// Reasons why not all ranks succeeded.
-#[derive(Debug, Error)]
+#[derive(Error)]
 pub enum SpawnError {
     /// The ranks could not be started.
     #[error(transparent)]
@@ -43,6 +43,13 @@ pub enum SpawnError {
     /// A signal with this number asked this process to stop, and all ranks were stopped.
     #[error("stopped by signal {0}: all ranks are stopped")]
     Interrupted(i32),
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for SpawnError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// Runs `body` as the ranks of a group, each a separate process; returns when all have ended. [`spawn`](crate::spawn)

@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 /// The model does not exist.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 pub enum ModelError {
     /// No model of the zoo has this name.
     #[error("no model is named {name:?}; the nearest is {nearest} (there are {})", known.join(", "))]
@@ -18,6 +18,13 @@ pub enum ModelError {
         /// Every name.
         known: Vec<&'static str>,
     },
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for ModelError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// A model of the zoo.

@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::{CheckpointError, ConfigError, RunError, Stop};
 
 /// Why a run ended.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum TrainError {
     /// A wrong option.
@@ -109,6 +109,13 @@ pub enum TrainError {
         /// The call that must come next.
         expected: &'static str,
     },
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for TrainError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<DeviceError> for TrainError {

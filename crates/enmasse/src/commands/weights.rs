@@ -67,7 +67,13 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
         lacking.filter(|_| warns).into_iter().for_each(|line| say(format_args!("warning: {line}")));
     }
-    let model = find(&classifier.model)?;
+    let Ok(model) = enmasse_models::find(&classifier.model) else {
+        return Err(Failure::Error(format!(
+            "{}: its model \"{}\" was trained by your own program: use the library there (TrainedModel::open_own)",
+            path.display(),
+            classifier.model
+        )));
+    };
     Ok(Weights { path, classifier, model, is_bare, as_trained })
 }
 

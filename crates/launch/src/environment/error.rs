@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::node_list::NodeListError;
 
 /// An error in the variables.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 pub enum EnvironmentError {
     /// One variable of a pair is missing.
     #[error("{missing} is not set although {present} is: set both or neither")]
@@ -98,4 +98,11 @@ pub enum EnvironmentError {
         /// What to do.
         mend: &'static str,
     },
+}
+
+/// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
+impl std::fmt::Debug for EnvironmentError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }

@@ -1,0 +1,56 @@
+//! The library beside the program: inference by a run, and errors as a user's `main` prints them.
+
+mod common;
+
+use common::{enmasse, finish, pictures, program};
+use enmasse::prelude::*;
+
+#[test]
+fn a_program_predicts_as_the_command_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let picture = data.join("red/001.jpg");
+    let [data, text, image] = [&data, &run, &picture].map(|path| path.display().to_string());
+    enmasse(&["train", &data, "--model", "mlp", "--size", "12", "--epochs", "1", "--out", &text]).well();
+    let mut model = TrainedModel::open(&run).unwrap();
+    assert_eq!(model.classes(), ["dark", "light", "red"]);
+    let command = enmasse(&["predict", &text, &image, "--json"]).well().json().remove(0);
+    for _ in 0..2 {
+        let found = model.predict(&picture).unwrap();
+        let probabilities = |top: &serde_json::Value| -> Vec<f64> {
+            top.as_array().unwrap().iter().map(|guess| guess["probability"].as_f64().unwrap()).collect()
+        };
+        let own: Vec<f64> = found.top.iter().map(|guess| guess.probability).collect();
+        assert_eq!(own, probabilities(&command["top"]));
+    }
+    assert!(model.predict(folder.path().join("none.jpg")).unwrap_err().to_string().contains("none.jpg"));
+}
+
+#[test]
+fn a_run_of_an_own_model_is_for_its_own_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let own = |x: Tensor, classes: usize| x.flatten().linear("own", classes);
+    let config = TrainConfig {
+        model: "own".to_owned(),
+        epochs: 1,
+        size: Some(12),
+        out: Some(run.clone()),
+        ..TrainConfig::default()
+    };
+    let picture = data.join("red/001.jpg");
+    let data = TrainingData::open(&data, &config.open_options()).unwrap();
+    let device = device("cpu", 1).unwrap();
+    Trainer::new(config, device.as_ref()).fit(&own, &data).unwrap();
+    assert_eq!(TrainedModel::open_own(&run, &own).unwrap().predict(&picture).unwrap().top.len(), 3);
+    let error = TrainedModel::open(&run).err().unwrap();
+    // What `main() -> Result<(), TrainError>` prints.
+    let printed = format!("{error:?}");
+    assert_eq!(printed, error.to_string());
+    assert!(printed.contains("its model \"own\" was defined by the program that trained it"), "{printed}");
+    let ended = finish(program().arg("predict").arg(&run).arg(&picture));
+    assert!(
+        ended.code == Some(1) && ended.stderr.contains("was trained by your own program: use the library"),
+        "{ended:?}"
+    );
+}
