@@ -11,7 +11,8 @@ fn a_program_predicts_as_the_command_does() {
     let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
     let picture = data.join("red/001.jpg");
     let [data, text, image] = [&data, &run, &picture].map(|path| path.display().to_string());
-    enmasse(&["train", &data, "--model", "mlp", "--size", "12", "--epochs", "1", "--out", &text]).well();
+    enmasse(&["train", &data, "--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--out", &text])
+        .well();
     let mut model = TrainedModel::open(&run).unwrap();
     assert_eq!(model.classes(), ["dark", "light", "red"]);
     let command = enmasse(&["predict", &text, &image, "--json"]).well().json().remove(0);
@@ -35,6 +36,7 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
         model: "own".to_owned(),
         epochs: 1,
         size: Some(12),
+        batch: Some(8),
         out: Some(run.clone()),
         ..TrainConfig::default()
     };
