@@ -172,7 +172,7 @@ impl Group {
     ///         let mut gradients = [1.0f32; 100];
     ///         group.reduce_scatter(&mut gradients)?;
     ///         let piece = group.piece::<f32>(group.rank(), gradients.len());
-    /// Each rank processes its own half; then the halves are gathered.
+    ///         // Each rank processes its own half; then the halves are gathered.
     ///         gradients[piece].iter_mut().for_each(|gradient| *gradient /= 2.0);
     ///         group.all_gather_pieces(&mut gradients).map(|()| gradients)
     ///     })

@@ -70,7 +70,7 @@ pub enum MeetingPoint {
 /// use enmasse_comm::Rendezvous;
 /// // RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun and `enmasse launch` set them.
 /// let group = Rendezvous::from_environment()?.join()?;
-/// Or everything explicitly.
+/// // Or everything explicitly.
 /// let group = Rendezvous::tcp("tcp://10.0.0.1:23456", 3, 8)?.join()?;
 /// # Ok::<(), enmasse_comm::JoinError>(())
 /// ```
