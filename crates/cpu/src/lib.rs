@@ -11,7 +11,7 @@
 //! let batch = HostBatch { images: vec![7; 2 * 4 * 4 * 3], labels: vec![3, -1], sample_indices: vec![0, 1] };
 //! let inputs = StepInputs { learning_rate: 0.1, ..StepInputs::evaluation(batch.into()) };
 //! let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
-//! Parameters are zero, so the loss of the one sample is ln(10). The mean is over both places of the batch.
+//! // Parameters are zero, so the loss of the one sample is ln(10). The mean is over both places of the batch.
 //! assert!((program.metrics(ticket)?.loss - 10f64.ln() / 2.0).abs() < 1e-6);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
