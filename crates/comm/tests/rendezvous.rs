@@ -1,4 +1,4 @@
-//! Forming groups: which ranks are admitted, which are refused, what each is told, and that nothing remains.
+//! Forming groups: the ranks that are admitted, those that are refused with their reasons, and that nothing remains.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The loader's batches in the form that programs take: the same memory behind another trait.
+//! The batches of the loader as programs take them: the same memory, by another trait.
 
 use std::sync::Arc;
 
