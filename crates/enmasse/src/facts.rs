@@ -1,10 +1,9 @@
 //! The facts of a run that people see before its first step.
 
 use std::ffi::OsStr;
-use std::path::Path;
 
 use enmasse_train::{RunPaths, SETTINGS, Started, TrainConfig};
-use enmasse_wording::{counted, grouped, mebibytes};
+use enmasse_wording::{counted, grouped, mebibytes, shell_word};
 
 /// The facts known before the first step, one line each.
 pub fn facts(started: &Started) -> Vec<String> {
@@ -62,7 +61,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         let folder = drawings[0].parent().unwrap_or(run);
         lines.push(format!("run:      {}", run.display()));
         lines.push(format!("charts:   {} in {}", names.join(" and "), folder.display()));
-        lines.push(format!("curves:   tensorboard --logdir={}, then open http://localhost:6006/", quoted(run)));
+        lines.push(format!("curves:   tensorboard --logdir={}, then open http://localhost:6006/", shell_word(run)));
     }
     lines.extend(started.tuning.map(|tuning| format!("tuned:    {tuning}")));
     lines.extend(started.pretrained.iter().flat_map(|report| report.lines()).map(|line| format!("weights:  {line}")));
@@ -79,18 +78,11 @@ pub fn settings(config: &TrainConfig) -> String {
         let value = config.get(setting.name).filter(|value| !value.is_empty())?;
         (setting.name != "out" && setting.default_text().as_ref() != Some(&value)).then_some((setting.name, value))
     });
-    let pairs: String = changed.map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
+    let pairs: String = changed.map(|(name, value)| format!("{name}={} ", shell_word(value))).collect();
     match &config.out {
         Some(out) => format!("settings: {pairs}(all of them: {})", RunPaths::new(out).config().display()),
         None => format!("settings: {pairs}").trim_end().to_owned(),
     }
-}
-
-/// A path or other text, quoted for a shell.
-pub fn quoted(text: impl AsRef<Path>) -> String {
-    let text = text.as_ref().display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]
@@ -100,14 +92,6 @@ mod tests {
     use enmasse_train::{Change, Tuning};
 
     use super::*;
-
-    #[test]
-    fn paths_for_a_shell() {
-        let check = |path: &str, expected: &str| assert_eq!(quoted(path), expected);
-        check("runs/20260131-235959-resnet18", "runs/20260131-235959-resnet18");
-        check("my runs", "'my runs'");
-        check("it's", r"'it'\''s'");
-    }
 
     #[test]
     fn facts_name_every_figure() {

@@ -8,9 +8,9 @@ use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, SaveReason, Saved, StartRecord,
     Started, StepRecord, StoppedRecord, TrainConfig,
 };
-use enmasse_wording::{counted, duration, mebibytes, one_line};
+use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
-use crate::facts::{self, facts, quoted};
+use crate::facts::{self, facts};
 use crate::failure::Failure;
 use crate::output::{Output, say};
 use crate::progress::{Course, Meter, waiting};
@@ -82,7 +82,7 @@ impl Reporter {
     /// The end of the run, with suggested commands.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         if let Audience::Everybody(output) = &mut self.audience {
-            let run = quoted(&done.run);
+            let run = shell_word(&done.run);
             output.text(format_args!("evaluate: enmasse eval {run} --split val"));
             output.text(format_args!("predict:  enmasse predict {run} IMAGE..."));
         }
@@ -280,7 +280,7 @@ fn short(rate: f64) -> String {
 
 /// The command that continues a run, with the settings that the run folder keeps.
 pub fn resume_command(run: &Path) -> String {
-    format!("enmasse train --resume --out {}", quoted(run))
+    format!("enmasse train --resume --out {}", shell_word(run))
 }
 
 /// A fraction as a percentage.

@@ -3,6 +3,8 @@
 //! The program's output on a terminal, in logs and on the doctor's page is uniform because it is formatted here. Pure
 //! functions.
 
+use std::ffi::OsStr;
+
 /// A number with thousands separators: `11,181,642`.
 pub fn grouped(number: impl TryInto<u64>) -> String {
     let digits = number.try_into().unwrap_or(u64::MAX).to_string();
@@ -55,6 +57,16 @@ pub fn one_line(text: &str) -> String {
     text.split(char::is_control).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
+/// A path or other text as one word of a shell's command line.
+pub fn shell_word(text: impl AsRef<OsStr>) -> String {
+    let text = text.as_ref().to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 /// `20260131-235959`, from seconds since 1970. Source: H. Hinnant, "chrono-compatible low-level date algorithms"
 /// (`civil_from_days`), whose years begin in March, so that leap days come last.
 pub fn utc_time(seconds: u64) -> String {
@@ -72,6 +84,17 @@ pub fn utc_time(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_for_a_shell() {
+        let check = |text: &str, expected: &str| assert_eq!(shell_word(text), expected);
+        check("train.py", "train.py");
+        check("--lr=0.1", "--lr=0.1");
+        check("runs/20260131-235959-resnet18", "runs/20260131-235959-resnet18");
+        check("", "''");
+        check("my runs", "'my runs'");
+        check("it's $HOME", r"'it'\''s $HOME'");
+    }
 
     #[test]
     fn numbers() {

@@ -1,5 +1,7 @@
 //! Keeping what a run has reached: checkpoints, and that only finite state gets into one.
 
+use enmasse_wording::shell_word;
+
 use super::{Session, Trainer};
 use crate::callback::{Callbacks, Request};
 use crate::evaluation::at;
@@ -91,7 +93,7 @@ impl Session {
         let remedy = match self.has_checkpoint {
             true => {
                 let rate = (config.lr / 10.0).min(HIGHEST_RATE);
-                let run = run.display();
+                let run = shell_word(run);
                 format!(
                     "the previous checkpoint stays; continue from it at a lower rate with: \
                      enmasse train --resume --out {run} --lr {rate:.0e}"

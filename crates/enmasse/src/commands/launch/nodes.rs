@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use enmasse_launch::Nodes;
+use enmasse_wording::shell_word;
 
 use super::flags::{FLAGS, Given};
-use super::preview::quoted;
 
 /// The lines for standard error.
 pub fn announcement(given: &Given<'_>, nodes: &Nodes, join_timeout: Duration) -> String {
@@ -47,7 +47,7 @@ fn command(given: &Given<'_>, nodes: &Nodes, node_rank: usize) -> String {
         }
     }
     words.extend(given.matches.get_many::<OsString>("program").into_iter().flatten().cloned());
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    words.iter().map(shell_word).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! `--dry-run` and `--print-env`: the command of each rank, and its variables.
 
-use std::ffi::OsStr;
-
 use enmasse_launch::{Job, plan};
-use enmasse_wording::counted;
+use enmasse_wording::{counted, shell_word};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -26,40 +24,13 @@ pub fn print(job: &Job, commands: bool, variables: bool) -> Result<(), Failure> 
         output.text(format_args!("# rank {}{cores}", rank.rank));
         if variables {
             for (name, value) in &rank.variables {
-                output.text(format_args!("{}={}", name.display(), quoted(value)));
+                output.text(format_args!("{}={}", name.display(), shell_word(value)));
             }
         }
         if commands {
-            let words: Vec<String> =
-                std::iter::once(&rank.program).chain(&rank.arguments).map(|word| quoted(word)).collect();
+            let words: Vec<String> = std::iter::once(&rank.program).chain(&rank.arguments).map(shell_word).collect();
             output.text(words.join(" "));
         }
     }
     output.finish()
-}
-
-/// A word as a shell reads it.
-pub fn quoted(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.into_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_for_a_shell() {
-        let check = |word: &str, expected: &str| assert_eq!(quoted(OsStr::new(word)), expected);
-        check("train.py", "train.py");
-        check("--lr=0.1", "--lr=0.1");
-        check("", "''");
-        check("a b", "'a b'");
-        check("it's $HOME", r"'it'\''s $HOME'");
-    }
 }
