@@ -19,9 +19,18 @@ impl Window {
     /// Output size along `axis` (0 vertical, 1 horizontal) for an input of `size`. Rounds down, as PyTorch does by
     /// default; `None` if the window does not fit.
     pub fn output(&self, axis: usize, size: usize) -> Option<usize> {
-        let span = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)?.checked_add(1)?;
-        let room = size.checked_add(2 * self.padding[axis])?.checked_sub(span)?;
+        let room = size.checked_add(2 * self.padding[axis])?.checked_sub(self.span(axis)?)?;
         Some(room.checked_div(self.stride[axis])? + 1)
+    }
+
+    /// The smallest input along this axis.
+    pub(crate) fn least(&self, axis: usize) -> usize {
+        self.span(axis).map_or(usize::MAX, |span| span.saturating_sub(2 * self.padding[axis]).max(1))
+    }
+
+    /// The places from the first to the last element of the window.
+    fn span(&self, axis: usize) -> Option<usize> {
+        self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)?.checked_add(1)
     }
 }
 

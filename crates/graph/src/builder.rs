@@ -17,6 +17,7 @@
 //! builder.finish(&logits, 10).unwrap();
 //! ```
 
+mod checks;
 mod functions;
 
 use std::cell::RefCell;
@@ -27,7 +28,7 @@ use enmasse_tensor::{DType, Shape};
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
     AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, NormStatistics, Op, Parameter,
-    PerSample, Phase, Rectifier, Role, ValueId, Window,
+    PerSample, Phase, Place, Rectifier, Relation, Role, ValueId,
 };
 
 #[derive(Debug)]
@@ -40,6 +41,8 @@ struct State {
     phase: Phase,
     /// The latest named layer. Operations without a name are recorded under it.
     layer: String,
+    /// The function of logits and targets that is being recorded, if it is one: `the loss`, `metric NAME`.
+    function: Option<String>,
     error: Option<GraphError>,
 }
 
@@ -86,7 +89,7 @@ impl Builder {
         graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
         let filters = FilterOrder::default();
         let (phase, layer) = (Phase::Forward, "input".into());
-        let state = State { graph, mode, seed, filters, phase, layer, error: None };
+        let state = State { graph, mode, seed, filters, phase, layer, function: None, error: None };
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
     }
 
@@ -101,17 +104,15 @@ impl Builder {
     pub fn pixels(&self, mean: &[f32], deviation: &[f32]) -> Tensor {
         let images = Tensor { state: self.state.clone(), id: IMAGES };
         let (channels, deviations) = (mean.len(), deviation.len());
-        let layer = || "input".to_string();
         if ![1, 3].contains(&channels) || deviations != channels {
             let reason = format!("pictures have 3 channels or 1, got {channels} means and {deviations} deviations");
-            return images.fail(GraphError::Attribute { layer: layer(), reason });
+            return images.fail(GraphError::Option(reason));
         }
         if let Some(mean) = mean.iter().find(|mean| !mean.is_finite()) {
-            return images.fail(GraphError::Attribute { layer: layer(), reason: format!("mean {mean} is not finite") });
+            return images.fail(GraphError::Option(format!("mean {mean} is not finite")));
         }
         if let Some(deviation) = deviation.iter().find(|&&deviation| !(deviation.is_finite() && deviation > 0.0)) {
-            let reason = format!("deviation {deviation} must be above 0");
-            return images.fail(GraphError::Attribute { layer: layer(), reason });
+            return images.fail(GraphError::Option(format!("deviation {deviation} must be above 0")));
         }
         let shape = Shape::from([self.batch, self.size[0], self.size[1], channels]);
         let op = Op::Normalize { mean: mean.into(), deviation: deviation.into() };
@@ -126,12 +127,9 @@ impl Builder {
         }
         let shape = state.graph.shape(logits.id);
         if **shape != [self.batch, classes] {
-            return Err(GraphError::Shape {
-                layer: state.layer.clone(),
-                operation: "the loss",
-                shape: shape.clone(),
-                reason: format!("the model must end in [{},{classes}], one logit per class", self.batch),
-            });
+            let (place, shape) = (logits.place("the loss"), shape.clone());
+            let reason = format!("the model must end in [{},{classes}], one logit per class", self.batch);
+            return Err(GraphError::Shape { place, shape, reason });
         }
         Ok(Forward {
             graph: state.graph.clone(),
@@ -156,7 +154,8 @@ impl Forward {
         let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
         // Training mode records dropout, so that the check below refuses it.
         let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
-        let state = State { graph, mode, seed: 0, filters, phase: Phase::Loss, layer: layer.into(), error: None };
+        let (phase, layer, function_name) = (Phase::Loss, layer.into(), Some(what.to_owned()));
+        let state = State { graph, mode, seed: 0, filters, phase, layer, function: function_name, error: None };
         let state = Rc::new(RefCell::new(state));
         let [x, y] = [logits, targets].map(|id| Tensor { state: state.clone(), id });
         let result = function.call(x, y).id;
@@ -170,9 +169,10 @@ impl Forward {
             let given = |id: ValueId| id == logits || id == targets;
             let made = |id: ValueId| id.0 >= values && self.graph.value(id).role == Role::Activation;
             if let Some(&other) = node.inputs.iter().find(|&&id| !given(id) && !made(id)) {
-                let (operation, name) = (node.op.name(), &self.graph.value(other).name);
-                let reason = format!("{operation} takes {name}; a function of logits and targets takes nothing else");
-                return Err(GraphError::Attribute { layer: node.layer.clone(), reason });
+                let place = Place { operation: node.op.name(), layer: what.to_owned(), relation: Relation::Inside };
+                let name = &self.graph.value(other).name;
+                let reason = format!("takes {name}; a function of logits and targets takes nothing else");
+                return Err(GraphError::Attribute { place, reason });
             }
             if node.inputs.iter().any(|id| depends.contains(id)) {
                 depends.extend(&node.outputs);
@@ -200,13 +200,14 @@ impl Tensor {
     pub fn conv2d(self, name: &str, conv: Conv) -> Tensor {
         self.enter(name);
         let (shape, window) = (self.shape(), conv.window);
-        let Some([n, h, w, c]) = self.picture_dims("conv2d", &shape) else { return self };
+        let Some([n, h, w, c]) = self.picture_dims(self.layer("conv2d"), &shape) else { return self };
         if conv.groups == 0 || c % conv.groups != 0 || conv.channels == 0 || !conv.channels.is_multiple_of(conv.groups)
         {
-            let reason = format!("{} groups must divide {c} input and {} output channels", conv.groups, conv.channels);
-            return self.fail(GraphError::Attribute { layer: name.into(), reason });
+            let (groups, outputs) = (conv.groups, conv.channels);
+            let reason = format!("its groups ({groups}) must divide {c} input and {outputs} output channels");
+            return self.fail(GraphError::Shape { place: self.layer("conv2d"), shape, reason });
         }
-        let Some([oh, ow]) = self.window_dims("conv2d", &shape, &window, [h, w]) else { return self };
+        let Some([oh, ow]) = self.window_dims(self.layer("conv2d"), &shape, &window, [h, w]) else { return self };
         let taps = window.kernel[0] * window.kernel[1];
         let bound = 1.0 / ((c / conv.groups * taps) as f32).sqrt();
         let init = match conv.kaiming {
@@ -232,6 +233,10 @@ impl Tensor {
         const MOMENTUM: f32 = 0.1;
         self.enter(name);
         let shape = self.shape();
+        if shape.len() < 2 {
+            let reason = "it needs [batch,height,width,channels] or [batch,features]".into();
+            return self.fail(GraphError::Shape { place: self.layer("batch_norm"), shape, reason });
+        }
         let (channels, training) = (shape.last(), self.state.borrow().mode == Mode::Train);
         let count = shape.elements() / channels.max(1);
         let plain =
@@ -285,9 +290,8 @@ impl Tensor {
     /// Max pooling.
     pub fn max_pool(self, pool: Pool) -> Tensor {
         if pool.0.kernel[0] * pool.0.kernel[1] > 256 {
-            let layer = self.state.borrow().layer.clone();
-            let reason = "max pooling windows hold at most 256 elements".into();
-            return self.fail(GraphError::Attribute { layer, reason });
+            let reason = format!("has a window of {}; at most 256 elements fit", pool.0);
+            return self.fail(GraphError::Attribute { place: self.place("max_pool"), reason });
         }
         let Some(shape) = self.pooled("max_pool", pool.0) else { return self };
         let y = self.record(Op::MaxPool(pool.0), &[], shape.clone());
@@ -315,11 +319,10 @@ impl Tensor {
     /// Average pooling to a fixed `[height, width]`, independent of the input's size.
     pub fn adaptive_avg_pool(self, output: [usize; 2]) -> Tensor {
         let shape = self.shape();
-        let Some([n, _, _, c]) = self.picture_dims("adaptive_avg_pool", &shape) else { return self };
+        let Some([n, _, _, c]) = self.picture_dims(self.place("adaptive_avg_pool"), &shape) else { return self };
         if output.contains(&0) {
-            let layer = self.state.borrow().layer.clone();
-            let reason = format!("adaptive_avg_pool needs an output of at least 1x1, got {}x{}", output[0], output[1]);
-            return self.fail(GraphError::Attribute { layer, reason });
+            let reason = format!("needs an output of at least 1x1, got {}x{}", output[0], output[1]);
+            return self.fail(GraphError::Attribute { place: self.place("adaptive_avg_pool"), reason });
         }
         self.record(Op::AdaptiveAvgPool(AdaptiveAvgPool { output }), &[], [n, output[0], output[1], c].into())
     }
@@ -328,14 +331,14 @@ impl Tensor {
     pub fn dropout(self, name: &str, probability: f32) -> Tensor {
         self.enter(name);
         if !(0.0..1.0).contains(&probability) {
-            let reason = format!("dropout probability {probability} must be at least 0 and below 1");
-            return self.fail(GraphError::Attribute { layer: name.into(), reason });
+            let reason = format!("has probability {probability}, which must be at least 0 and below 1");
+            return self.fail(GraphError::Attribute { place: self.layer("dropout"), reason });
         }
         let (mode, seed) = (self.state.borrow().mode, self.state.borrow().seed);
         let is_this = |node: &Node| matches!(&node.op, Op::Dropout { layer, .. } if layer == name);
         if self.state.borrow().graph.nodes.iter().any(is_this) {
-            let reason = "a dropout with this name exists already, and both would drop the same elements".into();
-            return self.fail(GraphError::Attribute { layer: name.into(), reason });
+            let reason = "has the name of an earlier dropout, and both would drop the same elements".into();
+            return self.fail(GraphError::Attribute { place: self.layer("dropout"), reason });
         }
         if mode == Mode::Evaluate || probability == 0.0 {
             return self;
@@ -347,7 +350,7 @@ impl Tensor {
     /// Flattens to `[batch, features]` in PyTorch's order: channels first.
     pub fn flatten(self) -> Tensor {
         let shape = self.shape();
-        let Some([n, h, w, c]) = self.picture_dims("flatten", &shape) else { return self };
+        let Some([n, h, w, c]) = self.picture_dims(self.place("flatten"), &shape) else { return self };
         self.record_as(false, Op::Flatten, &[], [n, h * w * c].into())
     }
 
@@ -357,11 +360,11 @@ impl Tensor {
         self.enter(name);
         let shape = self.shape();
         let &[n, inputs] = &shape[..] else {
-            let reason = "it must be [batch, features]: add flatten before this layer".into();
-            return self.fail(GraphError::Shape { layer: name.into(), operation: "linear", shape, reason });
+            let reason = "it needs [batch,features]: add flatten before this layer".into();
+            return self.fail(GraphError::Shape { place: self.layer("linear"), shape, reason });
         };
         if outputs == 0 {
-            return self.fail(GraphError::Attribute { layer: name.into(), reason: "it has no outputs".into() });
+            return self.fail(GraphError::Attribute { place: self.layer("linear"), reason: "has no outputs".into() });
         }
         let uniform = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
         let (weight, bias) = match deviation {
@@ -371,66 +374,6 @@ impl Tensor {
         let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
         let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias);
         self.record(Op::Linear, &[weight, bias], [n, outputs].into())
-    }
-
-    fn pooled(&self, operation: &'static str, window: Window) -> Option<Shape> {
-        let shape = self.shape();
-        let [n, h, w, c] = self.picture_dims(operation, &shape)?;
-        if (0..2).any(|axis| window.padding[axis] * 2 > window.kernel[axis]) {
-            let layer = self.state.borrow().layer.clone();
-            let reason = format!("{operation} padding must be at most half the kernel");
-            self.set_error(GraphError::Attribute { layer, reason });
-            return None;
-        }
-        let [oh, ow] = self.window_dims(operation, &shape, &window, [h, w])?;
-        Some([n, oh, ow, c].into())
-    }
-
-    fn picture_dims(&self, operation: &'static str, shape: &Shape) -> Option<[usize; 4]> {
-        let dims = <[usize; 4]>::try_from(&shape[..]).ok();
-        if dims.is_none() {
-            let layer = self.state.borrow().layer.clone();
-            let reason = "it must be [batch, height, width, channels]".into();
-            self.set_error(GraphError::Shape { layer, operation, shape: shape.clone(), reason });
-        }
-        dims
-    }
-
-    /// The common shape of both tensors; sets an error if they differ.
-    fn same_shape(&self, operation: &'static str, other: &Tensor) -> Option<Shape> {
-        let (shape, theirs) = (self.shape(), other.shape());
-        if shape == theirs {
-            return Some(shape);
-        }
-        let layer = self.state.borrow().layer.clone();
-        let reason = format!("the other operand is {theirs}");
-        self.set_error(GraphError::Shape { layer, operation, shape, reason });
-        None
-    }
-
-    fn window_dims(
-        &self,
-        operation: &'static str,
-        shape: &Shape,
-        window: &Window,
-        size: [usize; 2],
-    ) -> Option<[usize; 2]> {
-        let zero = [("kernel", window.kernel), ("stride", window.stride), ("dilation", window.dilation)];
-        if let Some((what, _)) = zero.into_iter().find(|(_, values)| values.contains(&0)) {
-            let layer = self.state.borrow().layer.clone();
-            self.set_error(GraphError::Attribute {
-                layer,
-                reason: format!("{operation} has {what} 0, which must be at least 1"),
-            });
-            return None;
-        }
-        let dims = window.output(0, size[0]).zip(window.output(1, size[1]));
-        if dims.is_none() {
-            let layer = self.state.borrow().layer.clone();
-            let reason = format!("a window with {window} does not fit; use larger pictures (--size)");
-            self.set_error(GraphError::Shape { layer, operation, shape: shape.clone(), reason });
-        }
-        dims.map(|(h, w)| [h, w])
     }
 
     fn parameter(&self, name: String, shape: Shape, layout: Layout, init: Init) -> ValueId {
@@ -481,9 +424,9 @@ impl Tensor {
         self.state.borrow_mut().error.get_or_insert(error);
     }
 
-    fn fail(self, error: GraphError) -> Tensor {
+    fn fail(&self, error: GraphError) -> Tensor {
         self.set_error(error);
-        self
+        self.clone()
     }
 }
 
@@ -501,36 +444,6 @@ impl std::ops::Add for Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn error_of(model: impl Fn(Tensor) -> Tensor) -> String {
-        let builder = Builder::new(2, [8, 8], Mode::Train, 0);
-        let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3]));
-        builder.finish(&logits, 10).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn mistakes_name_the_layer() {
-        let check = |model: &dyn Fn(Tensor) -> Tensor, parts: &[&str]| {
-            let text = error_of(model);
-            assert!(parts.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
-        };
-        check(&|x| x.conv2d("stem", Conv::new(4, 9)), &["layer stem", "[2,8,8,3]", "--size"]);
-        check(&|x| x.conv2d("stem", Conv::new(4, 3).groups(2)), &["layer stem", "2 groups", "3 input"]);
-        check(&|x| x.linear("fc", 10), &["layer fc", "flatten"]);
-        check(&|x| x.flatten().linear("fc", 9), &["layer fc", "[2,9]", "[2,10]"]);
-        check(&|x| x.conv2d("c", Conv::new(4, 1)).conv2d("c", Conv::new(4, 1)), &["layer c", "c.weight exists"]);
-        check(&|x| x.clone() + x.max_pool(Pool::new(2)), &["add", "[2,4,4,3]"]);
-        check(&|x| x.max_pool(Pool::new(2).padding(2)), &["half the kernel"]);
-        check(&|x| x.adaptive_avg_pool([0, 1]).flatten().linear("fc", 10), &["layer input", "at least 1x1, got 0x1"]);
-        check(&|x| x.dropout("drop", 1.0), &["layer drop", "probability 1"]);
-        check(&|x| x.dropout("drop", 0.5).dropout("drop", 0.5), &["layer drop", "exists already"]);
-        check(&|x| x.conv2d("stem", Conv::new(4, 3).dilation(0)), &["layer stem", "dilation 0"]);
-        check(&|x| x.max_pool(Pool::new(2).stride(0)), &["stride 0"]);
-        check(
-            &|x| x.max_pool(Pool::new(8)).flatten().linear("a", 5).batch_norm("b").conv2d("c", Conv::new(1, 1)),
-            &["layer c"],
-        );
-    }
 
     #[test]
     fn pictures_have_one_channel_or_three() {

@@ -14,7 +14,7 @@ use crate::passes::{
 use crate::plan::aligned_bytes;
 use crate::{
     Arena, Builder, FilterOrder, Graph, GraphError, Init, Layout, Loss, Measured, Metric, Mode, Node, Op, Optimizer,
-    ParameterGroups, Per, Phase, Plan, Plans, Role, Slot, StateTensor, Target, Tensor, ValueId,
+    ParameterGroups, Per, Phase, Place, Plan, Plans, Relation, Role, Slot, StateTensor, Target, Tensor, ValueId,
 };
 
 /// Options of a compilation.
@@ -184,9 +184,9 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
     for node in graph.nodes.iter().filter(|node| node.op == Op::BatchNormStatistics) {
         let shape = graph.shape(node.inputs[0]);
         if shape.elements() / shape.last() * shards < 2 {
+            let layer = node.layer.clone();
             return Err(GraphError::Shape {
-                layer: node.layer.clone(),
-                operation: "batch_norm",
+                place: Place { operation: "batch_norm", layer, relation: Relation::Layer },
                 shape: shape.clone(),
                 reason: "training needs more than one value per channel: use a larger --batch or --size".into(),
             });

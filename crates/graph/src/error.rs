@@ -1,30 +1,74 @@
 //! Errors in a model or its options. A message about a layer names it.
 
+use std::fmt;
+
 use enmasse_tensor::Shape;
 use thiserror::Error;
 
 use crate::Arena;
 
+/// The operation of a model that an error is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The operation's name.
+    pub operation: &'static str,
+    /// The layer's name; for an operation without a name, the last named layer that its input comes from.
+    pub layer: String,
+    /// How the two relate.
+    pub relation: Relation,
+}
+
+/// How an operation relates to the layer that an error names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// The operation is the layer.
+    Layer,
+    /// The operation has no name, and follows the layer.
+    After,
+    /// The operation is part of a function of logits and targets: of the loss, or of a metric.
+    Inside,
+}
+
+/// `layer conv2: conv2d`, `max_pool after conv2`, `log_softmax in the loss`.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { operation, layer, relation } = self;
+        match relation {
+            Relation::Layer => write!(f, "layer {layer}: {operation}"),
+            Relation::After => write!(f, "{operation} after {layer}"),
+            Relation::Inside => write!(f, "{operation} in {layer}"),
+        }
+    }
+}
+
 /// Why a model could not become a plan.
 #[derive(Clone, Error, PartialEq)]
 pub enum GraphError {
-    /// An operand has a shape that the layer does not accept.
-    #[error("layer {layer}: {operation} cannot take an input of shape {shape}: {reason}")]
+    /// An operand has a shape that the operation does not accept.
+    #[error("{place} got {shape}, but {reason}")]
     Shape {
-        /// The layer's name.
-        layer: String,
         /// The operation.
-        operation: &'static str,
+        place: Place,
         /// The offending shape.
         shape: Shape,
-        /// The expected shape, or how to obtain it.
+        /// What it needs, or how to obtain it.
         reason: String,
     },
+    /// Two operands have different shapes.
+    #[error("{place}: {shape} and {other} must have the same shape")]
+    Different {
+        /// The operation, after the layer of its first operand.
+        place: Place,
+        /// The first operand's shape.
+        shape: Shape,
+        /// The second operand's shape and, if it is another, its layer.
+        other: String,
+    },
     /// An attribute is invalid.
-    #[error("layer {layer}: {reason}")]
+    #[error("{place} {reason}")]
     Attribute {
-        /// The layer's name.
-        layer: String,
+        /// The operation.
+        place: Place,
         /// Why it is invalid.
         reason: String,
     },

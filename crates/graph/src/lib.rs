@@ -29,7 +29,7 @@ pub use attributes::{AdaptiveAvgPool, Conv2d, Function, NormStatistics, Rectifie
 pub use builder::{Builder, Tensor};
 pub use choices::{Choices, ChoicesError};
 pub use compile::{CompileOptions, compile, compile_evaluation};
-pub use error::GraphError;
+pub use error::{GraphError, Place, Relation};
 pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};
 pub use groups::{GroupRule, ParameterGroup, ParameterGroups};
 pub use init::Init;

@@ -108,17 +108,20 @@ mod tests {
         check(|_, targets| targets.sum_classes(), "the loss does not depend on the logits");
         check(
             |logits, _| logits.scale_classes(&[1.0; 3]).sum_classes(),
-            "layer loss: scale_classes takes a factor for each of 10 classes, got 3",
+            "scale_classes in the loss takes a factor for each of 10 classes, got 3",
         );
         check(
             |logits, _| logits.scale_classes(&[f32::NAN; 10]).sum_classes(),
-            "layer loss: scale_classes takes finite factors, got NaN",
+            "scale_classes in the loss takes finite factors, got NaN",
         );
         check(
             |logits, _| logits.sum_classes().log_softmax(),
-            "layer loss: log_softmax cannot take an input of shape [4]: it must be [batch, classes]",
+            "log_softmax in the loss got [4], but it needs [batch,classes]",
         );
-        check(|logits, _| logits.sum_classes().power(f32::NAN), "layer loss: power {NaN} takes only finite numbers");
+        check(
+            |logits, _| logits.sum_classes().power(f32::NAN),
+            "power in the loss takes only finite numbers, not power {NaN}",
+        );
     }
 
     /// Names of the operations in the loss phase and in the backward phase.

@@ -216,15 +216,15 @@ mod tests {
         check(vec![own("count", |_, targets| targets.sum_classes())], "metric count does not depend on the logits");
         check(
             vec![own("far", |logits, targets| logits.linear("head", 10).sum_classes() + targets.sum_classes())],
-            "layer head: linear takes head.weight; a function of logits and targets takes nothing else",
+            "linear in metric far takes head.weight; a function of logits and targets takes nothing else",
         );
         check(
             vec![own("noise", |logits, _| logits.dropout("d", 0.5).sum_classes())],
-            "layer d: dropout takes sample_indices; a function of logits and targets takes nothing else",
+            "dropout in metric noise takes sample_indices; a function of logits and targets takes nothing else",
         );
         check(
             vec![own("sizes", |logits, targets| logits.sum_classes() * targets)],
-            "layer sizes: multiply cannot take an input of shape [4]: the other operand is [4,10]",
+            "multiply in metric sizes: [4] and [4,10] must have the same shape",
         );
     }
 

@@ -66,10 +66,10 @@ fn pictures_too_small_to_train_are_refused() {
     };
     // At 32x32 the last stage has one pixel, and a single sample has no variance.
     let one = error("resnet18", 1, 32);
-    assert!(matches!(&one, GraphError::Shape { layer, .. } if layer == "layer4.0.bn1"), "{one}");
+    assert!(matches!(&one, GraphError::Shape { place, .. } if place.layer == "layer4.0.bn1"), "{one}");
     let too_small = |name: &str, size: usize, expected: &str| {
         let small = error(name, 4, size);
-        assert!(matches!(&small, GraphError::Shape { layer, .. } if layer == expected), "{small}");
+        assert!(matches!(&small, GraphError::Shape { place, .. } if place.layer == expected), "{small}");
         assert!(small.to_string().contains("--size"), "{small}");
     };
     too_small("lenet", 15, "conv2");

@@ -43,8 +43,8 @@ impl Tensor {
         let shape = self.shape();
         let op = Op::Map(function);
         if !function.is_finite() {
-            let layer = self.state.borrow().layer.clone();
-            return self.fail(GraphError::Attribute { layer, reason: format!("{op} takes only finite numbers") });
+            let reason = format!("takes only finite numbers, not {op}");
+            return self.fail(GraphError::Attribute { place: self.place(op.name()), reason });
         }
         self.record(op, &[], shape)
     }
@@ -60,8 +60,8 @@ impl Tensor {
             None => None,
         };
         if let Some(wrong) = wrong {
-            let layer = self.state.borrow().layer.clone();
-            return self.fail(GraphError::Attribute { layer, reason: format!("scale_classes takes {wrong}") });
+            let (place, reason) = (self.place("scale_classes"), format!("takes {wrong}"));
+            return self.fail(GraphError::Attribute { place, reason });
         }
         self.record(Op::ScaleClasses { factors: factors.into() }, &[], [n, classes].into())
     }
@@ -76,9 +76,8 @@ impl Tensor {
         let shape = self.shape();
         let dims = <[usize; 2]>::try_from(&shape[..]).ok();
         if dims.is_none() {
-            let layer = self.state.borrow().layer.clone();
-            let reason = "it must be [batch, classes]".into();
-            self.set_error(GraphError::Shape { layer, operation, shape, reason });
+            let (place, reason) = (self.place(operation), "it needs [batch,classes]".into());
+            self.set_error(GraphError::Shape { place, shape, reason });
         }
         dims
     }
