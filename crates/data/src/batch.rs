@@ -3,13 +3,14 @@
 //! The device reads the buffer into which the pictures are written, so a [`HostMemory`] allocates it. The memory of
 //! dropped batches serves later ones: a driver may take long to allocate more.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use enmasse_tensor::{HostBuffer, HostMemory};
 
-use crate::DataError;
 use crate::pool::lock;
+use crate::{BadSample, DataError};
 
 /// The hosted shards' pieces of a global batch, shard after shard. Dropping it returns its memory to the loader.
 #[derive(Debug)]
@@ -20,9 +21,11 @@ pub struct Batch {
     pub labels: Vec<i32>,
     /// Sample indices, `[hosted batch]`; `u64::MAX` for missing samples.
     pub indices: Vec<u64>,
-    /// Number of samples. They come first, also with several shards: samples are missing only at the end of an
-    /// evaluation's last global batch.
+    /// Number of samples. They come first, also with several shards: samples are missing only at the end of a batch for
+    /// evaluation, if that is the last one or if unreadable samples are skipped.
     pub valid: usize,
+    /// The samples that were skipped in making this batch because they cannot be read, each once.
+    pub unreadable: Vec<BadSample>,
     home: Arc<Recycler>,
 }
 
@@ -47,6 +50,35 @@ struct Buffers {
     labels: Vec<i32>,
     indices: Vec<u64>,
 }
+
+impl Buffers {
+    /// Moves the samples to the front, over the places without one, and returns their number.
+    fn close_gaps(&mut self, picture: usize) -> usize {
+        let mut valid = 0;
+        for place in 0..self.labels.len() {
+            if self.labels[place] < 0 {
+                continue;
+            }
+            if valid < place {
+                self.images.copy_within(place * picture..(place + 1) * picture, valid * picture);
+                self.labels.swap(valid, place);
+                self.indices.swap(valid, place);
+            }
+            valid += 1;
+        }
+        self.images[valid * picture..].fill(0);
+        valid
+    }
+}
+
+/// A sample in the making: what a thread read beside its pixels.
+pub(crate) struct Made {
+    pub index: usize,
+    pub label: i32,
+}
+
+/// Samples that cannot be read, by their index.
+pub(crate) type Unreadable = BTreeMap<usize, BadSample>;
 
 /// The memory of dropped batches, kept for later ones.
 pub(crate) struct Recycler {
@@ -91,41 +123,47 @@ impl fmt::Debug for Recycler {
 pub(crate) struct Pending {
     state: Mutex<State>,
     done: Condvar,
-    valid: usize,
     home: Arc<Recycler>,
 }
 
 struct State {
     buffers: Buffers,
     unfinished: usize,
+    unreadable: Unreadable,
     /// The error of the earliest sample with an error.
     failed: Option<(usize, DataError)>,
 }
 
 impl Pending {
-    /// A batch of the samples `indices`, none of which is done yet. Fails if there is no memory for it.
-    pub fn new(indices: &[usize], home: &Arc<Recycler>) -> Result<Self, DataError> {
+    /// A batch of `samples` samples, none of which is done yet. Fails if there is no memory for it.
+    pub fn new(samples: usize, home: &Arc<Recycler>) -> Result<Self, DataError> {
         let mut buffers = home.buffers()?;
-        let valid = indices.len();
-        buffers.images[valid * home.picture..].fill(0);
         buffers.labels.clear();
         buffers.labels.resize(home.batch, -1);
         buffers.indices.clear();
-        buffers.indices.extend(indices.iter().map(|&index| index as u64));
         buffers.indices.resize(home.batch, u64::MAX);
-        let state = State { buffers, unfinished: valid, failed: None };
-        Ok(Pending { state: Mutex::new(state), done: Condvar::new(), valid, home: home.clone() })
+        let state = State { buffers, unfinished: samples, unreadable: Unreadable::new(), failed: None };
+        Ok(Pending { state: Mutex::new(state), done: Condvar::new(), home: home.clone() })
     }
 
-    /// Stores the picture and the label of sample number `task`.
-    pub fn finish(&self, task: usize, result: Result<i32, DataError>, pixels: &[u8]) {
+    /// Stores the sample of place `task`, if it has one, and those that were skipped on the way to it.
+    pub fn finish(
+        &self,
+        task: usize,
+        result: Result<Option<Made>, DataError>,
+        pixels: &[u8],
+        mut unreadable: Unreadable,
+    ) {
         let mut state = lock(&self.state);
+        state.unreadable.append(&mut unreadable);
         match result {
-            Ok(label) => {
+            Ok(Some(Made { index, label })) => {
                 // Copying under the lock takes microseconds; decoding, outside it, milliseconds.
                 state.buffers.images[task * pixels.len()..][..pixels.len()].copy_from_slice(pixels);
                 state.buffers.labels[task] = label;
+                state.buffers.indices[task] = index as u64;
             }
+            Ok(None) => {}
             Err(error) if state.failed.as_ref().is_none_or(|&(earlier, _)| task < earlier) => {
                 state.failed = Some((task, error));
             }
@@ -144,7 +182,9 @@ impl Pending {
         if let Some((_, error)) = state.failed.take() {
             return Err(error);
         }
+        let valid = state.buffers.close_gaps(self.home.picture);
         let Buffers { images, labels, indices } = std::mem::take(&mut state.buffers);
-        Ok(Batch { images, labels, indices, valid: self.valid, home: self.home.clone() })
+        let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
+        Ok(Batch { images, labels, indices, valid, unreadable, home: self.home.clone() })
     }
 }

@@ -13,14 +13,14 @@ pub struct Picture {
 impl Picture {
     /// A picture of `width` × `height` from its `width * height * 3` bytes.
     pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Result<Self, DataError> {
-        let bytes = width.checked_mul(height).and_then(|n| n.checked_mul(3));
-        if bytes != Some(pixels.len()) || pixels.is_empty() {
-            let found = pixels.len();
-            return Err(DataError::Setting(format!(
-                "a picture of {width}x{height} RGB pixels cannot have {found} bytes"
-            )));
+        match width.checked_mul(height).and_then(|n| n.checked_mul(3)) {
+            Some(bytes) if bytes == pixels.len() && bytes > 0 => Ok(Picture { width, height, pixels }),
+            Some(bytes) if bytes > 0 => Err(DataError::Setting(format!(
+                "a picture of {width}x{height} RGB pixels has {bytes} bytes, not {}",
+                pixels.len()
+            ))),
+            _ => Err(DataError::Setting(format!("there are no pictures of {width}x{height} pixels"))),
         }
-        Ok(Picture { width, height, pixels })
     }
 
     /// Pixels per row; 0 only for `Picture::default()`.
@@ -59,7 +59,8 @@ pub trait Dataset: Send + Sync {
     /// The class of sample `index`, from 0. `index` is below [`len`](Dataset::len).
     fn label(&self, index: usize) -> usize;
 
-    /// The picture of sample `index`. The same index must always give the same picture.
+    /// The picture of sample `index`. The same index must always give the same picture. A loader may skip a sample whose
+    /// error is [`DataError::Picture`] or [`DataError::Read`] ([`DataError::is_unreadable`]); other errors end the run.
     fn read(&self, index: usize) -> Result<Picture, DataError>;
 
     /// [`read`](Dataset::read) into a picture whose memory is reused.

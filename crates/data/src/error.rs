@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::{BadSample, Dataset};
+
 /// An error of a data set, a picture, or the loader.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -38,6 +40,22 @@ pub enum DataError {
         name: String,
         /// The fault.
         problem: String,
+    },
+    /// A sample does not fit the run: the data set or a transform is wrong.
+    #[error("{name}: {problem}")]
+    Sample {
+        /// The sample, by its index and the data set's own name.
+        name: String,
+        /// The fault.
+        problem: String,
+    },
+    /// So many samples in a row cannot be read that skipping them is no remedy.
+    #[error("{count} samples in a row cannot be read, the last one {last}; this is no exception: check the data set")]
+    Unreadable {
+        /// Their number.
+        count: usize,
+        /// The last one.
+        last: BadSample,
     },
     /// There are fewer samples than in one global batch.
     #[error(
@@ -95,11 +113,49 @@ impl DataError {
         DataError::Layout { path: path.into(), problem: problem.into() }
     }
 
+    /// Whether one sample cannot be read and others may: its file is missing, forbidden or damaged. Errors of the system,
+    /// such as too many open files, do not count.
+    pub fn is_unreadable(&self) -> bool {
+        match self {
+            DataError::Picture { .. } => true,
+            DataError::Read { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::IsADirectory
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::InvalidData
+                    | io::ErrorKind::UnexpectedEof
+            ),
+            _ => false,
+        }
+    }
+
+    /// The fault, without the name of the file or sample.
+    pub(crate) fn problem(&self) -> String {
+        match self {
+            DataError::Read { source, .. } => describe(source),
+            DataError::Picture { problem, .. } | DataError::Sample { problem, .. } => problem.clone(),
+            other => other.to_string(),
+        }
+    }
+
+    /// The error of a sample that does not fit: it is named by its index, and by the data set's own name if that is another.
+    pub fn of_sample(dataset: &dyn Dataset, index: usize, problem: impl Into<String>) -> Self {
+        DataError::Sample { name: describe_sample(dataset, index), problem: problem.into() }
+    }
+
     pub(crate) fn picture(name: impl Into<String>, problem: impl ToString) -> Self {
         // A decoder's message may span lines; these messages never do.
         let problem = problem.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         DataError::Picture { name: name.into(), problem }
     }
+}
+
+/// `sample 3 (red/7.jpg)`.
+pub(crate) fn describe_sample(dataset: &dyn Dataset, index: usize) -> String {
+    let (number, name) = (format!("sample {index}"), dataset.name(index));
+    if name == number { number } else { format!("{number} ({name})") }
 }
 
 /// The kernel's message without "(os error 2)".

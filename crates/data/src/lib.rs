@@ -31,6 +31,7 @@
 //! # Ok::<(), DataError>(())
 //! ```
 
+mod bad_sample;
 mod batch;
 mod cifar;
 mod dataset;
@@ -50,6 +51,7 @@ pub mod shapes;
 mod split;
 mod transform;
 
+pub use bad_sample::BadSample;
 pub use batch::Batch;
 pub use dataset::{Dataset, Picture};
 pub use error::DataError;

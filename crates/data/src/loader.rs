@@ -1,7 +1,8 @@
 //! Batches of pictures, made ahead of use by the threads of a [`DecodePool`].
 //!
 //! One picture is one task. Only a few batches are being made at any time, so memory is bounded, and their buffers are
-//! reused. The content of a batch depends on (seed, epoch, batch, shards) alone, not on the number of threads.
+//! reused. The content of a batch depends on (seed, epoch, batch, shards) and the files alone, not on the number of
+//! threads: the substitute of a sample that is skipped is the next one in the order of the epoch.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -12,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use enmasse_tensor::{HostMemory, SystemMemory};
 
-use crate::batch::{Pending, Recycler};
+use crate::bad_sample::MOST_IN_A_ROW;
+use crate::batch::{Made, Pending, Recycler, Unreadable};
+use crate::error::describe_sample;
 use crate::pool::{Job, Scratch};
 use crate::{
-    Batch, DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder,
-    TrainTransform, Transform,
+    BadSample, Batch, DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding,
+    TrainOrder, TrainTransform, Transform,
 };
 
 /// Training batches of the hosted shards: shuffled and augmented.
@@ -59,6 +62,14 @@ impl TrainLoader {
     /// Puts the batches into buffers from `memory`, which the device reads.
     pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.core.set_memory(memory);
+        self
+    }
+
+    /// Whether a sample that cannot be read ([`DataError::is_unreadable`]) is skipped instead of being an error. The next
+    /// readable sample in the order of the epoch takes its place, with its own label, so that batches keep their shape.
+    /// The first sample follows the last one. A hundred unreadable samples in a row are an error.
+    pub fn skip_unreadable(mut self, skips: bool) -> Self {
+        self.core.skips = skips;
         self
     }
 
@@ -120,6 +131,13 @@ impl EvalLoader {
         self
     }
 
+    /// Whether a sample that cannot be read ([`DataError::is_unreadable`]) is left out instead of being an error. Its
+    /// batch then has a sample less.
+    pub fn skip_unreadable(mut self, skips: bool) -> Self {
+        self.core.skips = skips;
+        self
+    }
+
     /// One pass over the data.
     pub fn pass(&self) -> Batches {
         let samples = Samples::Eval { order: self.order.clone(), transform: self.transform.clone() };
@@ -135,6 +153,8 @@ struct Core {
     size: usize,
     /// Number of batches being made at a time.
     ahead: usize,
+    /// Whether unreadable samples are skipped.
+    skips: bool,
     recycler: Arc<Recycler>,
 }
 
@@ -145,7 +165,7 @@ impl Core {
         // slack.
         let ahead = 1 + (2 * pool.threads()).div_ceil(batch).max(1);
         let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, size * size * 3, ahead + 2));
-        Core { pool: pool.clone(), dataset, batch, size, ahead, recycler }
+        Core { pool: pool.clone(), dataset, batch, size, ahead, skips: false, recycler }
     }
 
     fn set_memory(&mut self, memory: Arc<dyn HostMemory>) {
@@ -153,7 +173,7 @@ impl Core {
     }
 
     fn start(&self, samples: Samples, end: usize) -> Batches {
-        let source = Source { samples, dataset: self.dataset.clone(), size: self.size };
+        let source = Source { samples, dataset: self.dataset.clone(), size: self.size, skips: self.skips };
         let mut batches = Batches {
             pool: self.pool.clone(),
             source: Arc::new(source),
@@ -195,17 +215,18 @@ impl Batches {
         if self.next >= self.end {
             return;
         }
-        let indices = self.source.samples.indices(self.next);
+        let places = self.source.samples.places(self.next);
         self.next += 1;
-        let pending = match Pending::new(&indices, &self.recycler) {
+        let pending = match Pending::new(places.len(), &self.recycler) {
             Ok(pending) => Arc::new(pending),
             Err(error) => return self.under_way.push_back(Err(error)),
         };
         self.under_way.push_back(Ok(pending.clone()));
-        let (source, tasks) = (self.source.clone(), indices.len());
+        let (source, tasks) = (self.source.clone(), places.len());
         let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
-            let result = source.make(indices[task], scratch);
-            pending.finish(task, result, scratch.canvas.picture().pixels());
+            let mut unreadable = Unreadable::new();
+            let result = source.fill(places[task], scratch, &mut unreadable);
+            pending.finish(task, result, scratch.canvas.picture().pixels(), unreadable);
         });
         self.pool.submit(Job { tasks, cancelled: self.cancelled.clone(), run });
     }
@@ -247,11 +268,24 @@ enum Samples {
 }
 
 impl Samples {
-    fn indices(&self, batch: usize) -> Vec<usize> {
+    /// The places of a batch: positions in the order of the epoch, or indices.
+    fn places(&self, batch: usize) -> Vec<usize> {
         match self {
-            Samples::Train { order, sharding, .. } => order.hosted(batch, sharding).to_vec(),
+            Samples::Train { order, sharding, .. } => order.hosted_positions(batch, sharding).collect(),
             Samples::Eval { order, .. } => order.indices(batch).collect(),
         }
+    }
+
+    /// The samples for a place, in the order in which they are tried.
+    fn candidates(&self, place: usize) -> impl Iterator<Item = usize> {
+        let tries = match self {
+            Samples::Train { order, .. } => MOST_IN_A_ROW.min(order.entries()),
+            Samples::Eval { .. } => 1,
+        };
+        (place..place + tries).map(move |place| match self {
+            Samples::Train { order, .. } => order.entry(place),
+            Samples::Eval { .. } => place,
+        })
     }
 }
 
@@ -259,24 +293,62 @@ struct Source {
     samples: Samples,
     dataset: Arc<dyn Dataset>,
     size: usize,
+    skips: bool,
 }
 
 impl Source {
+    /// Makes the sample of a place on `scratch.canvas`. If that is to be skipped, it makes the first readable candidate,
+    /// and adds the samples before it to `unreadable`. `None` leaves the place empty.
+    fn fill(
+        &self,
+        place: usize,
+        scratch: &mut Scratch,
+        unreadable: &mut Unreadable,
+    ) -> Result<Option<Made>, DataError> {
+        let mut skipped = None;
+        for (number, index) in self.samples.candidates(place).enumerate() {
+            match self.make(index, scratch) {
+                Ok(label) => return Ok(Some(Made { index, label })),
+                Err(error) if self.skips && error.is_unreadable() => {
+                    let sample = BadSample::new(self.dataset.name(index), &error);
+                    unreadable.insert(index, sample.clone());
+                    skipped = Some((number + 1, sample));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match (&self.samples, skipped) {
+            (Samples::Train { .. }, Some((count, last))) => Err(DataError::Unreadable { count, last }),
+            (Samples::Train { .. }, None) | (Samples::Eval { .. }, _) => Ok(None),
+        }
+    }
+
     /// Reads and transforms one sample on `scratch.canvas`; returns its label. A panic in the data set or a transform
     /// becomes an error.
     fn make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.try_make(index, scratch)));
         result.unwrap_or_else(|panic| {
-            Err(DataError::Panicked { name: format!("sample {index}"), message: panic_message(&*panic) })
+            let name = catch_unwind(AssertUnwindSafe(|| describe_sample(self.dataset.as_ref(), index)));
+            let name = name.unwrap_or_else(|_| format!("sample {index}"));
+            Err(DataError::Panicked { name, message: panic_message(&*panic) })
         })
+    }
+
+    /// The error of a sample that does not fit.
+    fn misfit(&self, index: usize, problem: impl Into<String>) -> DataError {
+        DataError::of_sample(self.dataset.as_ref(), index, problem)
     }
 
     fn try_make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
         let canvas = &mut scratch.canvas;
         let picture = canvas.restart();
-        self.dataset.read_into(index, picture)?;
+        self.dataset.read_into(index, picture).map_err(|error| match error {
+            // The data set's own error does not name the sample.
+            DataError::Setting(problem) => self.misfit(index, problem),
+            other => other,
+        })?;
         if picture.pixels().is_empty() {
-            return Err(DataError::picture(self.dataset.name(index), "the picture has no pixels"));
+            return Err(self.misfit(index, "the picture has no pixels"));
         }
         match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => {
@@ -287,11 +359,10 @@ impl Source {
         let (width, height) = (canvas.picture().width(), canvas.picture().height());
         if (width, height) != (self.size, self.size) {
             let problem = format!("the transforms leave {width}x{height} pixels instead of {0}x{0}", self.size);
-            return Err(DataError::picture(self.dataset.name(index), problem));
+            return Err(self.misfit(index, problem));
         }
         let label = self.dataset.label(index);
-        i32::try_from(label)
-            .map_err(|_| DataError::picture(self.dataset.name(index), format!("its label {label} is too large")))
+        i32::try_from(label).map_err(|_| self.misfit(index, format!("its label {label} is too large")))
     }
 }
 

@@ -159,46 +159,68 @@ impl TrainOrder {
         for entry in indices.len()..self.entries {
             indices.push(indices[entry - self.samples]);
         }
-        indices.drain(..consumed.min(self.entries));
-        if let Sampler::Distributed { .. } = self.sampler {
-            indices.chunks_exact_mut(self.global_batch).for_each(|batch| gather_strides(batch, self.shards));
-        }
-        EpochOrder { indices, global_batch: self.global_batch }
+        let stride = match self.sampler {
+            Sampler::Shuffle => 1,
+            Sampler::Distributed { .. } => self.shards,
+        };
+        let consumed = consumed.min(self.entries);
+        EpochOrder { entries: indices, consumed, stride, global_batch: self.global_batch }
     }
-}
-
-/// For each shard s of n, puts the entries s, s + n, s + 2n, … of a global batch one after another, as the shard's
-/// contiguous piece.
-///
-/// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th
-/// global batch.
-fn gather_strides(batch: &mut [usize], shards: usize) {
-    let entries = batch.to_vec();
-    let strided = (0..shards).flat_map(|shard| entries[shard..].iter().step_by(shards));
-    batch.iter_mut().zip(strided).for_each(|(entry, &index)| *entry = index);
 }
 
 /// The order of one epoch, or of its rest.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
-    indices: Vec<usize>,
+    /// The samples of the whole epoch, in the sampler's order.
+    entries: Vec<usize>,
+    /// The entries that are done.
+    consumed: usize,
+    /// The distance in the epoch of samples that are neighbours in a shard.
+    stride: usize,
     global_batch: usize,
 }
 
 impl EpochOrder {
     /// Number of complete global batches.
     pub fn batches(&self) -> usize {
-        self.indices.len() / self.global_batch
+        (self.entries.len() - self.consumed) / self.global_batch
     }
 
     /// The sample indices of global batch `batch`; empty past the last complete one.
-    pub fn global_batch(&self, batch: usize) -> &[usize] {
-        self.indices.chunks_exact(self.global_batch).nth(batch).unwrap_or(&[])
+    pub fn global_batch(&self, batch: usize) -> Vec<usize> {
+        self.positions(batch, 0..self.global_batch).map(|position| self.entry(position)).collect()
     }
 
     /// The part of that batch that belongs to the hosted shards of `sharding`, shard after shard.
-    pub fn hosted(&self, batch: usize, sharding: &Sharding) -> &[usize] {
-        self.global_batch(batch).get(sharding.hosted_samples()).unwrap_or(&[])
+    pub fn hosted(&self, batch: usize, sharding: &Sharding) -> Vec<usize> {
+        self.hosted_positions(batch, sharding).map(|position| self.entry(position)).collect()
+    }
+
+    /// The positions in the epoch of that part.
+    pub(crate) fn hosted_positions(&self, batch: usize, sharding: &Sharding) -> impl Iterator<Item = usize> {
+        self.positions(batch, sharding.hosted_samples())
+    }
+
+    /// The sample at a position of the epoch. The first position follows the last one.
+    pub(crate) fn entry(&self, position: usize) -> usize {
+        self.entries[position % self.entries.len()]
+    }
+
+    /// Number of entries of the whole epoch.
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The positions in the epoch of these places of a global batch; none past the last complete one.
+    ///
+    /// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th
+    /// global batch: for each shard s of n, the entries s, s + n, s + 2n, … of it.
+    fn positions(&self, batch: usize, places: Range<usize>) -> impl Iterator<Item = usize> {
+        let is_there = batch < self.batches() && places.end <= self.global_batch;
+        let places = if is_there { places } else { 0..0 };
+        let (stride, piece) = (self.stride, self.global_batch / self.stride);
+        let first = self.consumed + batch.saturating_mul(self.global_batch);
+        places.map(move |place| first + place % piece * stride + place / piece)
     }
 }
 

@@ -372,7 +372,44 @@ fn transforms_that_leave_another_size() {
     let transform = TrainTransform::empty(8).then(RandomCrop { size: 9, padding: 1 });
     let loader = TrainLoader::new(&pool, Arc::new(coded(8)), transform, ALONE, 5).unwrap();
     let error = loader.epoch(0, 0).next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("the transforms leave 9x9 pixels instead of 8x8"), "{error}");
+    let first = TrainOrder::new(5, 8, 4).unwrap().epoch(0).global_batch(0)[0];
+    assert_eq!(error, format!("sample {first}: the transforms leave 9x9 pixels instead of 8x8"));
+}
+
+/// A data set's own mistakes name the sample by its index and its name, and cannot be skipped.
+#[test]
+fn samples_that_do_not_fit() {
+    struct Wrong(fn() -> Result<Picture, DataError>);
+    impl Dataset for Wrong {
+        fn len(&self) -> usize {
+            4
+        }
+        fn label(&self, index: usize) -> usize {
+            if index == 3 { usize::MAX } else { 0 }
+        }
+        fn read(&self, index: usize) -> Result<Picture, DataError> {
+            if index == 2 { (self.0)() } else { Picture::new(8, 8, vec![0; 192]) }
+        }
+        fn name(&self, index: usize) -> String {
+            format!("{index}.raw")
+        }
+    }
+    let check = |read, expected: &str| {
+        let pool = DecodePool::new(2).unwrap();
+        let loader = EvalLoader::new(&pool, Arc::new(Wrong(read)), EvalTransform::new(8), ALONE).unwrap();
+        let error = loader.skip_unreadable(true).pass().next().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    };
+    let wrong = "sample 2 (2.raw): a picture of 8x8 RGB pixels has 192 bytes, not 64";
+    check(|| Picture::new(8, 8, vec![0; 64]), wrong);
+    check(|| Picture::new(0, 8, vec![]), "sample 2 (2.raw): there are no pictures of 0x8 pixels");
+    check(
+        || Picture::new(usize::MAX, 8, vec![]),
+        &format!("sample 2 (2.raw): there are no pictures of {}x8 pixels", usize::MAX),
+    );
+    check(|| Ok(Picture::default()), "sample 2 (2.raw): the picture has no pixels");
+    check(|| panic!("a bug"), "sample 2 (2.raw): reading or transforming it panicked: a bug");
+    check(|| Picture::new(8, 8, vec![0; 192]), &format!("sample 3 (3.raw): its label {} is too large", usize::MAX));
 }
 
 /// Draws and pixels of the default transforms, which a run resumed by a later version must reproduce.
