@@ -332,7 +332,7 @@ fn inputs_that_do_not_fit_are_refused() {
         let error = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(1)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    check(&Batch { labels: vec![0, 1, 5, 0], ..good.clone() }, "label 5 is not one of the 5 classes");
+    check(&Batch { labels: vec![0, 1, 5, 0], ..good.clone() }, "has the label 5, which is not one of the 5 classes");
     check(&Batch { labels: vec![0], ..good.clone() }, "1 labels, but 4 samples take 4");
     check(&Batch { images: vec![0], ..good.clone() }, "1 image bytes");
     check(&Batch { sample_indices: vec![], ..good.clone() }, "0 sample indices");

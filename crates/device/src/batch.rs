@@ -61,9 +61,12 @@ pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), 
     if let Some((what, found, expected)) = sizes.into_iter().find(|(_, found, expected)| found != expected) {
         return Err(DeviceError::Batch(format!("{found} {what}, but {samples} samples take {expected}")));
     }
-    let is_no_class = |label: &&i32| usize::try_from(**label).is_ok_and(|label| label >= plan.classes);
-    match batch.labels().iter().find(is_no_class) {
-        Some(label) => Err(DeviceError::Batch(format!("label {label} is not one of the {} classes", plan.classes))),
+    let is_no_class = |label: i32| usize::try_from(label).is_ok_and(|label| label >= plan.classes);
+    match batch.labels().iter().zip(batch.sample_indices()).find(|(label, _)| is_no_class(**label)) {
+        Some((label, sample)) => Err(DeviceError::Batch(format!(
+            "sample {sample} has the label {label}, which is not one of the {} classes",
+            plan.classes
+        ))),
         None => Ok(()),
     }
 }
