@@ -118,6 +118,7 @@ mod tests {
             pretrained: Some("loaded 1 of 2 tensors from w.pth\nmissing in the file: fc.bias".to_owned()),
             run: Some("runs/a".into()),
             resumed: Some((2, 64)),
+            unreadable: Vec::new(),
             changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
         };
         let expected = "\

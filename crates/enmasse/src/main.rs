@@ -20,6 +20,7 @@ mod reporter;
 mod requeue;
 mod screen;
 mod settings;
+mod skipped;
 mod without_data;
 
 use std::process::ExitCode;

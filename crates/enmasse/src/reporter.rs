@@ -4,9 +4,10 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use enmasse_data::BadSample;
 use enmasse_train::{
-    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, SaveReason, Saved, StartRecord,
-    Started, StepRecord, StoppedRecord, TrainConfig,
+    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, RunPaths, SaveReason, Saved,
+    StartRecord, Started, StepRecord, StoppedRecord, TrainConfig,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
@@ -16,6 +17,7 @@ use crate::output::{Output, say};
 use crate::progress::{Course, Meter, waiting};
 use crate::rank_log::RankLog;
 use crate::screen;
+use crate::skipped::Skipped;
 
 /// The line of progress is replaced no more often than this.
 const REDRAW: Duration = Duration::from_millis(100);
@@ -29,6 +31,8 @@ pub struct Reporter {
     /// Printed after the other facts.
     settings: Option<String>,
     log: Option<RankLog>,
+    /// The pictures that cannot be read.
+    skipped: Skipped,
     /// How long the run is, as far as the configuration says.
     course: Course,
     /// Steps between lines about steps; 0 for none.
@@ -58,6 +62,7 @@ impl Reporter {
             introduction: Vec::new(),
             settings: None,
             log: None,
+            skipped: Skipped::default(),
             course: Course::default(),
             log_every: 0,
             meter: Meter::default(),
@@ -81,6 +86,7 @@ impl Reporter {
 
     /// The end of the run, with suggested commands.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
+        self.tell_skipped();
         if let Audience::Everybody(output) = &mut self.audience {
             let run = shell_word(&done.run);
             output.text(format_args!("evaluate: enmasse eval {run} --split val"));
@@ -105,6 +111,7 @@ impl Reporter {
 
     /// The run stopped before its end, as requested, and is saved.
     pub fn stopped(mut self, run: Option<&Path>, epoch: u64, samples: u64) -> Result<(), Failure> {
+        self.tell_skipped();
         let run = run.unwrap_or(Path::new(""));
         let (pictures, command) = (counted(samples as usize, "picture"), resume_command(run));
         let text = format!("stopped in epoch {}, after {pictures}; continue with: {command}", epoch + 1);
@@ -126,9 +133,17 @@ impl Reporter {
         }
     }
 
+    /// Prints the pictures that were skipped, if there are any.
+    fn tell_skipped(&mut self) {
+        if let Some(line) = self.skipped.line() {
+            self.line(Line::Fact, line);
+        }
+    }
+
     /// Removes the line of progress, and prints the last lines. The result is that of the output.
-    pub fn finish(self, say: impl FnOnce(&mut Output)) -> Result<(), Failure> {
+    pub fn finish(mut self, say: impl FnOnce(&mut Output)) -> Result<(), Failure> {
         screen::clear();
+        self.tell_skipped();
         match self.audience {
             Audience::Everybody(mut output) => {
                 say(&mut output);
@@ -197,10 +212,28 @@ impl Callback for Reporter {
         let (global_batch, validation) = (started.global_batch as u64, started.validation_samples as u64);
         self.course = Course { global_batch, validation, ..self.course };
         self.meter = Meter::new(self.course);
+        self.skipped.resume(&started.unreadable);
+        if let Some(run) = &started.run {
+            self.skipped.listed_in(RunPaths::new(run).unreadable());
+        }
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Start(&StartRecord::from(started)).to_line());
         }
         self.wait_for(started.resumed.map_or(0, |(epoch, _)| epoch));
+        Ok(())
+    }
+
+    /// The log has every picture; the screen a warning, and a few names at the end.
+    fn on_bad_sample(&mut self, sample: &BadSample, _: &mut Control) -> CallbackResult {
+        let warning = self.skipped.add(sample);
+        if let Some(log) = &mut self.log {
+            log.line(&format!("skipped {}", one_line(&sample.to_string())));
+        }
+        match (&self.audience, warning) {
+            (Audience::Everybody(_), Some(line)) => say(line),
+            (Audience::Marked(rank), Some(line)) => say(format_args!("[rank {rank}] {line}")),
+            (Audience::Nobody, _) | (_, None) => {}
+        }
         Ok(())
     }
 

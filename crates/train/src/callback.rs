@@ -7,7 +7,7 @@ mod list;
 
 use std::error::Error;
 
-use enmasse_data::Batch;
+use enmasse_data::{BadSample, Batch};
 
 use crate::{EpochRecord, Evaluation, TrainError};
 
@@ -49,6 +49,12 @@ pub trait Callback: Send {
         Ok(())
     }
 
+    /// After a sample was skipped because it cannot be read, once for each: soon on the rank that met it, on the others at
+    /// the end of the epoch.
+    fn on_bad_sample(&mut self, _sample: &BadSample, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
     /// After each step of training and of validation. The next step may already be in progress.
     fn on_step(&mut self, _progress: &Progress, _control: &mut Control) -> CallbackResult {
         Ok(())
@@ -83,6 +89,10 @@ impl<C: Callback + ?Sized> Callback for &mut C {
 
     fn on_batch(&mut self, batch: &Batch, control: &mut Control) -> CallbackResult {
         (**self).on_batch(batch, control)
+    }
+
+    fn on_bad_sample(&mut self, sample: &BadSample, control: &mut Control) -> CallbackResult {
+        (**self).on_bad_sample(sample, control)
     }
 
     fn on_step(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {

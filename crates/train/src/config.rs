@@ -36,8 +36,8 @@ pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
 pub use value::{
-    Augmentation, Kind, LrScaling, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind, ScheduleKind, SplitRule,
-    UnusedParameters,
+    Augmentation, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind,
+    ScheduleKind, SplitRule, UnusedParameters,
 };
 pub use words::{Meaning, WORDS, answer, is_near};
 
@@ -219,6 +219,9 @@ settings! {
         /// Convert pictures that are not RGB
         /// Such pictures are errors otherwise.
         convert_rgb: bool = false, "", ANY, Run;
+        /// Pictures that cannot be read
+        /// "error" ends the run. "skip" trains on the next picture of the epoch instead, and leaves it out of validation; the run names all of them at its end and in logs/unreadable.txt.
+        on_bad_sample: OnBadSample = OnBadSample::Error, "RULE", ANY, Run;
         /// Rule of the 80/20 split
         /// How a folder without a validation part is split: by enmasse's own rule, or by Python's random.sample per class.
         split: SplitRule = SplitRule::Seeded, "RULE", ANY, Fixed;

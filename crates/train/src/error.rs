@@ -23,6 +23,12 @@ pub enum TrainError {
     /// The data are wrong.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A sample cannot be read, and the run is not to go on without it.
+    #[error("{0}; to go on without such pictures, use --on-bad-sample skip")]
+    BadSample(DataError),
+    /// No sample of an evaluation could be read.
+    #[error("none of the {0} pictures to evaluate can be read: check the data set")]
+    NothingReadable(u64),
     /// The device failed.
     #[error(transparent)]
     Device(DeviceError),
@@ -134,6 +140,11 @@ impl From<Arc<Cause>> for TrainError {
 }
 
 impl TrainError {
+    /// The error of a batch that a loader cannot make, with the remedy if a sample cannot be read.
+    pub(crate) fn of_batch(error: DataError) -> Self {
+        if error.is_unreadable() { TrainError::BadSample(error) } else { TrainError::Data(error) }
+    }
+
     /// The failure record of this error on `rank`, for the other ranks and the launcher.
     pub fn cause(&self, rank: usize) -> Cause {
         match self {

@@ -10,6 +10,7 @@ use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{MOST_METRICS, Mode, Phase};
 use serde::Serialize;
 
+use crate::bad_samples::BadSamples;
 use crate::callback::{Callbacks, Request};
 use crate::loaded::LoadedBatch;
 use crate::{Callback, Confusion, Progress, TrainError};
@@ -21,8 +22,10 @@ pub struct Evaluation {
     pub loss: f64,
     /// Share of samples whose largest logit is at their label.
     pub accuracy: f64,
-    /// Number of samples.
+    /// Number of samples that were judged.
     pub samples: u64,
+    /// Number of samples that were left out because they cannot be read.
+    pub unreadable: u64,
     /// Means over the samples of the plan's further metrics, by their names.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
@@ -52,11 +55,13 @@ pub fn evaluate(
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
     // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
-    evaluate_until(program, loader, total, group, position, &mut Callbacks::one(callback)).map(|(found, _)| found)
+    let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
+    evaluate_until(program, loader, total, group, position, &mut callbacks, &mut bad).map(|(found, _)| found)
 }
 
 /// The same, but ends early if a rank is asked to stop. Then all ranks are told so, and the results are void. A
-/// callback that wants training to finish does not end it early.
+/// callback that wants training to finish does not end it early. Samples that are left out are added to `bad`, which
+/// ranks exchange at the end.
 pub(crate) fn evaluate_until(
     program: &mut dyn Program,
     loader: &EvalLoader,
@@ -64,6 +69,7 @@ pub(crate) fn evaluate_until(
     group: Option<&Group>,
     position: EpochPosition,
     callbacks: &mut Callbacks,
+    bad: &mut BadSamples,
 ) -> Result<(Evaluation, bool), TrainError> {
     let is_stopped = |callbacks: &Callbacks| matches!(callbacks.request(), Some(Request::Stop(_)));
     let pass = Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position };
@@ -75,7 +81,8 @@ pub(crate) fn evaluate_until(
     let mut in_flight: Option<(Ticket, Vec<i32>)> = None;
     at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
-        let batch = batch?;
+        let batch = batch.map_err(TrainError::of_batch)?;
+        callbacks.on_bad_samples(&bad.meet(&batch.unreadable))?;
         at(group, "evaluating a batch");
         if is_stopped(callbacks) {
             stopped = 1.0;
@@ -107,11 +114,22 @@ pub(crate) fn evaluate_until(
         group.all_reduce(&mut sums.measured)?;
         confusion.as_mut().map_or(Ok(()), |confusion| confusion.sum_over(group))?;
     }
+    callbacks.on_bad_samples(&bad.exchange(group)?)?;
     let [loss, correct, samples, stopped] = totals;
+    if samples == 0.0 && stopped == 0.0 && total > 0 {
+        return Err(TrainError::NothingReadable(total));
+    }
     let mean = |sum: f64| sum / samples.max(1.0);
     let measured = program.plans().evaluate.measured.iter().zip(sums.measured);
     let metrics = measured.map(|(metric, sum)| (metric.name.clone(), mean(sum))).collect();
-    let found = Evaluation { loss: mean(loss), accuracy: mean(correct), samples: samples as u64, metrics, confusion };
+    let found = Evaluation {
+        loss: mean(loss),
+        accuracy: mean(correct),
+        samples: samples as u64,
+        unreadable: total.saturating_sub(samples as u64),
+        metrics,
+        confusion,
+    };
     Ok((found, stopped > 0.0))
 }
 

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod attempt;
+mod bad_samples;
 mod callback;
 mod charts;
 mod checkpoint;
@@ -35,9 +36,9 @@ pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_
 pub use classifier::{Classifier, Guess, Prediction};
 pub use config::{
     Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Group, Keep, Kind, LayeredConfig,
-    LrScaling, Meaning, MetricName, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS, SamplerKind,
-    ScheduleKind, Scope, Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS, answer,
-    is_near,
+    LrScaling, Meaning, MetricName, OnBadSample, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS,
+    SamplerKind, ScheduleKind, Scope, Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS,
+    answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;

@@ -35,13 +35,16 @@ pub struct EpochRecord {
     /// Whether training ended before the epoch did, by `max_steps`. The JSON object of a whole epoch lacks it.
     #[serde(skip_serializing_if = "Not::not")]
     pub partial: bool,
+    /// Different samples that the run has skipped so far because they cannot be read. The JSON object lacks it if it is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unreadable: u64,
     /// Further values by name: metrics of the plans, and values that callbacks logged.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
 }
 
 /// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 11] = [
+pub(crate) const EPOCH_RECORD_NAMES: [&str; 12] = [
     "event",
     "epoch",
     "train_loss",
@@ -53,7 +56,12 @@ pub(crate) const EPOCH_RECORD_NAMES: [&str; 11] = [
     "seconds",
     "world_size",
     "partial",
+    "unreadable",
 ];
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
 
 /// The open `metrics.jsonl` of a run.
 #[derive(Debug)]
@@ -125,6 +133,7 @@ mod tests {
             seconds: 2.0,
             world_size: 2,
             partial: false,
+            unreadable: 0,
             metrics: BTreeMap::new(),
         }
     }
@@ -143,15 +152,15 @@ mod tests {
         let logged = EpochRecord { metrics: [("val_top5".to_owned(), 0.75)].into(), ..record(3) };
         let rest = rest.replace('}', r#","val_top5":0.75}"#);
         assert_eq!(RunEvent::Epoch(&logged).to_line(), format!("{epoch}{rest}"));
-        let partial = EpochRecord { partial: true, ..logged };
-        let rest = rest.replace(",\"val_top5\"", ",\"partial\":true,\"val_top5\"");
+        let partial = EpochRecord { partial: true, unreadable: 2, ..logged };
+        let rest = rest.replace(",\"val_top5\"", ",\"partial\":true,\"unreadable\":2,\"val_top5\"");
         assert_eq!(RunEvent::Epoch(&partial).to_line(), format!("{epoch}{rest}"));
     }
 
     #[test]
     fn nothing_can_be_logged_over_a_record() {
-        let line: serde_json::Value =
-            serde_json::from_str(&RunEvent::Epoch(&EpochRecord { partial: true, ..record(0) }).to_line()).unwrap();
+        let full = EpochRecord { partial: true, unreadable: 1, ..record(0) };
+        let line: serde_json::Value = serde_json::from_str(&RunEvent::Epoch(&full).to_line()).unwrap();
         let mut control = Control::default();
         for name in line.as_object().unwrap().keys() {
             assert!(control.log(name, 1.0).is_err(), "{name}");

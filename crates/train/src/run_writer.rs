@@ -1,5 +1,8 @@
 //! The files of rank 0: the run folder's records, checkpoints and logs. No other rank writes a file.
 
+use std::collections::BTreeSet;
+
+use enmasse_data::BadSample;
 use enmasse_graph::{Choices, Plans};
 
 use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
@@ -21,6 +24,8 @@ pub struct RunWriter {
     choices: Choices,
     /// The settings that a resumed run changes.
     changes: Vec<Change>,
+    /// The samples that the run's list of unreadable ones has.
+    unreadable: BTreeSet<BadSample>,
     /// The epochs that keep a checkpoint of their own.
     keep: Keep,
     /// Epochs between weights for PyTorch; 0 for none.
@@ -75,8 +80,9 @@ impl RunWriter {
             Some(checkpoint) if config.tune => known_choices(folder.paths(), &checkpoint.meta)?,
             _ => Choices::default(),
         };
+        let unreadable = if folder.is_resumed() { folder.paths().read_unreadable()? } else { BTreeSet::new() };
         let (keep, export_every) = (config.keep, config.export_every);
-        Ok((RunWriter { folder, meta, choices, changes, keep, export_every, is_new }, saved))
+        Ok((RunWriter { folder, meta, choices, changes, unreadable, keep, export_every, is_new }, saved))
     }
 
     /// The choices of the resumed run, or those made since.
@@ -129,6 +135,20 @@ impl RunWriter {
     /// The settings that a resumed run changes.
     pub fn changes(&self) -> &[Change] {
         &self.changes
+    }
+
+    /// The samples that the run's list of unreadable ones has. A resumed run begins with those that it found before.
+    pub fn unreadable(&self) -> BTreeSet<BadSample> {
+        self.unreadable.clone()
+    }
+
+    /// Writes the list of unreadable samples, if it is another one.
+    pub fn list_unreadable(&mut self, samples: &BTreeSet<BadSample>) -> Result<(), TrainError> {
+        if *samples != self.unreadable {
+            self.folder.write_unreadable(samples)?;
+            self.unreadable.clone_from(samples);
+        }
+        Ok(())
     }
 
     /// The paths of the run folder.

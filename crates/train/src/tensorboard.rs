@@ -224,6 +224,7 @@ mod tests {
             seconds: 1.0,
             world_size: 1,
             partial: false,
+            unreadable: 0,
             metrics: [("val_top5".to_owned(), 0.875), ("temperature".to_owned(), 36.5)].into(),
         };
         board.append(&record).unwrap();

@@ -15,6 +15,7 @@ use enmasse_tensor::{HostMemory, peak_rss_bytes};
 use enmasse_weights::Matching;
 
 use crate::agreement::check_ranks;
+use crate::bad_samples::BadSamples;
 use crate::callback::{Callbacks, Request};
 use crate::evaluation::{EpochPosition, Evaluation, at, evaluate_until, predict};
 use crate::loaded::LoadedBatch;
@@ -132,28 +133,37 @@ impl<'a> Trainer<'a> {
     /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
     /// once, for any number of ranks, and every rank has the result.
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
-        self.as_one(|trainer| trainer.judge(&data.validation))
+        self.as_one(|trainer| trainer.judge("validation", &data.validation, data))
     }
 
     /// The same on the test part. An error if the data have none.
     pub fn test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
-        self.as_one(|trainer| trainer.judge(data.test.as_ref().ok_or(TrainError::NoTestPart)?))
+        self.as_one(|trainer| trainer.judge("test", data.test.as_ref().ok_or(TrainError::NoTestPart)?, data))
     }
 
     /// The probability of each class for every sample of `pictures`, `[samples][classes]` in the order of the data set,
-    /// with the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the complete result.
+    /// with the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the complete result. A sample
+    /// that cannot be read is an error.
     pub fn predict(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
             let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
-            predict(trained.program.as_mut(), &trained.evaluation.loader(pictures)?, pictures.len(), group)
+            let loader = trained.evaluation.loader(pictures)?.skip_unreadable(false);
+            predict(trained.program.as_mut(), &loader, pictures.len(), group)
         })
     }
 
-    fn judge(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Evaluation, TrainError> {
+    fn judge(
+        &mut self,
+        part: &str,
+        pictures: &Arc<dyn Dataset>,
+        data: &TrainingData,
+    ) -> Result<Evaluation, TrainError> {
+        data.check_labels(part, pictures.as_ref())?;
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
         let (loader, total) = (trained.evaluation.loader(pictures)?, pictures.len() as u64);
         let (program, position) = (trained.program.as_mut(), EpochPosition::default());
-        evaluate_until(program, &loader, total, group, position, &mut self.callbacks).map(|(found, _)| found)
+        let (callbacks, mut bad) = (&mut self.callbacks, BadSamples::default());
+        evaluate_until(program, &loader, total, group, position, callbacks, &mut bad).map(|(found, _)| found)
     }
 
     /// Runs `work`, which all ranks do together: an error on this rank ends the others, with the same cause.
@@ -236,12 +246,14 @@ struct EvaluationInput {
     transform: EvalTransform,
     sharding: Sharding,
     memory: Arc<dyn HostMemory>,
+    /// Whether samples that cannot be read are left out.
+    skips: bool,
 }
 
 impl EvaluationInput {
     fn loader(&self, pictures: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
         let loader = EvalLoader::new(&self.pool, pictures.clone(), self.transform.clone(), self.sharding.clone())?;
-        Ok(loader.in_memory(self.memory.clone()))
+        Ok(loader.in_memory(self.memory.clone()).skip_unreadable(self.skips))
     }
 }
 
@@ -261,6 +273,7 @@ struct Session {
     schedule: Schedule,
     position: Position,
     resumed: Option<(u64, u64)>,
+    bad_samples: BadSamples,
     /// Whether a rank was asked to stop before the last step, and all ranks know it.
     stopping: bool,
     /// Whether a callback requested a checkpoint before the last step, and all ranks know it. By then the next step is
@@ -294,6 +307,7 @@ impl Session {
             group.as_ref(),
             position,
             callbacks,
+            &mut self.bad_samples,
         )?;
         if stopped {
             return self.stop(trainer);
@@ -301,6 +315,7 @@ impl Session {
         if !validation.loss.is_finite() {
             return Err(self.non_finite_validation(config, validation.loss)?);
         }
+        self.list_bad_samples()?;
         callbacks.on_validation_end(&validation)?;
         let training = self.position.means(training_metrics(self.program.plans()));
         let training = training.map(|(name, mean)| (format!("train_{name}"), mean));
@@ -316,6 +331,7 @@ impl Session {
             seconds: times.seconds,
             world_size: self.map.ranks(),
             partial: self.rest_of_epoch() > 0,
+            unreadable: self.bad_samples.known().len() as u64,
             metrics: training.chain(validated).collect(),
         };
         callbacks.on_epoch_end(&mut record)?;
@@ -344,7 +360,7 @@ impl Session {
         let mut in_flight: Option<(Ticket, f64)> = None;
         at(group, "reading a batch");
         for batch in batches {
-            let batch = Arc::new(batch?);
+            let batch = Arc::new(batch.map_err(TrainError::of_batch)?);
             at(group, "computing a step");
             if let Some(step) = in_flight.take_if(|_| self.must_drain(config, 1)) {
                 self.finish_step(callbacks, config, group, &epoch, step)?;
@@ -366,6 +382,7 @@ impl Session {
             };
             let ticket = self.program.submit(Mode::Train, &Phase::ALL, &inputs)?;
             callbacks.on_batch(&batch)?;
+            callbacks.on_bad_samples(&self.bad_samples.meet(&batch.unreadable))?;
             if let Some(earlier) = in_flight.replace((ticket, learning_rate)) {
                 self.finish_step(callbacks, config, group, &epoch, earlier)?;
             }

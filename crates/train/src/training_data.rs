@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataKind, Dataset, Folder, OpenOptions, Split, TrainTransform};
+use enmasse_data::{DataError, DataKind, Dataset, Folder, OpenOptions, Split, TrainTransform};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -100,6 +100,19 @@ impl TrainingData {
             test: None,
             kind: DataKind::Folder,
             augment: None,
+        }
+    }
+
+    /// Checks that every label of a part is one of the classes. The error names the first sample with another.
+    pub(crate) fn check_labels(&self, part: &str, dataset: &dyn Dataset) -> Result<(), TrainError> {
+        let classes = self.classes.len();
+        match (0..dataset.len()).find(|&index| dataset.label(index) >= classes) {
+            None => Ok(()),
+            Some(index) => {
+                let label = dataset.label(index);
+                let problem = format!("the {part} data label it {label}, but there are {classes} classes, from 0");
+                Err(DataError::of_sample(dataset, index, problem).into())
+            }
         }
     }
 

@@ -9,8 +9,8 @@ use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
 use enmasse_files::write_whole;
 use enmasse_train::{
-    Confusion, EpochPosition, Evaluation, MetricName, RunPaths, Setting, Source, TrainConfig, TrainingData,
-    compare_levels, evaluate,
+    Confusion, EpochPosition, Evaluation, MetricName, OnBadSample, RunPaths, Setting, Source, TrainConfig,
+    TrainingData, compare_levels, evaluate,
 };
 use enmasse_wording::counted;
 use serde_json::json;
@@ -41,6 +41,7 @@ const EVALUATION: &[&str] = &[
     "isa",
     "exact",
     "convert_rgb",
+    "on_bad_sample",
     "metrics",
     "timeout",
     "json",
@@ -83,6 +84,10 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let saved = saved_config(&source)?;
+    if let Some(saved) = &saved {
+        // Before the data: those of a program may be its own too.
+        weights::known_model(&source, &saved.model)?;
+    }
     let own = match &saved {
         Some(TrainConfig { data: Some(data), .. }) => Some(data.clone()),
         Some(TrainConfig { data: None, .. }) => Some(shapes()?),
@@ -187,6 +192,7 @@ impl Task {
         let pool = DecodePool::new(rank.loader_threads(config)).map_err(Failure::error)?;
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
+        let loader = loader.skip_unreadable(config.on_bad_sample == OnBadSample::Skip);
         let device = rank.device(config)?;
         if let Some(group) = &rank.group {
             compare_levels(group, device.as_ref())?;
@@ -199,21 +205,22 @@ impl Task {
         let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
         let found = evaluate(program.as_mut(), &loader, total, group, position, &mut reporter)?;
-        let Evaluation { loss, accuracy, samples, metrics, confusion } = found;
+        let Evaluation { loss, accuracy, samples, unreadable, metrics, confusion } = found;
         if let (true, Some(path)) = (rank.is_first(), &self.confusion) {
             self.draw(path, confusion)?;
         }
         reporter.finish(|output| match output.is_json() {
             true => {
                 let mut event = json!({
-                    "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples,
+                    "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples, "unreadable": unreadable,
                     "averaged": weights.classifier.averaged, "part": part.word()
                 });
                 metrics.into_iter().for_each(|(name, mean)| event[name] = mean.into());
                 output.json(event);
             }
             false => {
-                let pictures = counted(samples as usize, "picture");
+                let skipped = if unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
+                let pictures = counted(samples as usize, "picture") + &skipped;
                 let averaged = if weights.classifier.averaged { ", with the averages of --ema" } else { "" };
                 let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
                 output.text(format_args!(

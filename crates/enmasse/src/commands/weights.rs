@@ -1,6 +1,6 @@
 //! Shared by `eval` and `predict`: opening a run's best checkpoint or a weights file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use enmasse_data::DataKind;
@@ -26,7 +26,7 @@ pub struct Weights {
 pub const PREPARATION: &[&str] = &["size", "mean", "std"];
 
 /// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
-const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "metrics"];
+const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "on_bad_sample", "metrics"];
 
 /// The defaults of commands that use weights, as far as they differ from those of training.
 pub const OF_A_RUN: &[(&str, &str)] = &[
@@ -39,6 +39,7 @@ pub const OF_A_RUN: &[(&str, &str)] = &[
     ("isa", "as in the run"),
     ("exact", "as in the run"),
     ("convert_rgb", "as in the run"),
+    ("on_bad_sample", "as in the run"),
     ("metrics", "as in the run"),
 ];
 
@@ -67,13 +68,7 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
         lacking.filter(|_| warns).into_iter().for_each(|line| say(format_args!("warning: {line}")));
     }
-    let Ok(model) = enmasse_models::find(&classifier.model) else {
-        return Err(Failure::Error(format!(
-            "{}: its model \"{}\" was trained by your own program: use the library there (TrainedModel::open_own)",
-            path.display(),
-            classifier.model
-        )));
-    };
+    let model = known_model(&path, &classifier.model)?;
     Ok(Weights { path, classifier, model, is_bare, as_trained })
 }
 
@@ -125,6 +120,17 @@ fn take_available_isa(run: &mut TrainConfig, config: &TrainConfig) -> Result<Opt
     run.isa = device(None)?.levels().last().map(|level| level.to_string());
     let best = run.isa.as_deref().unwrap_or("no level");
     Ok(Some(format!("the run used --isa {lacking}, which this machine lacks; it now uses {best}")))
+}
+
+/// The model of a run. A run of a program's own model can only be used by that program.
+pub fn known_model(run: &Path, model: &str) -> Result<Model, Failure> {
+    enmasse_models::find(model).map_err(|_| {
+        Failure::Error(format!(
+            "{}: its model \"{model}\" was trained by your own program: use the library there \
+             (TrainedModel::open_own to predict, Classifier::program and evaluate to evaluate)",
+            run.display()
+        ))
+    })
 }
 
 fn find(name: &str) -> Result<Model, Failure> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_data::Normalization;
+use enmasse_data::{BadSample, Normalization};
 use enmasse_device::Memory;
 
 use crate::{Change, EpochRecord, Tuning};
@@ -54,6 +54,8 @@ pub struct Started {
     pub run: Option<PathBuf>,
     /// Where a resumed run continues: the epoch, and the number of its samples that are done.
     pub resumed: Option<(u64, u64)>,
+    /// The samples that a resumed run skipped earlier. Only on rank 0.
+    pub unreadable: Vec<BadSample>,
     /// The settings that a resumed run changes from now on. Only on rank 0.
     pub changes: Vec<Change>,
 }

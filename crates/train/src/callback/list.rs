@@ -1,6 +1,6 @@
 //! The callbacks of a trainer, called in order.
 
-use enmasse_data::Batch;
+use enmasse_data::{BadSample, Batch};
 
 use super::{Callback, CallbackResult, Control, Progress, Request, Saved, Started};
 use crate::{EpochRecord, Evaluation, StopRequests, TrainError};
@@ -64,6 +64,12 @@ impl<'a> Callbacks<'a> {
 
     pub fn on_batch(&mut self, batch: &Batch) -> Result<(), TrainError> {
         self.each("on_batch", |callback, control| callback.on_batch(batch, control))
+    }
+
+    pub fn on_bad_samples(&mut self, samples: &[BadSample]) -> Result<(), TrainError> {
+        samples.iter().try_for_each(|sample| {
+            self.each("on_bad_sample", |callback, control| callback.on_bad_sample(sample, control))
+        })
     }
 
     pub fn on_step(&mut self, progress: &Progress) -> Result<(), TrainError> {

@@ -41,6 +41,7 @@ const RULES: &[(&str, Effect)] = &[
     ("split", Effect::Unless(parts)),
     ("split_seed", Effect::Unless(parts)),
     ("convert_rgb", Effect::Unless(known_pictures)),
+    ("on_bad_sample", Effect::Unless(whole_files)),
     ("ranks", Effect::Unless(launcher)),
 ];
 
@@ -53,11 +54,17 @@ fn parts(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
 }
 
 fn known_pictures(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    match surroundings.kind {
-        DataKind::Folder => None,
-        DataKind::Cifar10 | DataKind::Cifar100 | DataKind::Mnist | DataKind::FashionMnist => {
-            Some("on CIFAR and MNIST: only pictures in folders are converted")
-        }
+    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only pictures in folders are converted")
+}
+
+fn whole_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    is_known(surroundings.kind).then_some("on CIFAR and MNIST, whose files are read whole before the run")
+}
+
+fn is_known(kind: DataKind) -> bool {
+    match kind {
+        DataKind::Folder => false,
+        DataKind::Cifar10 | DataKind::Cifar100 | DataKind::Mnist | DataKind::FashionMnist => true,
     }
 }
 
@@ -211,7 +218,7 @@ mod tests {
         let check = |flags: &str, surroundings: Surroundings, expected: &[&str]| {
             assert_eq!(layers(flags, "", "").without_effect(&surroundings), expected, "{flags} {surroundings:?}");
         };
-        let all = "crop_padding=2 split=python split_seed=1 convert_rgb=true ranks=thread";
+        let all = "crop_padding=2 split=python split_seed=1 convert_rgb=true on_bad_sample=skip ranks=thread";
         check(all, Surroundings { is_padded: true, ..FOLDER }, &[]);
         check(
             "ranks=process convert_rgb=false",
@@ -232,6 +239,9 @@ mod tests {
         for kind in [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist] {
             let converted = "--convert-rgb has no effect on CIFAR and MNIST: only pictures in folders are converted";
             check("convert_rgb=true", Surroundings { kind, ..FOLDER }, &[converted]);
+            let whole =
+                "--on-bad-sample skip has no effect on CIFAR and MNIST, whose files are read whole before the run";
+            check("on_bad_sample=skip", Surroundings { kind, ..FOLDER }, &[whole]);
         }
     }
 }

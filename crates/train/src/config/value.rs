@@ -367,6 +367,13 @@ choices! {
         /// No random transform: the same as in validation.
         None = "none",
     }
+    /// What to do with a sample that cannot be read.
+    OnBadSample {
+        /// End the run, naming the file.
+        Error = "error",
+        /// Train on the next sample instead, and evaluate without it.
+        Skip = "skip",
+    }
     /// The order of training samples.
     SamplerKind {
         /// A permutation of all samples by seed and epoch, for any number of ranks.

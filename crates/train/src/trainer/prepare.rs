@@ -7,11 +7,12 @@ use enmasse_graph::Arena;
 
 use super::{EvaluationInput, Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
+use crate::bad_samples::BadSamples;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::{load_pretrained, write_tensors};
-use crate::{Callback, ModelFn, Position, Preparation, Schedule, Started, TrainError, TrainingData};
+use crate::{Callback, ModelFn, OnBadSample, Position, Preparation, Schedule, Started, TrainError, TrainingData};
 
 impl Session {
     /// The session, and on rank 0 the callbacks that write the files of the run.
@@ -22,6 +23,8 @@ impl Session {
     ) -> Result<(Self, Vec<Box<dyn Callback>>), TrainError> {
         let (config, group) = (&trainer.config, trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
+        data.check_labels("training", data.train.as_ref())?;
+        data.check_labels("validation", data.validation.as_ref())?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
         let sharding = Sharding { hosted: map.hosted(rank), shards, batch: config.batch_per_shard(shards) };
@@ -29,13 +32,16 @@ impl Session {
         let preparation = Preparation::of(config, data);
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler());
         let (pictures, seed) = (data.train.clone(), config.seed);
+        let skips = config.on_bad_sample == OnBadSample::Skip;
         let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?
-            .in_memory(trainer.device.host_memory());
+            .in_memory(trainer.device.host_memory())
+            .skip_unreadable(skips);
         let evaluation = EvaluationInput {
             pool,
             transform: preparation.evaluation.clone(),
             sharding: sharding.clone(),
             memory: trainer.device.host_memory(),
+            skips,
         };
         let validation = evaluation.loader(&data.validation)?;
 
@@ -98,6 +104,7 @@ impl Session {
             }
             _ => Vec::new(),
         };
+        let bad_samples = BadSamples::resumed(writer.as_ref().map_or_else(Default::default, RunWriter::unreadable));
         let schedule = Schedule::new(config, shards);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
         let session = Session {
@@ -114,6 +121,7 @@ impl Session {
             schedule,
             position,
             resumed,
+            bad_samples,
             stopping: false,
             saving: false,
             has_checkpoint: resumed.is_some(),
@@ -158,6 +166,7 @@ impl Session {
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,
+            unreadable: self.writer.as_ref().map_or(Vec::new(), |writer| writer.unreadable().into_iter().collect()),
             changes: self.writer.as_ref().map_or(Vec::new(), |writer| writer.changes().to_vec()),
         })
     }

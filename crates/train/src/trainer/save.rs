@@ -41,9 +41,17 @@ impl Session {
     /// Saves where the run is, and returns the request to end it once all ranks have come here: no rank leaves before the
     /// checkpoint is written.
     pub(super) fn stop(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
+        trainer.callbacks.on_bad_samples(&self.bad_samples.exchange(trainer.group.as_ref())?)?;
+        self.list_bad_samples()?;
         at(trainer.group.as_ref(), "writing a checkpoint");
         self.save(SaveReason::Stop, &trainer.config, &mut trainer.callbacks)?;
         agree(trainer.callbacks.request(), trainer.group.as_ref())
+    }
+
+    /// Writes the list of samples that were skipped, if it has grown.
+    pub(super) fn list_bad_samples(&mut self) -> Result<(), TrainError> {
+        let known = self.bad_samples.known();
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.list_unreadable(known))
     }
 
     /// Saves a checkpoint in the middle of an epoch.

@@ -1,0 +1,29 @@
+//! The list of pictures that a run skipped because they cannot be read. A resumed run goes on with it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use enmasse_data::BadSample;
+
+use super::{RunError, RunFolder, RunPaths, read};
+use crate::bad_samples::{from_lines, to_lines};
+
+impl RunPaths {
+    /// The pictures that the run skipped: a path, a tab and the reason per line.
+    pub fn unreadable(&self) -> PathBuf {
+        self.root().join("logs/unreadable.txt")
+    }
+
+    /// Reads the file of [`RunFolder::write_unreadable`]; nothing if it does not exist.
+    pub(crate) fn read_unreadable(&self) -> Result<BTreeSet<BadSample>, RunError> {
+        let path = self.unreadable();
+        if path.exists() { Ok(from_lines(&read(&path)?)) } else { Ok(BTreeSet::new()) }
+    }
+}
+
+impl RunFolder {
+    /// Writes the pictures that the run skipped.
+    pub(crate) fn write_unreadable(&self, samples: &BTreeSet<BadSample>) -> Result<(), RunError> {
+        self.write(&self.paths.unreadable(), to_lines(samples).as_bytes())
+    }
+}
