@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{enmasse, finish, pictures, program};
 use enmasse::prelude::*;
 
@@ -50,9 +52,22 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
     let printed = format!("{error:?}");
     assert_eq!(printed, error.to_string());
     assert!(printed.contains("its model \"own\" was defined by the program that trained it"), "{printed}");
-    let ended = finish(program().arg("predict").arg(&run).arg(&picture));
-    assert!(
-        ended.code == Some(1) && ended.stderr.contains("was trained by your own program: use the library"),
-        "{ended:?}"
-    );
+    let refused = |command: &str, others: &[&Path]| {
+        let ended = finish(program().arg(command).arg(&run).args(others));
+        let line = format!(
+            "error: {}: its model \"own\" was trained by your own program: use the library there \
+             (TrainedModel::open_own to predict, Classifier::program and evaluate to evaluate)\n",
+            run.display()
+        );
+        assert_eq!((ended.code, ended.stdout, ended.stderr), (Some(1), String::new(), line), "{command}");
+    };
+    refused("predict", &[&picture]);
+    refused("eval", &[&folder.path().join("pictures")]);
+    // The configuration names no data, and the run's own are not the embedded ones.
+    refused("eval", &[]);
+    // Weights need no model to be written.
+    let file = folder.path().join("own.safetensors");
+    let ended = finish(program().arg("export").arg(&run).args(["--to", "safetensors", "--out"]).arg(&file)).well();
+    assert!(ended.stdout.starts_with("wrote ") && ended.stdout.contains("2 tensors"), "{ended:?}");
+    assert!(TrainedModel::open_own(&run, &|x, classes| x.flatten().linear("other", classes)).is_err());
 }
