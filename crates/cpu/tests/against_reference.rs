@@ -20,32 +20,48 @@ fn run(program: &mut dyn Program, mode: Mode, batch: &Batch, step: u64) -> StepM
 /// Factor from the tolerance of direct convolutions to that of Winograd's.
 const WINOGRAD: f64 = 3.0;
 
-fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
-    let options = CpuOptions { threads: 2, isa: Some(isa), exact: true, ..CpuOptions::default() };
-    check_with(&format!("{name} on {isa}, exact"), plans, options, steps, tolerance);
-    let options = CpuOptions { exact: false, ..options };
-    check_with(&format!("{name} on {isa}"), plans, options, steps, WINOGRAD * tolerance);
+/// A program on the CPU, with its name in messages and its tolerance.
+struct Candidate {
+    what: String,
+    cpu: Box<dyn Program>,
+    tolerance: f64,
 }
 
-fn check_with(what: &str, plans: &Plans, options: CpuOptions, steps: u64, tolerance: f64) {
-    let (mut cpu, mut reference) =
-        (program_with(plans, options, None), ReferenceProgram::new(plans.clone(), None).unwrap());
+/// Compares the CPU with the reference, both with direct convolutions alone and with Winograd's.
+fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
+    let candidate = |what: String, exact, tolerance| {
+        let options = CpuOptions { threads: 2, isa: Some(isa), exact, ..CpuOptions::default() };
+        Candidate { what, cpu: program_with(plans, options, None), tolerance }
+    };
+    let mut candidates = [
+        candidate(format!("{name} on {isa}, exact"), true, tolerance),
+        candidate(format!("{name} on {isa}"), false, WINOGRAD * tolerance),
+    ];
+    let mut reference = ReferenceProgram::new(plans.clone(), None).unwrap();
     fill(&mut reference);
     for step in 1..=steps {
         let mut batch = Batch::random(plans, step);
-        let (a, b) = (run(&mut *cpu, Mode::Train, &batch, step), run(&mut reference, Mode::Train, &batch, step));
-        assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{what} step {step}: {a:?} {b:?}");
+        let b = run(&mut reference, Mode::Train, &batch, step);
+        for Candidate { what, cpu, tolerance } in &mut candidates {
+            let a = run(&mut **cpu, Mode::Train, &batch, step);
+            assert!((a.loss - b.loss).abs() <= *tolerance * b.loss.abs().max(1.0), "{what} step {step}: {a:?} {b:?}");
+            if step == 1 {
+                assert_agree(what, &gradients(plans), &mut **cpu, &mut reference, *tolerance);
+            }
+        }
         // Later gradients are taken at parameters that already differ: rounding errors grow from step to step.
         let growth = 10f64.powi(step as i32 - 1);
-        if step == 1 {
-            assert_agree(what, &gradients(plans), &mut *cpu, &mut reference, tolerance);
-        }
         batch.labels[0] = -1;
-        let (a, b) = (run(&mut *cpu, Mode::Evaluate, &batch, step), run(&mut reference, Mode::Evaluate, &batch, step));
-        assert!((a.loss - b.loss).abs() <= tolerance * growth * b.loss.abs().max(1.0), "{what}: {a:?} {b:?}");
-        assert_agree(what, &["logits".into(), "loss".into()], &mut *cpu, &mut reference, tolerance * growth);
+        let b = run(&mut reference, Mode::Evaluate, &batch, step);
+        for Candidate { what, cpu, tolerance } in &mut candidates {
+            let (a, tolerance) = (run(&mut **cpu, Mode::Evaluate, &batch, step), *tolerance * growth);
+            assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{what}: {a:?} {b:?}");
+            assert_agree(what, &["logits".into(), "loss".into()], &mut **cpu, &mut reference, tolerance);
+        }
     }
-    assert_agree(&format!("{what} state"), &state(plans), &mut *cpu, &mut reference, tolerance * 100.0);
+    for Candidate { what, cpu, tolerance } in &mut candidates {
+        assert_agree(&format!("{what} state"), &state(plans), &mut **cpu, &mut reference, *tolerance * 100.0);
+    }
 }
 
 /// Every kind of layer of a ResNet, at a small scale.
