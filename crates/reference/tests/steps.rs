@@ -302,7 +302,7 @@ fn mismatched_batches_and_tensors_are_refused() {
     check(&|b| b.images.truncate(7), "7 image bytes, but 4 samples take 432");
     check(&|b| b.labels.push(0), "5 labels, but 4 samples take 4");
     check(&|b| b.sample_indices.clear(), "0 sample indices, but 4 samples take 4");
-    check(&|b| b.labels[2] = 3, "has the label 3, which is not one of the 3 classes");
+    check(&|b| b.labels[2] = 3, "sample 2 has the label 3, which is not one of the 3 classes");
 
     assert!(matches!(program.load("nobody", &[]), Err(DeviceError::Name(_))));
     assert!(matches!(program.load("gradient.fc.bias", &[0.0; 3]), Err(DeviceError::Name(_))));
