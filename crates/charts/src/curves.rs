@@ -9,7 +9,7 @@ use crate::text::width;
 /// The measures of an epoch. A value that is not known is NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EpochPoint {
-    /// The epoch, from 0.
+    /// The epoch, from 1, as people count them.
     pub epoch: u64,
     /// Mean loss over the samples trained on.
     pub train_loss: f64,

@@ -52,8 +52,9 @@ pub enum TrainError {
     Choices(#[from] ChoicesError),
     /// A loss is not finite. Every rank stops at the same step.
     #[error(
-        "non-finite loss {loss} on rank {rank} at step {step} (epoch {epoch}); the parameters are as before that step: \
-         lower --lr, or add --warmup-epochs"
+        "non-finite loss {loss} on rank {rank} at step {step} (epoch {}); the parameters are as before that step: \
+         lower --lr, or add --warmup-epochs",
+        epoch + 1
     )]
     NonFinite {
         /// The first rank with such a loss.
@@ -66,7 +67,7 @@ pub enum TrainError {
         step: u64,
     },
     /// The state, or the validation loss that it gives, is not finite. Nothing was saved.
-    #[error("non-finite {found} after step {step} (epoch {epoch}), so nothing was saved: {remedy}")]
+    #[error("non-finite {found} after step {step} (epoch {}), so nothing was saved: {remedy}", epoch + 1)]
     NonFiniteState {
         /// What is not finite: a tensor, by its name, or the loss.
         found: String,

@@ -207,7 +207,7 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         let config = TrainConfig { resume: resumed, max_steps, keep: Keep::All, lr, save_every, ..usual };
         let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
         assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
-        let (epoch, step) = (u64::from(resumed), steps + 1);
+        let (epoch, step) = (1 + u64::from(resumed), steps + 1);
         let remedy = match resumed {
             false => "there is no checkpoint yet; start again with a lower --lr, or with --warmup-epochs".to_owned(),
             true => format!(

@@ -96,7 +96,7 @@ fn charts_of_a_resumed_run_are_those_of_all_epochs() {
         let best = records.iter().rev().max_by(|a, b| a.val_accuracy.total_cmp(&b.val_accuracy)).unwrap();
         let matrix = read_to_string(paths.confusion_matrix()).unwrap();
         let hits = (best.val_accuracy * VALIDATION as f64).round();
-        assert!(matrix.contains(&format!("confusion matrix of epoch {}<", best.epoch)), "{records:?}");
+        assert!(matrix.contains(&format!("confusion matrix of epoch {}<", best.epoch + 1)), "{records:?}");
         assert!(matrix.contains(&format!(": {hits} of {VALIDATION} samples")), "{records:?}");
     };
     check(&records);

@@ -28,7 +28,7 @@ impl Curves {
 impl Callback for Curves {
     fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.epochs.push(EpochPoint {
-            epoch: record.epoch,
+            epoch: record.epoch + 1,
             train_loss: record.train_loss,
             val_loss: record.val_loss,
             train_accuracy: record.train_accuracy,
@@ -43,7 +43,7 @@ impl Callback for Curves {
 fn recorded(record: &Value) -> Option<EpochPoint> {
     let value = |name: &str| record[name].as_f64().unwrap_or(f64::NAN);
     Some(EpochPoint {
-        epoch: record["epoch"].as_u64()?,
+        epoch: record["epoch"].as_u64()? + 1,
         train_loss: value("train_loss"),
         val_loss: value("val_loss"),
         train_accuracy: value("train_accuracy"),
@@ -76,7 +76,7 @@ impl BestConfusion {
         }
         self.best = Some(record.val_accuracy);
         let Some(confusion) = confusion else { return Ok(()) };
-        let title = format!("confusion matrix of epoch {}", record.epoch);
+        let title = format!("confusion matrix of epoch {}", record.epoch + 1);
         write(&self.staging, &self.path, &confusion.draw(&title, &self.classes)?)
     }
 }
