@@ -26,7 +26,7 @@ pub fn source() -> Arg {
         .value_name("RUN|WEIGHTS")
         .required(true)
         .value_parser(path)
-        .help("Run folder, or weights file (.pth or .safetensors) with torchvision's names")
+        .help("Run folder, or weights file (.pth, .ckpt or .safetensors) with torchvision's or timm's names")
 }
 
 /// A path in which the shell has not expanded `~`.

@@ -64,12 +64,17 @@ pub fn facts(started: &Started) -> Vec<String> {
         lines.push(format!("curves:   tensorboard --logdir={}, then open http://localhost:6006/", shell_word(run)));
     }
     lines.extend(started.tuning.map(|tuning| format!("tuned:    {tuning}")));
-    lines.extend(started.pretrained.iter().flat_map(|report| report.lines()).map(|line| format!("weights:  {line}")));
+    lines.extend(started.pretrained.iter().flat_map(|report| from_file(report)));
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
         lines.extend(started.changes.iter().map(ToString::to_string));
     }
     lines
+}
+
+/// What was taken from a weights file, one line each, from the lines of the report.
+pub fn from_file(report: &str) -> impl Iterator<Item = String> {
+    report.lines().map(|line| format!("weights:  {line}"))
 }
 
 /// The settings that differ from their defaults, in one line, and where all of them are. The run folder has a line of its own.
@@ -115,7 +120,9 @@ mod tests {
             loader_threads: 1,
             memory: Memory { arenas: 2 << 20, shards: 0, scratch: 1 << 20 },
             tuning: Some(Tuning { measured: 12, seconds: 2.0, reused: 0, changed: 5 }),
-            pretrained: Some("loaded 1 of 2 tensors from w.pth\nmissing in the file: fc.bias".to_owned()),
+            pretrained: Some(
+                "loaded 1 of 3 tensors from w.pth\nfc begins anew: 1000 classes in the file, 5 here".to_owned(),
+            ),
             run: Some("runs/a".into()),
             resumed: Some((2, 64)),
             unreadable: Vec::new(),
@@ -132,8 +139,8 @@ run:      runs/a
 charts:   class_distribution.svg and augmented.svg in runs/a/charts
 curves:   tensorboard --logdir=runs/a, then open http://localhost:6006/
 tuned:    12 operations measured in 2.0 s; another algorithm than untuned: 5 in a step
-weights:  loaded 1 of 2 tensors from w.pth
-weights:  missing in the file: fc.bias
+weights:  loaded 1 of 3 tensors from w.pth
+weights:  fc begins anew: 1000 classes in the file, 5 here
 resume:   epoch 3, after 64 pictures
 lr: 0.1 -> 0.01";
         assert_eq!(facts(&started).join("\n"), expected);

@@ -67,5 +67,5 @@ impl TrainedModel {
 
 fn open(run: &Path) -> Result<Classifier, TrainError> {
     // A run says how its pictures were prepared; bare weights, which do not, are refused for lack of a model.
-    Classifier::open(run, None, &Preparation::new(&TrainConfig::default(), DataKind::Folder))
+    Classifier::open(run, None, &Preparation::new(&TrainConfig::default(), DataKind::Folder), &[])
 }

@@ -6,7 +6,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ended, assert_whole, enmasse, finish, pictures, plain_environment, program, strip_metadata, write_jpeg};
+use common::{
+    Ended, assert_whole, enmasse, failed, finish, pictures, plain_environment, program, refused, strip_metadata,
+    write_jpeg,
+};
 use jpeg_encoder::ColorType;
 
 /// A folder with good pictures, and a place for a run.
@@ -58,25 +61,6 @@ impl Place {
         let run = self.path(run);
         self.train(&["--out", &run]).well();
         run
-    }
-}
-
-/// The command failed with this code and one line on standard error, which contains all of these.
-#[track_caller]
-fn refused(ended: &Ended, code: i32, mentions: &[&str]) {
-    assert_eq!(ended.stderr.lines().count(), 1, "not one line: {}", ended.stderr);
-    failed(ended, code, mentions);
-}
-
-/// The run failed with this code; after the facts comes one line that contains all of these.
-#[track_caller]
-fn failed(ended: &Ended, code: i32, mentions: &[&str]) {
-    assert_eq!(ended.code, Some(code), "{ended:?}");
-    let line = ended.stderr.lines().last().unwrap_or_default();
-    let errors = ended.stderr.lines().filter(|line| line.starts_with("error: "));
-    assert_eq!(errors.collect::<Vec<_>>(), [line], "{}", ended.stderr);
-    for mention in mentions {
-        assert!(line.contains(mention), "{mention:?} is not in {line:?}");
     }
 }
 

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
-use enmasse_graph::{Arena, Choices, CompileOptions, Metric, Mode, Phase, compile_evaluation};
+use enmasse_graph::{Choices, CompileOptions, Metric, Mode, Phase, Plans, compile_evaluation};
 use serde::Serialize;
 
 use crate::evaluation::softmax;
+use crate::pretrained::read_pretrained;
 use crate::weights::{Judged, write_tensors};
 use crate::{
-    Checkpoint, ModelFn, NamedTensor, Preparation, RunPaths, TrainConfig, TrainError, is_checkpoint, load_weights,
+    Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunPaths, TrainConfig, TrainError, is_checkpoint,
 };
 
 /// Weights, and everything needed to use them.
@@ -30,6 +31,8 @@ pub struct Classifier {
     tensors: Vec<NamedTensor>,
     /// Whether the weights are the averages that the run kept.
     pub averaged: bool,
+    /// What was taken from a weights file, and what was not; `None` for a run.
+    pub pretrained: Option<Matching>,
     /// The file, for errors.
     origin: String,
 }
@@ -56,8 +59,13 @@ pub struct Prediction {
 
 impl Classifier {
     /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run contains everything that is
-    /// needed; `model` and `preparation` are for bare weights, which do not say how their pictures were prepared.
-    pub fn open(path: &Path, model: Option<&str>, preparation: &Preparation) -> Result<Self, TrainError> {
+    /// needed. The others are for bare weights: `model`, the `preparation` of their pictures, and other prefixes of names.
+    pub fn open(
+        path: &Path,
+        model: Option<&str>,
+        preparation: &Preparation,
+        renames: &[Rename],
+    ) -> Result<Self, TrainError> {
         let file = if path.is_dir() { RunPaths::new(path).require_weights()? } else { path.to_owned() };
         let origin = file.display().to_string();
         if is_checkpoint(&file)? {
@@ -81,6 +89,7 @@ impl Classifier {
                 normalization: Normalization { mean: meta.mean, deviation: meta.std },
                 tensors,
                 averaged,
+                pretrained: None,
                 origin,
             });
         }
@@ -89,10 +98,10 @@ impl Classifier {
                 "{origin} holds weights that do not name their model: give --model"
             )));
         };
-        let tensors = load_weights(&file)?;
-        let classes = count_classes(model, &tensors).ok_or_else(|| {
-            TrainError::Weights(format!("{origin} does not fit the model {model}: its classifier is missing"))
-        })?;
+        let plans = any_classes(model, preparation)?;
+        let (matching, tensors) = read_pretrained(&plans, &file, renames, true)?;
+        matching.require_all()?;
+        let classes = matching.classes.unwrap_or_default();
         Ok(Classifier {
             model: model.to_owned(),
             classes: (0..classes).map(|class| class.to_string()).collect(),
@@ -102,6 +111,7 @@ impl Classifier {
             normalization: preparation.normalization.clone(),
             tensors,
             averaged: false,
+            pretrained: Some(matching),
             origin,
         })
     }
@@ -173,12 +183,15 @@ impl Classifier {
     }
 }
 
-/// The number of classes that weights of a known model distinguish: the rows of its last parameter.
-fn count_classes(model: &str, tensors: &[NamedTensor]) -> Option<usize> {
+/// The plans of a known model whose number of classes is not known yet. Nothing is computed.
+fn any_classes(model: &str, preparation: &Preparation) -> Result<Plans, TrainError> {
     const ANY: usize = 2;
-    let model = enmasse_models::find(model).ok()?;
-    // Large enough for every model; nothing is computed.
-    let plans = compile_evaluation(&|x| model.forward(x, ANY), &CompileOptions::new(model.name(), 1, 224, ANY)).ok()?;
-    let last = plans.state.iter().rfind(|tensor| tensor.slot.arena == Arena::Parameters)?;
-    tensors.iter().find(|tensor| tensor.name == last.name)?.shape.first().copied()
+    let model = enmasse_models::find(model).map_err(|error| TrainError::Weights(error.to_string()))?;
+    let Preparation { evaluation, normalization, .. } = preparation;
+    let options = CompileOptions {
+        mean: normalization.mean.clone(),
+        deviation: normalization.deviation.clone(),
+        ..CompileOptions::new(model.name(), 1, evaluation.size, ANY)
+    };
+    Ok(compile_evaluation(&|x| model.forward(x, ANY), &options)?)
 }

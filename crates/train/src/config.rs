@@ -21,12 +21,15 @@ mod ineffective;
 mod keep;
 mod layers;
 mod metrics;
+mod prefix;
 mod resources;
 mod value;
 mod words;
 
 use std::fmt;
 use std::path::PathBuf;
+
+use enmasse_weights::Rename;
 
 pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::Precision;
@@ -237,8 +240,11 @@ settings! {
         /// enmasse models lists all of them.
         model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
         /// Weights to begin with
-        /// A .pth or .safetensors file. Tensors are matched by name and shape.
+        /// A .pth, .ckpt or .safetensors file with torchvision's or timm's names. A classifier for other classes begins anew; any other difference of shape is an error.
         weights: Option<PathBuf> = None => "random weights", "FILE", ANY, Fixed;
+        /// Other beginnings of the file's names
+        /// Of --weights, whose names may begin with the name of a module: backbone.= removes it, and =model. adds one. Repeatable, or separated by commas; the first that fits a name counts. A prefix that all names share, such as Lightning's model., needs no rule. A layer with a name that the model lacks begins anew: conv1.=old.conv1.
+        prefix: Vec<Rename> = Vec::new(), "OLD=NEW", ANY, Fixed;
         /// Train the classifier alone
         /// Every other parameter stays as it is. With --freeze, what that names in the classifier stays too.
         freeze_layers: bool = false, "", ANY, Run;

@@ -1,14 +1,12 @@
 //! Moves tensors between programs and files, by name and shape. A mismatch is an error that names the tensor.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 use std::sync::OnceLock;
 
 use enmasse_device::{DeviceError, Program, Which};
 use enmasse_graph::{AVERAGE_PREFIX, Arena, StateTensor};
-use enmasse_weights::{Matching, match_tensors};
 
-use crate::{CheckpointError, NamedTensor, TrainError};
+use crate::{NamedTensor, TrainError};
 
 /// Whether a tensor belongs to the optimiser's state rather than to the weights.
 pub fn is_optimizer(name: &str) -> bool {
@@ -118,34 +116,9 @@ pub fn write_tensors(program: &mut dyn Program, tensors: &[NamedTensor], origin:
     Ok(load_all(program, &found)?)
 }
 
-/// Sets the parameters and running statistics of a program that a file of any format contains by name and shape; all
-/// others stay as they are. A file from which nothing matches is an error.
-pub fn load_pretrained(program: &mut dyn Program, path: &Path) -> Result<Matching, TrainError> {
-    let mut file = enmasse_weights::read(path).map_err(CheckpointError::from)?;
-    file.tensors = Judged::of(file.tensors).weights;
-    let is_weight = |own: &&StateTensor| matches!(own.slot.arena, Arena::Parameters | Arena::Buffers);
-    let state = program.plans().state.iter().filter(is_weight);
-    let model: Vec<_> = state.map(|own| (own.name.clone(), torch_shape(own))).collect();
-    let matching = match_tensors(&model, &file);
-    if matching.loaded.is_empty() {
-        let name = &program.plans().evaluate.model;
-        let first = |name: Option<&String>| name.map_or_else(|| "none".to_owned(), String::clone);
-        return Err(TrainError::Weights(format!(
-            "{} has no tensor that fits the model {name}: the first there is {}, the first here is {}; is it of another model?",
-            path.display(),
-            first(file.tensors.first().map(|tensor| &tensor.name)),
-            first(model.first().map(|(name, _)| name)),
-        )));
-    }
-    let loaded = matching.loaded.iter();
-    let found = loaded.map(|&(own, given)| (model[own].0.as_str(), file.tensors[given].values.as_slice())).collect();
-    load_all(program, &found)?;
-    Ok(matching)
-}
-
 /// Sets the named state tensors to values in PyTorch's order, one for each element. An average that is not named starts
 /// with the value of the tensor that it averages.
-fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<(), DeviceError> {
+pub(crate) fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<(), DeviceError> {
     let given = |tensor: &StateTensor| {
         let of = || tensor.name.strip_prefix(AVERAGE_PREFIX).filter(|_| tensor.slot.arena == Arena::Average);
         found.get(tensor.name.as_str()).or_else(|| found.get(of()?)).copied()
@@ -159,7 +132,8 @@ fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<
     })
 }
 
-fn torch_shape(tensor: &StateTensor) -> Vec<usize> {
+/// The shape of a state tensor in files.
+pub(crate) fn torch_shape(tensor: &StateTensor) -> Vec<usize> {
     tensor.layout.torch_shape(&tensor.shape).to_vec()
 }
 

@@ -93,7 +93,7 @@ fn a_run_is_judged_by_its_averages_and_keeps_both() {
     assert_eq!(file.len(), averages.len());
 
     let preparation = Preparation::new(&config(&out), DataKind::Folder);
-    let classifier = Classifier::open(&RunPaths::new(&out).last_checkpoint(), None, &preparation).unwrap();
+    let classifier = Classifier::open(&RunPaths::new(&out).last_checkpoint(), None, &preparation, &[]).unwrap();
     assert!(classifier.averaged);
     let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
     let mut program = classifier.program(&net, &cpu, 4).unwrap();

@@ -86,7 +86,7 @@ fn a_run_learns_and_leaves_its_files() {
     let checkpoint = last(&out);
     assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));
 
-    let classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder)).unwrap();
+    let classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
     let sharding = Sharding::one(0, 1, 5);
     let pool = DecodePool::new(1).unwrap();
@@ -102,7 +102,7 @@ fn a_run_learns_and_leaves_its_files() {
         let file = folder.path().join("changed.safetensors");
         changed.save(&file).unwrap();
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
-        assert_eq!(Classifier::open(&file, None, &preparation).unwrap().configuration.precision, precision);
+        assert_eq!(Classifier::open(&file, None, &preparation, &[]).unwrap().configuration.precision, precision);
     }
 }
 

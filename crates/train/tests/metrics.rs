@@ -117,7 +117,7 @@ fn an_evaluation_measures_the_metrics_of_its_run() {
     let last = run(&TrainConfig { epochs: 1, ..config(folder.path()) }, 1, None).remove(0);
     let data = data();
     let classifier =
-        Classifier::open(folder.path(), None, &Preparation::new(&config(folder.path()), data.kind)).unwrap();
+        Classifier::open(folder.path(), None, &Preparation::new(&config(folder.path()), data.kind), &[]).unwrap();
     let mut program = classifier.program(&net, &cpu(), 4).unwrap();
     let pool = DecodePool::new(1).unwrap();
     let sharding = Sharding::one(0, 1, 4);

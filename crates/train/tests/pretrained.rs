@@ -51,7 +51,7 @@ fn a_file_of_the_same_model_is_loaded_whole() {
         let (_folder, path) = written(&given, format);
         let mut other = program(3, 2);
         assert_ne!(weights(other.as_mut()), given);
-        let matching = load_pretrained(other.as_mut(), &path).unwrap();
+        let matching = load_pretrained(other.as_mut(), &path, &[]).unwrap();
         assert_eq!(matching.to_string(), format!("loaded 7 of 7 tensors from {}", path.display()));
         assert_eq!(weights(other.as_mut()), given);
     }
@@ -59,17 +59,14 @@ fn a_file_of_the_same_model_is_loaded_whole() {
 
 /// The usual case: another data set, whose classifier has other classes. The classifier keeps its initial values.
 #[test]
-fn another_classifier_is_skipped() {
+fn another_classifier_begins_anew() {
     let given = weights(program(5, 1).as_mut());
     let (_folder, path) = written(&given, "pth");
     let mut other = program(3, 2);
     let before = weights(other.as_mut());
-    let matching = load_pretrained(other.as_mut(), &path).unwrap();
-    let expected = format!(
-        "loaded 5 of 7 tensors from {}\nskipped fc.weight: [5, 16] in the file, [3, 16] in the model\n\
-         skipped fc.bias: [5] in the file, [3] in the model",
-        path.display()
-    );
+    let matching = load_pretrained(other.as_mut(), &path, &[]).unwrap();
+    let expected =
+        format!("loaded 5 of 7 tensors from {}\nfc begins anew: 5 classes in the file, 3 here", path.display());
     assert_eq!(matching.to_string(), expected);
     for ((after, before), given) in weights(other.as_mut()).iter().zip(&before).zip(&given) {
         let expected = if after.name.starts_with("fc.") { before } else { given };
@@ -85,14 +82,14 @@ fn shapes_count_and_not_sizes() {
     assert_eq!(classifier.shape, [3, 16]);
     classifier.shape.reverse();
     let (_folder, path) = written(&given, "pth");
-    let matching = load_pretrained(program(3, 2).as_mut(), &path).unwrap();
-    assert_eq!((matching.loaded.len(), matching.skipped.len()), (6, 1));
+    let error = load_pretrained(program(3, 2).as_mut(), &path, &[]).unwrap_err().to_string();
+    assert!(error.contains("fc.weight is [16, 3] in the file and [3, 16] in the model"), "{error}");
 }
 
 #[test]
 fn a_path_or_file_that_does_not_fit_never_trains_from_scratch() {
     let check = |path: &Path, expected: &str| {
-        let error = load_pretrained(program(3, 1).as_mut(), path).unwrap_err().to_string();
+        let error = load_pretrained(program(3, 1).as_mut(), path, &[]).unwrap_err().to_string();
         assert_eq!(error.replace(&path.display().to_string(), "FILE"), expected);
     };
     check(Path::new("/nowhere/resnet34.pth"), "cannot read FILE: it does not exist");
@@ -100,9 +97,69 @@ fn a_path_or_file_that_does_not_fit_never_trains_from_scratch() {
     let (_folder, path) = written(&[stranger], "pth");
     check(
         &path,
-        "FILE has no tensor that fits the model net: the first there is head.weight, the first here is conv.weight; \
-         is it of another model?",
+        "FILE does not fit the model net: they share no names; the first there is head.weight, the first here is \
+         conv.weight; is it of another model?",
     );
+}
+
+/// The names and shapes of timm's mobilenetv2_100, from the stages of its definition: blocks, widening, channels.
+fn timm_mobilenet(classes: usize) -> Vec<(String, Vec<usize>)> {
+    const STAGES: [(usize, usize, usize); 7] =
+        [(1, 1, 16), (2, 6, 24), (3, 6, 32), (4, 6, 64), (3, 6, 96), (3, 6, 160), (1, 6, 320)];
+    let mut tensors = Vec::new();
+    let mut conv_norm = |conv: &str, norm: &str, shape: [usize; 4]| {
+        tensors.push((format!("{conv}.weight"), shape.to_vec()));
+        for part in ["weight", "bias", "running_mean", "running_var"] {
+            tensors.push((format!("{norm}.{part}"), vec![shape[0]]));
+        }
+    };
+    conv_norm("conv_stem", "bn1", [32, 3, 3, 3]);
+    let mut inputs = 32;
+    for (stage, (blocks, widening, outputs)) in STAGES.into_iter().enumerate() {
+        for block in 0..blocks {
+            let name = |part: &str| format!("blocks.{stage}.{block}.{part}");
+            let hidden = inputs * widening;
+            if widening == 1 {
+                conv_norm(&name("conv_dw"), &name("bn1"), [hidden, 1, 3, 3]);
+                conv_norm(&name("conv_pw"), &name("bn2"), [outputs, hidden, 1, 1]);
+            } else {
+                conv_norm(&name("conv_pw"), &name("bn1"), [hidden, inputs, 1, 1]);
+                conv_norm(&name("conv_dw"), &name("bn2"), [hidden, 1, 3, 3]);
+                conv_norm(&name("conv_pwl"), &name("bn3"), [outputs, hidden, 1, 1]);
+            }
+            inputs = outputs;
+        }
+    }
+    conv_norm("conv_head", "bn2", [1280, 320, 1, 1]);
+    tensors.push(("classifier.weight".to_owned(), vec![classes, 1280]));
+    tensors.push(("classifier.bias".to_owned(), vec![classes]));
+    tensors
+}
+
+#[test]
+fn all_of_timms_mobilenet_is_loaded() {
+    let named = timm_mobilenet(5).into_iter().enumerate();
+    let tensors: Vec<NamedTensor> = named
+        .map(|(number, (name, shape))| {
+            let values = vec![number as f32; shape.iter().product()];
+            NamedTensor { name: format!("model.{name}"), shape, values }
+        })
+        .collect();
+    let (_folder, path) = written(&tensors, "pth");
+    let model = enmasse_models::find("mobilenet_v2").unwrap();
+    let mut program = compiled(&|x| model.forward(x, 5), "mobilenet_v2", 32, 5, 1);
+    let matching = load_pretrained(program.as_mut(), &path, &[]).unwrap();
+    let expected = format!(
+        "loaded 262 of 262 tensors from {}\nprefix model. removed from 262 names\n\
+         timm's names replaced by torchvision's in 262 tensors",
+        path.display()
+    );
+    assert_eq!(matching.to_string(), expected);
+    // Both name their layers in the order of the computation.
+    let is_statistic = |tensor: &&NamedTensor| tensor.name.contains("running_");
+    let found: Vec<f32> = weights(program.as_mut()).iter().filter(|t| !is_statistic(t)).map(|t| t.values[0]).collect();
+    let expected: Vec<f32> = tensors.iter().filter(|t| !is_statistic(t)).map(|t| t.values[0]).collect();
+    assert_eq!(found, expected);
 }
 
 /// torchvision's ResNet-18, with statistics from a few batches, gives the same logits here, and is written back bit by bit.
@@ -135,8 +192,8 @@ torch.save({'logits': logits}, sys.argv[1] + '/logits.pth')
     );
     let model = enmasse_models::find("resnet18").unwrap();
     let mut program = compiled(&|x| model.forward(x, 7), "resnet18", 64, 7, 1);
-    let matching = load_pretrained(program.as_mut(), &folder.path().join("theirs.pth")).unwrap();
-    assert_eq!((matching.loaded.len(), matching.total), (102, 102), "{matching}");
+    let matching = load_pretrained(program.as_mut(), &folder.path().join("theirs.pth"), &[]).unwrap();
+    assert_eq!((matching.loaded, matching.total), (102, 102), "{matching}");
     let images: Vec<u8> = (0..2 * 64 * 64 * 3).map(|index| (index * 7919 % 251) as u8).collect();
     let batch = HostBatch { images, labels: vec![0, 0], sample_indices: vec![0, 1] };
     let inputs = StepInputs::evaluation(batch.into());

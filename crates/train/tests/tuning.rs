@@ -149,7 +149,7 @@ fn a_classifier_uses_the_choices_of_its_run() {
             fit(TrainConfig { tune, ..config(&out) }, &direct).unwrap();
         }
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
-        let mut classifier = Classifier::open(&out, None, &preparation).unwrap();
+        let mut classifier = Classifier::open(&out, None, &preparation, &[]).unwrap();
         assert_eq!(classifier.is_tuned(), tune, "{name}");
         classifier.configuration.exact = exact;
         let program = classifier.program(&net, &direct, batch).unwrap();

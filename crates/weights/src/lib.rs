@@ -2,7 +2,7 @@
 //!
 //! [`read`] understands safetensors and every form of PyTorch's `.pth`, by content and not by name. [`pth::write`] and
 //! [`safetensors::write`] write files that PyTorch and torchvision open. [`match_tensors`] finds the tensors of a file
-//! that fit a model.
+//! that fit a model, also under the names of Lightning and timm.
 //!
 //! Files are untrusted, and nothing in them is executed. Reading a file of L bytes takes at most 4 max(L, 2^20) bytes
 //! for values, 256 min(L, 2^20) for the contents of pickles, 64 min(L, 2^26) for directories and texts, and 2^20 more.
@@ -21,8 +21,10 @@ mod element;
 mod matching;
 mod named;
 pub mod pth;
+mod rename;
 pub mod safetensors;
 mod source;
+mod tools;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -31,8 +33,9 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use element::ElementType;
-pub use matching::{Matching, Skipped, match_tensors};
+pub use matching::{MatchError, Matching, ModelTensors, OtherClasses, match_tensors};
 pub use named::{NamedTensor, check_tensors, counter_names};
+pub use rename::{Rename, Renamed};
 
 use named::Collector;
 use source::Source;
@@ -75,8 +78,9 @@ pub struct WeightsFile {
     pub path: PathBuf,
     /// Its format.
     pub format: Format,
-    /// The tensors, in file order. The prefixes that wrappers add to every name, `module.` and `_orig_mod.`, are
-    /// removed. Batch norm's counters and everything that is not a tensor are left out.
+    /// The prefixes of wrappers that every name began with, `module.` and `_orig_mod.`. The names are without them.
+    pub wrapper: String,
+    /// The tensors, in file order. Batch norm's counters and everything that is not a tensor are left out.
     pub tensors: Vec<NamedTensor>,
 }
 
@@ -118,6 +122,6 @@ pub fn read(path: &Path) -> Result<WeightsFile, WeightsError> {
         Format::Safetensors => safetensors::collect(&source, &mut collector)?,
         Format::Zip | Format::Legacy | Format::Tar => pth::collect(&source, format, &mut collector)?,
     }
-    let tensors = collector.finish()?;
-    Ok(WeightsFile { path: path.to_owned(), format, tensors })
+    let (wrapper, tensors) = collector.finish()?;
+    Ok(WeightsFile { path: path.to_owned(), format, wrapper, tensors })
 }

@@ -95,15 +95,17 @@ impl<'a> Collector<'a> {
         self.tensors.push(NamedTensor { name, shape, values });
     }
 
-    /// The tensors, without the prefixes of wrappers.
-    pub fn finish(mut self) -> Result<Vec<NamedTensor>, WeightsError> {
+    /// The prefixes of wrappers, and the tensors without them.
+    pub fn finish(mut self) -> Result<(String, Vec<NamedTensor>), WeightsError> {
         if self.tensors.is_empty() {
             return Err(self.source.refuse("holds no weights"));
         }
+        let mut wrappers = String::new();
         while let Some(wrapper) =
             WRAPPERS.iter().find(|wrapper| self.tensors.iter().all(|tensor| tensor.name.starts_with(**wrapper)))
         {
             self.tensors.iter_mut().for_each(|tensor| drop(tensor.name.drain(..wrapper.len())));
+            wrappers.push_str(wrapper);
         }
         let mut names = HashSet::new();
         for NamedTensor { name, .. } in &self.tensors {
@@ -115,6 +117,6 @@ impl<'a> Collector<'a> {
                 return Err(self.source.refuse(format!("holds two tensors named {name}")));
             }
         }
-        Ok(self.tensors)
+        Ok((wrappers, self.tensors))
     }
 }

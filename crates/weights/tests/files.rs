@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_weights::{Format, NamedTensor, WeightsError, pth, read, safetensors};
+use enmasse_weights::{Format, ModelTensors, NamedTensor, WeightsError, match_tensors, pth, read, safetensors};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -50,12 +50,27 @@ fn every_form_of_pytorch() {
     let untyped = [tensor("u16", &[2], &[1.0, 65_535.0]), tensor("u64", &[1], &[1_099_511_627_776.0])];
     check("untyped.pth", Format::Zip, untyped.to_vec());
     check("big.pth", Format::Zip, vec![tensor("w", &[2], &[1.0, -2.5])]);
+    // Between other data of a run. The prefix is that of the module's attribute, which only a model can tell from a name.
+    let named = expected().into_iter().map(|tensor| NamedTensor { name: format!("model.{}", tensor.name), ..tensor });
+    let criterion = tensor("criterion.weight", &[3], &[1.0; 3]);
+    check("lightning.ckpt", Format::Zip, named.chain([criterion]).collect());
     let tar = [
         tensor("fc.weight", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
         tensor("fc.bias", &[2], &[0.25, -8.0]),
         tensor("part", &[2, 2], &[8.0, 10.0, 9.0, 11.0]),
     ];
     check("tar.pth", Format::Tar, tar.to_vec());
+}
+
+#[test]
+fn a_checkpoint_of_lightning_fits_its_model() {
+    let tensors = expected().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
+    let model = ModelTensors { name: "net".to_owned(), tensors, classifier: "fc".to_owned(), any_classes: false };
+    let file = read(&fixture("lightning.ckpt")).unwrap();
+    let (matching, tensors) = match_tensors(&model, file, &[]).unwrap();
+    assert_eq!(tensors, expected());
+    let lines: Vec<String> = matching.to_string().lines().skip(1).map(str::to_owned).collect();
+    assert_eq!(lines, ["prefix model. removed from 16 names", "not used: criterion.weight"]);
 }
 
 fn refusal(path: &Path) -> String {

@@ -29,6 +29,7 @@ use crate::without_data::shapes;
 /// Settings that apply to evaluation.
 const EVALUATION: &[&str] = &[
     "model",
+    "prefix",
     "size",
     "mean",
     "std",
@@ -186,6 +187,9 @@ impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
         let Task { weights, data, part, config, .. } = self;
+        if rank.is_first() {
+            weights.report();
+        }
         let batch = config.batch_per_shard(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
         let sharding = Sharding::one(shard, rank.world_size(), batch);

@@ -18,6 +18,7 @@ use crate::settings;
 /// The settings that apply to it.
 const PREDICTION: &[&str] = &[
     "model",
+    "prefix",
     "size",
     "mean",
     "std",
@@ -52,6 +53,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
     let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
+    weights.report();
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema"));
     }

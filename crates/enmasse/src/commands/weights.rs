@@ -7,6 +7,7 @@ use enmasse_data::DataKind;
 use enmasse_models::Model;
 use enmasse_train::{Classifier, Devices, LayeredConfig, Preparation, Source, TrainConfig, is_checkpoint};
 
+use crate::facts::from_file;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::settings;
@@ -31,6 +32,7 @@ const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "on_ba
 /// The defaults of commands that use weights, as far as they differ from those of training.
 pub const OF_A_RUN: &[(&str, &str)] = &[
     ("model", "the run's; a weights file of other programs needs it"),
+    ("prefix", "none; a run has its model's names"),
     ("size", "the run's; for other weights the data set's own, 224 for a folder"),
     ("mean", "the run's; for other weights the data set's own"),
     ("std", "the run's; for other weights the data set's own"),
@@ -57,12 +59,16 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
             "--{name} {value}: a run is used as it was trained, at its own size and constants; leave --{name} out"
         )));
     }
+    if !is_bare && path.exists() && given("prefix") {
+        let rule = config.get("prefix").unwrap_or_default();
+        return Err(Failure::Usage(format!("--prefix {rule}: a run has its model's names; leave --prefix out")));
+    }
     let model = given("model").then_some(config.model.as_str());
     if let Some(name) = model {
         // Checked before the file, which may be large.
         find(name)?;
     }
-    let mut classifier = Classifier::open(&path, model, &Preparation::new(config, kind))?;
+    let mut classifier = Classifier::open(&path, model, &Preparation::new(config, kind), &config.prefix)?;
     let as_trained = adopt(&mut classifier, layers)?;
     if layers.source("isa") == Some(&Source::Default) {
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
@@ -73,6 +79,12 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
 }
 
 impl Weights {
+    /// Says what was taken from a weights file, as training does at its start.
+    pub fn report(&self) {
+        let report = self.classifier.pretrained.as_ref().map(ToString::to_string);
+        report.iter().flat_map(|report| from_file(report)).for_each(say);
+    }
+
     /// A configuration in which values that the user did not set are those of the run.
     pub fn compute_as_trained(&self, mut config: TrainConfig) -> Result<TrainConfig, Failure> {
         for name in &self.as_trained {

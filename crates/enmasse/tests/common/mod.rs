@@ -43,6 +43,25 @@ impl Ended {
     }
 }
 
+/// The command failed with this code and one line on standard error, which contains all of these.
+#[track_caller]
+pub fn refused(ended: &Ended, code: i32, mentions: &[&str]) {
+    assert_eq!(ended.stderr.lines().count(), 1, "not one line: {}", ended.stderr);
+    failed(ended, code, mentions);
+}
+
+/// The run failed with this code; after the facts comes one line that contains all of these.
+#[track_caller]
+pub fn failed(ended: &Ended, code: i32, mentions: &[&str]) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    let line = ended.stderr.lines().last().unwrap_or_default();
+    let errors = ended.stderr.lines().filter(|line| line.starts_with("error: "));
+    assert_eq!(errors.collect::<Vec<_>>(), [line], "{}", ended.stderr);
+    for mention in mentions {
+        assert!(line.contains(mention), "{mention:?} is not in {line:?}");
+    }
+}
+
 /// The program, without variables that affect it.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_enmasse"));

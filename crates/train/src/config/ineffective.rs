@@ -40,6 +40,7 @@ const RULES: &[(&str, Effect)] = &[
     ("crop_padding", Effect::Unless(usual_augmentation)),
     ("split", Effect::Unless(parts)),
     ("split_seed", Effect::Unless(parts)),
+    ("prefix", Effect::Unless(random_weights)),
     ("convert_rgb", Effect::Unless(known_pictures)),
     ("on_bad_sample", Effect::Unless(whole_files)),
     ("ranks", Effect::Unless(launcher)),
@@ -51,6 +52,10 @@ fn usual_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Opti
 
 fn parts(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
     surroundings.has_parts.then_some("on a data set that comes in parts for training and validation")
+}
+
+fn random_weights(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
+    config.weights.is_none().then_some("without --weights")
 }
 
 fn known_pictures(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -226,6 +231,8 @@ mod tests {
             &[],
         );
         check("crop_padding=2", FOLDER, &["--crop-padding 2 has no effect on this data set without --augment crop"]);
+        check("prefix=model.= weights=a.ckpt", FOLDER, &[]);
+        check("prefix=model.=", FOLDER, &["--prefix model.= has no effect without --weights"]);
         check("augment=none crop_padding=2", FOLDER, &["--crop-padding 2 has no effect with --augment none"]);
         let parts = Surroundings { has_parts: true, ..FOLDER };
         let because = "has no effect on a data set that comes in parts for training and validation";

@@ -11,8 +11,10 @@ use crate::bad_samples::BadSamples;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
-use crate::weights::{load_pretrained, write_tensors};
-use crate::{Callback, ModelFn, OnBadSample, Position, Preparation, Schedule, Started, TrainError, TrainingData};
+use crate::weights::write_tensors;
+use crate::{
+    Callback, ModelFn, OnBadSample, Position, Preparation, Schedule, Started, TrainError, TrainingData, load_pretrained,
+};
 
 impl Session {
     /// The session, and on rank 0 the callbacks that write the files of the run.
@@ -83,7 +85,7 @@ impl Session {
                 })?;
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
             } else if let Some(weights) = &config.weights {
-                pretrained = Some(load_pretrained(program.as_mut(), weights)?);
+                pretrained = Some(load_pretrained(program.as_mut(), weights, &config.prefix)?);
             }
         }
         if let Some(group) = group {

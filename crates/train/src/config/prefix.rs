@@ -1,0 +1,21 @@
+//! `--prefix OLD=NEW`: other beginnings for the names of a weights file.
+
+use enmasse_weights::Rename;
+
+use super::value::{Kind, SettingValue};
+
+impl SettingValue for Vec<Rename> {
+    const KIND: Kind = Kind::List;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Vec::<String>::parse(text)?.iter().map(|rename| rename.parse()).collect()
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.iter().map(Rename::to_string).collect::<Vec<_>>().join(","))
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        self.iter().map(Rename::to_string).collect::<Vec<_>>().to_toml()
+    }
+}

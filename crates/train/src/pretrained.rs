@@ -1,0 +1,50 @@
+//! Weights of any program: the tensors of a file under a model's names, in the same way for training and for evaluation.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use enmasse_device::Program;
+use enmasse_graph::{Arena, Plans};
+use enmasse_weights::{MatchError, Matching, ModelTensors, NamedTensor, Rename, match_tensors};
+
+use crate::weights::{Judged, load_all, torch_shape};
+use crate::{CheckpointError, TrainError};
+
+/// The tensors of a file that fit the model of `plans`, under the model's names, and a report. With `any_classes` the
+/// classifier may be for any number of classes; otherwise one for another number is left out.
+pub(crate) fn read_pretrained(
+    plans: &Plans,
+    path: &Path,
+    renames: &[Rename],
+    any_classes: bool,
+) -> Result<(Matching, Vec<NamedTensor>), TrainError> {
+    let mut file = enmasse_weights::read(path).map_err(CheckpointError::from)?;
+    file.tensors = Judged::of(file.tensors).weights;
+    let is_weight = |arena: Arena| matches!(arena, Arena::Parameters | Arena::Buffers);
+    let weights = plans.state.iter().filter(|own| is_weight(own.slot.arena));
+    let last = plans.state.iter().rfind(|own| own.slot.arena == Arena::Parameters);
+    let layer = last.and_then(|own| own.name.rsplit_once('.')).map_or("", |(layer, _)| layer);
+    let model = ModelTensors {
+        name: plans.evaluate.model.clone(),
+        tensors: weights.map(|own| (own.name.clone(), torch_shape(own))).collect(),
+        classifier: layer.to_owned(),
+        any_classes,
+    };
+    Ok(match_tensors(&model, file, renames)?)
+}
+
+/// Sets the parameters and running statistics of a program that a file has; see [`match_tensors`]. All others stay as they
+/// are, and so does a classifier for other classes.
+pub fn load_pretrained(program: &mut dyn Program, path: &Path, renames: &[Rename]) -> Result<Matching, TrainError> {
+    let (matching, tensors) = read_pretrained(program.plans(), path, renames, false)?;
+    let found: HashMap<&str, &[f32]> =
+        tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.values.as_slice())).collect();
+    load_all(program, &found)?;
+    Ok(matching)
+}
+
+impl From<MatchError> for TrainError {
+    fn from(error: MatchError) -> Self {
+        TrainError::Weights(error.to_string())
+    }
+}
