@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, FileType};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -141,6 +142,33 @@ impl Dataset for Folder {
     fn class_names(&self) -> Vec<String> {
         self.classes.clone()
     }
+}
+
+/// All pictures in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
+/// to a folder that it lies in. A folder without a picture is an error.
+pub fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    fn add(folder: &Path, above: &mut Vec<(u64, u64)>, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+        let metadata = fs::metadata(folder).map_err(|source| DataError::read(folder, source))?;
+        let identity = (metadata.dev(), metadata.ino());
+        if above.contains(&identity) {
+            return Ok(());
+        }
+        let files = entries(folder, |name, kind| kind.is_file() && is_picture(name))?;
+        found.extend(files.iter().map(|name| folder.join(name)));
+        above.push(identity);
+        for inner in entries(folder, |_, kind| kind.is_dir())? {
+            add(&folder.join(inner), above, found)?;
+        }
+        above.pop();
+        Ok(())
+    }
+    let mut found = Vec::new();
+    add(folder, &mut Vec::new(), &mut found)?;
+    if found.is_empty() {
+        return Err(DataError::layout(folder, format!("there are no pictures ({}) in it", EXTENSIONS.join(", "))));
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// Names of the entries of `folder` that `wanted` accepts, without hidden ones, sorted by bytes.

@@ -55,7 +55,7 @@ pub use bad_sample::BadSample;
 pub use batch::Batch;
 pub use dataset::{Dataset, Picture};
 pub use error::DataError;
-pub use folder::Folder;
+pub use folder::{Folder, list_pictures};
 pub use kind::{Crop, DataKind, Normalization};
 pub use loader::{Batches, EvalLoader, TrainLoader};
 pub use open::{OpenData, OpenOptions, has_parts, holds_known_set, open};

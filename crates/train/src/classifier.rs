@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use enmasse_data::{EvalTransform, Normalization, Resizer, decode};
-use enmasse_device::{Device, HostBatch, Program, StepInputs};
-use enmasse_graph::{Choices, CompileOptions, Metric, Mode, Phase, Plans, compile_evaluation};
-use serde::Serialize;
+use enmasse_data::{EvalTransform, Normalization};
+use enmasse_device::{Device, Program};
+use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 
-use crate::evaluation::softmax;
 use crate::pretrained::read_pretrained;
 use crate::weights::{Judged, write_tensors};
 use crate::{
@@ -35,26 +33,6 @@ pub struct Classifier {
     pub pretrained: Option<Matching>,
     /// The file, for errors.
     origin: String,
-}
-
-/// A class with its probability.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Guess {
-    /// The class's label.
-    pub index: usize,
-    /// Its name.
-    pub class: String,
-    /// The softmax of the logits.
-    pub probability: f64,
-}
-
-/// The likeliest classes of a picture.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Prediction {
-    /// The picture's path, as given.
-    pub image: String,
-    /// The classes, likeliest first.
-    pub top: Vec<Guess>,
 }
 
 impl Classifier {
@@ -139,47 +117,6 @@ impl Classifier {
         let mut program = device.compile(plans, None)?;
         write_tensors(program.as_mut(), &self.tensors, &self.origin)?;
         Ok(program)
-    }
-
-    /// The `top` likeliest classes of each picture, in the order of `images`. A picture that cannot be read is an error.
-    pub fn predict(
-        &self,
-        program: &mut dyn Program,
-        images: &[impl AsRef<Path>],
-        top: usize,
-        convert_rgb: bool,
-    ) -> Result<Vec<Prediction>, TrainError> {
-        let plan = &program.plans().evaluate;
-        let (batch, [height, width, channels]) = (plan.batch, plan.picture());
-        let bytes = height * width * channels;
-        let mut resizer = Resizer::default();
-        let mut predictions = Vec::with_capacity(images.len());
-        for chunk in images.chunks(batch) {
-            let mut pixels = vec![0; batch * bytes];
-            for (image, place) in chunk.iter().zip(pixels.chunks_exact_mut(bytes)) {
-                let picture = decode::open(image.as_ref(), convert_rgb)?;
-                self.transform.fit(&picture, &mut resizer, place);
-            }
-            let pictures = HostBatch { images: pixels, labels: vec![-1; batch], sample_indices: vec![0; batch] };
-            let inputs = StepInputs::evaluation(pictures.into());
-            let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
-            program.metrics(ticket)?;
-            let logits = program.store("logits")?;
-            for (image, logits) in chunk.iter().zip(logits.chunks_exact(self.classes.len())) {
-                let image = image.as_ref().display().to_string();
-                predictions.push(Prediction { image, top: self.likeliest(logits, top) });
-            }
-        }
-        Ok(predictions)
-    }
-
-    fn likeliest(&self, logits: &[f64], top: usize) -> Vec<Guess> {
-        let probabilities = softmax(logits);
-        let mut order: Vec<usize> = (0..logits.len()).collect();
-        order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
-        let guess =
-            |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: probabilities[index] };
-        order.iter().take(top).map(guess).collect()
     }
 }
 

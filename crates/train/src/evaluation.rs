@@ -198,7 +198,8 @@ fn count_last(
     Ok(())
 }
 
-fn submit(program: &mut dyn Program, batch: Batch, epoch: u64) -> Result<Ticket, DeviceError> {
+/// Begins the evaluation of a batch.
+pub(crate) fn submit(program: &mut dyn Program, batch: Batch, epoch: u64) -> Result<Ticket, DeviceError> {
     let batch = Arc::new(LoadedBatch(Arc::new(batch)));
     let inputs = StepInputs { epoch, ..StepInputs::evaluation(batch) };
     program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)

@@ -15,6 +15,7 @@ mod evaluation;
 mod loaded;
 mod plans;
 mod position;
+mod prediction;
 mod preparation;
 mod pretrained;
 mod resumption;
@@ -34,7 +35,7 @@ pub use agreement::compare_levels;
 pub use attempt::Attempt;
 pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started};
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
-pub use classifier::{Classifier, Guess, Prediction};
+pub use classifier::Classifier;
 pub use config::{
     Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Group, Keep, Kind, LayeredConfig,
     LrScaling, Meaning, MetricName, OnBadSample, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS,
@@ -47,6 +48,7 @@ pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};
 pub use plans::{Objective, compile_plans, initialize};
 pub use position::Position;
+pub use prediction::{Guess, Prediction};
 pub use preparation::Preparation;
 pub use pretrained::load_pretrained;
 pub use resumption::Change;

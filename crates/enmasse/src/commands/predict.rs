@@ -1,9 +1,9 @@
-//! `enmasse predict RUN|WEIGHTS IMAGE…`: the most probable classes of pictures, in the order given.
+//! `enmasse predict RUN|WEIGHTS PATH…`: the most probable classes of pictures, and of all pictures in folders.
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Command, value_parser};
-use enmasse_data::DataKind;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use enmasse_data::{BadSample, DataKind, DecodePool, list_pictures};
 use enmasse_train::Prediction;
 
 use crate::arguments::{self, ONE_DEVICE};
@@ -25,6 +25,7 @@ const PREDICTION: &[&str] = &[
     "batch",
     "devices",
     "threads",
+    "loader_threads",
     "precision",
     "isa",
     "exact",
@@ -32,50 +33,106 @@ const PREDICTION: &[&str] = &[
     "json",
 ];
 
+const EXAMPLES: &str = "\
+Examples:
+  enmasse predict runs/a rose.jpg tulip.jpg
+  enmasse predict runs/a photos --csv > classes.csv
+  enmasse predict resnet34.pth photos --model resnet34 --top 1";
+
 /// The command line of `enmasse predict`.
 pub fn command() -> Command {
     Command::new("predict")
         .about("The most probable classes of pictures")
+        .after_help(EXAMPLES)
         .arg(arguments::source())
         .arg(
             Arg::new("images")
-                .value_name("IMAGE")
+                .value_name("PATH")
                 .required(true)
                 .num_args(1..)
                 .value_parser(value_parser!(PathBuf))
-                .help("JPEG or PNG files"),
+                .help(
+                    "JPEG or PNG files, and folders: all pictures in them, at any depth, in the order of their paths",
+                ),
         )
-        .arg(arguments::count("top", "K", "Classes to tell of each picture").default_value("5"))
+        .arg(arguments::count("top", "K", "Classes to tell of each picture [default: 5, with --csv 1]"))
+        .arg(
+            Arg::new("csv")
+                .long("csv")
+                .action(ArgAction::SetTrue)
+                .help("Print a table: path, class, probability, and class_2, probability_2 and so on with --top"),
+        )
         .args(arguments::settings_with(PREDICTION, &[OF_A_RUN, ONE_DEVICE].concat()))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
+    let form = match (layers.config().json, matches.get_flag("csv")) {
+        (true, true) => {
+            return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
+        }
+        (true, false) => Form::Json,
+        (false, true) => Form::Csv,
+        (false, false) => Form::Text,
+    };
+    // Folders are listed before the weights, which may be large, are read.
+    let images = pictures(matches.get_many("images").into_iter().flatten())?;
     let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
     weights.report();
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema"));
     }
     let config = weights.compute_as_trained(settings::finish(layers)?)?;
-    let images: Vec<&PathBuf> = matches.get_many("images").into_iter().flatten().collect();
-    let top = matches.get_one("top").copied().unwrap_or(1);
+    let top = matches.get_one("top").copied().unwrap_or(if form == Form::Csv { 1 } else { 5 });
+    let top = top.min(weights.classifier.classes.len());
 
     let rank = Rank::alone();
     let device = rank.device(&config)?;
     let batch = config.batch_per_shard(1).min(images.len());
     let forward = |x, classes| weights.model.forward(x, classes);
     let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
-    let predictions = weights.classifier.predict(program.as_mut(), &images, top, config.convert_rgb)?;
+    let pool = DecodePool::new(rank.loader_threads(&config)).map_err(Failure::error)?;
 
-    let mut output = Output::new(config.json);
-    for prediction in &predictions {
-        match output.is_json() {
-            true => output.json(serde_json::to_string(prediction).map_err(Failure::error)?),
-            false => output.text(lines(prediction)),
+    let mut output = Output::new(form == Form::Json);
+    if form == Form::Csv {
+        output.text(header(top));
+    }
+    let mut unreadable = 0;
+    weights.classifier.predict_each(program.as_mut(), &pool, images, top, config.convert_rgb, |found| match found {
+        Ok(prediction) => match form {
+            Form::Json => output.json(serde_json::json!(prediction)),
+            Form::Csv => output.text(row(&prediction)),
+            Form::Text => output.text(lines(&prediction)),
+        },
+        Err(BadSample { name, problem }) => {
+            Failure::Error(format!("{name}: {problem}")).say();
+            unreadable += 1;
+        }
+    })?;
+    output.finish()?;
+    // Each of these pictures has its own line.
+    if unreadable > 0 { Err(Failure::Told(1)) } else { Ok(()) }
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+    Csv,
+}
+
+/// The given files, and the pictures in the given folders.
+fn pictures<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+    let mut all = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => all.append(&mut list_pictures(path).map_err(Failure::error)?),
+            false => all.push(path.clone()),
         }
     }
-    output.finish()
+    Ok(all)
 }
 
 /// The picture, and one line per class.
@@ -85,4 +142,45 @@ fn lines(prediction: &Prediction) -> String {
         text.push_str(&format!("\n  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index));
     }
     text
+}
+
+/// The names of the columns.
+fn header(top: usize) -> String {
+    let more = (2..=top).map(|place| format!(",class_{place},probability_{place}"));
+    format!("path,class,probability{}", more.collect::<String>())
+}
+
+fn row(prediction: &Prediction) -> String {
+    let guesses = prediction.top.iter().map(|guess| format!(",{},{}", field(&guess.class), guess.probability));
+    format!("{}{}", field(&prediction.image), guesses.collect::<String>())
+}
+
+/// A field of a CSV file, in quotes if it needs them (RFC 4180).
+fn field(text: &str) -> String {
+    match text.contains([',', '"', '\r', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use enmasse_train::Guess;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_a_table() {
+        let check = |image: &str, classes: &[&str], expected: &str| {
+            let guess = |(index, class): (usize, &&str)| Guess { index, class: (*class).to_owned(), probability: 0.25 };
+            let top = classes.iter().enumerate().map(guess).collect();
+            assert_eq!(row(&Prediction { image: image.to_owned(), top }), expected);
+        };
+        check("a/b.jpg", &["rose"], "a/b.jpg,rose,0.25");
+        check("a b.jpg", &["rose", "lily"], "a b.jpg,rose,0.25,lily,0.25");
+        check("a,b.jpg", &["red, white"], "\"a,b.jpg\",\"red, white\",0.25");
+        check("a\"b\".jpg", &["rose\nlily"], "\"a\"\"b\"\".jpg\",\"rose\nlily\",0.25");
+        assert_eq!(header(1), "path,class,probability");
+        assert_eq!(header(3), "path,class,probability,class_2,probability_2,class_3,probability_3");
+    }
 }
