@@ -78,7 +78,7 @@ fn train_eval_predict() {
         let evaluated =
             enmasse(&[&["eval", &run_text, "--devices", "cpu:1", "--batch", "4", "--json"], arguments].concat()).well();
         let [found] = &evaluated.json()[..] else { panic!("{evaluated:?}") };
-        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "averaged", "part"]);
+        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part"]);
         assert_eq!(found["part"], "val");
         assert_eq!((&found["event"], &found["accuracy"], &found["samples"]), (&"eval".into(), &best.into(), &9.into()));
         let of_best = [first, second].into_iter().find(|epoch| epoch["val_accuracy"] == best).unwrap();
@@ -206,7 +206,7 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     };
     let found = eval(&[]).well().json();
     assert_eq!(found[0]["top2"], lines[0]["val_top2"]);
-    assert_eq!(keys(&found[0]), ["event", "loss", "accuracy", "samples", "averaged", "part", "top2"]);
+    assert_eq!(keys(&found[0]), ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part", "top2"]);
     assert!(keys(&eval(&["--metrics", "top3"]).well().json()[0]).contains(&"top3"));
     let refused = eval(&["--metrics", "gradient_norm"]);
     assert!(
