@@ -4,7 +4,7 @@
 //! cargo run --release --example custom_dataset
 //! ```
 //!
-//! It reaches a validation accuracy of 1.00 in six epochs, 7 seconds on two cores.
+//! It reaches a validation accuracy above 0.95 in six epochs, within a minute on two cores.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! cargo build --release --example custom_model && target/release/enmasse launch -n 2 -- target/release/examples/custom_model
 //! ```
 //!
-//! It reaches a validation accuracy of 0.99 in five epochs, 40 seconds on two cores.
+//! It reaches a validation accuracy above 0.9 in five epochs, within some minutes on two cores.
 
 use std::error::Error;
 

@@ -4,7 +4,7 @@
 //! cargo run --release --example module_and_trainer
 //! ```
 //!
-//! It reaches a test accuracy of 0.95 in five epochs, 21 seconds on two cores.
+//! It reaches a test accuracy above 0.85 in five epochs, within a minute or two on two cores.
 
 use std::error::Error;
 use std::sync::Arc;

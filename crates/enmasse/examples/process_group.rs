@@ -4,7 +4,7 @@
 //! cargo run --release --example process_group
 //! ```
 //!
-//! It reaches a validation accuracy of 0.77 in ten epochs of plain SGD, 5 seconds on two cores.
+//! It reaches a validation accuracy above 0.6 in ten epochs of plain SGD, within a minute on two cores.
 
 use std::error::Error;
 
