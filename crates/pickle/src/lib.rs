@@ -31,8 +31,8 @@ pub use write::write;
 /// Limits on a pickle's demands. Memory is at most 256 bytes per value, plus the texts in it, plus those of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Opcodes, and also values in the result, counting each shared value at every occurrence. The second count stops a
-    /// file that repeats a list of repeated lists of repeated lists.
+    /// Opcodes and the elements that calls of `set` and `OrderedDict` copy, and also values in the result, counting each
+    /// shared value at every occurrence. The second count stops a file that repeats a list of repeated lists.
     pub values: usize,
     /// Nesting depth of values; at most [`Limits::DEEPEST`], whatever is set here.
     pub depth: usize,

@@ -10,15 +10,14 @@ use crate::{Limits, Object, PickleError};
 
 /// Parses one pickle from the start of `bytes`. Also returns its length in bytes: some formats concatenate several.
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<(Object, usize), PickleError> {
-    let mut machine = Machine::new(bytes);
-    let most = limits.values.min(u32::MAX as usize);
-    for _ in 0..most {
+    let limits = Limits { depth: limits.depth.min(Limits::DEEPEST), values: limits.values.min(u32::MAX as usize) };
+    let mut machine = Machine::new(bytes, limits.values);
+    loop {
+        machine.count(1)?;
         if let Some(root) = machine.step()? {
-            let limits = Limits { depth: limits.depth.min(Limits::DEEPEST), values: most };
             return Ok((freeze(machine.nodes, root, &limits)?, machine.scanner.position()));
         }
     }
-    Err(PickleError::TooMany(most))
 }
 
 struct Machine<'a> {
@@ -30,12 +29,21 @@ struct Machine<'a> {
     /// The height of the stack at each mark.
     marks: Vec<usize>,
     memo: HashMap<u32, NodeId>,
+    /// Opcodes executed and elements copied so far: at least the number of objects, and of their elements.
+    counted: usize,
+    /// [`Limits::values`].
+    most: usize,
 }
 
 impl<'a> Machine<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
+    fn new(bytes: &'a [u8], most: usize) -> Self {
         let (nodes, stack, marks) = Default::default();
-        Machine { scanner: Scanner::new(bytes), offset: 0, nodes, stack, marks, memo: HashMap::new() }
+        Machine { scanner: Scanner::new(bytes), offset: 0, nodes, stack, marks, memo: HashMap::new(), counted: 0, most }
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), PickleError> {
+        self.counted = self.counted.saturating_add(more);
+        if self.counted > self.most { Err(PickleError::TooMany(self.most)) } else { Ok(()) }
     }
 
     /// Executes one opcode; the last one returns the pickle's object.
@@ -310,21 +318,27 @@ impl<'a> Machine<'a> {
     }
 
     /// `function(*arguments)`, or `class.__new__(class, *arguments)`, which are equivalent here. Ordered dictionaries
-    /// and the sets of old protocols become plain values.
+    /// and the sets of old protocols become plain values, with copies of the elements, which count.
     fn call(&mut self) -> Result<(), PickleError> {
         let (arguments, function) = (self.pop()?, self.pop()?);
-        let known = match &self.nodes[function as usize].kind {
-            Kind::Leaf(value) => match value.as_global() {
-                Some(("collections", "OrderedDict")) => self.pairs(arguments).map(|pairs| (Kind::Dict, pairs)),
-                Some(("__builtin__" | "builtins", "set" | "frozenset")) => {
-                    self.collection(arguments).map(|elements| (Kind::Set, elements.to_vec()))
-                }
-                _ => None,
-            },
+        let global = match &self.nodes[function as usize].kind {
+            Kind::Leaf(value) => value.as_global(),
             _ => None,
         };
-        let call = (Kind::Call { state: None, pairs: false }, vec![function, arguments]);
-        let (kind, children) = known.unwrap_or(call);
+        let known = match global {
+            Some(("collections", "OrderedDict")) => self.pairs(arguments).map(|pairs| (Kind::Dict, pairs)),
+            Some(("__builtin__" | "builtins", "set" | "frozenset")) => {
+                self.collection(arguments).map(|elements| (Kind::Set, elements.to_vec()))
+            }
+            _ => None,
+        };
+        let (kind, children) = match known {
+            Some(copied) => {
+                self.count(copied.1.len())?;
+                copied
+            }
+            None => (Kind::Call { state: None, pairs: false }, vec![function, arguments]),
+        };
         self.push(kind, children);
         Ok(())
     }

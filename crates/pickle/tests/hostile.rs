@@ -124,7 +124,7 @@ const REAL: [&[u8]; 3] = [
 ];
 
 /// Opcodes with their arguments: random bytes seldom form any.
-const PIECES: [&[u8]; 40] = [
+const PIECES: [&[u8]; 41] = [
     b"(",
     b"0",
     b"1",
@@ -155,6 +155,7 @@ const PIECES: [&[u8]; 40] = [
     b"cm\nC\n",
     b"ccollections\nOrderedDict\n",
     b"cbuiltins\nset\n",
+    b"cbuiltins\nfrozenset\n",
     b"R",
     b"\x81",
     b"b",
@@ -166,8 +167,107 @@ const PIECES: [&[u8]; 40] = [
     b"h\x01",
     b"\x93",
 ];
-/// Operands for opcodes that need some.
-const START: &[u8] = b"N]}(]}]q\x01}q\0cm\nC\n)\x81";
+/// Operands for opcodes that need some: values on the stack, and two functions and a list under numbers.
+const START: &[u8] = b"cbuiltins\nset\nq\x02ccollections\nOrderedDict\nq\x03]q\x04N]}(]}]q\x01}q\0cm\nC\n)\x81";
+
+/// 1.3 MB took more than 100 GB: each call copied the elements of one shared list.
+#[test]
+fn calls_that_copy_a_shared_list_are_counted() {
+    let check_call = |function: &str, element: &[u8]| {
+        let list = [b"](", &element.repeat(1000)[..], b"e\x85q\0"].concat();
+        let calls = format!("c{function}\nq\x01{}", "h\x01h\0R".repeat(500));
+        assert_eq!(check(&[&list[..], calls.as_bytes(), b"."].concat()), Err(PickleError::TooMany(LIMITS.values)));
+    };
+    check_call("builtins\nset", b"N");
+    check_call("builtins\nfrozenset", b"N");
+    check_call("collections\nOrderedDict", b"NN\x86");
+}
+
+/// Programs that leave a value on the stack or lengthen a shared one, and are valid in any order after
+/// [`START_OF_PHRASES`]: together they use every opcode that keeps anything.
+const PHRASES: [&[u8]; 32] = [
+    b"N",
+    b"I1\n",
+    b"\x8a\x09\0\0\0\0\0\0\0\0\x01",
+    b"G\0\0\0\0\0\0\0\0",
+    b"U\x01a",
+    b"X\0\0\0\0",
+    b"S'a'\n",
+    b"Va\n",
+    b"Pa\n",
+    b"]",
+    b"}",
+    b")",
+    b"\x8f",
+    b"2",
+    b"N\x94",
+    b"Nr\x01\x02\x03\x04",
+    b"N\x85",
+    b"NN\x86",
+    b"(NNNt",
+    b"(NNl",
+    b"(NNd",
+    b"(N\x91",
+    b"cm\nC\n",
+    b"N)R",
+    b"N)\x81}b",
+    b"NQ",
+    b"h\x01h\x03\x85R",
+    b"h\x02h\x03\x85R",
+    b"h\x03Na0",
+    b"h\x03NN\x86a0",
+    b"h\x04NNs0",
+    b"h\x05(NNe0",
+];
+/// Shared: two functions, a list, a dictionary and a call.
+const START_OF_PHRASES: &[u8] = b"(cbuiltins\nset\nq\x01ccollections\nOrderedDict\nq\x02]q\x03}q\x04cm\nC\n)\x81q\x05";
+
+/// Climbs towards the programs of limited length that take the most memory: phrases are inserted, removed, and repeated in runs,
+/// which multiplies anything that some opcode makes expensive.
+#[test]
+fn a_search_for_the_most_expensive_program_stays_within_the_bound() {
+    const LONGEST: usize = 1500;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = move |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % n as u64) as usize
+    };
+    let cost = |program: &[usize]| {
+        let phrases: Vec<&[u8]> = program.iter().map(|&phrase| PHRASES[phrase]).collect();
+        let pickle = [START_OF_PHRASES, &phrases.concat(), b"t."].concat();
+        let (_, peak) = peak_of(|| parse(&pickle, &LIMITS));
+        assert!(peak <= bound(&pickle), "{} bytes of pickle took {peak} bytes: {pickle:?}", pickle.len());
+        peak
+    };
+    for _ in 0..4 {
+        let mut best: Vec<usize> = (0..20).map(|_| below(PHRASES.len())).collect();
+        let mut highest = cost(&best);
+        for _ in 0..400 {
+            let mut next = best.clone();
+            let at = below(next.len());
+            match below(4) {
+                0 => next[at] = below(PHRASES.len()),
+                1 => next.insert(at, below(PHRASES.len())),
+                2 if next.len() > 1 => {
+                    next.remove(at);
+                }
+                _ => {
+                    let run = next[at..next.len().min(at + 1 + below(8))].to_vec();
+                    let times = 1 << below(9);
+                    next.splice(at..at, run.repeat(times));
+                }
+            }
+            next.truncate(LONGEST);
+            // A program that is as expensive may lead to one that is more so.
+            let found = cost(&next);
+            if found >= highest {
+                (best, highest) = (next, found);
+            }
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
