@@ -9,6 +9,9 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 use super::{check_dimensions, not_rgb};
 use crate::Picture;
 
+/// A block of 64 pixels takes at least one bit.
+const DENSEST: usize = 8 * 64;
+
 pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
     match decode_with(bytes, true, convert_rgb, picture) {
         // Cameras leave stray bytes between headers, which libjpeg skips with a warning. The lenient decoder skips them
@@ -50,7 +53,7 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Pict
         return Err(Failure::Refused("a JPEG without a picture".into()));
     };
     let (width, height) = (usize::from(info.width), usize::from(info.height));
-    check_dimensions(width, height).map_err(Failure::Refused)?;
+    check_dimensions(width, height, bytes.len(), DENSEST).map_err(Failure::Refused)?;
     let mode = match info.components {
         1 => "L (grayscale)",
         3 => "RGB",

@@ -68,12 +68,18 @@ fn seems(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// Refuses unreasonable dimensions.
-fn check_dimensions(width: usize, height: usize) -> Result<(), String> {
-    match width.checked_mul(height) {
-        Some(0) => Err(format!("its dimensions are {width}x{height}")),
-        Some(pixels) if pixels <= MAX_PIXELS => Ok(()),
-        _ => Err(format!("its dimensions of {width}x{height} exceed the limit of {MAX_PIXELS} pixels")),
+/// Refuses unreasonable dimensions: too many pixels, or more than `bytes` of a file can hold in a format that has at most
+/// `densest` pixels per byte. So a short file cannot make a loader take much memory.
+fn check_dimensions(width: usize, height: usize, bytes: usize, densest: usize) -> Result<(), String> {
+    match width.saturating_mul(height) {
+        0 => Err(format!("its dimensions are {width}x{height}")),
+        pixels if pixels > MAX_PIXELS => {
+            Err(format!("its dimensions of {width}x{height} exceed the limit of {MAX_PIXELS} pixels"))
+        }
+        pixels if pixels / densest > bytes => {
+            Err(format!("truncated: {bytes} bytes cannot hold {width}x{height} pixels"))
+        }
+        _ => Ok(()),
     }
 }
 

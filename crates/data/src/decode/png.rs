@@ -7,15 +7,21 @@ use png::{ColorType, Decoder, Limits, Transformations};
 use super::{MAX_PIXELS, check_dimensions, not_rgb};
 use crate::Picture;
 
+/// A pixel takes at least one bit, and Deflate makes 258 bytes from two bits at most.
+const DENSEST: usize = 8 * 1032;
+
 pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
     let damaged = |error: png::DecodingError| format!("a damaged or truncated PNG: {error}");
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: MAX_PIXELS * 8 });
+    // Colour profiles and comments are not used, and some decompress to hundreds of times their size.
+    decoder.set_ignore_iccp_chunk(true);
+    decoder.set_ignore_text_chunk(true);
     // Palettes and low bit depths become 8-bit samples; of 16 bits the upper eight are kept, as in Pillow.
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let header = decoder.read_header_info().map_err(damaged)?;
     let (width, height) = (header.width as usize, header.height as usize);
     let (color, depth) = (header.color_type, header.bit_depth as u8);
-    check_dimensions(width, height)?;
+    check_dimensions(width, height, bytes.len(), DENSEST)?;
     let wide_gray = color == ColorType::Grayscale && depth == 16;
     if wide_gray {
         decoder.set_transformations(Transformations::IDENTITY);
