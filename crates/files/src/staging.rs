@@ -36,14 +36,19 @@ impl Staging {
         write_by(&self.folder, path, fill).map_err(|error| self.check(path).err().unwrap_or(error))
     }
 
-    /// An error once the folder is removed; `path` is the file that was to be written.
+    /// An error once the folder is removed; `path` is the file that was to be written. A removed parent has no meaning:
+    /// somebody deleted everything.
     pub fn check(&self, path: &Path) -> Result<(), FileError> {
-        match std::fs::symlink_metadata(&self.folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(FileError::of("write", path)(io::Error::other(self.removal)))
-            }
-            _ => Ok(()),
+        let is_gone =
+            |folder: &Path| std::fs::symlink_metadata(folder).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if !is_gone(&self.folder) {
+            return Ok(());
         }
+        let reason = match self.folder.parent() {
+            Some(parent) if is_gone(parent) => format!("the folder {} was deleted meanwhile", parent.display()),
+            _ => self.removal.to_owned(),
+        };
+        Err(FileError::of("write", path)(io::Error::other(reason)))
     }
 }
 
@@ -68,5 +73,21 @@ mod tests {
             assert_eq!(refused.unwrap_err().to_string(), expected);
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
+    }
+
+    /// A deleted run folder was told as another writer's doing.
+    #[test]
+    fn a_deleted_parent_is_told_as_such() {
+        let place = tempfile::tempdir().unwrap();
+        let (parent, folder) = (place.path().join("run"), place.path().join("run/own"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let staging = Staging::new(folder, "another writer has taken over");
+        std::fs::remove_dir_all(&parent).unwrap();
+        let path = parent.join("a");
+        let expected =
+            format!("cannot write {}: the folder {} was deleted meanwhile", path.display(), parent.display());
+        for refused in [staging.write_whole(&path, |file| file.write_all(b"two")), staging.check(&path)] {
+            assert_eq!(refused.unwrap_err().to_string(), expected);
+        }
     }
 }
