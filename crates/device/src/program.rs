@@ -150,7 +150,7 @@ pub trait Program: Send {
     }
 
     /// Passes state tensors to `read` as f32 in stored order, each once and whole. Several threads may call `read` at once.
-    /// All ranks of a group must read the same tensors at the same step, because a device may distribute them over ranks.
+    /// Every rank's program holds the whole state, so a rank may read it without the others.
     fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
         let chosen = self.plans().state.iter().enumerate().filter(|(_, tensor)| which(tensor));
         let chosen: Vec<(usize, StateTensor)> = chosen.map(|(number, tensor)| (number, tensor.clone())).collect();

@@ -70,6 +70,32 @@ impl Layout {
             start = end;
         }
     }
+
+    /// Like [`Layout::for_each_run`], for some of the rows of PyTorch's tensor: the elements with these indices along its
+    /// first axis.
+    pub fn for_each_run_of_rows(
+        self,
+        shape: &Shape,
+        rows: Range<usize>,
+        mut visit: impl FnMut(Range<usize>, usize, usize),
+    ) {
+        let (count, row) = self.rows(shape);
+        match self.axes() {
+            // The index of the row varies fastest, so each run holds one element of every row.
+            Some(axes) if axes[0] + 1 == shape.len() => {
+                for first in (0..row).map(|at| at * count) {
+                    self.for_each_run(shape, first + rows.start..first + rows.end, &mut visit);
+                }
+            }
+            _ => self.for_each_run(shape, rows.start * row..rows.end * row, visit),
+        }
+    }
+
+    /// The number of rows of PyTorch's tensor, and of elements in each. A scalar is one row.
+    pub fn rows(self, shape: &Shape) -> (usize, usize) {
+        let count = self.torch_shape(shape).first().copied().unwrap_or(1);
+        (count, shape.elements().checked_div(count).unwrap_or(0))
+    }
 }
 
 #[cfg(test)]
@@ -97,5 +123,30 @@ mod tests {
         check(Layout::Convolution(FilterOrder::Ohwi), [7, 2, 3, 5].into(), [7, 5, 2, 3].into(), (stored, torch));
         check(Layout::Linear, [3, 5].into(), [5, 3].into(), (2 * 5 + 4, 4 * 3 + 2));
         check(Layout::Plain, [6].into(), [6].into(), (5, 5));
+    }
+
+    #[test]
+    fn rows_are_those_of_torch() {
+        let check = |layout: Layout, stored: Shape| {
+            let mut expected = Vec::new();
+            layout.for_each(&stored, |a, b| expected.push((b, a)));
+            expected.sort_unstable();
+            let (count, row) = layout.rows(&stored);
+            assert_eq!(count * row, stored.elements());
+            for rows in [0..count, 0..count / 2, count / 2..count, 0..0] {
+                let mut found = Vec::new();
+                layout.for_each_run_of_rows(&stored, rows.clone(), |stored, torch, stride| {
+                    found.extend(stored.enumerate().map(|(j, stored)| (torch + j * stride, stored)));
+                });
+                found.sort_unstable();
+                assert_eq!(found, expected[rows.start * row..rows.end * row], "{layout:?} {rows:?}");
+            }
+        };
+        check(Layout::Convolution(FilterOrder::Hwio), [2, 3, 5, 7].into());
+        check(Layout::Convolution(FilterOrder::Ohwi), [7, 2, 3, 5].into());
+        check(Layout::Linear, [3, 5].into());
+        check(Layout::Plain, [6].into());
+        check(Layout::Plain, [0].into());
+        check(Layout::Plain, Vec::new().into());
     }
 }

@@ -1,11 +1,9 @@
 //! What ranks must agree on, and how they reach agreement. Before the first step they compare plan, configuration, data
 //! and weights. A resumed run takes the state of rank 0. Parameters must be the same after every step.
 
-use std::collections::HashMap;
-
 use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_device::{Device, DeviceError, Program, Which};
-use enmasse_graph::Plans;
+use enmasse_graph::{Plans, StateTensor};
 
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
@@ -87,15 +85,14 @@ pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Resul
 
 /// Copies every state tensor of rank 0 to the others.
 pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), TrainError> {
-    let mut state = map_state(program, &|_| true, &|_, values| values.to_vec())?;
-    for values in &mut state {
-        group.broadcast(values, 0)?;
+    let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
+    // One at a time: a large model is not in memory twice.
+    for name in names {
+        let which = |tensor: &StateTensor| tensor.name == name;
+        let mut tensor = map_state(program, &which, &|_, values| values.to_vec())?.concat();
+        group.broadcast(&mut tensor, 0)?;
+        program.fill_state(&which, &|_, first, values| values.copy_from_slice(&tensor[first..first + values.len()]))?;
     }
-    let numbers: HashMap<String, usize> =
-        program.plans().state.iter().enumerate().map(|(number, tensor)| (tensor.name.clone(), number)).collect();
-    program.fill_state(&|_| true, &|tensor, first, values| {
-        values.copy_from_slice(&state[numbers[&tensor.name]][first..first + values.len()]);
-    })?;
     Ok(())
 }
 

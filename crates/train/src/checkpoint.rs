@@ -18,14 +18,13 @@
 mod metadata;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use enmasse_files::{FileError, write_whole};
-use enmasse_weights::safetensors::{TensorFile, write};
-use enmasse_weights::{ElementType, Format, NamedTensor, WeightsError, check_tensors, counter_names};
+use enmasse_weights::safetensors::{Entry, TensorFile, write};
+use enmasse_weights::{ElementType, Format, NamedTensor, Tensors, WeightsError, check_tensors, counter_names};
 use thiserror::Error;
 
 pub use metadata::{CheckpointMeta, EpochSums};
@@ -78,55 +77,95 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Writes the file, whole or not at all. Next to each `X.running_mean`, PyTorch finds its `X.num_batches_tracked`.
     pub fn save(&self, path: &Path) -> Result<(), CheckpointError> {
-        self.save_by(path, &|path, fill| write_whole(path, |file| fill(file)))
-    }
-
-    /// The same, with `write_whole` as the function that creates the file.
-    pub(crate) fn save_by(&self, path: &Path, write_whole: &WriteWhole) -> Result<(), CheckpointError> {
-        check_tensors(&self.tensors).map_err(|reason| CheckpointError::content(path, reason))?;
-        let counter = self.meta.optimizer_step as i64;
-        let mut metadata = self.meta.to_map();
-        let mut checksum = Checksum::new(&metadata);
-        // In the order of the file: counters first.
-        for name in counter_names(&self.tensors) {
-            checksum.tensor(&name, ElementType::I64, &[]);
-            checksum.bytes(&counter.to_le_bytes());
-        }
-        for tensor in &self.tensors {
-            checksum.tensor(&tensor.name, ElementType::F32, &tensor.shape);
-            let hashed = tensor.for_chunks(|bytes| {
-                checksum.bytes(bytes);
-                Ok::<(), Infallible>(())
-            });
-            hashed.unwrap_or_else(|never| match never {});
-        }
-        metadata.insert(Checksum::KEY.to_owned(), checksum.finish());
-        write_whole(path, &mut |file| write(file, &metadata, &self.tensors, counter))?;
-        Ok(())
+        Draft::new(path, &self.meta, &self.tensors)?.write(path, &|path, fill| write_whole(path, |file| fill(file)))
     }
 
     /// Reads a file that [`Checkpoint::save`] wrote. A file that is truncated, altered, of a newer format, or holds
     /// only weights is an error.
     pub fn load(path: &Path) -> Result<Self, CheckpointError> {
+        let file = CheckpointFile::open(path)?;
+        let read = |(index, entry): (usize, &Entry)| {
+            Ok(NamedTensor { name: entry.name.clone(), shape: entry.shape.clone(), values: file.read(index)? })
+        };
+        let tensors = file.entries().iter().enumerate().map(read).collect::<Result<_, CheckpointError>>()?;
+        Ok(Checkpoint { meta: file.meta, tensors })
+    }
+}
+
+/// A checkpoint to be written to one or more files. Its tensors are read anew for each.
+pub(crate) struct Draft<'a, T> {
+    metadata: BTreeMap<String, String>,
+    tensors: &'a T,
+    counter: i64,
+}
+
+impl<'a, T: Tensors> Draft<'a, T> {
+    /// Checks the tensors, and computes the checksum, which precedes them in the file. `path` names the file in errors.
+    pub fn new(path: &Path, meta: &CheckpointMeta, tensors: &'a T) -> Result<Self, CheckpointError> {
+        check_tensors(tensors).map_err(|reason| CheckpointError::content(path, reason))?;
+        let counter = meta.optimizer_step as i64;
+        let mut metadata = meta.to_map();
+        let mut checksum = Checksum::new(&metadata);
+        // In the order of the file: counters first.
+        for name in counter_names(tensors) {
+            checksum.tensor(&name, ElementType::I64, &[]);
+            checksum.bytes(&counter.to_le_bytes());
+        }
+        for index in 0..tensors.count() {
+            checksum.tensor(tensors.name(index), ElementType::F32, tensors.shape(index));
+            let hash = &mut |bytes: &[u8]| {
+                checksum.bytes(bytes);
+                Ok(())
+            };
+            tensors.for_bytes(index, hash).map_err(FileError::of("write", path))?;
+        }
+        metadata.insert(Checksum::KEY.to_owned(), checksum.finish());
+        Ok(Draft { metadata, tensors, counter })
+    }
+
+    /// Writes the file, with `write_whole` as the function that creates it.
+    pub fn write(&self, path: &Path, write_whole: &WriteWhole) -> Result<(), CheckpointError> {
+        Ok(write_whole(path, &mut |file| write(file, &self.metadata, self.tensors, self.counter))?)
+    }
+}
+
+/// A checkpoint whose content matches its checksum. Its tensors are read one by one.
+pub(crate) struct CheckpointFile {
+    /// The run's position, and its description.
+    pub meta: CheckpointMeta,
+    file: TensorFile,
+}
+
+impl CheckpointFile {
+    /// Opens and checks a file, with the errors of [`Checkpoint::load`].
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let mut file = TensorFile::open(path)?;
         let mut metadata = std::mem::take(&mut file.metadata);
         check_version(&metadata).map_err(|reason| CheckpointError::content(path, reason))?;
         let expected = metadata.remove(Checksum::KEY).unwrap_or_default();
         let mut checksum = Checksum::new(&metadata);
-        let mut tensors = Vec::new();
-        for entry in std::mem::take(&mut file.entries) {
+        for entry in &file.entries {
             checksum.tensor(&entry.name, entry.element, &entry.shape);
-            let values = file.read(&entry, |bytes| checksum.bytes(bytes))?;
-            if entry.element == ElementType::F32 {
-                tensors.push(NamedTensor { name: entry.name, shape: entry.shape, values });
-            }
+            file.scan(entry, |bytes| checksum.bytes(bytes))?;
         }
         if checksum.finish() != expected {
             let reason = "is damaged: its checksum does not match its content; use another checkpoint of the run";
             return Err(CheckpointError::content(path, reason));
         }
         let meta = CheckpointMeta::from_map(&metadata).map_err(|reason| CheckpointError::content(path, reason))?;
-        Ok(Checkpoint { meta, tensors })
+        // The others are counters, which the metadata has too.
+        file.entries.retain(|entry| entry.element == ElementType::F32);
+        Ok(CheckpointFile { meta, file })
+    }
+
+    /// The tensors of the state.
+    pub fn entries(&self) -> &[Entry] {
+        &self.file.entries
+    }
+
+    /// The values of a tensor, by its index among the entries.
+    pub fn read(&self, index: usize) -> Result<Vec<f32>, CheckpointError> {
+        Ok(self.file.read(&self.file.entries[index])?)
     }
 }
 

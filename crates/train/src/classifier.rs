@@ -1,5 +1,6 @@
 //! A trained model to evaluate and predict with: the contents of a run or a bare weights file, and the program made of it.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use enmasse_data::{EvalTransform, Normalization};
@@ -115,7 +116,9 @@ impl Classifier {
             plans.choose(&self.choices);
         }
         let mut program = device.compile(plans, None)?;
-        write_tensors(program.as_mut(), &self.tensors, &self.origin)?;
+        let listed: Vec<_> = self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])).collect();
+        let read = |index: usize| Ok(Cow::Borrowed(&self.tensors[index].values[..]));
+        write_tensors(program.as_mut(), &listed, &read, &self.origin)?;
         Ok(program)
     }
 }

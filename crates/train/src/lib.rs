@@ -24,6 +24,7 @@ mod run_folder;
 mod run_log;
 mod run_writer;
 mod schedule;
+mod state;
 mod stop;
 mod tensorboard;
 mod trainer;

@@ -32,13 +32,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_files::{FileError, Staging, remove_temporaries};
 use enmasse_graph::Choices;
+use enmasse_weights::Tensors;
 use enmasse_wording::utc_time;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
-use crate::{Attempt, Checkpoint, TrainConfig, TrainError};
+use crate::checkpoint::Draft;
+use crate::{Attempt, TrainConfig, TrainError};
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
@@ -355,9 +357,9 @@ impl RunFolder {
     }
 
     /// Writes a checkpoint.
-    pub(crate) fn write_checkpoint(&self, path: &Path, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    pub(crate) fn write_checkpoint(&self, path: &Path, draft: &Draft<impl Tensors>) -> Result<(), TrainError> {
         create_folder_of(path)?;
-        Ok(checkpoint.save_by(path, &|path, fill| self.staging().write_whole(path, |file| fill(file)))?)
+        Ok(draft.write(path, &|path, fill| self.staging().write_whole(path, |file| fill(file)))?)
     }
 
     fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunError> {

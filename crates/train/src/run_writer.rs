@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 
 use enmasse_data::BadSample;
-use enmasse_graph::{Choices, Plans};
+use enmasse_device::Program;
+use enmasse_graph::Choices;
 
 use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
+use crate::checkpoint::{CheckpointFile, Draft};
 use crate::plans::training_metrics;
 use crate::resumption::{changes, contradiction};
 use crate::run_log::RunLog;
-use crate::weights::Judged;
+use crate::state::StateTensors;
 use crate::{
-    Attempt, Callback, Change, Checkpoint, CheckpointMeta, Keep, NamedTensor, Position, Preparation, RunFolder,
-    RunPaths, TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
+    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, RunFolder, RunPaths, TensorBoard,
+    TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
 };
 
 /// An open run folder.
@@ -50,12 +52,12 @@ impl RunWriter {
         data: &TrainingData,
         preparation: &Preparation,
         attempt: &Attempt,
-    ) -> Result<(Self, Option<Checkpoint>), TrainError> {
+    ) -> Result<(Self, Option<CheckpointFile>), TrainError> {
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
         let paths = locate_run(config.out.as_deref(), &config.model, config.resume, attempt)?;
         let folder = RunFolder::open(paths, config.resume, attempt)?;
         let last = folder.paths().last_checkpoint();
-        let saved = if folder.is_resumed() { Some(Checkpoint::load(&last)?) } else { None };
+        let saved = if folder.is_resumed() { Some(CheckpointFile::open(&last)?) } else { None };
         let split = data.listing();
         let meta = CheckpointMeta {
             model: config.model.clone(),
@@ -157,9 +159,10 @@ impl RunWriter {
     }
 
     /// Writes the checkpoint to resume from, in the middle of an epoch.
-    pub fn save(&mut self, tensors: Vec<NamedTensor>, position: &Position, plans: &Plans) -> Result<(), TrainError> {
-        let checkpoint = self.checkpoint(tensors, position, plans);
-        self.folder.write_checkpoint(&self.folder.paths().last_checkpoint(), &checkpoint)
+    pub fn save(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
+        position.write_to(&mut self.meta, training_metrics(program.plans()));
+        let (path, tensors) = (self.folder.paths().last_checkpoint(), StateTensors::all(program));
+        self.folder.write_checkpoint(&path, &Draft::new(&path, &self.meta, &tensors)?)
     }
 
     /// Writes the files at the end of `epoch`: weights for PyTorch and a checkpoint of its own if these are wanted, the
@@ -167,19 +170,17 @@ impl RunWriter {
     /// continues from the previous one, and writes all of them again. Only then older checkpoints are removed.
     pub fn save_epoch(
         &mut self,
-        mut tensors: Vec<NamedTensor>,
+        program: &mut dyn Program,
         position: &Position,
-        plans: &Plans,
         epoch: u64,
         best: bool,
     ) -> Result<(), TrainError> {
         if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
-            let judged = Judged::of(tensors);
-            self.folder.write_epoch_weights(epoch, &judged.weights, position.optimizer_step)?;
-            tensors = judged.into_all();
+            self.folder.write_epoch_weights(epoch, &StateTensors::judged(program), position.optimizer_step)?;
         }
-        let checkpoint = self.checkpoint(tensors, position, plans);
-        let paths = self.folder.paths();
+        position.write_to(&mut self.meta, training_metrics(program.plans()));
+        let (paths, tensors) = (self.folder.paths(), StateTensors::all(program));
+        let checkpoint = Draft::new(&paths.last_checkpoint(), &self.meta, &tensors)?;
         if self.keep != Keep::Newest(0) {
             self.folder.write_checkpoint(&paths.epoch_checkpoint(epoch), &checkpoint)?;
         }
@@ -188,11 +189,6 @@ impl RunWriter {
         }
         self.folder.write_checkpoint(&paths.last_checkpoint(), &checkpoint)?;
         Ok(self.folder.remove_epoch_checkpoints(self.keep, epoch)?)
-    }
-
-    fn checkpoint(&mut self, tensors: Vec<NamedTensor>, position: &Position, plans: &Plans) -> Checkpoint {
-        position.write_to(&mut self.meta, training_metrics(plans));
-        Checkpoint { meta: self.meta.clone(), tensors }
     }
 }
 

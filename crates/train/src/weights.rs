@@ -1,5 +1,6 @@
 //! Moves tensors between programs and files, by name and shape. A mismatch is an error that names the tensor.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
@@ -13,39 +14,28 @@ pub fn is_optimizer(name: &str) -> bool {
     name.starts_with("optimizer.")
 }
 
-/// All tensors of a run, divided into those that evaluation uses and the others.
+/// The tensors of a run that evaluation uses.
 pub struct Judged {
     /// Parameters and running statistics. If the run kept averages, these are the averages, under the names of the
     /// tensors that they average.
     pub weights: Vec<NamedTensor>,
     /// Whether they are averages.
     pub averaged: bool,
-    /// The optimiser's state, and the weights themselves if averages are used.
-    rest: Vec<NamedTensor>,
 }
 
 impl Judged {
-    /// Divides the tensors of a run, or of any other file of weights. A tensor is an average only if the tensor that it
+    /// Those among the tensors of a run, or of any other file of weights. A tensor is an average only if the tensor that it
     /// averages is present.
-    pub fn of(tensors: Vec<NamedTensor>) -> Self {
+    pub fn of(mut tensors: Vec<NamedTensor>) -> Self {
         let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
         let is_average = |name: &str| name.strip_prefix(AVERAGE_PREFIX).is_some_and(|of| names.contains(of));
         let averaged = names.iter().any(|name| is_average(name));
         let is_judged = |tensor: &NamedTensor| !is_optimizer(&tensor.name) && averaged == is_average(&tensor.name);
-        let (mut weights, rest): (Vec<_>, Vec<_>) = tensors.into_iter().partition(is_judged);
+        tensors.retain(is_judged);
         if averaged {
-            weights.iter_mut().for_each(|tensor| tensor.name.replace_range(..AVERAGE_PREFIX.len(), ""));
+            tensors.iter_mut().for_each(|tensor| tensor.name.replace_range(..AVERAGE_PREFIX.len(), ""));
         }
-        Judged { weights, averaged, rest }
-    }
-
-    /// All tensors again, each under its own name.
-    pub fn into_all(mut self) -> Vec<NamedTensor> {
-        if self.averaged {
-            self.weights.iter_mut().for_each(|tensor| tensor.name.insert_str(0, AVERAGE_PREFIX));
-        }
-        self.weights.append(&mut self.rest);
-        self.weights
+        Judged { weights: tensors, averaged }
     }
 }
 
@@ -74,11 +64,6 @@ pub fn map_state<T: Send + Sync>(
     Ok(results.into_iter().filter_map(OnceLock::into_inner).collect())
 }
 
-/// This rank's part in a read of the state by another rank: a device may have spread the state over ranks.
-pub(crate) fn take_part(program: &mut dyn Program) -> Result<(), DeviceError> {
-    program.read_state(&|_| true, &|_, _, _| {})
-}
-
 /// Every state tensor of a program, in PyTorch's order and shapes.
 pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, DeviceError> {
     map_state(program, &|_| true, &|tensor, stored| {
@@ -88,41 +73,59 @@ pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, Devic
     })
 }
 
-/// Sets every state tensor of a program from `tensors`, in any order. Parameters and buffers must match one to one.
-/// Optimiser state is set if the program has it, and must then be complete unless none is given at all. `origin` names
-/// the file in errors.
-pub fn write_tensors(program: &mut dyn Program, tensors: &[NamedTensor], origin: &str) -> Result<(), TrainError> {
+/// Sets every state tensor of a program from the tensors with these names and shapes, in any order; `read` returns the
+/// values of one by its index. Parameters and buffers must match one to one. Optimiser state is set if the program has it,
+/// and must then be complete unless none is given at all. `origin` names the file in errors.
+pub fn write_tensors<'a>(
+    program: &mut dyn Program,
+    tensors: &[(&str, &[usize])],
+    read: &dyn Fn(usize) -> Result<Cow<'a, [f32]>, TrainError>,
+    origin: &str,
+) -> Result<(), TrainError> {
     let state = program.plans().state.clone();
     let model = program.plans().evaluate.model.clone();
     let refuse = |problem: String| {
         Err(TrainError::Weights(format!("{origin} does not fit the model {model}: {problem}; is it of another model?")))
     };
     if let Some(unexpected) =
-        tensors.iter().find(|given| !is_optimizer(&given.name) && !state.iter().any(|own| own.name == given.name))
+        tensors.iter().find(|(name, _)| !is_optimizer(name) && !state.iter().any(|own| own.name == *name))
     {
-        return refuse(format!("the model has no tensor {}", unexpected.name));
+        return refuse(format!("the model has no tensor {}", unexpected.0));
     }
-    let mut found = HashMap::new();
-    let has_optimizer = tensors.iter().any(|given| is_optimizer(&given.name));
+    let mut found = Vec::new();
+    let has_optimizer = tensors.iter().any(|(name, _)| is_optimizer(name));
     for own in state.iter().filter(|own| has_optimizer || !is_optimizer(&own.name)) {
-        let Some(given) = tensors.iter().find(|given| given.name == own.name) else {
+        let Some(given) = tensors.iter().position(|(name, _)| *name == own.name) else {
             return refuse(format!("it has no tensor {}", own.name));
         };
-        if given.shape != torch_shape(own) {
-            return refuse(format!("{} is {:?} there and {:?} here", own.name, given.shape, torch_shape(own)));
+        let shape = tensors[given].1;
+        if shape != torch_shape(own) {
+            return refuse(format!("{} is {shape:?} there and {:?} here", own.name, torch_shape(own)));
         }
-        found.insert(own.name.as_str(), given.values.as_slice());
+        found.push((own, given));
     }
-    Ok(load_all(program, &found)?)
+    // One at a time: a large model is not in memory twice.
+    for (own, given) in found {
+        let values = read(given)?;
+        fill(program, &|tensor| (tensor.name == own.name).then_some(&*values))?;
+    }
+    Ok(())
 }
 
 /// Sets the named state tensors to values in PyTorch's order, one for each element. An average that is not named starts
 /// with the value of the tensor that it averages.
 pub(crate) fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>) -> Result<(), DeviceError> {
-    let given = |tensor: &StateTensor| {
+    fill(program, &|tensor| {
         let of = || tensor.name.strip_prefix(AVERAGE_PREFIX).filter(|_| tensor.slot.arena == Arena::Average);
         found.get(tensor.name.as_str()).or_else(|| found.get(of()?)).copied()
-    };
+    })
+}
+
+/// Sets the state tensors for which there are values, in PyTorch's order.
+fn fill<'a>(
+    program: &mut dyn Program,
+    given: &(dyn Fn(&StateTensor) -> Option<&'a [f32]> + Sync),
+) -> Result<(), DeviceError> {
     program.fill_state(&|tensor| given(tensor).is_some(), &|tensor, first, values| {
         let Some(given) = given(tensor) else { return };
         tensor.layout.for_each_run(&tensor.shape, first..first + values.len(), |stored, torch, stride| {
@@ -150,12 +153,9 @@ mod tests {
                 values: vec![number as f32],
             };
             let tensors: Vec<NamedTensor> = names.iter().enumerate().map(tensor).collect();
-            let judged = Judged::of(tensors.clone());
+            let judged = Judged::of(tensors);
             let found: Vec<(&str, f32)> = judged.weights.iter().map(|t| (t.name.as_str(), t.values[0])).collect();
             assert_eq!((judged.averaged, &found[..]), (averaged, weights), "{names:?}");
-            let mut all = judged.into_all();
-            all.sort_by(|a, b| a.values[0].total_cmp(&b.values[0]));
-            assert_eq!(all, tensors);
         };
         check(&["fc.weight", "bn.running_mean"], false, &[("fc.weight", 0.0), ("bn.running_mean", 1.0)]);
         check(&["fc.weight", "optimizer.exp_avg.fc.weight"], false, &[("fc.weight", 0.0)]);

@@ -24,6 +24,7 @@ pub mod pth;
 mod rename;
 pub mod safetensors;
 mod source;
+mod tensors;
 mod tools;
 
 use std::fmt;
@@ -34,8 +35,9 @@ use thiserror::Error;
 
 pub use element::ElementType;
 pub use matching::{MatchError, Matching, ModelTensors, OtherClasses, match_tensors};
-pub use named::{NamedTensor, check_tensors, counter_names};
+pub use named::NamedTensor;
 pub use rename::{Rename, Renamed};
+pub use tensors::{Bytes, Pieces, Tensors, check_tensors, counter_names};
 
 use named::Collector;
 use source::Source;

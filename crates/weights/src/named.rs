@@ -26,44 +26,10 @@ pub struct NamedTensor {
     pub values: Vec<f32>,
 }
 
-impl NamedTensor {
-    /// Passes the values to `f` as little-endian bytes, a piece at a time, up to the first error.
-    pub fn for_chunks<E>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut bytes = [0; 4096];
-        for chunk in self.values.chunks(bytes.len() / 4) {
-            for (place, value) in bytes.chunks_exact_mut(4).zip(chunk) {
-                place.copy_from_slice(&value.to_le_bytes());
-            }
-            f(&bytes[..chunk.len() * 4])?;
-        }
-        Ok(())
-    }
-
-    /// The counter of `bn1.running_mean` is `bn1.num_batches_tracked`.
-    pub(crate) fn counter_name(&self) -> Option<String> {
-        let layer = self.name.strip_suffix("running_mean")?;
-        (layer.is_empty() || layer.ends_with('.')).then(|| format!("{layer}{COUNTER}"))
-    }
-}
-
-/// The counters that PyTorch expects next to these tensors.
-pub fn counter_names(tensors: &[NamedTensor]) -> Vec<String> {
-    tensors.iter().filter_map(NamedTensor::counter_name).collect()
-}
-
-/// Checks that tensors can be written: as many values as the shape has elements, unique names, and no counters, which
-/// the writer adds. The error describes the fault.
-pub fn check_tensors(tensors: &[NamedTensor]) -> Result<(), String> {
-    let mut names = HashSet::new();
-    for NamedTensor { name, shape, values } in tensors {
-        if shape.iter().product::<usize>() != values.len() {
-            return Err(format!("tensor {name} of shape {shape:?} cannot have {} values", values.len()));
-        }
-        if !names.insert(name) || name == "__metadata__" || is_counter(name) {
-            return Err(format!("the tensor name {name} is a duplicate or reserved"));
-        }
-    }
-    Ok(())
+/// The counter of `bn1.running_mean` is `bn1.num_batches_tracked`.
+pub(crate) fn counter_name(name: &str) -> Option<String> {
+    let layer = name.strip_suffix("running_mean")?;
+    (layer.is_empty() || layer.ends_with('.')).then(|| format!("{layer}{COUNTER}"))
 }
 
 pub(crate) fn is_counter(name: &str) -> bool {

@@ -10,7 +10,7 @@ use serde_json::{Map, json};
 use crate::element::{ByteOrder, ElementType};
 use crate::named::{Collector, is_counter};
 use crate::source::Source;
-use crate::{NamedTensor, WeightsError, check_tensors, counter_names};
+use crate::{Tensors, WeightsError, check_tensors, counter_names};
 
 /// Size limit of a header, in bytes.
 const HEADER_LIMIT: u64 = 16 << 20;
@@ -45,11 +45,16 @@ impl TensorFile {
         Ok(TensorFile { source, metadata, entries })
     }
 
-    /// The values of a tensor as f32; `seen` gets the bytes as they are in the file.
-    pub fn read(&self, entry: &Entry, seen: impl FnMut(&[u8])) -> Result<Vec<f32>, WeightsError> {
+    /// The values of a tensor as f32.
+    pub fn read(&self, entry: &Entry) -> Result<Vec<f32>, WeightsError> {
         let mut values = Vec::new();
-        self.source.decode(entry.offset, entry.element, ByteOrder::Little, entry.count, &mut values, seen)?;
+        self.source.decode(entry.offset, entry.element, ByteOrder::Little, entry.count, &mut values)?;
         Ok(values)
+    }
+
+    /// Passes the bytes of a tensor to `seen`, a piece at a time.
+    pub fn scan(&self, entry: &Entry, mut seen: impl FnMut(&[u8])) -> Result<(), WeightsError> {
+        self.source.scan(entry.offset, entry.count as u64 * entry.element.size() as u64, |bytes| seen(bytes))
     }
 }
 
@@ -93,7 +98,7 @@ pub(crate) fn collect(source: &Source, collector: &mut Collector) -> Result<(), 
         }
         collector.take(&name, count as u64)?;
         let mut values = Vec::new();
-        source.decode(offset, element, ByteOrder::Little, count, &mut values, |_| ())?;
+        source.decode(offset, element, ByteOrder::Little, count, &mut values)?;
         collector.push(name, shape, values);
     }
     Ok(())
@@ -101,10 +106,10 @@ pub(crate) fn collect(source: &Source, collector: &mut Collector) -> Result<(), 
 
 /// Writes a file of tensors and texts. Each `X.running_mean` gets its `X.num_batches_tracked`, with the value
 /// `counters`; these come first, then the tensors as given.
-pub fn write(
-    out: &mut impl Write,
+pub fn write<T: Tensors + ?Sized>(
+    out: &mut (impl Write + Send),
     metadata: &BTreeMap<String, String>,
-    tensors: &[NamedTensor],
+    tensors: &T,
     counters: i64,
 ) -> io::Result<()> {
     check_tensors(tensors).map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))?;
@@ -121,7 +126,9 @@ pub fn write(
     };
     // Counters come first: eight-byte elements stay aligned only before four-byte ones.
     counter_names.iter().for_each(|name| entry(name, ElementType::I64, &[], 1));
-    tensors.iter().for_each(|tensor| entry(&tensor.name, ElementType::F32, &tensor.shape, tensor.values.len()));
+    for index in 0..tensors.count() {
+        entry(tensors.name(index), ElementType::F32, tensors.shape(index), tensors.elements(index));
+    }
     let mut header = serde_json::Value::Object(header).to_string();
     // The format requires data aligned to eight bytes; blanks after the JSON are allowed.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
@@ -129,5 +136,5 @@ pub fn write(
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(header.as_bytes())?;
     counter_names.iter().try_for_each(|_| out.write_all(&counters.to_le_bytes()))?;
-    tensors.iter().try_for_each(|tensor| tensor.for_chunks(|bytes| out.write_all(bytes)))
+    (0..tensors.count()).try_for_each(|index| tensors.for_bytes(index, &mut |bytes| out.write_all(bytes)))
 }

@@ -86,7 +86,7 @@ impl Source {
         Ok(bytes)
     }
 
-    /// Appends `count` elements at an offset to `values`; `seen` gets their bytes, in little-endian order.
+    /// Appends `count` elements at an offset to `values`.
     pub fn decode(
         &self,
         offset: u64,
@@ -94,19 +94,23 @@ impl Source {
         order: ByteOrder,
         count: usize,
         values: &mut Vec<f32>,
-        mut seen: impl FnMut(&[u8]),
     ) -> Result<(), WeightsError> {
         let len = (count as u64).saturating_mul(element.size() as u64);
         self.within(offset, len)?;
         values
             .try_reserve_exact(count)
             .map_err(|_| self.refuse(format!("no memory for {count} values of a tensor")))?;
+        self.scan(offset, len, |piece| element.decode(order, piece, values))
+    }
+
+    /// Passes `len` bytes at an offset to `seen`, in pieces that no element crosses.
+    pub fn scan(&self, offset: u64, len: u64, mut seen: impl FnMut(&mut [u8])) -> Result<(), WeightsError> {
+        self.within(offset, len)?;
         let mut buffer = [0; PIECE];
         let mut done = 0;
         while done < len {
             let piece = &mut buffer[..(len - done).min(PIECE as u64) as usize];
             self.fill(offset + done, piece)?;
-            element.decode(order, piece, values);
             seen(piece);
             done += piece.len() as u64;
         }

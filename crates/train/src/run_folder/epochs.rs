@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_files::FileError;
-use enmasse_weights::{NamedTensor, pth};
+use enmasse_weights::{Tensors, pth};
 
 use super::{RunError, RunFolder, RunPaths, create_folder_of};
 use crate::Keep;
@@ -30,7 +30,7 @@ impl RunPaths {
 
 impl RunFolder {
     /// Writes the weights at the end of an epoch. `updates` is how many steps batch norms have seen.
-    pub fn write_epoch_weights(&self, epoch: u64, tensors: &[NamedTensor], updates: u64) -> Result<(), RunError> {
+    pub fn write_epoch_weights(&self, epoch: u64, tensors: &impl Tensors, updates: u64) -> Result<(), RunError> {
         let path = self.paths.epoch_weights(epoch);
         create_folder_of(&path)?;
         Ok(self.staging().write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)

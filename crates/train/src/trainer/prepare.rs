@@ -1,6 +1,8 @@
 //! Prepares a run for its first step: data, plans that all ranks agree on, a program with its weights, and
 //! the files of rank 0.
 
+use std::borrow::Cow;
+
 use enmasse_comm::ShardMap;
 use enmasse_data::{DecodePool, Sharding, TrainLoader};
 use enmasse_graph::Arena;
@@ -75,7 +77,10 @@ impl Session {
         if let Some(writer) = &writer {
             if let Some(checkpoint) = saved {
                 let origin = writer.paths().root().display().to_string();
-                let loaded = write_tensors(program.as_mut(), &checkpoint.tensors, &origin);
+                let entries = checkpoint.entries().iter();
+                let listed: Vec<_> = entries.map(|entry| (entry.name.as_str(), &entry.shape[..])).collect();
+                let read = |index: usize| Ok(Cow::Owned(checkpoint.read(index)?));
+                let loaded = write_tensors(program.as_mut(), &listed, &read, &origin);
                 let (before, now) = (checkpoint.meta.size, preparation.evaluation.size);
                 loaded.map_err(|error| match error {
                     TrainError::Weights(reason) if before != now => TrainError::Resume(format!(

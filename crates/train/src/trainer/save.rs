@@ -6,8 +6,8 @@ use super::{Session, Trainer};
 use crate::callback::{Callbacks, Request};
 use crate::evaluation::at;
 use crate::stop::agree;
-use crate::weights::{first_non_finite, is_finite, read_tensors, take_part};
-use crate::{EpochRecord, NamedTensor, Position, SaveReason, Saved, TrainConfig, TrainError};
+use crate::weights::first_non_finite;
+use crate::{EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
 
 /// Beyond this, a tenth of a learning rate is still no rate to recommend.
 const HIGHEST_RATE: f64 = 0.01;
@@ -26,14 +26,14 @@ impl Session {
             return self.save(reason, config, callbacks);
         }
         // Before anything replaces a good checkpoint.
-        let tensors = self.finite_tensors(config)?;
+        self.check_finite(config)?;
         let best = self.position.best_val_accuracy.is_none_or(|best| record.val_accuracy > best);
         if best {
             self.position.best_val_accuracy = Some(record.val_accuracy);
         }
         self.position.next_epoch();
-        if let (Some(writer), Some(tensors)) = (&mut self.writer, tensors) {
-            writer.save_epoch(tensors, &self.position, self.program.plans(), record.epoch, best)?;
+        if let Some(writer) = &mut self.writer {
+            writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best)?;
         }
         self.saved(reason, callbacks)
     }
@@ -61,9 +61,9 @@ impl Session {
         config: &TrainConfig,
         callbacks: &mut Callbacks,
     ) -> Result<(), TrainError> {
-        let tensors = self.finite_tensors(config)?;
-        if let (Some(writer), Some(tensors)) = (&mut self.writer, tensors) {
-            writer.save(tensors, &self.position, self.program.plans())?;
+        self.check_finite(config)?;
+        if let Some(writer) = &mut self.writer {
+            writer.save(self.program.as_mut(), &self.position)?;
         }
         self.saved(reason, callbacks)
     }
@@ -76,16 +76,11 @@ impl Session {
         callbacks.on_checkpoint(&Saved { path: path.as_deref(), reason, epoch, samples })
     }
 
-    /// The whole state, on the rank that writes it. A value that is not finite is an error.
-    fn finite_tensors(&mut self, config: &TrainConfig) -> Result<Option<Vec<NamedTensor>>, TrainError> {
-        if self.writer.is_none() {
-            take_part(self.program.as_mut())?;
-            return Ok(None);
-        }
-        let tensors = read_tensors(self.program.as_mut())?;
-        match tensors.iter().find(|tensor| !is_finite(&tensor.values)) {
-            Some(tensor) => Err(self.non_finite(config, format!("values of {}", tensor.name))),
-            None => Ok(Some(tensors)),
+    /// Checks the state on the rank that writes it. A value that is not finite is an error.
+    fn check_finite(&mut self, config: &TrainConfig) -> Result<(), TrainError> {
+        match self.writer.is_some().then(|| first_non_finite(self.program.as_mut())).transpose()?.flatten() {
+            Some(name) => Err(self.non_finite(config, format!("values of {name}"))),
+            None => Ok(()),
         }
     }
 

@@ -77,13 +77,13 @@ impl Storages {
         let mut values = Vec::new();
         if view.is_dense() {
             collector.take(name, count as u64)?;
-            source.decode(offset, view.element, self.order, count, &mut values, |_| ())?;
+            source.decode(offset, view.element, self.order, count, &mut values)?;
             return Ok(values);
         }
         // The whole span of the view is read, then its elements are taken in order; both need memory.
         collector.take(name, (count as u64).saturating_add(extent))?;
         let mut spanned = Vec::new();
-        source.decode(offset, view.element, self.order, extent as usize, &mut spanned, |_| ())?;
+        source.decode(offset, view.element, self.order, extent as usize, &mut spanned)?;
         values.try_reserve_exact(count).map_err(|_| source.refuse(format!("no memory for tensor {name:?}")))?;
         let mut index = vec![0; view.shape.len()];
         for _ in 0..count {

@@ -5,7 +5,8 @@ use std::io::{self, Error, ErrorKind, Write};
 
 use enmasse_pickle::{Call, Object};
 
-use crate::{NamedTensor, check_tensors};
+use crate::named::counter_name;
+use crate::{Bytes, Tensors, check_tensors};
 
 /// The folder in front of each name in the file.
 const FOLDER: &str = "enmasse";
@@ -14,49 +15,54 @@ const ALIGNMENT: u64 = 64;
 /// Writes tensors as a `state_dict` of f32. Each `X.running_mean` gets its `X.num_batches_tracked`, with the value
 /// `counters`, in PyTorch's place: after the statistics. Beyond 4 GiB, or 65,535 tensors, the form would need another
 /// kind of directory, so this is an error.
-pub fn write(out: &mut impl Write, tensors: &[NamedTensor], counters: i64) -> io::Result<()> {
+pub fn write<T: Tensors + ?Sized>(out: &mut (impl Write + Send), tensors: &T, counters: i64) -> io::Result<()> {
     check_tensors(tensors).map_err(|reason| Error::new(ErrorKind::InvalidInput, reason))?;
     let storages = storages(tensors, counters);
     let mut zip = Zip { out, offset: 0, directory: Vec::new(), count: 0 };
-    zip.add("data.pkl", &Content::Bytes(&pickle(&storages)))?;
-    zip.add("byteorder", &Content::Bytes(b"little"))?;
+    zip.add("data.pkl", &Content::<T>::Bytes(&pickle(tensors, &storages)))?;
+    zip.add("byteorder", &Content::<T>::Bytes(b"little"))?;
     for (index, storage) in storages.iter().enumerate() {
-        zip.add(&format!("data/{index}"), &storage.content())?;
+        let content = match storage {
+            Storage::Tensor(tensor) => Content::Values(tensors, *tensor),
+            Storage::Counter { bytes, .. } => Content::Bytes(bytes),
+        };
+        zip.add(&format!("data/{index}"), &content)?;
     }
-    zip.add("version", &Content::Bytes(b"3\n"))?;
+    zip.add("version", &Content::<T>::Bytes(b"3\n"))?;
     zip.finish()
 }
 
 /// Each tensor has its own storage.
-enum Storage<'a> {
-    Tensor(&'a NamedTensor),
-    Counter { name: String, bytes: [u8; 8] },
+enum Storage {
+    /// The tensor with this index.
+    Tensor(usize),
+    Counter {
+        name: String,
+        bytes: [u8; 8],
+    },
 }
 
-impl Storage<'_> {
-    fn content(&self) -> Content<'_> {
+impl Storage {
+    fn describe<'a, T: Tensors + ?Sized>(&'a self, tensors: &'a T) -> (&'a str, &'a [usize], &'static str, usize) {
         match self {
-            Storage::Tensor(tensor) => Content::Values(tensor),
-            Storage::Counter { bytes, .. } => Content::Bytes(bytes),
-        }
-    }
-
-    fn describe(&self) -> (&str, &[usize], &str, usize) {
-        match self {
-            Storage::Tensor(tensor) => (&tensor.name, &tensor.shape, "FloatStorage", tensor.values.len()),
+            &Storage::Tensor(index) => {
+                (tensors.name(index), tensors.shape(index), "FloatStorage", tensors.elements(index))
+            }
             Storage::Counter { name, .. } => (name, &[], "LongStorage", 1),
         }
     }
 }
 
-fn storages(tensors: &[NamedTensor], counters: i64) -> Vec<Storage<'_>> {
+fn storages<T: Tensors + ?Sized>(tensors: &T, counters: i64) -> Vec<Storage> {
     let mut storages = Vec::new();
     let mut counter = None;
-    for (index, tensor) in tensors.iter().enumerate() {
-        storages.push(Storage::Tensor(tensor));
-        counter = tensor.counter_name().or(counter);
-        let mean_before_variance = tensor.name.ends_with("running_mean")
-            && tensors.get(index + 1).is_some_and(|next| next.name.ends_with("running_var"));
+    for index in 0..tensors.count() {
+        storages.push(Storage::Tensor(index));
+        let name = tensors.name(index);
+        counter = counter_name(name).or(counter);
+        let mean_before_variance = name.ends_with("running_mean")
+            && index + 1 < tensors.count()
+            && tensors.name(index + 1).ends_with("running_var");
         if !mean_before_variance && let Some(name) = counter.take() {
             storages.push(Storage::Counter { name, bytes: counters.to_le_bytes() });
         }
@@ -64,11 +70,11 @@ fn storages(tensors: &[NamedTensor], counters: i64) -> Vec<Storage<'_>> {
     storages
 }
 
-fn pickle(storages: &[Storage]) -> Vec<u8> {
+fn pickle<T: Tensors + ?Sized>(tensors: &T, storages: &[Storage]) -> Vec<u8> {
     let numbers = |numbers: &[usize]| numbers.iter().map(|&number| Object::Int(number as i64)).collect::<Object>();
     let ordered_dict = || Object::global("collections", "OrderedDict");
     let entry = |(index, storage): (usize, &Storage)| {
-        let (name, shape, class, count) = storage.describe();
+        let (name, shape, class, count) = storage.describe(tensors);
         let key = index.to_string();
         let storage = ["storage".into(), Object::global("torch", class), key.as_str().into(), "cpu".into()];
         let storage = storage.into_iter().chain([Object::Int(count as i64)]).collect::<Object>();
@@ -90,23 +96,24 @@ fn pickle(storages: &[Storage]) -> Vec<u8> {
     enmasse_pickle::write(&Object::Call(state_dict.into()))
 }
 
-enum Content<'a> {
+enum Content<'a, T: ?Sized> {
     Bytes(&'a [u8]),
-    Values(&'a NamedTensor),
+    /// The values of the tensor with this index.
+    Values(&'a T, usize),
 }
 
-impl Content<'_> {
+impl<T: Tensors + ?Sized> Content<'_, T> {
     fn len(&self) -> u64 {
         match self {
             Content::Bytes(bytes) => bytes.len() as u64,
-            Content::Values(tensor) => tensor.values.len() as u64 * 4,
+            Content::Values(tensors, index) => tensors.elements(*index) as u64 * 4,
         }
     }
 
-    fn for_chunks<E>(&self, mut f: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    fn for_bytes(&self, to: &mut Bytes) -> io::Result<()> {
         match self {
-            Content::Bytes(bytes) => f(bytes),
-            Content::Values(tensor) => tensor.for_chunks(f),
+            Content::Bytes(bytes) => to(bytes),
+            Content::Values(tensors, index) => tensors.for_bytes(*index, to),
         }
     }
 }
@@ -119,16 +126,15 @@ struct Zip<'a, W> {
     count: u16,
 }
 
-impl<W: Write> Zip<'_, W> {
-    fn add(&mut self, name: &str, content: &Content) -> io::Result<()> {
+impl<W: Write + Send> Zip<'_, W> {
+    /// Reads the content twice: its checksum precedes it.
+    fn add<T: Tensors + ?Sized>(&mut self, name: &str, content: &Content<T>) -> io::Result<()> {
         let name = format!("{FOLDER}/{name}");
         let mut checksum = crc32fast::Hasher::new();
-        content
-            .for_chunks(|bytes| {
-                checksum.update(bytes);
-                Ok::<(), std::convert::Infallible>(())
-            })
-            .unwrap_or_else(|never| match never {});
+        content.for_bytes(&mut |bytes| {
+            checksum.update(bytes);
+            Ok(())
+        })?;
         let header_offset = narrow(self.offset)?.to_le_bytes();
         let len = narrow(content.len())?.to_le_bytes();
         // An extra field of any length, which readers skip, moves the content to its place.
@@ -150,7 +156,7 @@ impl<W: Write> Zip<'_, W> {
         header.extend((padding as u16).to_le_bytes());
         header.extend(std::iter::repeat_n(b'Z', padding as usize));
         self.out.write_all(&header)?;
-        content.for_chunks(|bytes| self.out.write_all(bytes))?;
+        content.for_bytes(&mut |bytes| self.out.write_all(bytes))?;
         self.offset += header.len() as u64 + content.len();
 
         self.directory.extend(b"PK\x01\x02\x14\0");

@@ -1,0 +1,77 @@
+//! Files of a run take no second copy of its weights: neither writing checkpoints and exports, nor resuming.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use common::Colours;
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_graph::Tensor;
+use enmasse_train::{Keep, RunPaths, TrainConfig, Trainer, TrainingData};
+
+/// Counts the bytes that all threads hold on the heap, and their maximum. Arenas do not lie on the heap.
+struct Counting;
+
+static HELD: AtomicIsize = AtomicIsize::new(0);
+static PEAK: AtomicIsize = AtomicIsize::new(0);
+
+fn count(bytes: isize) {
+    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(held, Ordering::Relaxed);
+}
+
+// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: guaranteed by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Five layers, none of which has most of the weights.
+fn net(x: Tensor, classes: usize) -> Tensor {
+    let wide = (0..4).fold(x.flatten(), |x, layer| x.linear(&format!("hidden{layer}"), 1536).relu());
+    wide.linear("fc", classes)
+}
+
+#[test]
+fn files_take_no_second_copy_of_the_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let data = TrainingData::new(Arc::new(Colours(12)), Arc::new(Colours(6)));
+    let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+    // A new run, then one that continues it.
+    for (epochs, resume) in [(1, false), (2, true)] {
+        let config = TrainConfig {
+            size: Some(16),
+            batch: Some(6),
+            epochs,
+            resume,
+            keep: Keep::All,
+            export_every: 1,
+            ema: Some(0.9),
+            out: Some(out.clone()),
+            ..TrainConfig::default()
+        };
+        PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
+        let before = PEAK.load(Ordering::Relaxed);
+        Trainer::new(config, &cpu).fit(&net, &data).unwrap();
+        let taken = PEAK.load(Ordering::Relaxed) - before;
+        // Weights, momentum and averages.
+        let state = std::fs::metadata(RunPaths::new(&out).last_checkpoint()).unwrap().len() as isize;
+        assert!(state > 90 << 20, "{state} bytes");
+        assert!(taken < state / 5, "resume {resume}: {taken} bytes, and the state has {state}");
+    }
+}
