@@ -1,7 +1,7 @@
 //! The device: its threads and instruction-set level, and how plans become a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Program};
+use enmasse_device::{Device, DeviceError, Hosting, Memory, Program};
 use enmasse_graph::{Choices, Plan, Plans, Precision};
 
 use crate::affinity::Cores;
@@ -11,7 +11,7 @@ use crate::peak::{Product, peak_gflops};
 use crate::pool::{Pool, Threads};
 use crate::prepare::KernelOptions;
 use crate::prepare::Preparation;
-use crate::program::CpuProgram;
+use crate::program::{CpuProgram, memory};
 use crate::tune::tune;
 
 /// Options of a [`Cpu`].
@@ -106,6 +106,10 @@ impl Device for Cpu {
             }
         }
         Ok(None)
+    }
+
+    fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
+        memory(plans, hosting, self.threads, self.kernels)
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    Batch, DeviceError, Fill, Ledger, Memory, Program, Read, StepInputs, StepMetrics, Tensor, Ticket, Which,
-    check_batch, check_same_state, find_tensor, from_torch, to_torch,
+    Batch, DeviceError, Fill, Ledger, Program, Read, StepInputs, StepMetrics, Tensor, Ticket, Which, check_batch,
+    check_same_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans};
 use enmasse_tensor::AlignedBuffer;
@@ -18,6 +18,7 @@ use crate::instruction::StepValues;
 use crate::pool::Threads;
 use crate::prepare::{KernelOptions, is_of_a_shard};
 use bound::Bound;
+pub(crate) use bound::memory;
 
 /// Plans bound to memory and threads.
 pub(crate) struct CpuProgram {
@@ -137,13 +138,6 @@ fn not_compiled() -> DeviceError {
 impl Program for CpuProgram {
     fn plans(&self) -> &Plans {
         &self.plans
-    }
-
-    fn memory(&self) -> Memory {
-        let once = |arena: Arena| if arena == Arena::Input { 0 } else { self.plans.arena_bytes(arena) };
-        let arenas: usize = self.plans.arenas().into_iter().map(|(arena, _)| once(arena)).sum();
-        let state: usize = self.state.iter().map(|(_, buffer)| buffer.len()).sum();
-        Memory { arenas, shards: state + self.bound.bytes() - arenas, scratch: self.bound.scratch_bytes() }
     }
 
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::Batch;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, StepInputs};
+use enmasse_device::{Device, Hosting, StepInputs};
 use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
 
 /// Counts the allocations of all threads of the process.
@@ -91,8 +91,8 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     let batch = Batch::random(&plans, 1);
     let before = resident();
     // Parameters stay zero, since the memory for setting them would be counted too.
-    let mut program = cpu.compile(plans, None).unwrap();
-    let (stated, inputs) = (program.memory(), batch.inputs(1));
+    let stated = cpu.memory(&plans, &Hosting::new(&plans, None).unwrap()).unwrap();
+    let (mut program, inputs) = (cpu.compile(plans, None).unwrap(), batch.inputs(1));
     let mut step = |number: u64| {
         let inputs = StepInputs { optimizer_step: number, ..inputs.clone() };
         let start = ALLOCATIONS.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use enmasse_tensor::{HostBuffer, HostMemory};
+use enmasse_tensor::{AlignedBuffer, HostBuffer, HostMemory};
 
 use crate::pool::lock;
 use crate::{BadSample, DataError};
@@ -100,6 +100,12 @@ impl Recycler {
     /// Size of a batch's pictures, in bytes.
     fn bytes(&self) -> usize {
         self.batch.saturating_mul(self.picture)
+    }
+
+    /// Bytes that a batch takes, its labels and indices among them.
+    pub fn resident_bytes(&self) -> usize {
+        const OF_A_SAMPLE: usize = size_of::<i32>() + size_of::<u64>();
+        AlignedBuffer::resident_bytes(self.bytes()).saturating_add(self.batch.saturating_mul(OF_A_SAMPLE))
     }
 
     /// Memory for one batch; its contents are undefined.

@@ -74,6 +74,12 @@ pub trait Dataset: Send + Sync {
         format!("sample {index}")
     }
 
+    /// Bytes that reading a picture takes at its peak, the picture itself among them, as far as a few samples tell. The
+    /// default is for data that lie in memory.
+    fn reading_bytes(&self) -> usize {
+        0
+    }
+
     /// Names of the classes. The default is the numbers up to the largest label.
     fn class_names(&self) -> Vec<String> {
         let count = (0..self.len()).map(|index| self.label(index) + 1).max().unwrap_or(0);

@@ -139,6 +139,16 @@ impl Dataset for Folder {
         self.path(index).display().to_string()
     }
 
+    fn reading_bytes(&self) -> usize {
+        /// Pictures that are read, evenly distributed over the data set.
+        const SAMPLES: usize = 4;
+        // A progressive JPEG has two bytes for each coefficient in addition to the pixels.
+        const PER_PIXEL_BYTE: usize = 3;
+        let samples = (0..SAMPLES.min(self.len())).map(|sample| sample * self.len() / SAMPLES.min(self.len()));
+        let bytes = samples.filter_map(|index| self.read(index).ok().map(|picture| picture.pixels().len()));
+        bytes.max().unwrap_or(0) * PER_PIXEL_BYTE
+    }
+
     fn class_names(&self) -> Vec<String> {
         self.classes.clone()
     }

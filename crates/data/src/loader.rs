@@ -83,6 +83,11 @@ impl TrainLoader {
         self.order.batches_behind(consumed)
     }
 
+    /// Bytes of the batches that exist at a time.
+    pub fn batch_bytes(&self) -> usize {
+        self.core.batch_bytes(self.batches())
+    }
+
     /// Samples left out of each epoch, over all shards.
     pub fn dropped(&self) -> usize {
         self.order.dropped()
@@ -138,6 +143,11 @@ impl EvalLoader {
         self
     }
 
+    /// Bytes of the batches that exist at a time.
+    pub fn batch_bytes(&self) -> usize {
+        self.core.batch_bytes(self.order.batches())
+    }
+
     /// One pass over the data.
     pub fn pass(&self) -> Batches {
         let samples = Samples::Eval { order: self.order.clone(), transform: self.transform.clone() };
@@ -170,6 +180,12 @@ impl Core {
 
     fn set_memory(&mut self, memory: Arc<dyn HostMemory>) {
         self.recycler = Arc::new(Recycler::new(memory, self.batch, self.size * self.size * 3, self.ahead + 2));
+    }
+
+    /// Bytes of the batches that exist at a time in a pass over `batches`: those being made, one that is handed over, and one
+    /// that a program holds.
+    fn batch_bytes(&self, batches: usize) -> usize {
+        batches.min(self.ahead + 2).saturating_mul(self.recycler.resident_bytes())
     }
 
     fn start(&self, samples: Samples, end: usize) -> Batches {

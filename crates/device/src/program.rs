@@ -7,7 +7,7 @@ use enmasse_comm::Group;
 use enmasse_graph::{Choices, FilterOrder, Graph, Mode, Phase, Plan, Plans, StateTensor, Target, ValueId};
 use enmasse_tensor::{HostMemory, SystemMemory};
 
-use crate::{Batch, DeviceError, StepMetrics, Ticket};
+use crate::{Batch, DeviceError, Hosting, StepMetrics, Ticket};
 
 /// Inputs of one step.
 #[derive(Clone)]
@@ -36,11 +36,12 @@ impl StepInputs {
 /// The memory of a program, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The arenas of the plans, each counted once.
-    pub arenas: usize,
-    /// The cost of hosting several shards: gradient arenas beyond the first, and activation arenas beyond the first if all
-    /// shards run at once.
-    pub shards: usize,
+    /// What outlives a step: parameters, running statistics, the optimiser's state, averages.
+    pub state: usize,
+    /// Gradients. A program that hosts several shards may need several arenas of them.
+    pub gradients: usize,
+    /// Values of a step; of every hosted shard if all shards run at once.
+    pub activations: usize,
     /// Additional memory of the device: packed weights, per-thread scratch.
     pub scratch: usize,
 }
@@ -48,7 +49,7 @@ pub struct Memory {
 impl Memory {
     /// The sum of all parts.
     pub fn total(&self) -> usize {
-        self.arenas + self.shards + self.scratch
+        self.state + self.gradients + self.activations + self.scratch
     }
 }
 
@@ -102,6 +103,9 @@ pub trait Device: Send + Sync {
         Arc::new(SystemMemory)
     }
 
+    /// The memory that a program of these plans would hold, which is not allocated.
+    fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError>;
+
     /// Allocates everything that the plans need, and sets parameters to zero and buffers to their initial values. `group`
     /// connects the ranks. The program hosts this rank's part of the plans' shards ([`crate::Hosting`]).
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError>;
@@ -126,9 +130,6 @@ pub type Read<'a> = dyn Fn(usize, &StateTensor, &[f32]) + Sync + 'a;
 pub trait Program: Send {
     /// The plans it runs.
     fn plans(&self) -> &Plans;
-
-    /// The memory that it holds.
-    fn memory(&self) -> Memory;
 
     /// Sets a state tensor.
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError>;

@@ -5,7 +5,6 @@
 //! calling program again with [`SELF_TEST`], for which the program calls [`play`].
 
 mod bounded;
-mod cgroup;
 mod data;
 mod disk;
 mod environment;
@@ -30,13 +29,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use enmasse_data::shapes;
+use enmasse_machine::Limits;
 use enmasse_wording::utc_time;
 
 pub use failure_record::FailureRecord;
 pub use report::Report;
 pub use self_test::{FLAG as SELF_TEST, SelfTestError, play};
 
-use cgroup::Limits;
 use report::{Finding, Section};
 
 /// Listing a large data set takes a while; beyond this it is a fault.

@@ -1,14 +1,13 @@
 //! Memory, and other limits that the kernel sets for this process.
 
-use std::fs::read_to_string;
 use std::io::Error;
 use std::thread::Builder;
 
+use enmasse_machine::{Limits, MemInfo};
+use enmasse_wording::counted;
 use rustix::process::{Resource, getrlimit};
 
-use crate::cgroup::Limits;
 use crate::report::{Finding, Section};
-use enmasse_wording::counted;
 
 const MIB: u64 = 1 << 20;
 
@@ -20,8 +19,8 @@ const LITTLE: u64 = 2048 * MIB;
 const FEW_FILES: u64 = 1024;
 
 pub fn section(limits: &Limits) -> Section {
-    let mut findings = vec![match Memory::parse(&read_to_string("/proc/meminfo").unwrap_or_default()) {
-        Some(memory) => memory.finding(limits),
+    let mut findings = vec![match MemInfo::gather() {
+        Some(machine) => finding(&machine, limits),
         None => Finding::note("memory", "the kernel does not say how much there is", "check that /proc is mounted"),
     }];
     findings.extend(limits.killed_for_memory.filter(|&count| count > 0).map(killed));
@@ -30,50 +29,27 @@ pub fn section(limits: &Limits) -> Section {
     Section { title: "memory and limits", findings }
 }
 
-/// Sizes from `/proc/meminfo`, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Memory {
-    total: u64,
-    available: u64,
-    swap: u64,
-}
-
-impl Memory {
-    fn parse(text: &str) -> Option<Self> {
-        let bytes = |name: &str| {
-            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-        };
-        let total = bytes("MemTotal")?;
-        // Kernels before 3.14 lack MemAvailable.
-        let available = bytes("MemAvailable").or_else(|| bytes("MemFree"))?;
-        Some(Memory { total, available, swap: bytes("SwapTotal").unwrap_or(0) })
-    }
-
-    fn finding(&self, limits: &Limits) -> Finding {
-        let Memory { total, available, swap } = *self;
-        let mut text = format!("{} available of {}", size(available), size(total));
-        let left = match limits.memory {
-            Some((limit, used)) if limit < total => {
-                text.push_str(&format!("; the control group may use {}, and uses {}", size(limit), size(used)));
-                // The group's file cache can be reclaimed, so this is a lower bound of the remaining memory.
-                available.min(limit.saturating_sub(used))
-            }
-            _ => available,
-        };
-        text.push_str(&match swap {
-            0 => "; no swap".to_owned(),
-            _ => format!("; {} of swap", size(swap)),
-        });
-        let finding = match left {
-            0..LEAST => Finding::problem("memory", text, "end other programs, or ask for more memory (Slurm: --mem)"),
-            LEAST..LITTLE => {
-                Finding::note("memory", text, "choose a small --batch, or ask for more memory (Slurm: --mem)")
-            }
-            _ => Finding::ok("memory", text),
-        };
-        finding.fact("total_bytes", total).fact("available_bytes", available).fact("left_bytes", left)
-    }
+/// What the machine has, and what a control group leaves of it.
+fn finding(machine: &MemInfo, limits: &Limits) -> Finding {
+    let MemInfo { total, available, swap } = *machine;
+    let mut text = format!("{} available of {}", size(available), size(total));
+    let left = match limits.memory {
+        Some((limit, used)) if limit < total => {
+            text.push_str(&format!("; the control group may use {}, and uses {}", size(limit), size(used)));
+            available.min(limit.saturating_sub(used))
+        }
+        _ => available,
+    };
+    text.push_str(&match swap {
+        0 => "; no swap".to_owned(),
+        _ => format!("; {} of swap", size(swap)),
+    });
+    let finding = match left {
+        0..LEAST => Finding::problem("memory", text, "end other programs, or ask for more memory (Slurm: --mem)"),
+        LEAST..LITTLE => Finding::note("memory", text, "choose a small --batch, or ask for more memory (Slurm: --mem)"),
+        _ => Finding::ok("memory", text),
+    };
+    finding.fact("total_bytes", total).fact("available_bytes", available).fact("left_bytes", left)
 }
 
 fn killed(count: u64) -> Finding {
@@ -119,28 +95,11 @@ mod tests {
     use crate::report::Status;
 
     #[test]
-    fn meminfo() {
-        let check = |text: &str, expected: Option<[u64; 3]>| {
-            let expected = expected.map(|[total, available, swap]| Memory { total, available, swap });
-            assert_eq!(Memory::parse(text), expected, "{text}");
-        };
-        check(
-            "MemTotal:       100 kB\nMemFree: 5 kB\nMemAvailable:    50 kB\nSwapTotal: 1 kB\n",
-            Some([102_400, 51_200, 1024]),
-        );
-        check("MemTotal: 100 kB\nMemFree: 5 kB\n", Some([102_400, 5120, 0]));
-        check("MemTotal: 100 MB\nMemAvailable: 50 kB\n", None);
-        check("MemTotal: 99999999999999999999 kB\nMemAvailable: 50 kB\n", None);
-        check("MemTotal: 18446744073709551615 kB\nMemAvailable: 50 kB\n", None);
-        check("", None);
-    }
-
-    #[test]
     fn findings() {
         let gib = |count: u64| count << 30;
         let check = |available, memory: Option<(u64, u64)>, status: Status, expected: &str| {
             let limits = Limits { memory, ..Limits::default() };
-            let found = Memory { total: gib(32), available, swap: 0 }.finding(&limits);
+            let found = finding(&MemInfo { total: gib(32), available, swap: 0 }, &limits);
             assert_eq!((found.status, found.text.as_str()), (status, expected));
         };
         check(gib(20), None, Status::Ok, "20.0 GiB available of 32.0 GiB; no swap");

@@ -3,11 +3,11 @@
 use std::fs::read_to_string;
 
 use enmasse_cpu::{Cores, Isa};
+use enmasse_machine::Limits;
+use enmasse_wording::counted;
 
-use crate::cgroup::Limits;
 use crate::lists::parse_list;
 use crate::report::{Finding, Section};
-use enmasse_wording::counted;
 
 /// The features that a level needs, by their names in `/proc/cpuinfo`.
 const NEEDS: [(Isa, &[&str]); 4] = [

@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 
-use enmasse_train::{RunPaths, SETTINGS, Started, TrainConfig};
-use enmasse_wording::{counted, grouped, mebibytes, shell_word};
+use enmasse_train::{RankMemory, RunPaths, SETTINGS, Started, TrainConfig};
+use enmasse_wording::{counted, grouped, shell_word};
 
 /// The facts known before the first step, one line each.
 pub fn facts(started: &Started) -> Vec<String> {
@@ -11,19 +11,15 @@ pub fn facts(started: &Started) -> Vec<String> {
     let list = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
     let mut lines = vec![
         format!(
-            "model:    {}, {} parameters{}, {} of memory per rank{}",
+            "model:    {}, {} parameters{}",
             started.model,
             grouped(started.parameters as u64),
             match started.trainable == started.parameters {
                 true => String::new(),
                 false => format!(", {} of them trained", grouped(started.trainable as u64)),
-            },
-            mebibytes(started.memory.total()),
-            match started.memory.shards {
-                0 => String::new(),
-                more => format!(", {} of it for further shards", mebibytes(more)),
             }
         ),
+        memory(&started.memory),
         format!(
             "data:     {}, {} found in {}: {} for training, {} for validation",
             started.data,
@@ -77,6 +73,19 @@ pub fn from_file(report: &str) -> impl Iterator<Item = String> {
     report.lines().map(|line| format!("weights:  {line}"))
 }
 
+/// What the process of a rank takes, and the parts of it, in one unit. "base" is the program with its data's index and buffers.
+fn memory(memory: &RankMemory) -> String {
+    const GIB: usize = 1 << 30;
+    let RankMemory { activations, weights, batches, base } = *memory;
+    let total = memory.total();
+    let (unit, name, decimals) = if total < 10 * GIB { (1 << 20, "MiB", 0) } else { (GIB, "GiB", 1) };
+    let [total, activations, weights, batches, base] =
+        [total, activations, weights, batches, base].map(|bytes| format!("{:.decimals$}", bytes as f64 / unit as f64));
+    format!(
+        "memory:   {total} {name} a rank: {activations} activations, {weights} weights, {batches} batches, {base} base"
+    )
+}
+
 /// The settings that differ from their defaults, in one line, and where all of them are. The run folder has a line of its own.
 pub fn settings(config: &TrainConfig) -> String {
     let changed = SETTINGS.iter().filter_map(|setting| {
@@ -93,7 +102,6 @@ pub fn settings(config: &TrainConfig) -> String {
 #[cfg(test)]
 mod tests {
     use enmasse_data::Normalization;
-    use enmasse_device::Memory;
     use enmasse_train::{Change, Tuning};
 
     use super::*;
@@ -118,7 +126,7 @@ mod tests {
             shards: 2,
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
-            memory: Memory { arenas: 2 << 20, shards: 0, scratch: 1 << 20 },
+            memory: RankMemory { activations: 180 << 20, weights: 170 << 20, batches: 60 << 20, base: 102 << 20 },
             tuning: Some(Tuning { measured: 12, seconds: 2.0, reused: 0, changed: 5 }),
             pretrained: Some(
                 "loaded 1 of 3 tensors from w.pth\nfc begins anew: 1000 classes in the file, 5 here".to_owned(),
@@ -129,7 +137,8 @@ mod tests {
             changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
         };
         let expected = "\
-model:    resnet18, 11,181,642 parameters, 5,130 of them trained, 3.0 MiB of memory per rank
+model:    resnet18, 11,181,642 parameters, 5,130 of them trained
+memory:   512 MiB a rank: 180 activations, 170 weights, 60 batches, 102 base
 data:     folder of class folders, 3,000 pictures found in 2 classes: 2,400 for training, 600 for validation
 input:    64 x 64 pixels, mean 0.5 0.5 0.5, deviation 0.25 0.25 0.25
 augment:  random_crop size=64 padding=4
@@ -144,10 +153,28 @@ weights:  fc begins anew: 1000 classes in the file, 5 here
 resume:   epoch 3, after 64 pictures
 lr: 0.1 -> 0.01";
         assert_eq!(facts(&started).join("\n"), expected);
-        let several = Started { shards: 4, batch: 16, memory: Memory { shards: 1 << 20, ..started.memory }, ..started };
+        let several = Started { shards: 4, batch: 16, ..started };
         let lines = facts(&several);
-        assert!(lines[0].ends_with("4.0 MiB of memory per rank, 1.0 MiB of it for further shards"), "{}", lines[0]);
-        assert!(lines[5].starts_with("batch:    16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[5]);
+        assert!(lines[6].starts_with("batch:    16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[6]);
+    }
+
+    #[test]
+    fn memory_fits_a_line() {
+        let check = |[activations, weights, batches, base]: [usize; 4], expected: &str| {
+            let parts = RankMemory { activations, weights, batches, base };
+            assert_eq!(memory(&parts), expected);
+            assert!(expected.len() <= 80, "{} columns", expected.len());
+        };
+        let mib = |count: usize| count << 20;
+        check([0, mib(1), mib(1) / 2, mib(9)], "memory:   10 MiB a rank: 0 activations, 1 weights, 0 batches, 9 base");
+        check(
+            [mib(8000), mib(1500), mib(600), mib(100)],
+            "memory:   10200 MiB a rank: 8000 activations, 1500 weights, 600 batches, 100 base",
+        );
+        check(
+            [mib(800_000), mib(15_000), mib(600), mib(100)],
+            "memory:   796.6 GiB a rank: 781.2 activations, 14.6 weights, 0.6 batches, 0.1 base",
+        );
     }
 
     #[test]

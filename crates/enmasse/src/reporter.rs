@@ -35,6 +35,8 @@ pub struct Reporter {
     skipped: Skipped,
     /// How long the run is, as far as the configuration says.
     course: Course,
+    /// Number of ranks, once it is known.
+    world_size: usize,
     /// Steps between lines about steps; 0 for none.
     log_every: u64,
     meter: Meter,
@@ -64,6 +66,7 @@ impl Reporter {
             log: None,
             skipped: Skipped::default(),
             course: Course::default(),
+            world_size: 1,
             log_every: 0,
             meter: Meter::default(),
             drawn: None,
@@ -93,7 +96,10 @@ impl Reporter {
             output.text(format_args!("predict:  enmasse predict {run} IMAGE..."));
         }
         // Scripts and people look for the time in the last line.
-        let (memory, files) = (mebibytes(done.peak_rss_bytes as usize), mebibytes(done.run_bytes as usize));
+        let (mut memory, files) = (mebibytes(done.peak_rss_bytes as usize), mebibytes(done.run_bytes as usize));
+        if self.world_size > 1 {
+            memory.push_str(&format!(" over {} ranks", self.world_size));
+        }
         let best = match done.best_val_accuracy.is_nan() {
             true => "no whole epoch yet".to_owned(),
             false => format!("best validation accuracy {}", percent(done.best_val_accuracy)),
@@ -210,6 +216,7 @@ impl Callback for Reporter {
         let lines = self.introduction.drain(..).chain(facts(started)).chain(self.settings.take()).collect::<Vec<_>>();
         lines.into_iter().for_each(|line| self.line(Line::Fact, line));
         let (global_batch, validation) = (started.global_batch as u64, started.validation_samples as u64);
+        self.world_size = started.world_size;
         self.course = Course { global_batch, validation, ..self.course };
         self.meter = Meter::new(self.course);
         self.skipped.resume(&started.unreadable);

@@ -143,6 +143,7 @@ fn the_start_and_steps_are_events() {
         "shards",
         "device",
         "memory_bytes",
+        "memory",
         "run",
         "resumed",
     ];

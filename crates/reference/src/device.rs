@@ -1,8 +1,8 @@
 //! The device itself, which only makes programs.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, DeviceRequest, Program};
-use enmasse_graph::Plans;
+use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program};
+use enmasse_graph::{Plans, Role};
 
 use crate::ReferenceProgram;
 
@@ -32,9 +32,29 @@ pub struct Reference;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingReference;
 
+/// The state and every value of both plans in f64, for each hosted shard. No two values share memory.
+fn memory(plans: &Plans, hosting: &Hosting) -> Memory {
+    let mut memory = Memory { state: 0, gradients: 0, activations: 0, scratch: 0 };
+    for value in plans.train.iter().chain([&plans.evaluate]).flat_map(|plan| &plan.values) {
+        let bytes = value.shape.elements() * size_of::<f64>() * hosting.count();
+        match value.role {
+            Role::Gradient { .. } | Role::Carried => memory.gradients += bytes,
+            Role::Input | Role::Activation => memory.activations += bytes,
+            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Average { .. } => {}
+        }
+    }
+    let state = plans.state.iter().map(|tensor| tensor.shape.elements());
+    memory.state = state.sum::<usize>() * size_of::<f64>() * hosting.count();
+    memory
+}
+
 impl Device for Reference {
     fn name(&self) -> String {
         "reference (f64)".into()
+    }
+
+    fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
+        Ok(memory(plans, hosting))
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
@@ -45,6 +65,10 @@ impl Device for Reference {
 impl Device for RoundingReference {
     fn name(&self) -> String {
         "reference (f64, maps as stored)".into()
+    }
+
+    fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
+        Ok(memory(plans, hosting))
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {

@@ -2,8 +2,8 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    DeviceError, Hosting, Ledger, Memory, Program, StepInputs, StepMetrics, Tensor, Ticket, check_same_state,
-    find_tensor, from_torch, to_torch,
+    DeviceError, Hosting, Ledger, Program, StepInputs, StepMetrics, Tensor, Ticket, check_same_state, find_tensor,
+    from_torch, to_torch,
 };
 use enmasse_graph::{Layout, Mode, Phase, Plan, Plans};
 
@@ -115,13 +115,6 @@ impl ReferenceProgram {
 impl Program for ReferenceProgram {
     fn plans(&self) -> &Plans {
         &self.plans
-    }
-
-    fn memory(&self) -> Memory {
-        let bytes =
-            |plan: &Plan| plan.values.iter().map(|value| value.shape.elements() * size_of::<f64>()).sum::<usize>();
-        let arenas = self.plans.train.iter().chain([&self.plans.evaluate]).map(bytes).sum();
-        Memory { arenas, shards: arenas * (self.shards.len() - 1), scratch: 0 }
     }
 
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {

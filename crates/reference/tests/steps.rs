@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Batch, TO_GRADIENTS, program, state, submit, train};
-use enmasse_device::{Device, DeviceError, HostBatch, Memory, Program, StepInputs};
+use enmasse_device::{Device, DeviceError, HostBatch, Hosting, Memory, Program, StepInputs};
 use enmasse_graph::{
-    CompileOptions, Conv, Freeze, Mode, Optimizer, ParameterGroups, Phase, Pool, Precision, Tensor, compile,
+    Arena, CompileOptions, Conv, Freeze, Mode, Optimizer, ParameterGroups, Phase, Pool, Precision, Tensor, compile,
     compile_evaluation,
 };
 use enmasse_reference::{Reference, ReferenceProgram};
@@ -254,10 +254,17 @@ fn an_mlp_learns_which_channel_is_brightest() {
 #[test]
 fn the_device_makes_programs() {
     let plans = compile(&net, &options(2)).unwrap();
-    let values = |plan: &enmasse_graph::Plan| plan.values.iter().map(|v| v.shape.elements()).sum::<usize>();
-    let all = 8 * (values(plans.train.as_ref().unwrap()) + values(&plans.evaluate));
+    let of = |arena: Arena| {
+        let both = plans.train.iter().chain([&plans.evaluate]);
+        let values = both.flat_map(|plan| plan.values.iter().zip(&plan.slots)).filter(|(_, slot)| slot.arena == arena);
+        2 * 8 * values.map(|(value, _)| value.shape.elements()).sum::<usize>()
+    };
+    let state: usize = plans.state.iter().map(|tensor| 2 * 8 * tensor.shape.elements()).sum();
+    let activations = of(Arena::Activations) + of(Arena::Input);
+    let expected = Memory { state, gradients: of(Arena::Gradients), activations, scratch: 0 };
+    let hosting = Hosting::new(&plans, None).unwrap();
+    assert_eq!(Reference.memory(&plans, &hosting).unwrap(), expected);
     let mut program = Reference.compile(plans, None).unwrap();
-    assert_eq!(program.memory(), Memory { arenas: all, shards: all, scratch: 0 });
     // Parameters are zero; buffers have their initial values.
     assert_eq!(program.store("conv.weight").unwrap(), [0.0; 4 * 27]);
     assert_eq!(program.store("bn.weight").unwrap(), [0.0; 4]);

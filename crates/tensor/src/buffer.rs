@@ -47,6 +47,14 @@ impl AlignedBuffer {
         Ok(buffer)
     }
 
+    /// Bytes that a buffer of `len` bytes takes once it is written: whole pages, large ones for a large buffer.
+    pub fn resident_bytes(len: usize) -> usize {
+        /// The smallest page of any machine.
+        const PAGE: usize = 4096;
+        let page = if len >= LARGE_PAGE { LARGE_PAGE } else { PAGE };
+        len.checked_next_multiple_of(page).unwrap_or(len)
+    }
+
     /// Bytes in the buffer.
     pub fn len(&self) -> usize {
         self.len

@@ -6,7 +6,6 @@ mod bf16;
 mod buffer;
 mod dtype;
 mod host;
-mod peak;
 pub mod random;
 mod shape;
 
@@ -14,6 +13,5 @@ pub use bf16::Bf16;
 pub use buffer::AlignedBuffer;
 pub use dtype::DType;
 pub use host::{HostBuffer, HostMemory, HostRegion, SystemMemory};
-pub use peak::peak_rss_bytes;
 pub use random::RandomStream;
 pub use shape::Shape;

@@ -32,6 +32,20 @@ pub enum TrainError {
     /// The device failed.
     #[error(transparent)]
     Device(DeviceError),
+    /// The ranks of a machine need more memory than is free there.
+    #[error("{}", too_little_memory(*ranks, *needed, *free, *limited, *batch))]
+    Memory {
+        /// The number of ranks on the machine.
+        ranks: usize,
+        /// Bytes that they need at their peak.
+        needed: u64,
+        /// Bytes that they have or could get.
+        free: u64,
+        /// Whether a control group's limit is the reason, and not the machine's memory.
+        limited: bool,
+        /// The largest batch that fits.
+        batch: Option<usize>,
+    },
     /// There are more ranks than shards.
     #[error(transparent)]
     Shards(#[from] ShardsError),
@@ -125,6 +139,17 @@ impl std::fmt::Debug for TrainError {
     }
 }
 
+fn too_little_memory(ranks: usize, needed: u64, free: u64, limited: bool, batch: Option<usize>) -> String {
+    let gibibytes = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    let who = if ranks == 1 { "the run needs".to_owned() } else { format!("{ranks} ranks of a machine need") };
+    let limit = if limited { "limit of the control group" } else { "memory of the machine" };
+    let remedy = match batch {
+        Some(batch) => format!("use --batch {batch}"),
+        None => "even --batch 1 needs more; use a smaller --size or --model".to_owned(),
+    };
+    format!("{who} {}, {} are free ({limit}): {remedy}", gibibytes(needed), gibibytes(free))
+}
+
 impl From<DeviceError> for TrainError {
     fn from(error: DeviceError) -> Self {
         match error {
@@ -153,6 +178,8 @@ impl TrainError {
             TrainError::NonFinite { rank, .. } => Cause::new(CauseKind::NonFinite, self.to_string()).of_rank(*rank),
             // All ranks have the same state.
             TrainError::NonFiniteState { .. } => Cause::new(CauseKind::NonFinite, self.to_string()).of_rank(0),
+            // Rank 0 has planned for all.
+            TrainError::Memory { .. } => Cause::new(CauseKind::Error, self.to_string()).of_rank(0),
             other => Cause::new(CauseKind::Error, other.to_string()).of_rank(rank),
         }
     }

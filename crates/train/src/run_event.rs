@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::{EpochRecord, Progress, Started};
+use crate::{EpochRecord, Progress, RankMemory, Started};
 
 /// The facts that are known before the first step. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,8 +37,10 @@ pub struct StartRecord<'a> {
     pub shards: usize,
     /// What computes.
     pub device: &'a str,
-    /// Bytes that the program of a rank plans.
+    /// Bytes that the process of a rank takes at its peak.
     pub memory_bytes: usize,
+    /// Their parts.
+    pub memory: RankMemory,
     /// The run folder.
     pub run: Option<&'a Path>,
     /// Where a resumed run goes on.
@@ -72,6 +74,7 @@ impl<'a> From<&'a Started> for StartRecord<'a> {
             shards: started.shards,
             device: &started.device,
             memory_bytes: started.memory.total(),
+            memory: started.memory,
             run: started.run.as_deref(),
             resumed: started.resumed.map(|(epoch, samples)| Resumed { epoch, samples }),
         }

@@ -11,7 +11,8 @@ use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Metric, Mode, PerSample, Phase, Tensor};
-use enmasse_tensor::{HostMemory, peak_rss_bytes};
+use enmasse_machine::peak_rss_bytes;
+use enmasse_tensor::HostMemory;
 use enmasse_weights::Matching;
 
 use crate::agreement::check_ranks;
@@ -23,8 +24,8 @@ use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::stop::agree;
 use crate::{
-    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, SaveReason, Schedule,
-    StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
+    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, RankMemory, SaveReason,
+    Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// A model: turns pictures and the number of classes into logits.
@@ -263,6 +264,8 @@ struct Session {
     train: TrainLoader,
     validation: EvalLoader,
     validation_samples: u64,
+    /// The stated memory of this rank.
+    memory: RankMemory,
     evaluation: EvaluationInput,
     sharding: Sharding,
     map: ShardMap,

@@ -116,6 +116,11 @@ impl TrainingData {
         }
     }
 
+    /// Bytes that reading a picture of any part takes at its peak.
+    pub(crate) fn reading_bytes(&self) -> usize {
+        self.train.reading_bytes().max(self.validation.reading_bytes())
+    }
+
     /// Classes and samples as text, one per line, for ranks to compare.
     pub fn listing(&self) -> String {
         let mut text = String::new();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::DataKind;
-use enmasse_device::Device;
+use enmasse_device::{Device, Hosting};
 use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initialize};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -48,10 +48,10 @@ fn a_start_is_cheap() {
     let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
     let plans = compile_plans(&config, &preparation, &forward, &Objective::default(), 1000, 1, &cpu.target()).unwrap();
 
-    let mut program = cpu.compile(plans, None).unwrap();
     // 0.6 of PyTorch's memory for the same step, without the 30 MB of the program itself.
-    let memory = program.memory();
+    let memory = cpu.memory(&plans, &Hosting::new(&plans, None).unwrap()).unwrap();
     assert!(memory.total() <= 820_000_000, "{memory:?}");
+    let mut program = cpu.compile(plans, None).unwrap();
     let (bytes, milliseconds) = (BYTES.load(Ordering::Relaxed), computed());
     initialize(program.as_mut(), 0).unwrap();
     let (bytes, milliseconds) = (BYTES.load(Ordering::Relaxed) - bytes, computed() - milliseconds);

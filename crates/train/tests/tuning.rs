@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{DataError, DataKind, Dataset, Picture};
-use enmasse_device::{Device, DeviceError, Program};
+use enmasse_device::{Device, DeviceError, Hosting, Memory, Program};
 use enmasse_graph::{Choices, Conv, Plan, Plans, Tensor};
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Classifier, Control, Preparation, RunPaths, Started, TrainConfig, TrainError,
@@ -45,6 +45,9 @@ impl Device for Opinionated {
             signatures.for_each(|signature| choices.insert(signature, self.favourite));
         }
         Ok(choices)
+    }
+    fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
+        self.cpu.memory(plans, hosting)
     }
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
         self.cpu.compile(plans, group)

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use enmasse_comm::{Group, tree_fold};
-use enmasse_device::{DeviceError, Hosting, StepMetrics, step_metrics};
+use enmasse_device::{DeviceError, Hosting, Memory, StepMetrics, step_metrics};
 use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
@@ -29,13 +29,52 @@ pub(super) struct Bound {
     strides: [usize; 2],
     /// Results of each hosted shard, if the next shard overwrites them.
     saved: Vec<ShardResults>,
-    scratch: Scratch,
 }
 
 /// A shard's logits, and its numbers in the order of [`Plan::of_samples`], from the step last run.
 struct ShardResults {
     logits: Vec<f32>,
     numbers: Vec<f32>,
+}
+
+/// The memory of a program with these plans.
+pub(crate) fn memory(
+    plans: &Plans,
+    hosting: &Hosting,
+    threads: Threads,
+    kernels: KernelOptions,
+) -> Result<Memory, DeviceError> {
+    let schedule = Schedule::new(hosting, plans.train.as_ref());
+    // Preparing touches no operand, so null addresses are enough.
+    let (_, _, scratch) = prepare(plans, hosting, &schedule, &|_| std::ptr::null_mut(), kernels)?;
+    let state = plans.arenas().into_iter().filter(|&(arena, _)| is_state(arena)).map(|(_, bytes)| bytes).sum();
+    Ok(Memory {
+        state,
+        gradients: schedule.slots * plans.arena_bytes(Arena::Gradients),
+        activations: schedule.activations() * plans.arena_bytes(Arena::Activations),
+        scratch: scratch.bytes(threads.count),
+    })
+}
+
+/// The prepared plans for training and for evaluation, in arenas that begin at `start`, and the scratch of both.
+fn prepare(
+    plans: &Plans,
+    hosting: &Hosting,
+    schedule: &Schedule,
+    start: &dyn Fn(Arena) -> *mut u8,
+    kernels: KernelOptions,
+) -> Result<(Option<Prepared>, Prepared, Scratch), DeviceError> {
+    let (map, strides) = (*hosting.map(), strides(plans));
+    let prepare = |plan| Preparation { plan, start, kernels, schedule, strides, map }.run();
+    let train = plans.train.as_ref().map(prepare).transpose()?;
+    let evaluate = prepare(&plans.evaluate)?;
+    let scratch = train.iter().fold(evaluate.scratch, |scratch, train| scratch.max(train.scratch));
+    Ok((train, evaluate, scratch))
+}
+
+/// Bytes of an arena of gradients, and of activations.
+fn strides(plans: &Plans) -> [usize; 2] {
+    [Arena::Gradients, Arena::Activations].map(|arena| plans.arena_bytes(arena))
 }
 
 impl Bound {
@@ -49,7 +88,7 @@ impl Bound {
     ) -> Result<Self, DeviceError> {
         let hosting = Hosting::new(plans, group.as_ref())?;
         let schedule = Schedule::new(&hosting, plans.train.as_ref());
-        let strides = [Arena::Gradients, Arena::Activations].map(|arena| plans.arena_bytes(arena));
+        let strides = strides(plans);
         let mut arenas = Vec::new();
         for (arena, count) in [(Arena::Gradients, schedule.slots), (Arena::Activations, schedule.activations())] {
             arenas.push((arena, allocate(arena, count * plans.arena_bytes(arena))?));
@@ -58,13 +97,7 @@ impl Bound {
             let of = if is_state(arena) { state } else { &arenas };
             of.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, buffer)| buffer.as_ptr())
         };
-        let prepare = |plan: &Plan| {
-            let (map, schedule) = (*hosting.map(), &schedule);
-            Preparation { plan, start: &start, kernels, schedule, strides, map }.run()
-        };
-        let train = plans.train.as_ref().map(prepare).transpose()?;
-        let evaluate = prepare(&plans.evaluate)?;
-        let scratch = train.iter().fold(evaluate.scratch, |scratch, train| scratch.max(train.scratch));
+        let (train, evaluate, scratch) = prepare(plans, &hosting, &schedule, &start, kernels)?;
         let memory =
             |_| DeviceError::Memory { arena: "threads and scratch".into(), bytes: scratch.bytes(threads.count) };
         let context = Context::new(threads, kernels.isa, scratch).map_err(memory)?;
@@ -76,22 +109,12 @@ impl Bound {
         let numbers = plans.evaluate.of_samples().count();
         let saved = schedule.shards.iter().filter(|_| overwritten);
         let saved = saved.map(|_| ShardResults { logits: vec![0.0; logits], numbers: vec![0.0; numbers] }).collect();
-        Ok(Bound { train, evaluate, schedule, machine, arenas, strides, saved, scratch })
+        Ok(Bound { train, evaluate, schedule, machine, arenas, strides, saved })
     }
 
     /// Number of hosted shards.
     pub(super) fn hosted(&self) -> usize {
         self.schedule.shards.len()
-    }
-
-    /// Bytes of the arenas.
-    pub(super) fn bytes(&self) -> usize {
-        self.arenas.iter().map(|(_, buffer)| buffer.len()).sum()
-    }
-
-    /// Bytes of scratch.
-    pub(super) fn scratch_bytes(&self) -> usize {
-        self.scratch.bytes(self.machine.context.pool.threads())
     }
 
     /// Keeps the calling thread on its core while the returned value lives.

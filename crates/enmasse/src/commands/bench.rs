@@ -10,9 +10,10 @@ use std::time::Instant;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::DataKind;
 use enmasse_device::{Batch, Device, HostBatch, Program, StepInputs};
-use enmasse_graph::{Choices, CompileOptions, Mode, Phase};
-use enmasse_tensor::{RandomStream, peak_rss_bytes};
-use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initialize, tune};
+use enmasse_graph::{Choices, CompileOptions, Mode, Phase, Plans};
+use enmasse_machine::peak_rss_bytes;
+use enmasse_tensor::RandomStream;
+use enmasse_train::{Objective, Preparation, TrainConfig, TrainError, compile_plans, initialize, require_memory, tune};
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
@@ -157,26 +158,22 @@ fn program(
     output: &mut Output,
 ) -> Result<Box<dyn Program>, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut plans = if evaluate {
-        let (batch, size) = (config.batch_per_shard(1), config.picture_size(None));
-        let options = CompileOptions {
-            precision: config.precision,
-            ..CompileOptions::new(config.model.clone(), batch, size, classes)
-        };
-        device.target().compile_evaluation(&|x| model.forward(x, classes), &options).map_err(Failure::error)?
-    } else {
-        let preparation = Preparation::new(config, DataKind::Folder);
-        let (shards, target) = (config.shard_count(1), device.target());
-        compile_plans(
-            config,
-            &preparation,
-            &|x, classes| model.forward(x, classes),
-            &Objective::default(),
-            classes,
-            shards,
-            &target,
-        )?
+    let shards = if evaluate { 1 } else { config.shard_count(1) };
+    let compile = |batch: usize| -> Result<Plans, TrainError> {
+        let config = &TrainConfig { batch: Some(batch), ..config.clone() };
+        if evaluate {
+            let options = CompileOptions {
+                precision: config.precision,
+                ..CompileOptions::new(config.model.clone(), batch, config.picture_size(None), classes)
+            };
+            return Ok(device.target().compile_evaluation(&|x| model.forward(x, classes), &options)?);
+        }
+        let (preparation, objective) = (Preparation::new(config, DataKind::Folder), Objective::default());
+        let forward = |x, classes| model.forward(x, classes);
+        compile_plans(config, &preparation, &forward, &objective, classes, shards, &device.target())
     };
+    let mut plans = compile(config.batch_per_shard(shards))?;
+    require_memory(device, &plans, &compile)?;
     if config.tune {
         let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;
         output.fact(format_args!("tuned: {tuning}"));

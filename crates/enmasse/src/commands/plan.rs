@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_comm::Group;
+use enmasse_comm::ShardMap;
 use enmasse_data::DataKind;
-use enmasse_device::Memory;
+use enmasse_device::{Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans};
 use enmasse_train::{Objective, Preparation, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
@@ -79,10 +79,9 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
-    // Rank 0's program. Nothing is exchanged before a step, so the other ranks need not exist.
-    let group = Group::threads(world_size).map_err(Failure::error)?.into_iter().next();
-    let program = device.compile(plans.clone(), group).map_err(Failure::error)?;
-    let memory = memory_table(plan, &plans, program.memory());
+    let map = ShardMap::new(shards, world_size).map_err(Failure::error)?;
+    let memory = device.memory(&plans, &Hosting::of(map, 0)).map_err(Failure::error)?;
+    let memory = memory_table(plan, &plans, memory);
     output.text(format_args!("{text}\n{memory}\n{}", bucket_table(plan)));
     output.finish()
 }
@@ -99,8 +98,10 @@ fn memory_table(plan: &Plan, plans: &Plans, memory: Memory) -> String {
         }
         text.push('\n');
     }
-    if memory.shards > 0 {
-        let _ = writeln!(text, "  {:<12} {:>12}", "more shards", mebibytes(memory.shards));
+    let once = [Arena::Gradients, Arena::Activations].map(|arena| plans.arena_bytes(arena)).iter().sum();
+    let more = (memory.gradients + memory.activations).saturating_sub(once);
+    if more > 0 {
+        let _ = writeln!(text, "  {:<12} {:>12}", "more shards", mebibytes(more));
     }
     let _ = writeln!(text, "  {:<12} {:>12}", "scratch", mebibytes(memory.scratch));
     text

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_data::{BadSample, Normalization};
-use enmasse_device::Memory;
 
-use crate::{Change, EpochRecord, Tuning};
+use crate::{Change, EpochRecord, RankMemory, Tuning};
 
 /// The facts of a run that are known before its first step.
 #[derive(Clone, Debug)]
@@ -44,8 +43,8 @@ pub struct Started {
     pub device: String,
     /// Decoding threads per rank.
     pub loader_threads: usize,
-    /// Memory of this rank's program.
-    pub memory: Memory,
+    /// Memory of this rank's process at its peak.
+    pub memory: RankMemory,
     /// How the algorithms of a tuned run were chosen. Only on rank 0.
     pub tuning: Option<Tuning>,
     /// A few lines about the weights to start with: which were loaded, skipped, missing or unexpected. Only on rank 0.

@@ -5,17 +5,21 @@ use std::borrow::Cow;
 
 use enmasse_comm::ShardMap;
 use enmasse_data::{DecodePool, Sharding, TrainLoader};
-use enmasse_graph::Arena;
+use enmasse_device::Hosting;
+use enmasse_graph::{Arena, Plans};
+use enmasse_machine::resident_bytes;
 
 use super::{EvaluationInput, Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
+use crate::memory::{Process, RankMemory, check_memory};
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::write_tensors;
 use crate::{
-    Callback, ModelFn, OnBadSample, Position, Preparation, Schedule, Started, TrainError, TrainingData, load_pretrained,
+    Callback, ModelFn, OnBadSample, Position, Preparation, RankKind, Schedule, Started, TrainConfig, TrainError,
+    TrainingData, load_pretrained,
 };
 
 impl Session {
@@ -49,15 +53,11 @@ impl Session {
         };
         let validation = evaluation.loader(&data.validation)?;
 
-        let mut plans = compile_plans(
-            config,
-            &preparation,
-            model,
-            &trainer.objective,
-            data.classes.len(),
-            shards,
-            &trainer.device.target(),
-        )?;
+        let compile = |config: &TrainConfig| {
+            let (objective, classes) = (&trainer.objective, data.classes.len());
+            compile_plans(config, &preparation, model, objective, classes, shards, &trainer.device.target())
+        };
+        let mut plans = compile(config)?;
         if let Some(group) = group {
             compare_levels(group, trainer.device)?;
         }
@@ -70,6 +70,26 @@ impl Session {
         if let Some(group) = group {
             compare_setup(group, config, data, &plans)?;
         }
+        let hosting = Hosting::of(map, rank);
+        let process = Process {
+            resident: resident_bytes() as usize,
+            ranks: match config.ranks {
+                RankKind::Thread => world_size,
+                RankKind::Process => 1,
+            },
+            world_size,
+            decoders: [trainer.loader_threads, data.reading_bytes()],
+            loading: loaded_at_a_time(config, &plans),
+        };
+        let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
+        let memory = RankMemory::new(trainer.device.memory(&plans, &hosting)?, batches, &process);
+        let with_batch = |batch: usize| {
+            let program =
+                trainer.device.memory(&compile(&TrainConfig { batch: Some(batch), ..config.clone() })?, &hosting)?;
+            let batches = (batches as u128 * batch as u128 / sharding.batch as u128) as usize;
+            Ok(RankMemory::new(program, batches, &process).total())
+        };
+        check_memory(group, memory.total(), process.own_resident(), sharding.batch, &with_batch)?;
         let mut program = trainer.device.compile(plans, trainer.group.clone())?;
         initialize(program.as_mut(), config.seed)?;
         let mut pretrained = None;
@@ -119,6 +139,7 @@ impl Session {
             train,
             validation,
             validation_samples: data.validation.len() as u64,
+            memory,
             evaluation,
             sharding,
             map,
@@ -168,7 +189,7 @@ impl Session {
             shards: self.map.shards(),
             device: trainer.device.name(),
             loader_threads: trainer.loader_threads,
-            memory: self.program.memory(),
+            memory: self.memory,
             tuning: self.tuning,
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
@@ -176,5 +197,16 @@ impl Session {
             unreadable: self.writer.as_ref().map_or(Vec::new(), |writer| writer.unreadable().into_iter().collect()),
             changes: self.writer.as_ref().map_or(Vec::new(), |writer| writer.changes().to_vec()),
         })
+    }
+}
+
+/// Bytes that are in memory at a time while weights are loaded, before the first step: a tensor of a checkpoint or from another
+/// rank, or the whole file of `--weights`.
+fn loaded_at_a_time(config: &TrainConfig, plans: &Plans) -> usize {
+    let largest = plans.state.iter().map(|tensor| tensor.shape.elements() * size_of::<f32>()).max().unwrap_or(0);
+    match &config.weights {
+        _ if config.resume => largest,
+        Some(file) => std::fs::metadata(file).map_or(largest, |file| largest.max(file.len() as usize)),
+        None => 0,
     }
 }

@@ -7,12 +7,13 @@
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// The effective limits: the tightest of all groups above this process.
+/// The effective limits: the tightest of all groups above this process; of memory, the one that leaves the least.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Processor time, in cores.
     pub cores: Option<f64>,
-    /// Memory in bytes that all processes of the limited group may use together, and its current use.
+    /// Memory in bytes that all processes of the limited group may use together, and its current use. Files that the kernel
+    /// caches do not count, because it drops them before it refuses memory.
     pub memory: Option<(u64, u64)>,
     /// The number of processes of this process's own group that the kernel has killed because memory ran out.
     pub killed_for_memory: Option<u64>,
@@ -38,8 +39,12 @@ impl Limits {
                 _ => ["memory.max", "memory.current", "memory.events"],
             };
             let bytes = |folder: &Path, name: &str| byte_count(&text(&folder.join(name))?);
-            let limit = |folder: PathBuf| Some((bytes(&folder, limit)?, bytes(&folder, used).unwrap_or(0)));
-            limits.memory = group.folders().filter_map(limit).min();
+            let used = |folder: &Path| {
+                let cached = text(&folder.join("memory.stat")).map_or(0, |stat| cached(&stat));
+                bytes(folder, used).unwrap_or(0).saturating_sub(cached)
+            };
+            let limit = |folder: PathBuf| Some((bytes(&folder, limit)?, used(&folder)));
+            limits.memory = group.folders().filter_map(limit).min_by_key(|(limit, used)| limit.saturating_sub(*used));
             limits.killed_for_memory =
                 group.folders().next().and_then(|folder| killed_for_memory(&text(&folder.join(events))?));
         }
@@ -125,6 +130,14 @@ fn byte_count(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|&bytes| bytes < 1 << 60)
 }
 
+/// Bytes of cached files in `memory.stat`. Version 1 also counts the groups below, under names of their own.
+fn cached(stat: &str) -> u64 {
+    let value =
+        |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok());
+    let lists = ["active_file", "inactive_file"];
+    lists.iter().filter_map(|list| value(&format!("total_{list}")).or_else(|| value(list))).fold(0, u64::saturating_add)
+}
+
 /// The counter in `memory.events` or `memory.oom_control`.
 fn killed_for_memory(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
@@ -183,6 +196,10 @@ no mount at all";
         check("1073741824\n", Some(1 << 30));
         check("max\n", None);
         check("9223372036854771712\n", None);
+        let check = |stat: &str, expected: u64| assert_eq!(cached(stat), expected, "{stat}");
+        check("anon 5\nfile 9\ninactive_file 3\nactive_file 4\n", 7);
+        check("inactive_file 3\nactive_file 4\ntotal_inactive_file 30\ntotal_active_file 40\n", 70);
+        check("anon 5\nfile 9\n", 0);
         let check = |text: &str, expected: Option<u64>| assert_eq!(killed_for_memory(text), expected, "{text}");
         check("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n", Some(2));
         check("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n", Some(0));

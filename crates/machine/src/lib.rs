@@ -1,0 +1,13 @@
+//! The memory and processor time that the kernel leaves to this process: what the machine has, the limits of its control
+//! groups, and the use of the process itself. Files below `/proc` and `/sys` are read here; their texts are judged by pure
+//! functions.
+
+mod cgroup;
+mod free;
+mod meminfo;
+mod process;
+
+pub use cgroup::Limits;
+pub use free::{Bound, Free};
+pub use meminfo::MemInfo;
+pub use process::{peak_rss_bytes, resident_bytes};

@@ -1,0 +1,259 @@
+//! The memory of a run: stated before its first step, and compared with what is free.
+//!
+//! The kernel gives memory when it is first written, so a run that needs too much would be killed in the middle of its first
+//! step. All ranks therefore tell what they need before any writes to its arenas.
+
+use enmasse_comm::Group;
+use enmasse_device::{Device, Hosting, Memory};
+use enmasse_graph::Plans;
+use enmasse_machine::{Bound, Free, resident_bytes};
+use serde::Serialize;
+
+use crate::TrainError;
+
+/// What the process of a rank takes at its peak, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RankMemory {
+    /// Values of a step, and the device's scratch.
+    pub activations: usize,
+    /// Parameters, running statistics, gradients, the optimiser's state, averages.
+    pub weights: usize,
+    /// Batches that are made ahead of their use.
+    pub batches: usize,
+    /// The program itself, the index of its data, decoders, buffers of files and of other ranks.
+    pub base: usize,
+}
+
+impl RankMemory {
+    /// The sum of all parts.
+    pub fn total(&self) -> usize {
+        let Self { activations, weights, batches, base } = *self;
+        [activations, weights, batches, base].into_iter().fold(0, usize::saturating_add)
+    }
+
+    /// Of a program and its batches in a process that already has `resident` bytes, shared by `sharers` ranks.
+    pub(crate) fn new(program: Memory, batches: usize, process: &Process) -> Self {
+        let Memory { state, gradients, activations, scratch } = program;
+        let weights = state + gradients;
+        // Files are read before a step has written to the arenas.
+        let later = activations + scratch + gradients + batches;
+        RankMemory {
+            activations: activations + scratch,
+            weights,
+            batches,
+            base: process.bytes() + process.loading.saturating_sub(later),
+        }
+    }
+}
+
+/// A process before it writes to its arenas.
+pub(crate) struct Process {
+    /// Its resident memory.
+    pub resident: usize,
+    /// The number of ranks that are its threads.
+    pub ranks: usize,
+    /// The number of all ranks.
+    pub world_size: usize,
+    /// Decoding threads of a rank, and the bytes that each takes.
+    pub decoders: [usize; 2],
+    /// Bytes of a weights file, or of its largest tensor, that are in memory while weights are loaded.
+    pub loading: usize,
+}
+
+impl Process {
+    /// Code that has not run yet, stacks, the heap's slack, logs and charts, and the pieces in which files are written.
+    const GROWTH: usize = 12 << 20;
+    /// Staging memory of the ranks of a machine, for each of them.
+    const STAGING: usize = 1 << 20;
+
+    /// A rank's share of what is resident.
+    pub fn own_resident(&self) -> usize {
+        self.resident / self.ranks
+    }
+
+    /// A rank's share of the process.
+    fn bytes(&self) -> usize {
+        let staging = if self.world_size > 1 { self.world_size * Self::STAGING } else { 0 };
+        let [threads, bytes] = self.decoders;
+        (self.resident + Self::GROWTH) / self.ranks + staging + threads * bytes
+    }
+}
+
+/// What a rank of a machine needs, and what it has, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Need {
+    /// A number that only the ranks of its machine have.
+    machine: i64,
+    /// At its peak.
+    peak: i64,
+    /// Resident already.
+    resident: i64,
+    /// What its process could get in addition; negative if unknown.
+    free: i64,
+    /// Whether that is the limit of a control group.
+    limited: bool,
+}
+
+/// A machine whose ranks need more than is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shortage {
+    /// The number of its ranks.
+    ranks: usize,
+    needed: i64,
+    free: i64,
+    limited: bool,
+}
+
+/// The first machine whose ranks together need more than they have and could get.
+fn shortage(needs: &[Need]) -> Option<Shortage> {
+    needs.iter().find_map(|first| {
+        let ranks: Vec<&Need> = needs.iter().filter(|need| need.machine == first.machine).collect();
+        let sum = |part: fn(&Need) -> i64| ranks.iter().map(|need| part(need)).fold(0, i64::saturating_add);
+        let tightest = ranks.iter().filter(|need| need.free >= 0).min_by_key(|need| need.free)?;
+        let (needed, free) = (sum(|need| need.peak), tightest.free.saturating_add(sum(|need| need.resident)));
+        (needed > free).then_some(Shortage { ranks: ranks.len(), needed, free, limited: tightest.limited })
+    })
+}
+
+/// The largest batch below `batch` for which `fits`, which holds for all batches below one for which it holds.
+fn largest_batch(
+    batch: usize,
+    fits: &mut dyn FnMut(usize) -> Result<bool, TrainError>,
+) -> Result<Option<usize>, TrainError> {
+    let (mut fitting, mut too_large) = (0, batch);
+    while too_large - fitting > 1 {
+        let middle = fitting + (too_large - fitting) / 2;
+        match fits(middle)? {
+            true => fitting = middle,
+            false => too_large = middle,
+        }
+    }
+    Ok((fitting > 0).then_some(fitting))
+}
+
+/// Checks that the ranks of each machine together find the memory that they need; `own` is this rank's need, `resident` what it
+/// has. `with_batch` is this rank's total with another batch. All ranks of a group call it, and all get the same error, which
+/// names the largest batch that fits.
+pub(crate) fn check_memory(
+    group: Option<&Group>,
+    own: usize,
+    resident: usize,
+    batch: usize,
+    with_batch: &dyn Fn(usize) -> Result<usize, TrainError>,
+) -> Result<(), TrainError> {
+    let needs = gather(group, own, resident)?;
+    let Some(short) = shortage(&needs) else { return Ok(()) };
+    // Ranks differ little in what a smaller batch saves them. Rank 0 plans for all.
+    let mut largest = [0];
+    if group.is_none_or(|group| group.rank() == 0) {
+        let fits = &mut |batch: usize| {
+            let saved = own.saturating_sub(with_batch(batch)?).saturating_mul(short.ranks);
+            Ok(short.needed.saturating_sub(saved as i64) <= short.free)
+        };
+        largest[0] = largest_batch(batch, fits)?.map_or(0, |batch| batch as i64);
+    }
+    if let Some(group) = group {
+        group.broadcast(&mut largest, 0)?;
+    }
+    Err(TrainError::Memory {
+        ranks: short.ranks,
+        needed: short.needed as u64,
+        free: short.free as u64,
+        limited: short.limited,
+        batch: usize::try_from(largest[0]).ok().filter(|&batch| batch > 0),
+    })
+}
+
+/// Checks that this process alone finds the memory for a program of `plans` and a batch of pictures. `compile` makes the plans
+/// for other batches; the error names the largest that fits.
+pub fn require_memory(
+    device: &dyn Device,
+    plans: &Plans,
+    compile: &dyn Fn(usize) -> Result<Plans, TrainError>,
+) -> Result<(), TrainError> {
+    let process =
+        Process { resident: resident_bytes() as usize, ranks: 1, world_size: 1, decoders: [0; 2], loading: 0 };
+    let total = |plans: &Plans| {
+        let hosting = Hosting::new(plans, None)?;
+        let pictures = plans.evaluate.shape(plans.evaluate.images).elements() * hosting.count();
+        Ok(RankMemory::new(device.memory(plans, &hosting)?, pictures, &process).total())
+    };
+    let with_batch = |batch: usize| total(&compile(batch)?);
+    check_memory(None, total(plans)?, process.own_resident(), plans.evaluate.batch, &with_batch)
+}
+
+/// The needs of all ranks, in rank order.
+fn gather(group: Option<&Group>, own: usize, resident: usize) -> Result<Vec<Need>, TrainError> {
+    let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let machine = blake3::hash(&host).as_bytes().iter().take(8).fold(0, |number, &byte| number << 8 | i64::from(byte));
+    let free = Free::gather();
+    let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let own = [
+        machine,
+        bytes(own as u64),
+        bytes(resident as u64),
+        free.map_or(-1, |free| bytes(free.bytes)),
+        i64::from(free.is_some_and(|free| free.bound == Bound::ControlGroup)),
+    ];
+    let mut all = own.to_vec();
+    if let Some(group) = group {
+        all.resize(own.len() * group.world_size(), 0);
+        group.all_gather(&own, &mut all)?;
+    }
+    let (needs, _) = all.as_chunks();
+    let need = |&[machine, peak, resident, free, limited]: &[i64; 5]| {
+        let limited = limited != 0;
+        Need { machine, peak, resident, free, limited }
+    };
+    Ok(needs.iter().map(need).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortages() {
+        // Ranks as (machine, need, resident, free, limited).
+        let check = |ranks: &[(i64, i64, i64, i64, bool)], expected: Option<(usize, i64, i64, bool)>| {
+            let need = |&(machine, peak, resident, free, limited)| Need { machine, peak, resident, free, limited };
+            let found = shortage(&ranks.iter().map(need).collect::<Vec<_>>());
+            let expected = expected.map(|(ranks, needed, free, limited)| Shortage { ranks, needed, free, limited });
+            assert_eq!(found, expected, "{ranks:?}");
+        };
+        check(&[(7, 50, 10, 40, false)], None);
+        check(&[(7, 51, 10, 40, false)], Some((1, 51, 50, false)));
+        check(&[(7, 51, 10, 40, true)], Some((1, 51, 50, true)));
+        check(&[(7, 51, 10, 0, true)], Some((1, 51, 10, true)));
+        // Unknown.
+        check(&[(7, 51, 10, -1, false)], None);
+        // The ranks of a machine share its memory, and the tightest report counts.
+        check(&[(7, 50, 10, 80, false), (7, 50, 10, 81, false)], None);
+        check(&[(7, 51, 10, 80, false), (7, 50, 10, 81, false)], Some((2, 101, 100, false)));
+        check(&[(7, 50, 10, 90, false), (7, 50, 10, 79, true)], Some((2, 100, 99, true)));
+        check(&[(7, 50, 10, 90, false), (7, 50, 10, -1, true)], None);
+        // Machines do not.
+        check(&[(7, 50, 10, 40, false), (8, 50, 10, 40, false)], None);
+        check(&[(7, 50, 10, 40, false), (8, 60, 10, 40, true)], Some((1, 60, 50, true)));
+        check(&[(7, i64::MAX, 0, 1, false), (7, i64::MAX, 0, 1, false)], Some((2, i64::MAX, 1, false)));
+    }
+
+    #[test]
+    fn batches_that_fit() {
+        let check = |batch: usize, most: usize, expected: Option<usize>| {
+            let mut asked = 0;
+            let found = largest_batch(batch, &mut |batch| {
+                asked += 1;
+                Ok(batch <= most)
+            });
+            assert_eq!(found.unwrap(), expected, "{batch} {most}");
+            assert!(asked <= usize::BITS - batch.leading_zeros(), "{asked} plans");
+        };
+        check(1, 1, None);
+        check(2, 1, Some(1));
+        check(2, 0, None);
+        check(64, 12, Some(12));
+        check(64, 63, Some(63));
+        check(1000, 0, None);
+    }
+}
