@@ -75,10 +75,11 @@ pub fn from_file(report: &str) -> impl Iterator<Item = String> {
 
 /// What the process of a rank takes, and the parts of it, in one unit. "base" is the program with its data's index and buffers.
 fn memory(memory: &RankMemory) -> String {
-    const GIB: usize = 1 << 30;
+    // Numbers of up to four digits fit 80 columns.
+    const MIB: usize = 1 << 20;
     let RankMemory { activations, weights, batches, base } = *memory;
     let total = memory.total();
-    let (unit, name, decimals) = if total < 10 * GIB { (1 << 20, "MiB", 0) } else { (GIB, "GiB", 1) };
+    let (unit, name, decimals) = if total < 9999 * MIB { (MIB, "MiB", 0) } else { (1024 * MIB, "GiB", 1) };
     let [total, activations, weights, batches, base] =
         [total, activations, weights, batches, base].map(|bytes| format!("{:.decimals$}", bytes as f64 / unit as f64));
     format!(
@@ -168,12 +169,12 @@ lr: 0.1 -> 0.01";
         let mib = |count: usize| count << 20;
         check([0, mib(1), mib(1) / 2, mib(9)], "memory:   10 MiB a rank: 0 activations, 1 weights, 0 batches, 9 base");
         check(
-            [mib(8000), mib(1500), mib(600), mib(100)],
-            "memory:   10200 MiB a rank: 8000 activations, 1500 weights, 600 batches, 100 base",
+            [mib(7700), mib(1500), mib(600), mib(100)],
+            "memory:   9900 MiB a rank: 7700 activations, 1500 weights, 600 batches, 100 base",
         );
         check(
-            [mib(800_000), mib(15_000), mib(600), mib(100)],
-            "memory:   796.6 GiB a rank: 781.2 activations, 14.6 weights, 0.6 batches, 0.1 base",
+            [mib(80_000), mib(15_000), mib(600), mib(100)],
+            "memory:   93.5 GiB a rank: 78.1 activations, 14.6 weights, 0.6 batches, 0.1 base",
         );
     }
 

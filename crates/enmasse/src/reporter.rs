@@ -92,7 +92,7 @@ impl Reporter {
         self.tell_skipped();
         if let Audience::Everybody(output) = &mut self.audience {
             let run = shell_word(&done.run);
-            output.text(format_args!("evaluate: enmasse eval {run} --split val"));
+            output.text(format_args!("evaluate: enmasse eval {run}"));
             output.text(format_args!("predict:  enmasse predict {run} IMAGE..."));
         }
         // Scripts and people look for the time in the last line.

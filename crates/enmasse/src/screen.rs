@@ -70,10 +70,13 @@ fn put(text: &str) {
 }
 
 /// Breaks a text between words, so that no line is longer than `width` unless one word is. Lines after the first begin with so many
-/// blanks as the text has before its first value: `data:     ` aligns what follows.
+/// blanks as the text has before its first value, if that has a label of one word: `data:     ` aligns what follows.
 pub fn wrap(text: &str, width: usize) -> String {
     let own = text.len() - text.trim_start().len();
-    let label = text.find(": ").map_or(0, |end| end + text[end..].find(|c| c != ':' && c != ' ').unwrap_or(0));
+    let label = match text.split_once(": ") {
+        Some((word, rest)) if !word.contains(' ') => text.len() - rest.trim_start().len(),
+        _ => 0,
+    };
     // A label that takes half of the line leaves too little beside it.
     let indent = if (1..=width / 2).contains(&label) { label } else { own };
     let (mut lines, mut line) = (Vec::new(), String::new());
@@ -104,6 +107,7 @@ mod tests {
         check("data:  one two three", 10, "data:  one\ntwo three");
         check("data:  one two three", 12, "data:  one\ntwo three");
         check("data:  one thirteenchars two", 15, "data:  one\nthirteenchars\n       two");
+        check("done in 9 s: all well", 16, "done in 9 s: all\nwell");
         check("    top5 0.5  top1 0.25", 14, "    top5 0.5\n    top1 0.25");
         check("incomprehensibilities", 10, "incomprehensibilities");
         check("é é é", 3, "é é\né");

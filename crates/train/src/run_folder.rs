@@ -59,6 +59,12 @@ pub enum RunError {
     /// The folder holds a run, and `--resume` was not given.
     #[error("{}: already holds a run; continue it with --resume, or choose another --out", .0.display())]
     HoldsRun(PathBuf),
+    /// The folder holds a run that has nothing to continue, and `--resume` was not given.
+    #[error(
+        "{}: holds a run that ended before its first checkpoint; start it again with --resume, or choose another --out",
+        .0.display()
+    )]
+    HoldsNoCheckpoint(PathBuf),
     /// Another process writes to the folder.
     #[error("{}: another process is training there; wait until it ends, or choose another --out", .0.display())]
     Busy(PathBuf),
@@ -301,7 +307,8 @@ impl RunFolder {
         let lock = Claim::lock(root, attempt)?;
         // Checked under the lock, so that a run that began a moment ago counts.
         if paths.holds_run() && !resume {
-            return Err(RunError::HoldsRun(root.to_owned()));
+            let error = if paths.is_resumable() { RunError::HoldsRun } else { RunError::HoldsNoCheckpoint };
+            return Err(error(root.to_owned()));
         }
         let claim = Claim::take(root, attempt, lock)?;
         let folders = [root.to_owned(), paths.checkpoints(), paths.charts(), paths.weights()];

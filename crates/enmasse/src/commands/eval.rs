@@ -265,7 +265,9 @@ fn saved_config(path: &Path) -> Result<Option<TrainConfig>, Failure> {
     if !path.is_dir() {
         return Ok(None);
     }
-    let text = RunPaths::new(path).saved_config().map_err(Failure::error)?;
+    let paths = RunPaths::new(path);
+    paths.require_weights().map_err(Failure::error)?;
+    let text = paths.saved_config().map_err(Failure::error)?;
     text.map(|text| TrainConfig::from_toml(&text)).transpose().map_err(Failure::error)
 }
 

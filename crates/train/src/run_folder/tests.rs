@@ -40,8 +40,9 @@ fn contents_of_a_folder_decide_whether_it_opens() {
     check(&[], false, Ok(false));
     check(&[], true, Ok(false));
     check(&["slurm-1.out"], false, Ok(false));
-    check(&["config.toml"], false, refused);
-    check(&["metrics.jsonl"], false, refused);
+    let unsaved = "RUN: holds a run that ended before its first checkpoint; start it again with --resume, or choose another --out";
+    check(&["config.toml"], false, Err(unsaved));
+    check(&["metrics.jsonl"], false, Err(unsaved));
     check(&["checkpoints/last.safetensors"], false, refused);
     check(&["config.toml", "metrics.jsonl"], true, Ok(false));
     check(&["config.toml", "checkpoints/last.safetensors"], true, Ok(true));
