@@ -1,8 +1,8 @@
 //! Liveness: the control connections, and the place where the first cause is decided.
 //!
 //! Every rank but 0 keeps one connection to rank 0's [`Server`]. A dedicated thread reads it, so that a busy rank is
-//! never taken for a dead one. End of file without goodbye means death; silence longer than the heartbeat is reported
-//! as silence. Every cause raised on any rank goes to the server. The first becomes the verdict, which the server sends
+//! never taken for a dead one, and makes no other input or output, so that nothing delays it. End of file without goodbye
+//! means death; silence longer than the heartbeat, while this thread itself ran, is reported as silence. Every cause raised on any rank goes to the server. The first becomes the verdict, which the server sends
 //! to all.
 
 use std::io;
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::awake::Silence;
 use crate::cause::{CAUSE_LIMIT, Cause, CauseKind};
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
@@ -143,7 +144,7 @@ impl Line {
         recorder: Option<&FlightRecorder>,
         receive: &mut impl FnMut(Message),
     ) -> End {
-        let mut heard = Instant::now();
+        let mut silence = Silence::new(heartbeat, Instant::now());
         let mut beaten: Option<Instant> = None;
         let mut goodbye = false;
         loop {
@@ -157,7 +158,7 @@ impl Line {
             match readable(&self.stream, heartbeat / 4) {
                 Ok(true) => match read_frame(&self.stream, CAUSE_LIMIT) {
                     Ok(frame) => {
-                        heard = Instant::now();
+                        silence.broken(Instant::now());
                         match Message::from_frame(frame.kind, &frame.payload) {
                             Some(message) => receive(message),
                             None if frame.kind == GOODBYE => goodbye = true,
@@ -168,9 +169,12 @@ impl Line {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return End::Silent(heartbeat),
                     Err(error) => return End::Closed(error),
                 },
-                Ok(false) if heard.elapsed() >= heartbeat => return End::Silent(heartbeat),
                 Ok(false) => {}
                 Err(error) => return End::Closed(error),
+            }
+            // Looks in every round, since the first look after a break is the one that notices it.
+            if silence.is_over_limit(Instant::now()) {
+                return End::Silent(heartbeat);
             }
             if closing.is_some_and(|since| since.elapsed() >= LINGER) {
                 return End::Goodbye;

@@ -7,6 +7,7 @@
 //!
 //! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles.
 
+mod awake;
 mod cause;
 mod collectives;
 mod compare;

@@ -1,8 +1,9 @@
 //! The clock of other libraries' operations: a thread that warns of an operation that lasts long, and ends the group if
 //! it does not end.
 //!
-//! The thread starts with a rank's first such operation. It sleeps until something is due. An operation that begins and
-//! ends before that wakes no thread and allocates nothing.
+//! The thread starts with a rank's first such operation. While operations are in progress it looks once a second, so that
+//! it notices when this process was stopped. An operation that begins and ends in between wakes no thread and allocates
+//! nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::awake::Awake;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::Watched;
@@ -18,6 +20,9 @@ use crate::transport::{Members, Patience};
 
 /// Number of operations in progress for which there is room from the start.
 const CAPACITY: usize = 64;
+
+/// Longest sleep of the thread while operations are in progress.
+const ROUND: Duration = Duration::from_secs(1);
 
 /// State of a group whose watched operations are monitored.
 pub(crate) struct Scene {
@@ -91,6 +96,7 @@ struct Entry {
     number: u64,
     operation: Watched,
     scene: Arc<Scene>,
+    /// Moved forward by the time in which this process was stopped.
     began: Instant,
     has_warned: bool,
 }
@@ -158,7 +164,9 @@ impl Drop for Watchdog {
 impl Shared {
     fn serve(&self) {
         let mut state = self.lock();
+        let mut awake = Awake::new(2 * ROUND, Instant::now());
         while !state.closing {
+            state.skip(&mut awake, Instant::now());
             if let Some(due) = state.take_due() {
                 // Observers are called from here, and may take any length of time.
                 drop(state);
@@ -171,9 +179,13 @@ impl Shared {
             }
             state.looks_at = state.entries.iter().filter_map(Entry::looks_at).min();
             state = match state.looks_at {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    let state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    awake = Awake::new(2 * ROUND, Instant::now());
+                    state
+                }
                 Some(at) => {
-                    let left = at.saturating_duration_since(Instant::now());
+                    let left = at.saturating_duration_since(Instant::now()).min(ROUND);
                     self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
@@ -187,6 +199,14 @@ impl Shared {
 }
 
 impl State {
+    /// Does not count the time in which the thread could not look.
+    fn skip(&mut self, awake: &mut Awake, now: Instant) {
+        let missed = awake.missed(now);
+        for entry in &mut self.entries {
+            entry.began = (entry.began + missed).min(now);
+        }
+    }
+
     /// Takes a due operation. One for which the group ends is no longer watched.
     fn take_due(&mut self) -> Option<Due> {
         let now = Instant::now();
@@ -209,5 +229,28 @@ impl Entry {
 
     fn cause(&self) -> Cause {
         self.scene.cause(&self.operation, self.began.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Identity;
+
+    #[test]
+    fn time_in_which_the_process_was_stopped_is_no_wait() {
+        let patience = Patience { timeout: Duration::from_secs(600), warning: Duration::from_secs(30) };
+        let members = Members::of_job(0, vec!["h".to_owned(); 2], Identity::default());
+        let scene = Arc::new(Scene::new(members, None, patience));
+        let operation = scene.begin("all_reduce", 4);
+        let began = Instant::now();
+        let entry = Entry { number: 1, operation, scene, began, has_warned: false };
+        let mut state = State { entries: vec![entry], entered: 1, looks_at: None, closing: false };
+        let mut awake = Awake::new(2 * ROUND, began);
+        // Looks, and when the warning is due as seen from there, in seconds.
+        for (look, due) in [(1, 30), (2, 30), (3602, 3630), (3603, 3630), (7300, 7327)] {
+            state.skip(&mut awake, began + Duration::from_secs(look));
+            assert_eq!(state.entries[0].looks_at(), Some(began + Duration::from_secs(due)), "at {look} s");
+        }
     }
 }

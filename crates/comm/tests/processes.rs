@@ -1,5 +1,5 @@
-//! Ranks as real processes, and the messages of the others when one is killed or stopped. The program starts itself:
-//! with RANK set it is a rank, without it is the test.
+//! Ranks as real processes, and the messages of the others when one is killed or stopped. Where all are stopped and
+//! continued, none is blamed. The program starts itself: with RANK set it is a rank, without it is the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -15,6 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Ten times the promised delay of telling the others.
 const SOON: Duration = Duration::from_secs(10);
+/// After which an endless rank is silent.
+const HEARTBEAT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     if std::env::var_os("RANK").is_some() {
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
     let before = shared_memory_names();
     for transport in ["shared", "tcp"] {
         case("clean end", transport, None, &[]);
+        all_are_stopped_and_continued(transport);
         for victim in 0..3 {
             case("killed", transport, Some((victim, Signal::KILL)), &[&format!("rank {victim} on host"), "exited"]);
         }
@@ -45,9 +48,9 @@ fn rank() -> ExitCode {
     let mut rendezvous = Rendezvous::from_environment().expect("the test sets the environment");
     rendezvous.transport =
         if std::env::var("TRANSPORT").as_deref() == Ok("tcp") { TransportChoice::Tcp } else { TransportChoice::Shared };
-    let endless = std::env::var_os("ENDLESS").is_some();
+    let (endless, talks) = (std::env::var_os("ENDLESS").is_some(), std::env::var_os("TALKS").is_some());
     if endless {
-        rendezvous.heartbeat = Duration::from_millis(500);
+        rendezvous.heartbeat = HEARTBEAT;
     }
     let group = rendezvous.join().expect("ranks join");
     // Ranks 2 and 0, in this order; rank 1 waits for them in the whole group.
@@ -64,6 +67,8 @@ fn rank() -> ExitCode {
         assert!(data.iter().all(|&sum| sum == 2.0 + 1.0 + 2.0));
         if steps == 0 {
             println!("ready");
+        } else if steps % 100 == 0 && talks {
+            println!("step {steps}");
         }
         steps += 1;
         if !endless && steps == 200 {
@@ -87,7 +92,7 @@ struct Rank {
 }
 
 impl Rank {
-    fn start(rank: usize, transport: &str, endless: bool, listener: &TcpListener, token: &OwnedFd) -> Self {
+    fn start(rank: usize, transport: &str, modes: &[&str], listener: &TcpListener, token: &OwnedFd) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("the own path"));
         command
             .env("RANK", rank.to_string())
@@ -100,9 +105,7 @@ impl Rank {
         if rank == 0 {
             command.env("ENMASSE_STORE_FD", listener.as_raw_fd().to_string());
         }
-        if endless {
-            command.env("ENDLESS", "1");
-        }
+        command.envs(modes.iter().map(|mode| (mode, "1")));
         let mut child = command.spawn().expect("the program starts itself");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
@@ -135,17 +138,54 @@ impl Drop for Rank {
     }
 }
 
-/// Three ranks, one of which may get a signal; the others must end soon and name it.
-fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: &[&str]) {
+/// Three ranks are stopped for longer than a heartbeat, and take it for no one's fault. Afterwards one is killed, which
+/// the others still notice.
+fn all_are_stopped_and_continued(transport: &str) {
+    let mut ranks = start(transport, &["ENDLESS", "TALKS"]);
+    for again in 0..2 {
+        for rank in &ranks {
+            rank.signal(Signal::STOP);
+        }
+        for rank in &ranks {
+            // Until it has been quiet for a heartbeat.
+            while rank.lines.recv_timeout(HEARTBEAT).is_ok() {}
+        }
+        for rank in &ranks {
+            rank.signal(Signal::CONT);
+        }
+        let began = Instant::now();
+        while began.elapsed() < 2 * HEARTBEAT {
+            for (number, rank) in ranks.iter().enumerate() {
+                let line = rank.line(DEADLINE);
+                assert!(line.starts_with("step "), "rank {number}, continued {again}: {line}");
+            }
+        }
+    }
+    ranks[2].signal(Signal::KILL);
+    for rank in &mut ranks[..2] {
+        let last = std::iter::from_fn(|| rank.lines.recv_timeout(SOON).ok()).last().unwrap_or_default();
+        assert!(last.contains("rank 2 on host") && last.contains("exited"), "{last}");
+        assert_eq!(rank.exit_code(SOON), Some(1));
+    }
+    println!("all stopped and continued over {transport}");
+}
+
+/// Three ranks that have done their first step.
+fn start(transport: &str, modes: &[&str]) -> Vec<Rank> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let token = rustix::fs::memfd_create("token", rustix::fs::MemfdFlags::empty()).expect("memory");
     rustix::io::write(&token, &[42; 32]).expect("memory");
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).expect("it is open");
-    let mut ranks: Vec<_> =
-        (0..3).map(|rank| Rank::start(rank, transport, victim.is_some(), &listener, &token)).collect();
+    let ranks: Vec<_> = (0..3).map(|rank| Rank::start(rank, transport, modes, &listener, &token)).collect();
     for rank in &ranks {
         assert_eq!(rank.line(DEADLINE), "ready");
     }
+    ranks
+}
+
+/// Three ranks, one of which may get a signal; the others must end soon and name it.
+fn case(name: &str, transport: &str, victim: Option<(usize, Signal)>, expected: &[&str]) {
+    let mut ranks = start(transport, if victim.is_some() { &["ENDLESS"] } else { &[] });
     let Some((victim, signal)) = victim else {
         assert!(ranks.iter_mut().all(|rank| rank.exit_code(DEADLINE) == Some(0)));
         println!("{name} over {transport}");

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use enmasse_comm::{Group, GroupOptions, JoinError};
 use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable};
@@ -82,12 +83,17 @@ impl Launched {
     }
 
     /// Joins the other ranks. Ranks that were given no token find one in the run folder, if they know the folder.
-    pub fn join(&self, folder: Option<&Path>, options: GroupOptions) -> Result<Option<Group>, Failure> {
+    pub fn join(
+        &self,
+        folder: Option<&Path>,
+        heartbeat: Duration,
+        options: GroupOptions,
+    ) -> Result<Option<Group>, Failure> {
         let variable = |name: &str| std::env::var(name).ok();
         let Some(mut rendezvous) = self.interpretation.rendezvous(&variable).map_err(Failure::error)? else {
             return Ok(None);
         };
-        rendezvous.options = options;
+        (rendezvous.heartbeat, rendezvous.options) = (heartbeat, options);
         if rendezvous.token.is_none()
             && let Some(folder) = folder
         {

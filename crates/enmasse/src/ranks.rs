@@ -112,8 +112,12 @@ fn among_equals(all: &[Vec<u8>], rank: usize) -> (usize, usize) {
 /// How long ranks wait for each other.
 fn options(config: &TrainConfig) -> GroupOptions {
     let usual = GroupOptions::default();
-    let timeout = Duration::try_from_secs_f64(config.timeout).unwrap_or(Duration::MAX);
+    let timeout = seconds(config.timeout);
     GroupOptions { timeout, stall_warning: usual.stall_warning.min(timeout / 2), ..usual }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 /// Runs `body` as the one rank of this process; `folder` is the run's folder, if it is known.
@@ -123,7 +127,7 @@ pub fn as_rank(
     folder: Option<&Path>,
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let group = launched.join(folder, options(config))?;
+    let group = launched.join(folder, seconds(config.heartbeat), options(config))?;
     group.iter().for_each(flight::warn_of_stalls);
     let (local_rank, local_ranks) = match &group {
         Some(group) => sharers(group, launched.place.node)?,

@@ -1,12 +1,16 @@
-//! A live rank stalls: the others wait until a deadline, and the error names its activity.
+//! A live rank stalls: the others wait until a deadline, and the error names its activity. A run that stands still as a
+//! whole is nobody's fault, and goes on.
 
 mod common;
 
 use std::fs;
+use std::time::Duration;
 
-use common::runs::arguments;
-use common::{Running, enmasse, exists, files, pictures, program};
+use common::runs::{Folder, arguments, assert_same};
+use common::{Running, enmasse, exists, files, pictures, program, send};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 /// A pipe without a writer acts like a disk that does not answer.
 #[test]
@@ -47,4 +51,29 @@ fn a_rank_that_waits_for_its_disk_is_named() {
     for part in ["kept the others waiting during", "was reading a batch for", "was in all_reduce(sum) of"] {
         assert!(page.contains(part), "{part}: {page}");
     }
+}
+
+/// Like `docker pause` and `scontrol suspend`, for longer than a heartbeat.
+#[test]
+fn a_run_that_is_frozen_as_a_whole_goes_on() {
+    const HEARTBEAT: Duration = Duration::from_secs(2);
+    let folder = Folder::new("30");
+    let others = ["--devices", "cpu:2", "--heartbeat", "2"];
+    let whole = folder.path("whole");
+    enmasse(&folder.arguments(&whole, &others)).well();
+
+    let run = folder.path("frozen");
+    let mut running = Running::start(program().args(folder.arguments(&run, &others)));
+    let line = running.line();
+    assert!(line.contains("\"epoch\":0"), "{line}");
+    let all = [&[running.pid()][..], &running.children()].concat();
+    all.iter().for_each(|&process| send(process, Signal::STOP));
+    let program = pidfd_open(Pid::from_raw(running.pid()).unwrap(), PidfdFlags::empty()).unwrap();
+    let freeze = Timespec { tv_sec: 2 * HEARTBEAT.as_secs() as i64, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&program, PollFlags::IN)], Some(&freeze)).unwrap();
+    assert_eq!(ended, 0, "a frozen program has ended");
+    all.iter().for_each(|&process| send(process, Signal::CONT));
+    let ended = running.finish().well();
+    assert!(!ended.stderr.contains("warning: "), "{}", ended.stderr);
+    assert_same(&whole, &run);
 }

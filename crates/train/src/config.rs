@@ -346,6 +346,9 @@ settings! {
         /// Longest wait for a rank
         /// In seconds, in an operation of all ranks. After that the run fails, and names the rank.
         timeout: f64 = 600.0, "SECONDS", above(0), Run;
+        /// Longest silence of a rank
+        /// In seconds. A rank that hangs or is cut off ends the run after that; a run that is stopped as a whole goes on.
+        heartbeat: f64 = 5.0, "SECONDS", above(0), Run;
         /// Compare parameters after every step
         /// The run fails at the first tensor that differs between ranks.
         check_ranks: bool = false, "", ANY, Run;

@@ -16,7 +16,8 @@ impl Rendezvous {
     /// The launcher may add ENMASSE_TOKEN_FD, a descriptor from which the token is read, or ENMASSE_TOKEN, a text. For
     /// rank 0, ENMASSE_STORE_FD is the descriptor of a listening socket. ENMASSE_JOB, or else torchrun's
     /// TORCHELASTIC_RUN_ID, is the job's name; TORCHELASTIC_RESTART_COUNT is its attempt. ENMASSE_JOIN_TIMEOUT is how many
-    /// seconds ranks wait for all to join.
+    /// seconds ranks wait for all to join, ENMASSE_HEARTBEAT after how many seconds without a sign of life a rank is
+    /// declared silent.
     /// TORCHELASTIC_USE_AGENT_STORE=True means that the address is the one of torchrun's agent, through whose store the
     /// ranks then find each other.
     pub fn from_environment() -> Result<Self, JoinError> {
@@ -47,10 +48,10 @@ impl Rendezvous {
             rendezvous.attempt = number("TORCHELASTIC_RESTART_COUNT", &attempt)?;
         }
         if let Some(text) = variable("ENMASSE_JOIN_TIMEOUT") {
-            let problem = format!("is {text:?}: it must be a number of seconds");
-            let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            let refusal = || JoinError::Variable { name: "ENMASSE_JOIN_TIMEOUT", problem };
-            rendezvous.join_timeout = seconds.ok_or_else(refusal)?;
+            rendezvous.join_timeout = seconds("ENMASSE_JOIN_TIMEOUT", &text)?;
+        }
+        if let Some(text) = variable("ENMASSE_HEARTBEAT") {
+            rendezvous.heartbeat = seconds("ENMASSE_HEARTBEAT", &text)?;
         }
         if variable("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") {
             let local: Option<usize> =
@@ -82,6 +83,11 @@ impl Rendezvous {
 
 fn number<T: std::str::FromStr>(name: &'static str, text: &str) -> Result<T, JoinError> {
     text.parse().map_err(|_| JoinError::Variable { name, problem: format!("is {text:?}: it must be a whole number") })
+}
+
+fn seconds(name: &'static str, text: &str) -> Result<Duration, JoinError> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| JoinError::Variable { name, problem: format!("is {text:?}: it must be a number of seconds") })
 }
 
 fn unusable(name: &'static str, text: &str, why: &dyn std::fmt::Display) -> JoinError {
@@ -146,6 +152,7 @@ mod tests {
         check("ENMASSE_TOKEN_FD", "-1", "it is negative");
         check("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT is \"x\"");
         check("ENMASSE_JOIN_TIMEOUT", "-1", "ENMASSE_JOIN_TIMEOUT is \"-1\": it must be a number of seconds");
+        check("ENMASSE_HEARTBEAT", "soon", "ENMASSE_HEARTBEAT is \"soon\": it must be a number of seconds");
     }
 
     #[test]
@@ -155,6 +162,15 @@ mod tests {
         };
         check(&[], 600.0);
         check(&[("ENMASSE_JOIN_TIMEOUT", "0.5")], 0.5);
+    }
+
+    #[test]
+    fn a_rank_is_silent_after_five_seconds_unless_told_otherwise() {
+        let check = |more: &[(&'static str, &str)], seconds: f64| {
+            assert_eq!(with(more).unwrap().heartbeat, Duration::from_secs_f64(seconds), "{more:?}");
+        };
+        check(&[], 5.0);
+        check(&[("ENMASSE_HEARTBEAT", "90")], 90.0);
     }
 
     #[test]

@@ -101,7 +101,8 @@ pub struct Rendezvous {
     pub attempt: u32,
     /// How long to wait for all ranks.
     pub join_timeout: Duration,
-    /// A rank that sends nothing for this long is declared silent.
+    /// A rank that sends nothing for this long is declared silent. Every rank sends four times as often. Time in which
+    /// the listening rank was stopped itself does not count.
     pub heartbeat: Duration,
     /// The transport that carries the operations.
     pub transport: TransportChoice,

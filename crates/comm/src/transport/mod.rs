@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::awake::Awake;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::group_path::GroupPath;
@@ -14,6 +15,9 @@ use region::Region;
 pub(crate) mod region;
 pub(crate) mod shared;
 pub(crate) mod tcp;
+
+/// Longest time between two looks at the clock of a rank that waits; it sleeps for a fiftieth of that.
+const LONGEST_ROUND: Duration = Duration::from_secs(1);
 
 /// Carries out operations, one at a time, in the group's order.
 pub(crate) trait Transport: Send {
@@ -42,7 +46,9 @@ pub(crate) struct Turn<'a> {
     pub operation: &'a Operation,
     pub failure: &'a Failure,
     patience: Patience,
-    began: Instant,
+    /// When the wait began, moved forward by the time in which this rank was stopped itself.
+    began: Cell<Instant>,
+    awake: Cell<Awake>,
     has_warned: Cell<bool>,
     /// Whether all ranks have joined, with equal headers.
     agreed: Cell<bool>,
@@ -59,8 +65,9 @@ pub(crate) struct Patience {
 
 impl<'a> Turn<'a> {
     pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, patience: Patience) -> Self {
-        let (has_warned, agreed) = (Cell::new(false), Cell::new(false));
-        Turn { operation, failure, patience, began: Instant::now(), has_warned, agreed }
+        let (has_warned, agreed, now) = (Cell::new(false), Cell::new(false), Instant::now());
+        let (began, awake) = (Cell::new(now), Cell::new(Awake::new(LONGEST_ROUND, now)));
+        Turn { operation, failure, patience, began, awake, has_warned, agreed }
     }
 
     /// Called now and then by a waiting rank; `late` returns the ranks that it waits for.
@@ -68,7 +75,7 @@ impl<'a> Turn<'a> {
         if self.failure.is_stopping() {
             return Err(Stop::Failed);
         }
-        let waited = self.began.elapsed();
+        let waited = self.waited(Instant::now());
         if waited >= self.patience.timeout {
             return Err(members.late(&late(), self, waited).map_or(Stop::Failed, Stop::Raise));
         }
@@ -82,6 +89,14 @@ impl<'a> Turn<'a> {
             }
         }
         Ok(())
+    }
+
+    /// How long this rank has waited, without the time in which it was stopped.
+    fn waited(&self, now: Instant) -> Duration {
+        let mut awake = self.awake.get();
+        self.began.set((self.began.get() + awake.missed(now)).min(now));
+        self.awake.set(awake);
+        now.saturating_duration_since(self.began.get())
     }
 }
 
@@ -197,5 +212,18 @@ mod tests {
         check(&[1, 3], false, "it and rank 3 had not joined the operation after 30 s");
         check(&[1, 2, 3], true, "it and ranks 2 3 had joined the operation, but not done their part after 30 s");
         check(&[3], true, "it had joined the operation, but not done its part after 30 s");
+    }
+
+    #[test]
+    fn time_in_which_a_rank_was_stopped_is_no_wait() {
+        let (operation, failure) = (Operation::barrier(), Failure::default());
+        let turn = Turn::new(&operation, &failure, Patience { timeout: Duration::MAX, warning: Duration::MAX });
+        let began = turn.began.get();
+        // Looks, and how long the rank has waited by then, in milliseconds.
+        for (look, waited) in [(500, 500), (1500, 1500), (61_500, 1500), (62_000, 2000), (63_001, 2000), (63_020, 2019)]
+        {
+            let found = turn.waited(began + Duration::from_millis(look));
+            assert_eq!(found, Duration::from_millis(waited), "at {look} ms");
+        }
     }
 }

@@ -45,6 +45,7 @@ const EVALUATION: &[&str] = &[
     "on_bad_sample",
     "metrics",
     "timeout",
+    "heartbeat",
     "json",
 ];
 
