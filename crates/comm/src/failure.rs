@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cause::Cause;
@@ -47,6 +48,8 @@ pub(crate) struct Failure {
     state: Mutex<State>,
     settled: Condvar,
     relay: OnceLock<Arc<dyn Relay>>,
+    /// The thread that tells observers of the latest event. It first waits for the one before.
+    telling: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -100,7 +103,7 @@ impl Failure {
         self.settled.notify_all();
         let observers = state.observers.clone();
         drop(state);
-        observers.iter().for_each(|(_, observer)| call(observer, &GroupEvent::Failed(cause.clone())));
+        self.tell(observers.into_iter().map(|(_, observer)| observer).collect(), GroupEvent::Failed(cause));
     }
 
     /// Registers an observer of the events that concern `rank`. It is called at once if the group has already failed.
@@ -136,8 +139,39 @@ impl Failure {
             state.stalls.push_front(operation);
             state.observers.clone()
         };
-        let event = GroupEvent::Stalled(stall);
-        observers.iter().filter(|(of, _)| *of == 0).for_each(|(_, observer)| call(observer, &event));
+        let of_rank_0 = observers.into_iter().filter(|(of, _)| *of == 0).map(|(_, observer)| observer);
+        self.tell(of_rank_0.collect(), GroupEvent::Stalled(stall));
+    }
+
+    /// Calls observers from a thread of its own: they may print to a terminal that takes nothing, or write to a disk
+    /// that hangs, and the calling thread keeps the group alive. Events are told in order.
+    fn tell(&self, observers: Vec<Arc<Observer>>, event: GroupEvent) {
+        if observers.is_empty() {
+            return;
+        }
+        let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let earlier = telling.take();
+        let tell = Arc::new(move || observers.iter().for_each(|observer| call(observer, &event)));
+        let thread = std::thread::Builder::new().name("enmasse-observer".into()).spawn({
+            let tell = tell.clone();
+            move || {
+                // Observers' panics are caught at the call.
+                let _ = earlier.map(JoinHandle::join);
+                tell();
+            }
+        });
+        match thread {
+            Ok(thread) => *telling = Some(thread),
+            // The machine has no thread left, and the event must not be lost.
+            Err(_) => tell(),
+        }
+    }
+
+    /// Waits until observers have been told of every event so far.
+    pub(crate) fn wait_for_observers(&self) {
+        let latest = self.telling.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // As above.
+        let _ = latest.map(JoinHandle::join);
     }
 
     /// The cause of the failure, if the group has failed. May wait for the verdict, up to a second after the proposal.
@@ -186,7 +220,7 @@ impl Failure {
     }
 }
 
-/// A panicking observer must not end the calling thread, which keeps the group alive.
+/// A panicking observer must not keep others from being told.
 fn call(observer: &Arc<Observer>, event: &GroupEvent) {
     let _ = catch_unwind(AssertUnwindSafe(|| observer(event)));
 }
@@ -244,8 +278,33 @@ mod tests {
         failure.warn(Arc::new(cause("it has not come")));
         failure.raise(cause("first"));
         failure.settle(Arc::new(cause("second")));
+        failure.wait_for_observers();
         failure.observe(0, observer("after"));
         assert_eq!(*heard.lock().unwrap(), ["before waits: it has not come", "before: first", "after: first"]);
+    }
+
+    #[test]
+    fn an_observer_that_hangs_delays_nobody_else() {
+        let failure = Failure::default();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (sender, heard) = std::sync::mpsc::channel();
+        let (held, sender) = (Mutex::new(held), Mutex::new(sender));
+        failure.observe(
+            0,
+            Arc::new(move |event: &GroupEvent| {
+                let is_stall = matches!(event, GroupEvent::Stalled(_));
+                sender.lock().unwrap().send(is_stall).unwrap();
+                // Until the test lets it go.
+                let _ = held.lock().unwrap().recv();
+            }),
+        );
+        failure.warn(Arc::new(cause("it has not come")));
+        assert!(heard.recv().unwrap());
+        failure.raise(cause("first"));
+        assert_eq!(failure.cause().unwrap().message, "first");
+        drop(release);
+        failure.wait_for_observers();
+        assert!(!heard.recv().unwrap());
     }
 
     #[test]

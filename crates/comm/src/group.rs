@@ -65,6 +65,17 @@ pub(crate) struct Ties {
     /// `None` in a job of one rank, and between threads.
     #[expect(dead_code, reason = "held for its drop")]
     pub liaison: Option<Arc<Liaison>>,
+    #[expect(dead_code, reason = "held for its drop")]
+    told: Arc<Told>,
+}
+
+/// Dropped last: then observers have been told everything, and what they write is complete.
+struct Told(Arc<Failure>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.wait_for_observers();
+    }
 }
 
 impl Ties {
@@ -76,7 +87,8 @@ impl Ties {
         liaison: Option<Arc<Liaison>>,
     ) -> Self {
         let watchdog = Arc::new(Watchdog::new(failure.clone()));
-        Ties { failure, recorder, options, watchdog, reach, liaison }
+        let told = Arc::new(Told(failure.clone()));
+        Ties { failure, recorder, options, watchdog, reach, liaison, told }
     }
 
     fn within_process(failure: Arc<Failure>, options: GroupOptions) -> Self {
@@ -174,8 +186,9 @@ impl Group {
         &self.core.ties.recorder
     }
 
-    /// Registers an observer of the group's events. Whichever thread notices an event calls it, even while this rank's
-    /// own code is stuck. The observer must not hold the group, or use it.
+    /// Registers an observer of the group's events. A thread of its own calls it, even while this rank's own code is
+    /// stuck, so that an observer that hangs in its output delays no heartbeat. The observer must not hold the group, or
+    /// use it.
     pub fn observe(&self, observer: impl Fn(&GroupEvent) + Send + Sync + 'static) {
         self.core.ties.failure.observe(self.job_rank(self.rank()), Arc::new(observer));
     }

@@ -23,6 +23,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::{Failure, INTERRUPTED, TERMINATED};
 use crate::output::say;
+use crate::writer;
 
 /// While this exists, requests to stop are handled here. Files appear whole or not at all however a process ends, so no
 /// write needs to be awaited. Afterwards the next watcher gets the requests.
@@ -62,7 +63,7 @@ impl Drop for Interrupts {
 
 fn end(signal: i32) {
     let failure = if signal == SIGTERM { Failure::Terminated } else { Failure::Interrupted };
-    std::process::exit(failure.say().into());
+    writer::exit(failure.say());
 }
 
 /// The meaning of signals in a process that trains. Clones share it.
@@ -145,7 +146,7 @@ impl RunSignals {
                 self.remove_unbegun();
                 match launched {
                     // The launcher knows the reason.
-                    Some(_) => std::process::exit(if signal == SIGTERM { TERMINATED } else { INTERRUPTED }.into()),
+                    Some(_) => writer::exit(if signal == SIGTERM { TERMINATED } else { INTERRUPTED }),
                     None => end(signal),
                 }
             }

@@ -22,12 +22,16 @@ mod screen;
 mod settings;
 mod skipped;
 mod without_data;
+mod writer;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match command_line::parse(commands::command(), std::env::args_os()).and_then(commands::run) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.say().into(),
-    }
+    let code = match command_line::parse(commands::command(), std::env::args_os()).and_then(commands::run) {
+        Ok(()) => 0,
+        Err(failure) => failure.say(),
+    };
+    // Results have been checked by the command. The line of an error has nobody left to be told about.
+    let _ = writer::finish();
+    code.into()
 }

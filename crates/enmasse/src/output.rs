@@ -1,23 +1,22 @@
 //! The output of a command: figures for scripts on standard output, and text for people.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Write};
+use std::io::ErrorKind;
 
 use crate::failure::Failure;
 use crate::screen;
+use crate::writer::{self, Stream};
 
 /// Lines for people and lines for scripts. With `--json` standard output carries JSON alone, and text goes to standard error.
 #[derive(Debug)]
 pub struct Output {
     json: bool,
-    /// The error of the first line that could not be written to standard output.
-    failed: Option<io::Error>,
 }
 
 impl Output {
     /// An output with or without `--json`.
     pub fn new(json: bool) -> Self {
-        Output { json, failed: None }
+        Output { json }
     }
 
     /// Whether figures are printed as JSON.
@@ -48,15 +47,12 @@ impl Output {
 
     fn write(&mut self, line: impl fmt::Display) {
         screen::clear();
-        let mut stdout = io::stdout().lock();
-        if let Err(error) = writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
-            self.failed.get_or_insert(error);
-        }
+        writer::put(Stream::Output, format!("{line}\n"));
     }
 
-    /// An error if something could not be written. A reader that has closed the pipe (`| head`) is not an error.
+    /// Waits until everything is written; an error if something could not be. A reader that has closed the pipe (`| head`) is not an error.
     pub fn finish(self) -> Result<(), Failure> {
-        match self.failed {
+        match writer::finish() {
             Some(error) if error.kind() != ErrorKind::BrokenPipe => {
                 Err(Failure::Error(format!("cannot write to standard output: {error}")))
             }

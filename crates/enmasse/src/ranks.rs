@@ -2,7 +2,6 @@
 //! launched job.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +19,10 @@ use crate::failure_record;
 use crate::flight;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
+use crate::output::say;
 use crate::screen;
 use crate::settings::{self, cores};
+use crate::writer;
 
 /// One rank, and its group.
 pub struct Rank {
@@ -204,6 +205,8 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
     let program = std::env::current_exe()
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
     let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
+    // The ranks write to the same streams.
+    let _ = writer::finish();
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;
     // The first rank may have ended without a chance to do so.
     screen::clear_after_others();
@@ -215,7 +218,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
         failure_record::keep(&record, folder);
     }
     if let Some(story) = story(&outcome) {
-        let _ = writeln!(std::io::stderr(), "{story}");
+        say(story);
     }
     match exit_code(&outcome) {
         0 => Ok(()),

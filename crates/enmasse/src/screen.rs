@@ -3,10 +3,12 @@
 //! After the line the cursor returns to its start, and whatever is printed next erases from there to the end of the screen. So
 //! nothing of it remains, even where the terminal was made narrower and has broken the line.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::termios::tcgetwinsize;
+
+use crate::writer::{self, Stream};
 
 /// To the start of the line, and erase everything from there.
 const ERASE: &str = "\r\x1b[J";
@@ -31,11 +33,10 @@ pub fn width() -> Option<usize> {
     Some(if size.ws_col == 0 { USUAL_WIDTH } else { size.ws_col.into() })
 }
 
-/// Replaces the last line. `text` must be narrower than the terminal.
+/// Replaces the last line, unless the terminal is not being read. `text` must be narrower than the terminal.
 pub fn show(text: &str) {
     let mut shown = shown();
-    *shown = true;
-    put(&format!("{ERASE}{text}\r"));
+    *shown |= writer::offer(format!("{ERASE}{text}\r"));
 }
 
 /// Whether the last line shows progress.
@@ -47,26 +48,25 @@ pub fn is_shown() -> bool {
 pub fn say(line: &str) {
     let mut shown = shown();
     let erase = if std::mem::take(&mut *shown) { ERASE } else { "" };
-    put(&format!("{erase}{line}\n"));
+    put(format!("{erase}{line}\n"));
 }
 
 /// Takes the line of progress away.
 pub fn clear() {
     if std::mem::take(&mut *shown()) {
-        put(ERASE);
+        put(ERASE.to_owned());
     }
 }
 
 /// Takes away a line of progress that another process has left on this terminal.
 pub fn clear_after_others() {
     if width().is_some() {
-        put(ERASE);
+        put(ERASE.to_owned());
     }
 }
 
-fn put(text: &str) {
-    // If even this cannot be written, nothing is left to do.
-    let _ = io::stderr().write_all(text.as_bytes());
+fn put(text: String) {
+    writer::put(Stream::Error, text);
 }
 
 /// Breaks a text between words, so that no line is longer than `width` unless one word is. Lines after the first begin with so many

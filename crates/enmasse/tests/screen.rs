@@ -2,14 +2,10 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::Read;
 use std::process::{Command, ExitStatus};
 
+use common::terminal::Terminal;
 use common::{pictures, program};
-use rustix::fs::{Mode, OFlags};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
 
 /// What a command wrote to a terminal, byte by byte, and what is left to be seen.
 struct Seen {
@@ -22,30 +18,10 @@ struct Seen {
 
 /// Runs a command on a terminal of this width.
 fn on_terminal(command: &mut Command, width: u16) -> Seen {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    tcsetwinsize(&master, Winsize { ws_row: 50, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap();
-    let slave = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-    let mut child = command
-        .env("TERM", "xterm")
-        .stdin(slave.try_clone().unwrap())
-        .stdout(slave.try_clone().unwrap())
-        .stderr(slave)
-        .spawn()
-        .unwrap();
-    // The command holds further copies of the terminal, and reading would never end.
-    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 4096];
-    let mut master = File::from(master);
-    // The end is an error: nobody has the other side open any more.
-    while let Ok(count @ 1..) = master.read(&mut buffer) {
-        bytes.extend_from_slice(&buffer[..count]);
-    }
+    let terminal = Terminal::open(width);
+    let mut child = terminal.start(command);
+    let bytes = terminal.read();
     let status = child.wait().unwrap();
-    let bytes = String::from_utf8(bytes).unwrap();
     let (lines, broken) = screen(&bytes, width.into());
     Seen { status, bytes, lines, broken }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 
-use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGTTOU, SIGUSR1, SIGUSR2};
 use signal_hook::{SigId, low_level};
 
 use crate::error::LaunchError;
@@ -18,6 +18,10 @@ const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
 /// If SIGHUP was ignored when the program started, it stays ignored: that is the purpose of `nohup`. Other signals are
 /// handled even if they were ignored, since a script's background job, which has SIGINT ignored, should still stop when
 /// told to. Ranks get the default action for every signal that is handled here.
+///
+/// The launcher and its ranks ignore SIGTTOU. The ranks are in process groups of their own, which a terminal takes for
+/// background jobs. With `stty tostop` the first line of rank 0 would stop it while the others wait. So `tostop` has no
+/// effect on a launched job: its output goes through.
 pub(crate) struct Signals {
     pub(crate) streams: Vec<SignalStream>,
     /// Called with the first request to stop, as soon as it is handled.
@@ -32,6 +36,7 @@ impl Signals {
         numbers.sort_unstable();
         numbers.dedup();
         let heeded = numbers.into_iter().filter(|&number| number != SIGHUP || ignored >> (SIGHUP - 1) & 1 == 0);
+        ignore(SIGTTOU);
         let streams = heeded.map(SignalStream::new).collect::<io::Result<_>>();
         Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))?, first_request: None })
     }
@@ -48,6 +53,17 @@ impl Signals {
         let arrived = |stream: &mut SignalStream| (stream.arrivals() > 0 && stream.stops()).then_some(stream.number);
         self.streams.iter_mut().filter_map(arrived).last()
     }
+}
+
+/// Ignores a signal, in this process and in those that it starts from now on.
+fn ignore(number: i32) {
+    unsafe extern "C" {
+        /// POSIX. A handler is an address; 1 is SIG_IGN on Linux.
+        fn signal(number: std::ffi::c_int, handler: usize) -> usize;
+    }
+    const SIG_IGN: usize = 1;
+    // SAFETY: ignoring a signal runs no code. It fails for invalid numbers only.
+    unsafe { signal(number, SIG_IGN) };
 }
 
 /// The set of ignored signals in the text of a process's `status` file: bit n-1 is signal n.

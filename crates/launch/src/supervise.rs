@@ -1,7 +1,7 @@
 //! Watches the ranks of a job until all have ended.
 //!
 //! One thread sleeps in `poll` on every possible event: the end of a rank, a signal to the launcher, a piece of output,
-//! room on the launcher's standard error, the end of a grace period.
+//! the end of a piece's writing, the end of a grace period.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -57,7 +57,8 @@ enum Event {
     Ended,
     /// Output of this rank, on standard output (0) or error (1).
     Output(usize, usize),
-    Room(usize),
+    /// A piece was written to the launcher's standard output (0) or error (1).
+    Written(usize),
     Gone(usize),
 }
 
@@ -83,22 +84,22 @@ impl Watch<'_> {
     /// Writes a console's pending output at the end, when only signals are left to watch. The reader may never
     /// continue.
     fn drain(&mut self, index: usize) {
-        while let Some(console) = self.consoles.get_mut(index).filter(|console| !console.is_ready()) {
+        while let Some(console) = self.consoles.get_mut(index)
+            && let Some(written) = console.written()
+        {
             if self.leave_at.is_some_and(|time| Instant::now() >= time) {
                 return console.give_up();
             }
             let timeout = self.leave_at.map(until);
             let signals = self.signals.streams.iter().map(|signal| PollFd::new(&signal.stream, PollFlags::IN));
-            let mut polled: Vec<_> = signals.chain([PollFd::new(&*console, PollFlags::OUT)]).collect();
+            let mut polled: Vec<_> = signals.chain([PollFd::from_borrowed_fd(written, PollFlags::IN)]).collect();
             // The effects show below, or in the next round.
             let _ = poll(&mut polled, timeout.as_ref());
             drop(polled);
-            console.write_if_room();
-            for signal in &mut self.signals.streams {
-                if signal.arrivals() > 0 && signal.stops() {
-                    self.interrupted.get_or_insert(signal.number);
-                    self.leave_at = Some(Instant::now());
-                }
+            console.proceed();
+            if let Some(signal) = self.signals.pending() {
+                self.interrupted.get_or_insert(signal);
+                self.leave_at = Some(Instant::now());
             }
         }
     }
@@ -180,7 +181,7 @@ impl Workers {
                         worker.move_piece(index, console);
                     }
                 }
-                Event::Room(index) => watch.consoles.iter_mut().skip(index).take(1).for_each(Console::write_if_room),
+                Event::Written(index) => watch.consoles.iter_mut().skip(index).take(1).for_each(Console::proceed),
                 Event::Gone(_) => {}
             }
         }
@@ -216,8 +217,9 @@ impl Workers {
                 }
             }
         }
-        for (index, console) in watch.consoles.iter().enumerate().filter(|(_, console)| !console.is_ready()) {
-            descriptors.push((Event::Room(index), PollFd::new(console, PollFlags::OUT)));
+        for (index, console) in watch.consoles.iter().enumerate() {
+            let written = console.written().map(|written| PollFd::from_borrowed_fd(written, PollFlags::IN));
+            descriptors.extend(written.map(|written| (Event::Written(index), written)));
         }
         for (index, pidfd) in left_behind.iter().enumerate() {
             descriptors.push((Event::Gone(index), PollFd::new(pidfd, PollFlags::IN)));

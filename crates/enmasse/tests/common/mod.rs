@@ -4,6 +4,7 @@
 
 pub mod cluster;
 pub mod runs;
+pub mod terminal;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -8,6 +8,7 @@ use enmasse_launch::{Elastic, Job, Timing, launch_elastic};
 use super::options::Meeting;
 use crate::failure::Failure;
 use crate::output::say;
+use crate::writer;
 
 /// The variable with the text that proves, on all nodes, that they belong to the job.
 const TOKEN: &str = "ENMASSE_TOKEN";
@@ -25,6 +26,8 @@ pub fn run(job: &Job, meeting: Meeting, shutdown_timeout: Duration) -> Result<()
     let Meeting { least, most, endpoint, local_address, timing } = meeting;
     let timing = Timing { stop: shutdown_timeout + STOP_MARGIN, ..timing };
     let elastic = Elastic { least, most, endpoint, token, local_address, timing };
+    // The ranks write to the same streams.
+    let _ = writer::finish();
     let ending = launch_elastic(job, &elastic, |line| say(format_args!("{line}"))).map_err(Failure::error)?;
     if let Some(report) = ending.report {
         say(format_args!("{report}"));

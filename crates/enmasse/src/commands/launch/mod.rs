@@ -18,6 +18,7 @@ use self::flags::Given;
 use self::options::{Options, Topology};
 use crate::failure::Failure;
 use crate::output::say;
+use crate::writer;
 
 /// Tells enmasse's ranks for how many seconds they wait for all to join.
 const JOIN_TIMEOUT: &str = "ENMASSE_JOIN_TIMEOUT";
@@ -95,6 +96,8 @@ fn job(given: &Given<'_>, options: &Options, use_env: bool) -> Result<Job, Failu
 
 /// Runs the job to its end, and reports every failure.
 fn follow(job: &Job, max_restarts: usize) -> Result<(), Failure> {
+    // The ranks write to the same streams.
+    let _ = writer::finish();
     let outcome = enmasse_launch::launch_telling(job, |failure, attempt| {
         say(format_args!("error: {failure}\nrestarting all ranks: attempt {attempt} of {max_restarts}"));
     });
