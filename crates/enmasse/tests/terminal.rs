@@ -1,15 +1,16 @@
-//! A run of two ranks on a terminal that a person stops: its output (Ctrl-S), or background output (`stty
-//! tostop`). The run goes on, with all of its results.
+//! A run of two ranks on a terminal that a person stops: its output (Ctrl-S), background output (`stty tostop`), or the
+//! job itself (Ctrl-Z). The run goes on, with all of its results.
 
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use common::terminal::Terminal;
-use common::{pictures, program, until};
+use common::{pictures, program, send, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 const EPOCHS: usize = 20;
 /// In seconds. Every standstill here is twice as long.
@@ -98,6 +99,30 @@ fn ranks_may_write_to_a_terminal_that_stops_background_jobs() {
     let terminal = Terminal::open(80);
     terminal.stop_background_output();
     let run = Run::start(|command| terminal.start_session(command));
+    let seen = terminal.read();
+    assert_complete(run, &seen);
+}
+
+/// The state of a process, as `ps` shows it.
+fn state(process: i32) -> char {
+    let stat = fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('X')
+}
+
+#[test]
+fn ctrl_z_stops_all_ranks_and_fg_continues_them() {
+    let mut terminal = Terminal::open(80);
+    let run = Run::start(|command| terminal.start_session(command));
+    run.epochs(1);
+    let ranks = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).unwrap();
+    let ranks: Vec<i32> = ranks.split_whitespace().map(|rank| rank.parse().unwrap()).collect();
+    assert_eq!(ranks.len(), 2);
+    terminal.press(0x1a);
+    let all = [&ranks[..], &[run.pid()]].concat();
+    until("the stop", || all.iter().all(|&process| state(process) == 'T').then_some(()));
+    run.stands_still();
+    // As a shell's `fg` does.
+    send(run.pid(), Signal::CONT);
     let seen = terminal.read();
     assert_complete(run, &seen);
 }

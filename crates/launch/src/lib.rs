@@ -11,7 +11,8 @@
 //! - [`spawn`], [`run_threads`]: ranks as threads of one process; [`spawn_processes`]: as processes of the same
 //!   program.
 //!
-//! Launcher and ranks ignore SIGTTOU, so `stty tostop` does not keep a launched job from writing.
+//! Job control: Ctrl-Z stops the ranks with the launcher, and `fg` continues them. Launcher and ranks ignore SIGTTOU, so
+//! `stty tostop` does not keep a launched job from writing.
 //!
 //! Limits: a process that leaves its rank's process group (`setsid`) is out of reach. If the launcher itself is killed
 //! (SIGKILL), the kernel ends the ranks, and a shell that waits next to the launcher kills the processes they have

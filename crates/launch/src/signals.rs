@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 
-use signal_hook::consts::{SIGHUP, SIGTTOU, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGSTOP, SIGTSTP, SIGTTOU, SIGUSR1, SIGUSR2};
 use signal_hook::{SigId, low_level};
 
 use crate::error::LaunchError;
@@ -13,11 +13,14 @@ use crate::job::Job;
 /// Signals that are passed on to the ranks and do not end the job: schedulers use them to announce a time limit.
 const PASSED_ON: [i32; 2] = [SIGUSR1, SIGUSR2];
 
+/// Signals that keep being ignored if they were when the program started: `nohup` does so, and shells without job control.
+const KEPT_IGNORED: [i32; 2] = [SIGHUP, SIGTSTP];
+
 /// Listens for signals to the launcher from the first attempt of a job to the last, so that none is lost in between.
 ///
-/// If SIGHUP was ignored when the program started, it stays ignored: that is the purpose of `nohup`. Other signals are
-/// handled even if they were ignored, since a script's background job, which has SIGINT ignored, should still stop when
-/// told to. Ranks get the default action for every signal that is handled here.
+/// If SIGHUP or SIGTSTP was ignored when the program started, it stays ignored. Other signals are handled even if they
+/// were ignored, since a script's background job, which has SIGINT ignored, should still stop when told to. Ranks get the
+/// default action for every signal that is handled here.
 ///
 /// The launcher and its ranks ignore SIGTTOU. The ranks are in process groups of their own, which a terminal takes for
 /// background jobs. With `stty tostop` the first line of rank 0 would stop it while the others wait. So `tostop` has no
@@ -33,9 +36,11 @@ impl Signals {
     pub(crate) fn watch(job: &Job) -> Result<Self, LaunchError> {
         let ignored = fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_signals(&status));
         let mut numbers: Vec<i32> = job.stop_signals.iter().chain(&PASSED_ON).copied().collect();
+        numbers.push(SIGTSTP);
         numbers.sort_unstable();
         numbers.dedup();
-        let heeded = numbers.into_iter().filter(|&number| number != SIGHUP || ignored >> (SIGHUP - 1) & 1 == 0);
+        let is_kept = |number: i32| KEPT_IGNORED.contains(&number) && ignored >> (number - 1) & 1 == 1;
+        let heeded = numbers.into_iter().filter(|&number| !is_kept(number));
         ignore(SIGTTOU);
         let streams = heeded.map(SignalStream::new).collect::<io::Result<_>>();
         Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))?, first_request: None })
@@ -48,11 +53,21 @@ impl Signals {
         }
     }
 
-    /// A request to stop that arrived while nothing was running.
+    /// A request to stop that arrived while nothing was running. A request to suspend is heeded at once.
     pub(crate) fn pending(&mut self) -> Option<i32> {
-        let arrived = |stream: &mut SignalStream| (stream.arrivals() > 0 && stream.stops()).then_some(stream.number);
-        self.streams.iter_mut().filter_map(arrived).last()
+        let arrived = |stream: &mut SignalStream| (stream.arrivals() > 0).then_some((stream.number, stream.stops()));
+        let arrived: Vec<_> = self.streams.iter_mut().filter_map(arrived).collect();
+        if arrived.iter().any(|&(number, _)| number == SIGTSTP) {
+            suspend_this_process();
+        }
+        arrived.into_iter().rev().find_map(|(number, stops)| stops.then_some(number))
     }
+}
+
+/// Stops this process; returns once it is continued.
+pub(crate) fn suspend_this_process() {
+    // To the calling thread, so that no instruction of it comes after the stop. It cannot fail for a valid signal.
+    let _ = low_level::raise(SIGSTOP);
 }
 
 /// Ignores a signal, in this process and in those that it starts from now on.
@@ -89,7 +104,7 @@ impl SignalStream {
 
     /// Whether this signal asks the launcher to stop.
     pub(crate) fn stops(&self) -> bool {
-        !PASSED_ON.contains(&self.number)
+        !PASSED_ON.contains(&self.number) && self.number != SIGTSTP
     }
 
     /// The number of arrivals since the last call.

@@ -18,7 +18,7 @@ use crate::inherited::read_report;
 use crate::outcome::{Failure, Outcome, Status};
 use crate::output::Console;
 use crate::routes::log_file;
-use crate::signals::Signals;
+use crate::signals::{Signals, suspend_this_process};
 use crate::tail::Tail;
 use crate::traceback::uncaught;
 use crate::verdict::{Ended, first_failure};
@@ -245,6 +245,9 @@ impl Workers {
         let Some(stream) = watch.signals.streams.get_mut(stream) else { return };
         let (number, arrivals, stops) = (stream.number, stream.arrivals(), stream.stops());
         let Some(signal) = Signal::from_named_raw(number) else { return };
+        if signal == Signal::TSTP && arrivals > 0 {
+            return self.suspend(watch);
+        }
         for _ in 0..arrivals {
             match watch.stopping {
                 _ if !stops => self.signal(signal),
@@ -257,6 +260,19 @@ impl Workers {
                 // A request during the handling of a failure: it determines the exit code.
                 Stopping::Asked { .. } | Stopping::Killed { .. } => {}
             }
+        }
+    }
+
+    /// Stops the ranks and this process, until the process is continued (Ctrl-Z and `fg`). Other ranks than these may
+    /// run elsewhere; they judge by their own clocks.
+    fn suspend(&self, watch: &mut Watch<'_>) {
+        let began = Instant::now();
+        self.signal(Signal::STOP);
+        suspend_this_process();
+        self.signal(Signal::CONT);
+        // The ranks had no time to act in.
+        if let Stopping::Asked { deadline, .. } | Stopping::Killed { deadline, .. } = &mut watch.stopping {
+            *deadline += began.elapsed();
         }
     }
 

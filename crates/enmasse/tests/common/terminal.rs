@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -67,6 +67,11 @@ impl Terminal {
         let mut modes = tcgetattr(&self.slave).unwrap();
         modes.local_modes |= LocalModes::TOSTOP;
         tcsetattr(&self.slave, OptionalActions::Now, &modes).unwrap();
+    }
+
+    /// Presses a key.
+    pub fn press(&mut self, key: u8) {
+        self.master.write_all(&[key]).unwrap();
     }
 
     /// What is written until nobody has the terminal open any more.
