@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::bad_samples::BadSamples;
 use crate::callback::{Callbacks, Request};
 use crate::loaded::LoadedBatch;
+use crate::stop::agree;
 use crate::{Callback, Confusion, Progress, TrainError};
 
 /// The results of an evaluation.
@@ -59,8 +60,8 @@ pub fn evaluate(
     evaluate_until(program, loader, total, group, position, &mut callbacks, &mut bad).map(|(found, _)| found)
 }
 
-/// The same, but ends early if a rank is asked to stop. Then all ranks are told so, and the results are void. A
-/// callback that wants training to finish does not end it early. Samples that are left out are added to `bad`, which
+/// The same, but ends early if a rank is asked to stop: all ranks agree before each batch, so that none waits for the
+/// rest of another's part. The results are then void. A callback that wants training to finish does not end it early. Samples that are left out are added to `bad`, which
 /// ranks exchange at the end.
 pub(crate) fn evaluate_until(
     program: &mut dyn Program,
@@ -71,10 +72,10 @@ pub(crate) fn evaluate_until(
     callbacks: &mut Callbacks,
     bad: &mut BadSamples,
 ) -> Result<(Evaluation, bool), TrainError> {
-    let is_stopped = |callbacks: &Callbacks| matches!(callbacks.request(), Some(Request::Stop(_)));
+    let is_stopped = |request: Option<Request>| matches!(request, Some(Request::Stop(_)));
     let pass = Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position };
     let mut sums = Sums::default();
-    let mut stopped = 0.0;
+    let mut stopped = false;
     let mut confusion = Confusion::of_plan(&program.plans().evaluate);
     // The batch last submitted, with its labels: the device continues with it while this thread reads the metrics of the one
     // before.
@@ -84,8 +85,9 @@ pub(crate) fn evaluate_until(
         let batch = batch.map_err(TrainError::of_batch)?;
         callbacks.on_bad_samples(&bad.meet(&batch.unreadable))?;
         at(group, "evaluating a batch");
-        if is_stopped(callbacks) {
-            stopped = 1.0;
+        // Every rank has the same number of batches.
+        stopped = is_stopped(agree(callbacks.request(), group)?);
+        if stopped {
             break;
         }
         // Logits are those of the batch last submitted, so they are read before the next one, which is ready by now.
@@ -95,20 +97,15 @@ pub(crate) fn evaluate_until(
         if let Some((earlier, labels)) = in_flight.replace((ticket, labels)) {
             sums.add(program.metrics(earlier)?, labels.len() as u64, &pass, callbacks)?;
         }
-        if let Some(group) = group {
-            group.check()?;
-        }
         at(group, "reading a batch to evaluate");
     }
     // Requests that arrived while the last batch was submitted count as well.
-    if is_stopped(callbacks) {
-        stopped = 1.0;
-    }
+    stopped |= is_stopped(callbacks.request());
     count_last(program, &mut confusion, in_flight.as_ref())?;
     if let Some((last, labels)) = in_flight {
         sums.add(program.metrics(last)?, labels.len() as u64, &pass, callbacks)?;
     }
-    let mut totals = [sums.loss, sums.correct, sums.samples as f64, stopped];
+    let mut totals = [sums.loss, sums.correct, sums.samples as f64, f64::from(u8::from(stopped))];
     if let Some(group) = group {
         group.all_reduce(&mut totals)?;
         group.all_reduce(&mut sums.measured)?;

@@ -35,10 +35,13 @@ struct Asks {
     requests: StopRequests,
     at: Option<(u64, bool, u64)>,
     records: Vec<EpochRecord>,
+    /// Batches validated.
+    validated: usize,
 }
 
 impl Callback for Asks {
     fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        self.validated += usize::from(progress.validating);
         if self.at == Some((progress.epoch, progress.validating, progress.samples)) {
             self.requests.ask(Stop::Requeue);
         }
@@ -54,10 +57,22 @@ type Stopped = Option<(Stop, u64, u64)>;
 
 /// Where each of 3 ranks stopped, after a request to rank 1, and its records.
 fn run(out: &Path, resume: bool, at: Option<(u64, bool, u64)>) -> Vec<(Stopped, Vec<EpochRecord>)> {
-    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
+    let ended = run_on(17, out, resume, at);
+    ended.into_iter().map(|(stopped, records, _)| (stopped, records)).collect()
+}
+
+/// The same with this many samples to validate on, and the number of batches that the rank validated.
+fn run_on(
+    validation: usize,
+    out: &Path,
+    resume: bool,
+    at: Option<(u64, bool, u64)>,
+) -> Vec<(Stopped, Vec<EpochRecord>, usize)> {
+    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(validation)));
     let ranks = enmasse_launch::spawn(3, |group| {
         let requests = StopRequests::default();
-        let mut asks = Asks { requests: requests.clone(), at: at.filter(|_| group.rank() == 1), records: Vec::new() };
+        let at = at.filter(|_| group.rank() == 1);
+        let mut asks = Asks { requests: requests.clone(), at, records: Vec::new(), validated: 0 };
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
         let trainer = Trainer::new(config(out, resume), &device).group(group).stop_on(requests);
         let stopped = match trainer.callback(&mut asks).fit(&net, &data) {
@@ -65,7 +80,7 @@ fn run(out: &Path, resume: bool, at: Option<(u64, bool, u64)>) -> Vec<(Stopped, 
             Err(TrainError::Stopped { stop, epoch, samples }) => Some((stop, epoch, samples)),
             Err(error) => return Err(error),
         };
-        Ok((stopped, asks.records))
+        Ok((stopped, asks.records, asks.validated))
     });
     ranks.unwrap()
 }
@@ -109,6 +124,19 @@ fn all_ranks_stop_where_one_is_asked_to() {
     check((0, true, 6), 0, 48);
     check((2, true, 6), 2, 48);
     check((2, true, 12), 2, 48);
+}
+
+/// No rank goes through the rest of its part, for which the others would wait.
+#[test]
+fn a_validation_ends_on_all_ranks_at_the_same_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    // A hundred batches on each rank.
+    let ended = run_on(600, folder.path(), false, Some((0, true, 6)));
+    for (rank, (stopped, records, validated)) in ended.iter().enumerate() {
+        assert_eq!((*stopped, records.len()), (Some((Stop::Requeue, 0, 48)), 0), "rank {rank}");
+        // The request was made after the first batch, and another one was in flight.
+        assert_eq!(*validated, 2, "rank {rank}");
+    }
 }
 
 #[test]
