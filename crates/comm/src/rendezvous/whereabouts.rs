@@ -337,13 +337,16 @@ mod tests {
         };
         let error = rank(0, &ports).join().unwrap_err().to_string();
         assert!(error.contains(&format!("127.0.0.1:{}, nor on any of the ports {}", ports[0], ports[1])), "{error}");
-        ports.push(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+        // Below the ports that the kernel gives to other tests.
+        let first = 20_000 + (std::process::id() % 10_000) as u16;
+        let mut candidates = first..first + 1_000;
+        ports.extend(candidates.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()));
         let joining = [0, 1].map(|number| {
             let rank = rank(number, &ports);
-            std::thread::spawn(|| rank.join().map(drop))
+            std::thread::spawn(|| rank.join())
         });
-        for rank in joining {
-            rank.join().unwrap().unwrap();
-        }
+        // Neither leaves before both have joined.
+        let groups = joining.map(|rank| rank.join().unwrap().unwrap());
+        assert_eq!(groups.map(|group| group.world_size()), [2, 2]);
     }
 }
