@@ -6,7 +6,7 @@
 //! to all.
 
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,7 +15,9 @@ use crate::awake::Silence;
 use crate::cause::{CAUSE_LIMIT, Cause, CauseKind};
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
-use crate::net::{configure, read_frame, readable, write_frame};
+use crate::net::link::Link;
+use crate::net::mac::Altered;
+use crate::net::{configure, readable};
 
 const HEARTBEAT: u8 = 1;
 const RAISE: u8 = 2;
@@ -64,13 +66,16 @@ pub(crate) enum End {
     Silent(Duration),
     /// The other side sent malformed data.
     Malformed,
+    /// Bytes were changed on the way.
+    Altered(Cause),
 }
 
 impl End {
-    /// The failure that this end means; `None` after a goodbye.
-    pub(crate) fn cause(self) -> Option<Cause> {
-        Some(match self {
+    /// The failure that this end means if `rank` is at the other end; `None` after a goodbye.
+    pub(crate) fn cause(self, rank: usize, host: &str) -> Option<Cause> {
+        let cause = match self {
             End::Goodbye => return None,
+            End::Altered(cause) => return Some(cause),
             End::Closed(error) => {
                 let how = match error.kind() {
                     io::ErrorKind::UnexpectedEof => "closed".to_owned(),
@@ -88,28 +93,27 @@ impl End {
             End::Malformed => {
                 Cause::new(CauseKind::Error, "it sent a malformed control message: do all ranks run the same program?")
             }
-        })
+        };
+        Some(cause.of_rank(rank).on_host(host))
     }
 }
 
 /// One side of a control connection, which any thread may write to.
 pub(crate) struct Line {
-    stream: TcpStream,
-    writing: Mutex<()>,
+    link: Link,
     /// Set once this side has said goodbye.
     closing: Mutex<Option<Instant>>,
 }
 
 impl Line {
-    pub(crate) fn new(stream: TcpStream, heartbeat: Duration) -> io::Result<Self> {
+    pub(crate) fn new(link: Link, heartbeat: Duration) -> io::Result<Self> {
         // Control messages are small: a peer that takes none for this long hangs.
-        configure(&stream, heartbeat)?;
-        Ok(Line { stream, writing: Mutex::new(()), closing: Mutex::new(None) })
+        configure(link.stream(), heartbeat)?;
+        Ok(Line { link, closing: Mutex::new(None) })
     }
 
     pub(crate) fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        write_frame(&self.stream, kind, payload)
+        self.link.send(kind, payload)
     }
 
     /// Says goodbye. The other side then closes too, which ends [`Line::listen`].
@@ -117,7 +121,13 @@ impl Line {
         *self.closing() = Some(Instant::now());
         // If the goodbye cannot be sent, the other side is gone.
         let _ = self.send(GOODBYE, &[]);
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.link.stream().shutdown(Shutdown::Write);
+    }
+
+    /// Closes both directions.
+    pub(crate) fn shut(&self) {
+        // The other side may have closed already.
+        let _ = self.link.stream().shutdown(Shutdown::Both);
     }
 
     fn closing(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -125,7 +135,8 @@ impl Line {
     }
 
     /// Listens until the connection ends, and passes on each message. Meanwhile it sends heartbeats with the standing
-    /// of `recorder`.
+    /// of `recorder`. If bytes were changed on the way, the other direction may be intact: the connection then stays
+    /// open, so that the caller can send the cause before it shuts it.
     pub(crate) fn listen(
         &self,
         heartbeat: Duration,
@@ -133,7 +144,9 @@ impl Line {
         mut receive: impl FnMut(Message),
     ) -> End {
         let end = self.listen_until(heartbeat, recorder, &mut receive);
-        let _ = self.stream.shutdown(Shutdown::Both);
+        if !matches!(end, End::Altered(_)) {
+            self.shut();
+        }
         // After this side's goodbye, every end is expected.
         if self.closing().is_some() { End::Goodbye } else { end }
     }
@@ -155,8 +168,8 @@ impl Line {
                 // Reading notices a broken connection, and still delivers everything sent before the break.
                 let _ = self.send(HEARTBEAT, &standing.map_or(Vec::new(), |standing| standing.to_bytes()));
             }
-            match readable(&self.stream, heartbeat / 4) {
-                Ok(true) => match read_frame(&self.stream, CAUSE_LIMIT) {
+            match readable(self.link.stream(), heartbeat / 4) {
+                Ok(true) => match self.link.receive(CAUSE_LIMIT) {
                     Ok(frame) => {
                         silence.broken(Instant::now());
                         match Message::from_frame(frame.kind, &frame.payload) {
@@ -167,7 +180,7 @@ impl Line {
                     }
                     Err(_) if goodbye => return End::Goodbye,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return End::Silent(heartbeat),
-                    Err(error) => return End::Closed(error),
+                    Err(error) => return Altered::cause(&error).map_or(End::Closed(error), End::Altered),
                 },
                 Ok(false) => {}
                 Err(error) => return End::Closed(error),
@@ -192,13 +205,13 @@ pub(crate) struct Control {
 impl Control {
     /// Takes over a connection that the server has admitted. From now on it delivers the verdict about `failure`.
     pub(crate) fn start(
-        stream: TcpStream,
+        link: Link,
         server_host: String,
         failure: &Arc<Failure>,
         recorder: &FlightRecorder,
         heartbeat: Duration,
     ) -> io::Result<Self> {
-        let line = Arc::new(Line::new(stream, heartbeat)?);
+        let line = Arc::new(Line::new(link, heartbeat)?);
         failure.set_relay(Arc::new(ToServer { line: Arc::downgrade(&line) }));
         let thread = std::thread::Builder::new().name("enmasse-control".into()).spawn({
             let (line, failure, recorder) = (line.clone(), failure.clone(), recorder.clone());
@@ -208,10 +221,15 @@ impl Control {
                         failure.settle(cause);
                     }
                 });
-                if let Some(cause) = end.cause() {
-                    // Every rank sees the same end of rank 0, and there is no server left to ask.
-                    failure.settle(Arc::new(cause.of_rank(0).on_host(server_host)));
+                if let End::Altered(cause) = &end {
+                    // Rank 0 is alive, and passes the cause on to the others.
+                    let _ = line.send(RAISE, &cause.to_bytes());
                 }
+                if let Some(cause) = end.cause(0, &server_host) {
+                    // Every rank sees the same end of rank 0, and there is no server left to ask.
+                    failure.settle(Arc::new(cause));
+                }
+                line.shut();
             }
         })?;
         Ok(Control { line, thread: Some(thread) })

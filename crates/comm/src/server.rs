@@ -12,6 +12,8 @@ use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
 use crate::net::acceptor::{Acceptor, Admit};
 use crate::net::handshake::{Introduction, Purpose, answer};
+use crate::net::link::Link;
+use crate::net::mac::Altered;
 use crate::operation::Identity;
 use crate::store::{KeyValues, Store};
 use crate::token::Token;
@@ -74,7 +76,7 @@ impl Server {
         failure.set_relay(Arc::new(ToHall { hall: Arc::downgrade(&hall) }));
         let admit: Arc<Admit> = Arc::new({
             let hall = hall.clone();
-            move |stream, introduction| hall.admit(stream, &introduction)
+            move |link, introduction| hall.admit(link, &introduction)
         });
         let acceptor = Acceptor::start(listener, token, admit).map_err(|source| JoinError::Thread { source })?;
         Ok(Server { hall, acceptor: Some(acceptor) })
@@ -122,21 +124,25 @@ impl Drop for Server {
 
 impl Hall {
     /// Runs in the thread of one connection, once it has proved the token.
-    fn admit(&self, stream: TcpStream, who: &Introduction) {
+    fn admit(&self, link: Link, who: &Introduction) {
         let refusal = self.refusal(who);
-        if answer(&stream, refusal.as_deref()).is_err() || refusal.is_some() {
+        if answer(&link, refusal.as_deref()).is_err() || refusal.is_some() {
             return;
         }
         match who.purpose {
             Purpose::Store => {
-                if let Ok(copy) = stream.try_clone() {
+                if let Ok(copy) = link.stream().try_clone() {
                     self.seats().stores.push(copy);
                     // The end of a store connection is not reported here: the control connection reports it.
-                    let _ = self.store.serve(&stream);
-                    let _ = stream.shutdown(std::net::Shutdown::Both);
+                    if let Err(error) = self.store.serve(&link)
+                        && let Some(cause) = Altered::cause(&error)
+                    {
+                        self.decide(&Arc::new(cause));
+                    }
+                    let _ = link.stream().shutdown(std::net::Shutdown::Both);
                 }
             }
-            Purpose::Control | Purpose::Data | Purpose::Agent => self.watch(stream, who),
+            Purpose::Control | Purpose::Data | Purpose::Agent => self.watch(link, who),
         }
     }
 
@@ -174,8 +180,8 @@ impl Hall {
         }
     }
 
-    fn watch(&self, stream: TcpStream, who: &Introduction) {
-        let Ok(line) = Line::new(stream, self.heartbeat) else { return };
+    fn watch(&self, link: Link, who: &Introduction) {
+        let Ok(line) = Line::new(link, self.heartbeat) else { return };
         let line = Arc::new(line);
         {
             let mut seats = self.seats();
@@ -196,9 +202,10 @@ impl Hall {
             Message::Stall(stall) => self.failure.stalled(self.told_more(&stall)),
             Message::Verdict(_) => {}
         });
-        if let Some(cause) = end.cause() {
-            self.decide(&Arc::new(cause.of_rank(who.rank).on_host(who.host.clone())));
+        if let Some(cause) = end.cause(who.rank, &who.host) {
+            self.decide(&Arc::new(cause));
         }
+        line.shut();
         self.seats().lines.remove(&who.rank);
         self.emptied.notify_all();
     }

@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::net::{FRAME_LIMIT, configure, read_frame, write_frame};
+use crate::net::configure;
+use crate::net::link::{FRAME_LIMIT, Link};
 
 /// Length limit of a key, in bytes.
 const KEY_LIMIT: usize = 255;
@@ -102,11 +102,11 @@ impl KeyValues {
     }
 
     /// Answers requests of one connection until it closes.
-    pub(crate) fn serve(&self, stream: &TcpStream) -> io::Result<()> {
+    pub(crate) fn serve(&self, link: &Link) -> io::Result<()> {
         loop {
             // The store's connections may be quiet for any length of time: liveness belongs to the control connection.
-            stream.set_read_timeout(None)?;
-            let request = read_frame(stream, FRAME_LIMIT)?;
+            link.stream().set_read_timeout(None)?;
+            let request = link.receive(FRAME_LIMIT)?;
             let (key, rest) = split_key(&request.payload).ok_or(io::ErrorKind::InvalidData)?;
             let answer = match (request.kind, rest.as_array()) {
                 (SET, _) => self.set(key, rest).map(|()| (DONE, vec![])),
@@ -119,7 +119,7 @@ impl KeyValues {
                 StoreError::Late(_) => (LATE, vec![]),
                 error => (FAILED, error.to_string().into_bytes()),
             });
-            write_frame(stream, kind, &payload)?;
+            link.send(kind, &payload)?;
         }
     }
 
@@ -134,7 +134,7 @@ pub(crate) enum Store {
     /// Of rank 0.
     Here(Arc<KeyValues>),
     /// Of every other rank.
-    There(TcpStream),
+    There(Link),
 }
 
 impl Store {
@@ -158,15 +158,18 @@ impl Store {
     }
 
     fn request(&self, kind: u8, key: &str, value: &[u8], limit: Duration) -> Result<Vec<u8>, StoreError> {
-        let Store::There(stream) = self else { unreachable!("rank 0 asks its own store directly") };
+        let Store::There(link) = self else { unreachable!("rank 0 asks its own store directly") };
         // The answer comes in time if rank 0 is alive. If it is not, the control connection reports it sooner than
         // this.
-        configure(stream, limit.saturating_add(Duration::from_secs(10)))?;
+        configure(link.stream(), limit.saturating_add(Duration::from_secs(10)))?;
         let mut payload = vec![key.len() as u8];
         payload.extend(key.as_bytes());
         payload.extend(value);
-        write_frame(stream, kind, &payload)?;
-        let answer = read_frame(stream, FRAME_LIMIT)?;
+        link.send(kind, &payload)?;
+        let answer = link.receive(FRAME_LIMIT).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"),
+            _ => error,
+        })?;
         match answer.kind {
             DONE | VALUE => Ok(answer.payload),
             LATE => Err(StoreError::Late(key.to_owned())),
@@ -185,7 +188,8 @@ fn split_key(payload: &[u8]) -> Option<(&str, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use crate::net::mac::{Inbound, Outbound};
+    use std::net::{TcpListener, TcpStream};
     use std::thread;
 
     const LIMIT: Duration = Duration::from_secs(20);
@@ -194,10 +198,13 @@ mod tests {
     fn waiting_for_a_value_works_locally_and_remotely() {
         let values = Arc::new(KeyValues::default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let there = Store::There(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let link = |stream, [own, other]: [u8; 2]| {
+            Link::new(stream, Outbound::new(&[own; 32]), Inbound::new(&[other; 32], "link".into()))
+        };
+        let there = Store::There(link(TcpStream::connect(listener.local_addr().unwrap()).unwrap(), [1, 2]));
         let serving = thread::spawn({
             let values = values.clone();
-            move || values.serve(&listener.accept().unwrap().0).is_err()
+            move || values.serve(&link(listener.accept().unwrap().0, [2, 1])).is_err()
         });
         let here = Store::Here(values.clone());
         let waiting = thread::spawn(move || {

@@ -1,7 +1,8 @@
 //! The secret that proves that a rank belongs to the group.
 //!
 //! A token is never sent: both sides of a connection prove that they hold it, by a keyed hash over random numbers that
-//! both chose. A side that lacks the token learns nothing but one random number.
+//! both chose. The accepting side proves itself first, to anyone who connects. With that proof a stranger can test
+//! guesses without asking again, so a token must be too random to guess.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -10,21 +11,45 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use thiserror::Error;
+
 /// Bytes of a token, of a random number in a handshake, and of a proof.
 pub const TOKEN_BYTES: usize = 32;
 /// Shortest text accepted as a token.
 const SHORTEST_TEXT: usize = 16;
+/// Fewest different bytes in a text accepted as a token.
+const FEWEST_BYTES: usize = 6;
 
 /// 32 secret bytes. Never printed.
 #[derive(Clone)]
 pub struct Token([u8; TOKEN_BYTES]);
 
-/// The side of a connection that proves itself. It is part of the proof, so that a proof cannot be sent back to its
-/// sender.
-#[derive(Clone, Copy)]
+/// Why a text is not accepted as a token. Follows the name of the variable that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WeakToken {
+    /// It has fewer than 16 bytes.
+    #[error("is shorter than 16 bytes: {MAKE}")]
+    Short,
+    /// It has fewer than 6 different bytes.
+    #[error("has fewer than 6 different bytes: {MAKE}")]
+    Plain,
+}
+
+const MAKE: &str = "make a secret with `openssl rand -hex 32`, and set the same on all nodes";
+
+/// A side of a connection. It is part of proofs and keys, so that nothing can be sent back to its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Connecting,
     Accepting,
+}
+
+/// What identifies one connection: its two random numbers, and the introduction once the connecting side has sent it.
+#[derive(Clone, Copy)]
+pub(crate) struct Transcript<'a> {
+    pub connecting: &'a [u8; TOKEN_BYTES],
+    pub accepting: &'a [u8; TOKEN_BYTES],
+    pub introduction: &'a [u8],
 }
 
 impl Token {
@@ -43,10 +68,17 @@ impl Token {
         &self.0
     }
 
-    /// A token derived from a text, such as the variable `ENMASSE_TOKEN`; `None` if the text is shorter than 16 bytes.
-    pub fn from_text(text: &str) -> Option<Self> {
-        let text = text.trim();
-        (text.len() >= SHORTEST_TEXT).then(|| Token(blake3::derive_key("enmasse token of a text", text.as_bytes())))
+    /// A token derived from a text, such as the variable `ENMASSE_TOKEN`. Refuses a text that is shorter than 16 bytes
+    /// or has fewer than 6 different ones. What it accepts may still be easy to guess.
+    pub fn from_text(text: &str) -> Result<Self, WeakToken> {
+        let text = text.trim().as_bytes();
+        if text.len() < SHORTEST_TEXT {
+            return Err(WeakToken::Short);
+        }
+        if (0..=u8::MAX).filter(|byte| text.contains(byte)).count() < FEWEST_BYTES {
+            return Err(WeakToken::Plain);
+        }
+        Ok(Token(blake3::derive_key("enmasse token of a text", text)))
     }
 
     /// Another token, which only a holder of this one can compute; different for each context.
@@ -107,20 +139,28 @@ impl Token {
         Ok(Token(bytes))
     }
 
-    /// The proof of `side` in the connection with these two random numbers. Compare proofs with `==`, which takes the
-    /// same time wherever they differ.
-    pub(crate) fn proof(
-        &self,
-        side: Side,
-        connecting: &[u8; TOKEN_BYTES],
-        accepting: &[u8; TOKEN_BYTES],
-    ) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(match side {
-            Side::Connecting => b"connecting",
-            Side::Accepting => b"accepting ",
+    /// The proof of `side`. Compare proofs with `==`, which takes the same time wherever they differ.
+    pub(crate) fn proof(&self, side: Side, transcript: Transcript) -> blake3::Hash {
+        self.derive(match side {
+            Side::Connecting => b"proof of the connecting side",
+            Side::Accepting => b"proof of the accepting side",
+        })
+        .hash(transcript)
+    }
+
+    /// The key of the frames that `side` sends.
+    pub(crate) fn key(&self, side: Side, transcript: Transcript) -> [u8; TOKEN_BYTES] {
+        let key = self.derive(match side {
+            Side::Connecting => b"frames of the connecting side",
+            Side::Accepting => b"frames of the accepting side",
         });
-        hasher.update(connecting).update(accepting).finalize()
+        *key.hash(transcript).as_bytes()
+    }
+
+    fn hash(&self, transcript: Transcript) -> blake3::Hash {
+        let Transcript { connecting, accepting, introduction } = transcript;
+        // Only the last part varies in length.
+        blake3::Hasher::new_keyed(&self.0).update(connecting).update(accepting).update(introduction).finalize()
     }
 }
 
@@ -175,14 +215,26 @@ mod tests {
     }
 
     #[test]
-    fn proofs_depend_on_token_side_and_both_numbers() {
+    fn proofs_and_keys_depend_on_token_side_numbers_and_introduction() {
         let (token, other) = (Token::from_bytes([1; 32]), Token::from_bytes([2; 32]));
         let (a, b) = ([3; 32], [4; 32]);
-        let proof = token.proof(Side::Connecting, &a, &b);
-        assert_eq!(proof, token.clone().proof(Side::Connecting, &a, &b));
-        assert_ne!(proof, other.proof(Side::Connecting, &a, &b));
-        assert_ne!(proof, token.proof(Side::Accepting, &a, &b));
-        assert_ne!(proof, token.proof(Side::Connecting, &b, &a));
+        let all = |token: &Token, connecting, accepting, introduction| {
+            let transcript = Transcript { connecting, accepting, introduction };
+            let sides = [Side::Connecting, Side::Accepting];
+            let proofs = sides.map(|side| *token.proof(side, transcript).as_bytes());
+            [proofs, sides.map(|side| token.key(side, transcript))].concat()
+        };
+        assert_eq!(all(&token, &a, &b, b"who"), all(&token.clone(), &a, &b, b"who"));
+        let different = [
+            all(&token, &a, &b, b"who"),
+            all(&token, &b, &a, b"who"),
+            all(&token, &a, &b, b"whose"),
+            all(&token, &a, &b, b""),
+            all(&other, &a, &b, b"who"),
+        ]
+        .concat();
+        let unique: std::collections::HashSet<_> = different.iter().collect();
+        assert_eq!(unique.len(), different.len());
         assert_eq!(format!("{token:?}"), "Token(secret)");
         let derived = |token: &Token, context| *token.derive(context).as_bytes();
         assert_eq!(derived(&token, b"a"), derived(&token, b"a"));
@@ -192,7 +244,16 @@ mod tests {
 
     #[test]
     fn texts() {
-        assert!(Token::from_text("too short").is_none());
+        let check = |text: &str, expected: Option<WeakToken>| {
+            assert_eq!(Token::from_text(text).err(), expected, "{text:?}");
+        };
+        check("too short", Some(WeakToken::Short));
+        check("fifteen bytes !", Some(WeakToken::Short));
+        check("      spaces do not count     \n", None);
+        check("      spaces       \n", Some(WeakToken::Short));
+        check("aaaaaaaaaaaaaaaaaaaaaaaa", Some(WeakToken::Plain));
+        check("1234512345123451234512345", Some(WeakToken::Plain));
+        check("1234561234561234", None);
         let token = Token::from_text("a text that is long enough\n").unwrap();
         assert_eq!(token.0, Token::from_text("a text that is long enough").unwrap().0);
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::handshake::{Introduction, receive};
+use super::link::Link;
 use crate::token::Token;
 
 /// Limit of connections that are proving the token at the same time.
@@ -23,7 +24,7 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Handles a connection that has proved the token; the introduction has not been answered yet. Runs in the connection's
 /// own thread.
-pub(crate) type Admit = dyn Fn(TcpStream, Introduction) + Send + Sync;
+pub(crate) type Admit = dyn Fn(Link, Introduction) + Send + Sync;
 
 /// A listening socket with its thread. Dropping it closes the socket; accepted connections stay open.
 pub(crate) struct Acceptor {
@@ -112,10 +113,10 @@ fn begin(stream: TcpStream, pending: &Arc<Mutex<Pending>>, token: Token, admit: 
     };
     let forget_if_unstarted = forget.clone();
     let thread = std::thread::Builder::new().name("enmasse-handshake".into()).spawn(move || {
-        let introduction = receive(&stream, &token, HANDSHAKE);
+        let received = receive(stream, &token, HANDSHAKE);
         forget();
-        if let Ok(introduction) = introduction {
-            admit(stream, introduction);
+        if let Ok((link, introduction)) = received {
+            admit(link, introduction);
         }
     });
     if thread.is_err() {
@@ -138,17 +139,17 @@ mod tests {
     fn strangers_cannot_block_ranks() {
         let token = Token::generate().unwrap();
         let (sender, receiver) = mpsc::channel();
-        let admit: Arc<Admit> = Arc::new(move |stream, who| {
-            answer(&stream, None).unwrap();
-            sender.send((stream, who)).unwrap();
+        let admit: Arc<Admit> = Arc::new(move |link, who| {
+            answer(&link, None).unwrap();
+            sender.send(who).unwrap();
         });
         let acceptor = Acceptor::start(TcpListener::bind("127.0.0.1:0").unwrap(), token.clone(), admit).unwrap();
         let strangers: Vec<_> = (0..2 * PENDING).map(|_| TcpStream::connect(acceptor.address()).unwrap()).collect();
         let stream = TcpStream::connect(acceptor.address()).unwrap();
-        let host = "h".to_owned();
-        let who = Introduction { purpose: Purpose::Data, rank: 1, world_size: 2, identity: Identity::default(), host };
-        introduce(&stream, &token, &who, HANDSHAKE).unwrap();
-        assert_eq!(receiver.recv_timeout(HANDSHAKE).unwrap().1, who);
+        let (identity, host) = (Identity::default(), "h".to_owned());
+        let who = Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host };
+        introduce(stream, &token, &who, HANDSHAKE).unwrap();
+        assert_eq!(receiver.recv_timeout(HANDSHAKE).unwrap(), who);
         drop(acceptor);
         drop(strangers);
     }

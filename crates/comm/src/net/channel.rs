@@ -9,8 +9,9 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::acceptor::{Acceptor, Admit};
+use super::configure;
 use super::handshake::{HandshakeError, Introduction, Purpose, answer, introduce};
-use super::{configure, read_frame, write_frame};
+use super::link::Link;
 use crate::cause::host_name;
 use crate::operation::Identity;
 use crate::token::Token;
@@ -37,8 +38,7 @@ pub enum ChannelError {
 /// An open connection whose other end holds the same token. Any thread may write; only one should read.
 #[derive(Debug)]
 pub struct Channel {
-    stream: TcpStream,
-    writing: std::sync::Mutex<()>,
+    link: Link,
 }
 
 impl Channel {
@@ -48,46 +48,48 @@ impl Channel {
         let introduction = Introduction {
             purpose: Purpose::Agent,
             rank: 0,
+            target: 0,
             world_size: 0,
             identity: Identity::of_job(job, 0),
             host: host_name(),
         };
-        introduce(&stream, token, &introduction, limit).map_err(|error| match error {
+        let link = introduce(stream, token, &introduction, limit).map_err(|error| match error {
             HandshakeError::Io(error) => ChannelError::Io(error),
             HandshakeError::Token => ChannelError::Token,
+            HandshakeError::Version(_) => ChannelError::Refused(error.to_string()),
             HandshakeError::Refused(why) => ChannelError::Refused(why),
         })?;
-        Ok(Channel::over(stream)?)
+        Ok(Channel::over(link)?)
     }
 
-    fn over(stream: TcpStream) -> io::Result<Self> {
-        configure(&stream, WRITE_LIMIT)?;
+    fn over(link: Link) -> io::Result<Self> {
+        configure(link.stream(), WRITE_LIMIT)?;
         // A quiet channel is not dead: its users send heartbeats.
-        stream.set_read_timeout(None)?;
-        Ok(Channel { stream, writing: std::sync::Mutex::new(()) })
+        link.stream().set_read_timeout(None)?;
+        Ok(Channel { link })
     }
 
     /// Sends one message.
     pub fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
-        let _turn = self.writing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        write_frame(&self.stream, kind, payload)
+        self.link.send(kind, payload)
     }
 
-    /// Waits for a message: its kind and payload. Fails once either side closes.
+    /// Waits for a message: its kind and payload. Fails once either side closes, or if the message was changed on the
+    /// way.
     pub fn receive(&self) -> io::Result<(u8, Vec<u8>)> {
-        let frame = read_frame(&self.stream, MESSAGE_LIMIT)?;
+        let frame = self.link.receive(MESSAGE_LIMIT)?;
         Ok((frame.kind, frame.payload))
     }
 
     /// Closes the channel for both sides. Messages sent before still arrive.
     pub fn close(&self) {
         // The channel may be closed already.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.link.stream().shutdown(Shutdown::Both);
     }
 
     /// The address of the other end.
     pub fn peer(&self) -> io::Result<IpAddr> {
-        Ok(self.stream.peer_addr()?.ip())
+        Ok(self.link.stream().peer_addr()?.ip())
     }
 }
 
@@ -105,15 +107,15 @@ impl ChannelListener {
         admit: impl Fn(Channel) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let identity = Identity::of_job(job, 0);
-        let admit: Arc<Admit> = Arc::new(move |stream: TcpStream, who: Introduction| {
+        let admit: Arc<Admit> = Arc::new(move |link: Link, who: Introduction| {
             let refusal = match who {
                 _ if who.purpose != Purpose::Agent => Some("this address is for agents, not for ranks"),
                 _ if who.identity != identity => Some("it belongs to another job: do two jobs use one address?"),
                 _ => None,
             };
-            if answer(&stream, refusal).is_ok()
+            if answer(&link, refusal).is_ok()
                 && refusal.is_none()
-                && let Ok(channel) = Channel::over(stream)
+                && let Ok(channel) = Channel::over(link)
             {
                 admit(channel);
             }

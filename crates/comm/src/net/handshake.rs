@@ -1,14 +1,16 @@
-//! The start of a connection: both sides prove the token, then the connecting side introduces itself.
+//! The start of a connection: both sides prove the token, and the connecting side introduces itself.
 //!
 //! ```text
 //! connecting                                   accepting
 //!   magic and protocol, random number   ->
-//!                                       <-     random number
-//!   proof                               ->     (closes here unless it is right)
-//!                                       <-     proof
-//!   introduction                        ->
+//!                                       <-     magic and protocol, random number, proof
+//!   introduction, proof                 ->     (closes here unless the proof is right)
 //!                                       <-     accepted, or refused and why
 //! ```
+//!
+//! The accepting side proves itself first: a program that has taken a rank's port gets nothing but a random number.
+//! The second proof covers the introduction. The answer is the first frame: the keys of all frames depend on the token,
+//! on both random numbers and on the introduction.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,13 +18,14 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::{configure, read_frame, write_frame};
+use super::configure;
+use super::link::Link;
+use super::mac::{Inbound, Outbound};
 use crate::operation::{Identity, PROTOCOL};
-use crate::token::{Side, TOKEN_BYTES, Token, random};
+use crate::token::{Side, TOKEN_BYTES, Token, Transcript, random};
 
-/// The first bytes of a connection. A program that sends anything else gets no answer.
-const MAGIC: [u8; 8] = [b'e', b'n', b'm', b'a', b's', b's', b'e', PROTOCOL as u8];
-const INTRODUCTION: u8 = 1;
+/// The first bytes of a connection, before the protocol's version. A program that sends anything else gets no answer.
+const MAGIC: [u8; 7] = *b"enmasse";
 const ACCEPTED: u8 = 2;
 const REFUSED: u8 = 3;
 /// Size limit of an introduction or a refusal, in bytes.
@@ -46,7 +49,11 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Introduction {
     pub purpose: Purpose,
+    /// The connecting rank, by its number in the job.
     pub rank: usize,
+    /// The rank that it wants to reach, by its number in the job.
+    pub target: usize,
+    /// The size of the group that the connection is for.
     pub world_size: usize,
     pub identity: Identity,
     pub host: String,
@@ -55,9 +62,14 @@ pub(crate) struct Introduction {
 /// Reasons why a handshake failed.
 #[derive(Debug, Error)]
 pub(crate) enum HandshakeError {
-    /// The connection broke, timed out, or speaks another protocol.
+    /// The connection broke, timed out, or leads to another program.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The other side runs another version of enmasse.
+    #[error(
+        "version {0} of the protocol is spoken there, and version {PROTOCOL} here: start all ranks with the same program"
+    )]
+    Version(u8),
     /// The other side holds another token.
     #[error("the tokens differ")]
     Token,
@@ -99,67 +111,139 @@ impl Write for Timed<'_> {
 
 /// The connecting side. Ends within `limit`.
 pub(crate) fn introduce(
-    stream: &TcpStream,
+    stream: TcpStream,
     token: &Token,
     introduction: &Introduction,
     limit: Duration,
-) -> Result<(), HandshakeError> {
-    configure(stream, limit)?;
-    let mut stream = Timed { stream, deadline: Instant::now() + limit };
+) -> Result<Link, HandshakeError> {
+    configure(&stream, limit)?;
+    let deadline = Instant::now() + limit;
+    let mut timed = Timed { stream: &stream, deadline };
     let own = random()?;
-    stream.write_all(&MAGIC)?;
-    stream.write_all(&own)?;
-    let other: [u8; TOKEN_BYTES] = read_array(&mut stream)?;
-    stream.write_all(token.proof(Side::Connecting, &own, &other).as_bytes())?;
-    let proof: [u8; TOKEN_BYTES] = read_array(&mut stream).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => HandshakeError::Token,
-        _ => error.into(),
+    timed.write_all(&hello(&own))?;
+    let (magic, version) = read_hello(&mut timed).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            let why = "the connection was closed without an answer, as another program or an older enmasse does";
+            io::Error::new(error.kind(), why)
+        }
+        _ => error,
     })?;
-    if token.proof(Side::Accepting, &own, &other) != proof {
+    if magic != MAGIC {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "another program answers there").into());
+    }
+    if u32::from(version) != PROTOCOL {
+        return Err(HandshakeError::Version(version));
+    }
+    let other = read_array(&mut timed)?;
+    let proof: [u8; TOKEN_BYTES] = read_array(&mut timed)?;
+    let numbers = Transcript { connecting: &own, accepting: &other, introduction: &[] };
+    if token.proof(Side::Accepting, numbers) != proof {
         return Err(HandshakeError::Token);
     }
-    write_frame(&mut stream, INTRODUCTION, &introduction.to_bytes())?;
-    let answer = read_frame(&mut stream, TEXT_LIMIT)?;
+    let text = introduction.to_bytes();
+    let transcript = Transcript { introduction: &text, ..numbers };
+    let length = (text.len() as u16).to_le_bytes();
+    timed.write_all(&[&length, &text[..], token.proof(Side::Connecting, transcript).as_bytes()].concat())?;
+    let (outbound, inbound) = keys(token, Side::Connecting, transcript, introduction, &stream)?;
+    let link = Link::new(stream, outbound, inbound);
+    let answer = link.receive_through(Timed { stream: link.stream(), deadline }, TEXT_LIMIT);
+    let answer = answer.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            io::Error::new(error.kind(), "the connection was closed before it was accepted")
+        }
+        _ => error,
+    })?;
     match answer.kind {
-        ACCEPTED => Ok(()),
+        ACCEPTED => Ok(link),
         REFUSED => Err(HandshakeError::Refused(String::from_utf8_lossy(&answer.payload).into_owned())),
         _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
     }
 }
 
 /// The accepting side, up to the introduction. The caller then sends [`answer`].
-pub(crate) fn receive(stream: &TcpStream, token: &Token, limit: Duration) -> Result<Introduction, HandshakeError> {
-    configure(stream, limit)?;
-    let mut stream = Timed { stream, deadline: Instant::now() + limit };
-    let magic: [u8; MAGIC.len()] = read_array(&mut stream)?;
-    let other: [u8; TOKEN_BYTES] = read_array(&mut stream)?;
+pub(crate) fn receive(
+    stream: TcpStream,
+    token: &Token,
+    limit: Duration,
+) -> Result<(Link, Introduction), HandshakeError> {
+    configure(&stream, limit)?;
+    let mut timed = Timed { stream: &stream, deadline: Instant::now() + limit };
+    let (magic, version) = read_hello(&mut timed)?;
+    let other = read_array(&mut timed)?;
     if magic != MAGIC {
         return Err(io::Error::from(io::ErrorKind::InvalidData).into());
     }
     let own = random()?;
-    stream.write_all(&own)?;
-    let proof: [u8; TOKEN_BYTES] = read_array(&mut stream)?;
-    if token.proof(Side::Connecting, &other, &own) != proof {
+    if u32::from(version) != PROTOCOL {
+        // Every version begins with these bytes, which tell the other side why it is not admitted.
+        timed.write_all(&hello(&own))?;
+        return Err(HandshakeError::Version(version));
+    }
+    let numbers = Transcript { connecting: &other, accepting: &own, introduction: &[] };
+    timed.write_all(&[&hello(&own)[..], token.proof(Side::Accepting, numbers).as_bytes()].concat())?;
+    let length = u16::from_le_bytes(read_array(&mut timed)?).into();
+    if length > TEXT_LIMIT {
+        return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+    }
+    let mut text = vec![0; length];
+    timed.read_exact(&mut text)?;
+    let proof: [u8; TOKEN_BYTES] = read_array(&mut timed)?;
+    let transcript = Transcript { introduction: &text, ..numbers };
+    if token.proof(Side::Connecting, transcript) != proof {
         return Err(HandshakeError::Token);
     }
-    stream.write_all(token.proof(Side::Accepting, &other, &own).as_bytes())?;
-    let frame = read_frame(&mut stream, TEXT_LIMIT)?;
-    let introduction = Introduction::from_bytes(&frame.payload).filter(|_| frame.kind == INTRODUCTION);
-    introduction.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData).into())
+    let introduction = Introduction::from_bytes(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    let (outbound, inbound) = keys(token, Side::Accepting, transcript, &introduction, &stream)?;
+    Ok((Link::new(stream, outbound, inbound), introduction))
 }
 
 /// Ends a handshake: accepts the rank, or sends the reason for a refusal.
-pub(crate) fn answer(stream: &TcpStream, refusal: Option<&str>) -> io::Result<()> {
+pub(crate) fn answer(link: &Link, refusal: Option<&str>) -> io::Result<()> {
     match refusal {
-        None => write_frame(stream, ACCEPTED, &[]),
-        Some(why) => write_frame(stream, REFUSED, &why.as_bytes()[..why.floor_char_boundary(TEXT_LIMIT)]),
+        None => link.send(ACCEPTED, &[]),
+        Some(why) => link.send(REFUSED, &why.as_bytes()[..why.floor_char_boundary(TEXT_LIMIT)]),
     }
+}
+
+/// The first bytes of each side: magic, version and random number.
+fn hello(number: &[u8; TOKEN_BYTES]) -> Vec<u8> {
+    [&MAGIC[..], &[PROTOCOL as u8], number].concat()
+}
+
+/// The magic and the version of the other side. Its random number follows.
+fn read_hello(mut stream: impl Read) -> io::Result<([u8; MAGIC.len()], u8)> {
+    let magic = read_array(&mut stream)?;
+    let [version] = read_array(&mut stream)?;
+    Ok((magic, version))
+}
+
+/// The keys of both directions, from the point of view of `side`.
+fn keys(
+    token: &Token,
+    side: Side,
+    transcript: Transcript,
+    introduction: &Introduction,
+    stream: &TcpStream,
+) -> io::Result<(Outbound, Inbound)> {
+    let Introduction { purpose, rank, target, .. } = introduction;
+    let (other, from, to) = match side {
+        Side::Connecting => (Side::Accepting, target, rank),
+        Side::Accepting => (Side::Connecting, rank, target),
+    };
+    let peer = stream.peer_addr()?;
+    let name = match purpose {
+        Purpose::Agent => format!("link from the agent at {peer}"),
+        Purpose::Control | Purpose::Store | Purpose::Data => format!("link from rank {from} at {peer} to rank {to}"),
+    };
+    let outbound = Outbound::new(&token.key(side, transcript));
+    Ok((outbound, Inbound::new(&token.key(other, transcript), name)))
 }
 
 impl Introduction {
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.purpose as u8];
         bytes.extend((self.rank as u32).to_le_bytes());
+        bytes.extend((self.target as u32).to_le_bytes());
         bytes.extend((self.world_size as u32).to_le_bytes());
         bytes.extend(self.identity.job.to_le_bytes());
         bytes.extend(self.identity.attempt.to_le_bytes());
@@ -174,6 +258,7 @@ impl Introduction {
             .into_iter()
             .find(|&p| p as u8 == purpose)?;
         let (rank, rest) = rest.split_first_chunk()?;
+        let (target, rest) = rest.split_first_chunk()?;
         let (world_size, rest) = rest.split_first_chunk()?;
         let (job, rest) = rest.split_first_chunk()?;
         let (attempt, rest) = rest.split_first_chunk()?;
@@ -181,6 +266,7 @@ impl Introduction {
         Some(Introduction {
             purpose,
             rank: u32::from_le_bytes(*rank) as usize,
+            target: u32::from_le_bytes(*target) as usize,
             world_size: u32::from_le_bytes(*world_size) as usize,
             identity: Identity {
                 job: u64::from_le_bytes(*job),
@@ -200,6 +286,7 @@ fn read_array<const N: usize>(mut stream: impl Read) -> io::Result<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::link::Frame;
     use super::*;
     use std::net::TcpListener;
     use std::thread;
@@ -207,8 +294,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     fn introduction() -> Introduction {
-        let identity = Identity { job: 7, attempt: 8, epoch: 9 };
-        Introduction { purpose: Purpose::Store, rank: 3, world_size: 4, identity, host: "h".into() }
+        let (identity, host) = (Identity { job: 7, attempt: 8, epoch: 9 }, "h".into());
+        Introduction { purpose: Purpose::Store, rank: 3, target: 0, world_size: 4, identity, host }
     }
 
     fn connection() -> (TcpStream, TcpStream) {
@@ -219,34 +306,47 @@ mod tests {
 
     #[test]
     fn the_right_token_opens() {
-        let (client, server) = connection();
-        let token = Token::generate().unwrap();
-        let accepting = thread::spawn({
-            let token = token.clone();
-            move || {
-                let who = receive(&server, &token, LIMIT).unwrap();
-                answer(&server, Some("no seat")).unwrap();
-                who
+        for refusal in [None, Some("no seat")] {
+            let (client, server) = connection();
+            let token = Token::generate().unwrap();
+            let accepting = thread::spawn({
+                let token = token.clone();
+                move || {
+                    let (link, who) = receive(server, &token, LIMIT).unwrap();
+                    answer(&link, refusal).unwrap();
+                    (link, who)
+                }
+            });
+            let introduced = introduce(client, &token, &introduction(), LIMIT);
+            let (there, who) = accepting.join().unwrap();
+            assert_eq!(who, introduction());
+            match (refusal, introduced) {
+                (None, Ok(here)) => {
+                    here.send(5, b"to there").unwrap();
+                    there.send(6, b"to here").unwrap();
+                    assert_eq!(there.receive(9).unwrap(), Frame { kind: 5, payload: b"to there".to_vec() });
+                    assert_eq!(here.receive(9).unwrap(), Frame { kind: 6, payload: b"to here".to_vec() });
+                }
+                (Some(why), Err(HandshakeError::Refused(heard))) => assert_eq!(heard, why),
+                (_, introduced) => panic!("{refusal:?}: {:?}", introduced.err()),
             }
-        });
-        let refusal = introduce(&client, &token, &introduction(), LIMIT).unwrap_err();
-        assert_eq!(refusal.to_string(), "no seat");
-        assert_eq!(accepting.join().unwrap(), introduction());
+        }
     }
 
     #[test]
-    fn a_wrong_token_is_refused_on_both_sides() {
+    fn a_wrong_token_is_noticed_by_the_connecting_side() {
         let (client, server) = connection();
-        let accepting = thread::spawn(move || receive(&server, &Token::from_bytes([1; 32]), LIMIT).unwrap_err());
-        let refusal = introduce(&client, &Token::from_bytes([2; 32]), &introduction(), LIMIT).unwrap_err();
-        assert!(matches!(refusal, HandshakeError::Token), "{refusal}");
-        assert!(matches!(accepting.join().unwrap(), HandshakeError::Token));
+        let accepting = thread::spawn(move || receive(server, &Token::from_bytes([1; 32]), LIMIT).err());
+        let refusal = introduce(client, &Token::from_bytes([2; 32]), &introduction(), LIMIT).err();
+        assert!(matches!(refusal, Some(HandshakeError::Token)), "{refusal:?}");
+        // The connecting side has closed before it introduced itself.
+        assert!(matches!(accepting.join().unwrap(), Some(HandshakeError::Io(_))));
     }
 
     /// Checks the number of bytes that the accepting side sends to a peer that sends `bytes` and then reads.
     fn check_stranger(bytes: &[u8], expected: usize) {
         let (mut client, server) = connection();
-        let accepting = thread::spawn(move || receive(&server, &Token::from_bytes([1; 32]), LIMIT).is_err());
+        let accepting = thread::spawn(move || receive(server, &Token::from_bytes([1; 32]), LIMIT).is_err());
         client.write_all(bytes).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
         let mut heard = vec![];
@@ -256,20 +356,62 @@ mod tests {
         assert!(accepting.join().unwrap());
     }
 
+    const HELLO: usize = MAGIC.len() + 1 + TOKEN_BYTES;
+
     #[test]
-    fn strangers_learn_nothing_of_value() {
+    fn strangers_are_not_admitted() {
         check_stranger(b"", 0);
         check_stranger(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n", 0);
-        // A peer that speaks the protocol gets a random number, and without the token nothing more.
-        let guess = [&MAGIC[..], &[0; TOKEN_BYTES], &[0; TOKEN_BYTES]].concat();
-        check_stranger(&guess, TOKEN_BYTES);
+        // A peer that speaks the protocol gets a random number and a proof, and without the token nothing more.
+        let hello = hello(&[0; TOKEN_BYTES]);
+        let text = introduction().to_bytes();
+        let introduced = |text: &[u8], proof: [u8; TOKEN_BYTES]| {
+            [&hello[..], &(text.len() as u16).to_le_bytes(), text, &proof].concat()
+        };
+        check_stranger(&introduced(&text, [0; TOKEN_BYTES]), HELLO + TOKEN_BYTES);
+        check_stranger(&introduced(&vec![0; TEXT_LIMIT + 1], [0; TOKEN_BYTES]), HELLO + TOKEN_BYTES);
+        // Another version gets no proof.
+        let mut newer = hello.clone();
+        newer[MAGIC.len()] += 1;
+        check_stranger(&newer, HELLO);
+    }
+
+    /// What the connecting side reports and has sent when a program on the port answers `bytes` and then reads.
+    fn check_listener(bytes: &[u8], sent: usize, expected: &str) {
+        let (client, mut server) = connection();
+        let connecting = thread::spawn(move || introduce(client, &Token::from_bytes([1; 32]), &introduction(), LIMIT));
+        let mut heard = vec![0; HELLO];
+        server.read_exact(&mut heard).unwrap();
+        server.write_all(bytes).unwrap();
+        server.shutdown(std::net::Shutdown::Write).unwrap();
+        let _ = server.read_to_end(&mut heard);
+        assert_eq!(heard.len(), sent);
+        let error = connecting.join().unwrap().err().unwrap().to_string();
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn a_program_on_a_ranks_port_gets_only_a_random_number() {
+        check_listener(
+            b"",
+            HELLO,
+            "the connection was closed without an answer, as another program or an older enmasse does",
+        );
+        check_listener(b"HTTP/1.1 400 Bad Request\r\n\r\n", HELLO, "another program answers there");
+        check_listener(&[hello(&[0; 32]), vec![0; TOKEN_BYTES]].concat(), HELLO, "the tokens differ");
+        let version = PROTOCOL + 1;
+        let other = [&MAGIC[..], &[version as u8]].concat();
+        let expected = format!(
+            "version {version} of the protocol is spoken there, and version {PROTOCOL} here: start all ranks with the same program"
+        );
+        check_listener(&other, HELLO, &expected);
     }
 
     #[test]
     fn silence_ends_at_the_deadline() {
         let (_client, server) = connection();
-        let error = receive(&server, &Token::none(), Duration::from_millis(20)).unwrap_err();
-        let HandshakeError::Io(error) = error else { panic!("{error}") };
+        let error = receive(server, &Token::none(), Duration::from_millis(20)).err();
+        let Some(HandshakeError::Io(error)) = error else { panic!("{error:?}") };
         assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
     }
 

@@ -7,26 +7,30 @@ use std::time::{Duration, Instant};
 use super::Rendezvous;
 use super::whereabouts::Whereabouts;
 use crate::error::JoinError;
+use crate::failure::Failure;
 use crate::net::handshake::{HandshakeError, Introduction, Purpose, introduce};
+use crate::net::link::Link;
 use crate::token::Token;
 
 /// Pause between two attempts to reach rank 0.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time limit of a single attempt: a lost packet should not use up the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// Refusals of a token before they are believed: a busy rank 0 may close a connection without reading from it.
+/// Wrong proofs of the token before they are believed: bytes that were changed on the way make a proof wrong too.
 const REFUSALS: usize = 3;
 
 /// The reason for not reaching rank 0 before the first attempt.
 const UNTRIED: &str = "no attempt was made";
 
-/// Connects to rank 0 until the deadline, and returns the connection with the token that opened it.
+/// Connects to rank 0 until the deadline, or until the group fails. Returns the connection with the token that opened
+/// it.
 pub(super) fn to_rank_0(
     rendezvous: &mut Rendezvous,
     whereabouts: &mut Whereabouts,
     purpose: Purpose,
     deadline: Instant,
-) -> Result<(TcpStream, Token), JoinError> {
+    failure: &Failure,
+) -> Result<(Link, Token), JoinError> {
     let (rank, address) = (rendezvous.rank, rendezvous.address.clone());
     // With several ports, a stranger may hold one of them; and before a restart rank 0 had another port.
     let is_certain = matches!(whereabouts, Whereabouts::Known(_)) && rendezvous.more_ports.is_empty();
@@ -34,7 +38,7 @@ pub(super) fn to_rank_0(
     let left = || deadline.saturating_duration_since(Instant::now());
     let mut refusals = 0;
     let mut why = String::from(UNTRIED);
-    while !left().is_zero() {
+    while !left().is_zero() && !failure.is_stopping() {
         let targets = rendezvous.targets(whereabouts).unwrap_or_else(|problem| {
             why = problem;
             vec![]
@@ -54,10 +58,10 @@ pub(super) fn to_rank_0(
                         return Err(JoinError::TokenDiffers { rank, address });
                     }
                 }
-                Err(HandshakeError::Refused(why)) if is_certain => {
-                    return Err(JoinError::Refused { rank, address, why });
+                Err(refusal @ (HandshakeError::Refused(_) | HandshakeError::Version(_))) if is_certain => {
+                    return Err(JoinError::Refused { rank, address, why: refusal.to_string() });
                 }
-                Err(HandshakeError::Refused(refusal)) => why = format!("refused at {target}: {refusal}"),
+                Err(refusal) => why = format!("refused at {target}: {refusal}"),
             }
         }
         std::thread::sleep(PAUSE);
@@ -73,7 +77,7 @@ fn attempt(
     target: &SocketAddr,
     purpose: Purpose,
     limit: Duration,
-) -> Result<(TcpStream, Token), HandshakeError> {
+) -> Result<(Link, Token), HandshakeError> {
     let token = match (&rendezvous.token, &rendezvous.token_file) {
         (Some(token), _) => token.clone(),
         (None, Some(path)) => Token::read_file(path)
@@ -83,8 +87,8 @@ fn attempt(
     // The kernel rejects a time of zero.
     let limit = limit.max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(target, limit)?;
-    introduce(&stream, &token, &rendezvous.introduction(purpose), limit)?;
-    Ok((stream, token))
+    let link = introduce(stream, &token, &rendezvous.introduction(purpose), limit)?;
+    Ok((link, token))
 }
 
 /// Connects to another rank, which already listens.
@@ -93,9 +97,8 @@ pub(super) fn to_rank(
     token: &Token,
     introduction: &Introduction,
     deadline: Instant,
-) -> Result<TcpStream, String> {
+) -> Result<Link, String> {
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&address, left()).map_err(|error| error.to_string())?;
-    introduce(&stream, token, introduction, left()).map_err(|error| error.to_string())?;
-    Ok(stream)
+    introduce(stream, token, introduction, left()).map_err(|error| error.to_string())
 }

@@ -8,7 +8,7 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 
 use super::{MeetingPoint, Rendezvous};
 use crate::error::JoinError;
-use crate::token::Token;
+use crate::token::{Token, WeakToken};
 
 impl Rendezvous {
     /// `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. All are required; an empty one counts as missing.
@@ -64,9 +64,8 @@ impl Rendezvous {
             let token = Token::from_descriptor(std::os::fd::AsFd::as_fd(&descriptor));
             rendezvous.token = Some(token.map_err(|error| unusable(NAME, &text, &error))?);
         } else if let Some(text) = variable("ENMASSE_TOKEN") {
-            let problem = "is shorter than 16 bytes: choose a secret that is hard to guess".to_owned();
-            let token = Token::from_text(&text);
-            rendezvous.token = Some(token.ok_or(JoinError::Variable { name: "ENMASSE_TOKEN", problem })?);
+            let refusal = |weak: WeakToken| JoinError::Variable { name: "ENMASSE_TOKEN", problem: weak.to_string() };
+            rendezvous.token = Some(Token::from_text(&text).map_err(refusal)?);
         }
         if let Some(text) = variable("ENMASSE_STORE_FD").filter(|_| rank == 0 && world_size > 1) {
             const NAME: &str = "ENMASSE_STORE_FD";
@@ -147,7 +146,16 @@ mod tests {
         check("RANK", "4", "rank 4 of 4 is impossible");
         check("WORLD_SIZE", "four", "WORLD_SIZE is \"four\"");
         check("MASTER_PORT", "65536", "MASTER_PORT is \"65536\"");
-        check("ENMASSE_TOKEN", "short", "ENMASSE_TOKEN is shorter than 16 bytes");
+        check(
+            "ENMASSE_TOKEN",
+            "short",
+            "ENMASSE_TOKEN is shorter than 16 bytes: make a secret with `openssl rand -hex 32`",
+        );
+        check(
+            "ENMASSE_TOKEN",
+            "xxxxxxxxxxxxxxxx",
+            "ENMASSE_TOKEN has fewer than 6 different bytes: make a secret with",
+        );
         check("ENMASSE_TOKEN_FD", "99999", "cannot be used as a descriptor");
         check("ENMASSE_TOKEN_FD", "-1", "it is negative");
         check("TORCHELASTIC_RESTART_COUNT", "x", "TORCHELASTIC_RESTART_COUNT is \"x\"");

@@ -4,7 +4,7 @@
 //! The ranks of a job communicate through the store at rank 0. Those of a group split from another use that group's
 //! operations. Everything else is the same for both.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,7 @@ use crate::cause::host_name;
 use crate::group_path::GroupPath;
 use crate::net::acceptor::{Acceptor, Admit};
 use crate::net::handshake::{Introduction, Purpose, answer};
+use crate::net::link::Link;
 use crate::operation::Identity;
 use crate::token::Token;
 use crate::transport::region::Region;
@@ -132,8 +133,8 @@ impl Seat<'_> {
             Ok(region) => Box::new(SharedTransport::new(Arc::new(region), members.clone())),
             Err(why) if choice == TransportChoice::Shared => return Err(JoinError::NotShared { why }),
             Err(_) => {
-                let streams = self.connect_all(board)?;
-                let transport = TcpTransport::new(members.clone(), streams);
+                let links = self.connect_all(board)?;
+                let transport = TcpTransport::new(members.clone(), links);
                 Box::new(transport.map_err(|source| JoinError::Thread { source })?)
             }
         };
@@ -180,7 +181,7 @@ impl Seat<'_> {
 
     /// A connection to every other rank: this rank connects to the lower ones, and accepts connections from the higher
     /// ones.
-    fn connect_all(&self, board: &dyn Board) -> Result<Vec<(usize, TcpStream)>, JoinError> {
+    fn connect_all(&self, board: &dyn Board) -> Result<Vec<(usize, Link)>, JoinError> {
         let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
         let job_rank = self.job_ranks[rank];
         // A rank that looks for another group of the job holds another token.
@@ -190,14 +191,17 @@ impl Seat<'_> {
         };
         let (sender, receiver) = mpsc::channel();
         let sender = Mutex::new(sender);
-        let admit: Arc<Admit> = Arc::new(move |stream, who| {
+        let job_ranks = self.job_ranks.clone();
+        let admit: Arc<Admit> = Arc::new(move |link, who| {
             let ours = who.purpose == Purpose::Data && who.identity == identity && who.world_size == ranks;
-            let refusal = (!ours || who.rank <= rank).then(|| format!("rank {job_rank} expects another rank"));
-            if answer(&stream, refusal.as_deref()).is_ok()
-                && refusal.is_none()
+            let higher = job_ranks.iter().skip(rank + 1).position(|&other| other == who.rank);
+            let other = higher.filter(|_| ours && who.target == job_rank).map(|higher| rank + 1 + higher);
+            let refusal = other.is_none().then(|| format!("rank {job_rank} expects another rank"));
+            if answer(&link, refusal.as_deref()).is_ok()
+                && let Some(other) = other
                 && let Ok(sender) = sender.lock()
             {
-                let _ = sender.send((who.rank, stream));
+                let _ = sender.send((other, link));
             }
         });
         let thread = |source| JoinError::Thread { source };
@@ -205,9 +209,9 @@ impl Seat<'_> {
         let acceptor = Acceptor::start(listener, token.clone(), admit).map_err(thread)?;
         let addresses = board.exchange("address", &acceptor.address().to_string())?;
 
-        let mut streams = vec![];
-        let host = host_name();
-        let introduction = Introduction { purpose: Purpose::Data, rank, world_size: ranks, identity, host };
+        let mut links = vec![];
+        let (purpose, host) = (Purpose::Data, host_name());
+        let mut introduction = Introduction { purpose, rank: job_rank, target: 0, world_size: ranks, identity, host };
         for (other, text) in addresses.iter().enumerate().take(rank) {
             let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
             if address.ip().is_unspecified() {
@@ -215,18 +219,19 @@ impl Seat<'_> {
                 // reached it.
                 address.set_ip(self.reach.ip_of_rank_0);
             }
-            let stream = connect::to_rank(address, &token, &introduction, self.deadline)
+            introduction.target = self.job_ranks[other];
+            let link = connect::to_rank(address, &token, &introduction, self.deadline)
                 .map_err(|why| JoinError::Refused { rank: job_rank, address: text.clone(), why })?;
-            streams.push((other, stream));
+            links.push((other, link));
         }
-        while streams.len() + 1 < ranks {
+        while links.len() + 1 < ranks {
             match receiver.recv_timeout(self.left().min(LOOK)) {
-                Ok((other, _)) if streams.iter().any(|(known, _)| *known == other) => {}
-                Ok(connection) => streams.push(connection),
+                Ok((other, _)) if links.iter().any(|(known, _)| *known == other) => {}
+                Ok(connection) => links.push(connection),
                 Err(_) => board.go_on_waiting()?,
             }
         }
-        Ok(streams)
+        Ok(links)
     }
 
     fn left(&self) -> Duration {

@@ -190,7 +190,7 @@ impl Rendezvous {
 
     fn introduction(&self, purpose: Purpose) -> Introduction {
         let (identity, host) = (self.identity(), host_name());
-        Introduction { purpose, rank: self.rank, world_size: self.world_size, identity, host }
+        Introduction { purpose, rank: self.rank, target: 0, world_size: self.world_size, identity, host }
     }
 
     /// Rank 0's first step: listens.
@@ -225,15 +225,15 @@ impl Rendezvous {
         failure: &Arc<Failure>,
         recorder: &FlightRecorder,
     ) -> Result<Entrance, JoinError> {
-        let (control, token) = connect::to_rank_0(self, &mut whereabouts, Purpose::Control, deadline)?;
+        let (control, token) = connect::to_rank_0(self, &mut whereabouts, Purpose::Control, deadline, failure)?;
         let thread = |source| JoinError::Thread { source };
-        let ip = control.local_addr().map_err(thread)?.ip();
-        let reached = control.peer_addr().map_err(thread)?;
+        let ip = control.stream().local_addr().map_err(thread)?.ip();
+        let reached = control.stream().peer_addr().map_err(thread)?;
         let store_ip = reached.ip();
         let control =
             Control::start(control, self.address.clone(), failure, recorder, self.heartbeat).map_err(thread)?;
         let mut there = Whereabouts::Known(vec![reached]);
-        let (store, _) = connect::to_rank_0(self, &mut there, Purpose::Store, deadline)
+        let (store, _) = connect::to_rank_0(self, &mut there, Purpose::Store, deadline, failure)
             .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;
         let store = Store::There(store);
         Ok(Entrance { store, token, ip, store_ip, liaison: Liaison::Control(control), _token_file: None })

@@ -4,7 +4,7 @@
 //! add up and send the result to all. All connections progress together, in the order in which they become ready, so
 //! that no payload can make two ranks block each other. The memory is that of one round, whatever the size of the data.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,10 +14,13 @@ use std::time::Duration;
 use enmasse_tensor::AlignedBuffer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::frames::{Bytes, Receiving, Sending};
 use super::region::Region;
 use super::{Members, Stop, Transport, Turn};
 use crate::cause::CauseKind;
 use crate::element::{Element, with_element};
+use crate::net::link::Link;
+use crate::net::mac::Altered;
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::pieces::{chunk, part_of, piece};
 use crate::shards::PARTIALS_LIMIT;
@@ -40,48 +43,28 @@ pub(crate) struct TcpTransport {
     headers: Vec<[u8; HEADER_BYTES]>,
     /// Reused, so that an operation allocates nothing.
     waiting: Vec<PollFd<'static>>,
+    /// Whether every operation so far is complete, so that the next bytes on all connections belong to a header.
+    is_between: bool,
 }
 
 /// The connection to one other rank, and the work left on it in this exchange.
 struct Peer {
     rank: usize,
     stream: TcpStream,
-    send: Bytes,
-    receive: Bytes,
-}
-
-/// Memory of the operation that remains to be sent or received.
-#[derive(Clone, Copy)]
-struct Bytes {
-    start: *mut u8,
-    len: usize,
-}
-
-// SAFETY: the pointers are used only during an operation, which owns the memory.
-unsafe impl Send for Peer {}
-
-impl Bytes {
-    const NONE: Bytes = Bytes { start: std::ptr::null_mut(), len: 0 };
-
-    fn of<T>(start: *const T, range: Range<usize>) -> Self {
-        Bytes { start: start.wrapping_add(range.start).cast_mut().cast(), len: range.len() * size_of::<T>() }
-    }
-
-    fn advance(&mut self, done: usize) {
-        self.start = self.start.wrapping_add(done);
-        self.len -= done;
-    }
+    sending: Sending,
+    receiving: Receiving,
 }
 
 impl TcpTransport {
-    /// `streams` are connections to all other ranks, each with its number.
-    pub(crate) fn new(members: Members, streams: Vec<(usize, TcpStream)>) -> io::Result<Self> {
-        let peers = streams
+    /// `links` are connections to all other ranks, each with its number.
+    pub(crate) fn new(members: Members, links: Vec<(usize, Link)>) -> io::Result<Self> {
+        let peers = links
             .into_iter()
-            .map(|(rank, stream)| {
+            .map(|(rank, link)| {
+                let (stream, outbound, inbound) = link.into_parts()?;
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)?;
-                Ok(Peer { rank, stream, send: Bytes::NONE, receive: Bytes::NONE })
+                Ok(Peer { rank, stream, sending: Sending::new(outbound), receiving: Receiving::new(inbound) })
             })
             .collect::<io::Result<Vec<_>>>()?;
         let ranks = members.world_size();
@@ -93,13 +76,20 @@ impl TcpTransport {
             waiting: Vec::with_capacity(peers.len()),
             peers,
             members,
+            is_between: true,
         })
     }
 
     /// Sends and receives the bytes of `plan` for each other rank, all at once.
     fn exchange(&mut self, turn: &Turn, plan: impl Fn(usize) -> (Bytes, Bytes)) -> Result<(), Stop> {
         for peer in &mut self.peers {
-            (peer.send, peer.receive) = plan(peer.rank);
+            let (given, taken) = plan(peer.rank);
+            // SAFETY: memory of the operation or the transport, valid and used by no other code until the operation is
+            // done; any bytes are a valid value. A failed exchange is the transport's last.
+            unsafe {
+                peer.sending.begin(given);
+                peer.receiving.begin(taken);
+            }
         }
         loop {
             self.waiting.clear();
@@ -108,8 +98,8 @@ impl TcpTransport {
                     return Err(lost(&self.members, turn, peer.rank, &error));
                 }
                 let mut events = PollFlags::empty();
-                events.set(PollFlags::OUT, peer.send.len > 0);
-                events.set(PollFlags::IN, peer.receive.len > 0);
+                events.set(PollFlags::OUT, !peer.sending.is_complete());
+                events.set(PollFlags::IN, !peer.receiving.is_complete());
                 if !events.is_empty() {
                     // SAFETY: the stream stays open for the lifetime of this list, which is this call.
                     let descriptor = unsafe { BorrowedFd::borrow_raw(peer.stream.as_raw_fd()) };
@@ -130,8 +120,8 @@ impl TcpTransport {
     fn late(&self) -> Vec<usize> {
         let of =
             |is_late: fn(&Peer) -> bool| self.peers.iter().filter(|peer| is_late(peer)).map(|peer| peer.rank).collect();
-        let late: Vec<_> = of(|peer| peer.receive.len > 0);
-        if late.is_empty() { of(|peer| peer.send.len > 0) } else { late }
+        let late: Vec<_> = of(|peer| !peer.receiving.is_complete());
+        if late.is_empty() { of(|peer| !peer.sending.is_complete()) } else { late }
     }
 
     /// Exchanges and compares headers.
@@ -146,6 +136,30 @@ impl TcpTransport {
             return Err(self.members.left(rank, turn.operation));
         }
         self.members.compare(turn, |rank| Header::from_bytes(&self.headers[rank]))
+    }
+
+    fn carry_out(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let operation = turn.operation;
+        self.agree(turn)?;
+        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        match operation.kind {
+            Kind::Barrier => Ok(()),
+            Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(turn)),
+            Kind::ReduceScatter => with_element!(operation.dtype, T => self.reduce_scatter::<T>(turn)),
+            Kind::AllGather | Kind::AllGatherPieces => {
+                operation.place_own_part(rank, ranks);
+                let part = |sender: usize| Bytes::of(operation.output, operation.part_from(sender, ranks));
+                self.exchange(turn, |other| (part(rank), part(other)))
+            }
+            Kind::Broadcast => self.exchange(turn, |other| {
+                let data = Bytes::of(operation.output, operation.part_from(operation.root, ranks));
+                match operation.root {
+                    root if root == rank => (data, Bytes::NONE),
+                    root if root == other => (Bytes::NONE, data),
+                    _ => (Bytes::NONE, Bytes::NONE),
+                }
+            }),
+        }
     }
 
     fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
@@ -208,39 +222,23 @@ impl TcpTransport {
 }
 
 impl Peer {
-    /// Sends and receives as much as possible without blocking.
+    /// Sends a frame and receives as much as possible, both without blocking.
     fn progress(&mut self) -> io::Result<()> {
-        while self.send.len > 0 {
-            // SAFETY: memory of the operation, valid and unchanged until it is done.
-            let bytes = unsafe { std::slice::from_raw_parts(self.send.start, self.send.len) };
-            match (&self.stream).write(bytes) {
-                Ok(done) => self.send.advance(done),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Data that the other side sent before it closed must still be read.
-                Err(_) if self.receive.len > 0 => break,
-                Err(error) => return Err(error),
-            }
+        match self.sending.progress(&self.stream) {
+            // Data that the other side sent before it closed must still be read.
+            Err(error) if self.receiving.is_complete() => return Err(error),
+            Ok(()) | Err(_) => {}
         }
-        while self.receive.len > 0 {
-            // SAFETY: memory of the operation or the transport, valid and used by no other code until it is done; any
-            // bytes are a valid value.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(self.receive.start, self.receive.len) };
-            match (&self.stream).read(bytes) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(done) => self.receive.advance(done),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        self.receiving.progress(&self.stream)
     }
 }
 
 /// The cause if a peer's connection broke. The ranks' supervisor knows the reason better, and reports it within
 /// moments.
 fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop {
+    if let Some(cause) = Altered::cause(error) {
+        return Stop::Raise(Box::new(cause.during(turn.operation.describe(), turn.operation.sequence)));
+    }
     if turn.failure.fails_within(GRACE) {
         return Stop::Failed;
     }
@@ -254,27 +252,10 @@ fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop 
 
 impl Transport for TcpTransport {
     fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let operation = turn.operation;
-        self.agree(turn)?;
-        let (rank, ranks) = (self.members.rank, self.members.world_size());
-        match operation.kind {
-            Kind::Barrier => Ok(()),
-            Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(turn)),
-            Kind::ReduceScatter => with_element!(operation.dtype, T => self.reduce_scatter::<T>(turn)),
-            Kind::AllGather | Kind::AllGatherPieces => {
-                operation.place_own_part(rank, ranks);
-                let part = |sender: usize| Bytes::of(operation.output, operation.part_from(sender, ranks));
-                self.exchange(turn, |other| (part(rank), part(other)))
-            }
-            Kind::Broadcast => self.exchange(turn, |other| {
-                let data = Bytes::of(operation.output, operation.part_from(operation.root, ranks));
-                match operation.root {
-                    root if root == rank => (data, Bytes::NONE),
-                    root if root == other => (Bytes::NONE, data),
-                    _ => (Bytes::NONE, Bytes::NONE),
-                }
-            }),
-        }
+        self.is_between = false;
+        self.carry_out(turn)?;
+        self.is_between = true;
+        Ok(())
     }
 
     fn region(&self) -> Option<Arc<Region>> {
@@ -282,9 +263,15 @@ impl Transport for TcpTransport {
     }
 
     fn close(&mut self) {
-        for peer in &self.peers {
-            // A peer that misses this message sees the end of the connection.
-            let _ = (&peer.stream).write_all(&Header::LEAVING.to_bytes());
+        let header = Header::LEAVING.to_bytes();
+        for peer in &mut self.peers {
+            // A peer that misses this message sees the end of the connection. In the middle of an operation, it would
+            // take the message for data.
+            if self.is_between {
+                // SAFETY: no progress is asked for after this.
+                unsafe { peer.sending.begin(Bytes::of(header.as_ptr(), 0..HEADER_BYTES)) };
+                let _ = peer.sending.progress(&peer.stream);
+            }
             let _ = peer.stream.shutdown(std::net::Shutdown::Write);
         }
     }

@@ -18,9 +18,7 @@ const STOP_MARGIN: Duration = Duration::from_secs(30);
 /// Runs this node's part of the job.
 pub fn run(job: &Job, meeting: Meeting, shutdown_timeout: Duration) -> Result<(), Failure> {
     let token = match std::env::var(TOKEN) {
-        Ok(text) => Some(Token::from_text(&text).ok_or_else(|| {
-            Failure::Usage(format!("{TOKEN} is shorter than 16 bytes: set a longer secret, the same on all nodes"))
-        })?),
+        Ok(text) => Some(Token::from_text(&text).map_err(|weak| Failure::Usage(format!("{TOKEN} {weak}")))?),
         Err(_) => None,
     };
     let Meeting { least, most, endpoint, local_address, timing } = meeting;

@@ -1,0 +1,173 @@
+//! A connection after its handshake: messages in frames, each with its MAC.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Mutex, PoisonError};
+
+use super::mac::{Inbound, MAC_BYTES, Outbound};
+
+/// Size limit of a frame's payload, in bytes: a value of the store and its key.
+pub(crate) const FRAME_LIMIT: usize = (1 << 20) + 1024;
+/// Bytes of a head: the payload's length (4 bytes, little-endian) and kind.
+const HEAD_BYTES: usize = 5;
+
+/// One message. On the wire: the head and its MAC; then, unless it is empty, the payload and its MAC. A changed length
+/// is therefore noticed before anything is allocated for it, or waited for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub kind: u8,
+    pub payload: Vec<u8>,
+}
+
+/// Writes a frame with a single write.
+fn write_frame(mut stream: impl Write, outbound: &mut Outbound, kind: u8, payload: &[u8]) -> io::Result<()> {
+    let [l0, l1, l2, l3] = (payload.len() as u32).to_le_bytes();
+    let mut head = [0; HEAD_BYTES + MAC_BYTES];
+    let (plain, mac) = head.split_at_mut(HEAD_BYTES);
+    plain.copy_from_slice(&[l0, l1, l2, l3, kind]);
+    mac.copy_from_slice(&outbound.seal(plain));
+    if payload.is_empty() {
+        // Heartbeats are sent during steps, which allocate nothing.
+        return stream.write_all(&head);
+    }
+    stream.write_all(&[&head, payload, &outbound.seal(payload)].concat())
+}
+
+/// Reads a frame of at most `limit` bytes of payload.
+fn read_frame(mut stream: impl Read, inbound: &mut Inbound, limit: usize) -> io::Result<Frame> {
+    let (mut head, mut mac) = ([0; HEAD_BYTES], [0; MAC_BYTES]);
+    stream.read_exact(&mut head)?;
+    stream.read_exact(&mut mac)?;
+    inbound.check(&head, &mac)?;
+    let [l0, l1, l2, l3, kind] = head;
+    let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+    if length > limit {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
+    }
+    let mut payload = vec![0; length];
+    if length > 0 {
+        stream.read_exact(&mut payload)?;
+        stream.read_exact(&mut mac)?;
+        inbound.check(&payload, &mac)?;
+    }
+    Ok(Frame { kind, payload })
+}
+
+/// A connection whose two ends have proved the token. Any thread may send; only one should receive.
+pub(crate) struct Link {
+    stream: TcpStream,
+    /// `None` once a write has failed: nobody knows how much of its frame was sent.
+    outbound: Mutex<Option<Outbound>>,
+    inbound: Mutex<Inbound>,
+}
+
+impl Link {
+    pub(crate) fn new(stream: TcpStream, outbound: Outbound, inbound: Inbound) -> Self {
+        Link { stream, outbound: Mutex::new(Some(outbound)), inbound: Mutex::new(inbound) }
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends one message.
+    pub(crate) fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
+        if payload.len() > FRAME_LIMIT {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a message of {} bytes", payload.len())));
+        }
+        let mut turn = self.outbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let outbound = turn.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        write_frame(&self.stream, outbound, kind, payload).inspect_err(|_| *turn = None)
+    }
+
+    /// Waits for a message with at most `limit` bytes of payload.
+    pub(crate) fn receive(&self, limit: usize) -> io::Result<Frame> {
+        self.receive_through(&self.stream, limit)
+    }
+
+    /// The same through a reader of this connection's stream.
+    pub(crate) fn receive_through(&self, stream: impl Read, limit: usize) -> io::Result<Frame> {
+        read_frame(stream, &mut self.inbound.lock().unwrap_or_else(PoisonError::into_inner), limit)
+    }
+
+    /// The parts, for frames of another form. Fails after a failed write.
+    pub(crate) fn into_parts(self) -> io::Result<(TcpStream, Outbound, Inbound)> {
+        let outbound = self.outbound.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let inbound = self.inbound.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((self.stream, outbound.ok_or(io::ErrorKind::BrokenPipe)?, inbound))
+    }
+}
+
+/// Without the keys.
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Link").field(&self.stream).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mac::Altered;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The bytes of these messages on the wire.
+    fn wire(messages: &[(u8, Vec<u8>)]) -> Vec<u8> {
+        let (mut bytes, mut outbound) = (vec![], Outbound::new(&[1; 32]));
+        for (kind, payload) in messages {
+            write_frame(&mut bytes, &mut outbound, *kind, payload).unwrap();
+        }
+        bytes
+    }
+
+    /// The messages that are read from these bytes before the first error, and the error.
+    fn read(mut bytes: &[u8], limit: usize) -> (Vec<(u8, Vec<u8>)>, io::Error) {
+        let (mut messages, mut inbound) = (vec![], Inbound::new(&[1; 32], "link".into()));
+        loop {
+            match read_frame(&mut bytes, &mut inbound, limit) {
+                Ok(frame) => messages.push((frame.kind, frame.payload)),
+                Err(error) => return (messages, error),
+            }
+        }
+    }
+
+    #[test]
+    fn frames_are_bounded_on_both_sides() {
+        let bytes = wire(&[(7, b"hello".to_vec())]);
+        assert_eq!(read(&bytes, 5).0, [(7, b"hello".to_vec())]);
+        let (none, error) = read(&bytes, 4);
+        assert_eq!((none, error.to_string()), (vec![], "a message of 5 bytes".to_owned()));
+        assert!(Altered::is(&read(&[255; 100], FRAME_LIMIT).1));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let link = Link::new(stream, Outbound::new(&[1; 32]), Inbound::new(&[1; 32], String::new()));
+        assert_eq!(link.send(7, &vec![0; FRAME_LIMIT + 1]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    proptest! {
+        #[test]
+        fn messages_arrive_whole_or_not_at_all(
+            messages in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..300)), 1..6),
+            at: prop::sample::Index,
+            bit in 0u8..8,
+        ) {
+            let bytes = wire(&messages);
+            let (all, end) = read(&bytes, FRAME_LIMIT);
+            prop_assert_eq!((&all, end.kind()), (&messages, io::ErrorKind::UnexpectedEof));
+
+            let mut flipped = bytes.clone();
+            flipped[at.index(bytes.len())] ^= 1 << bit;
+            let (some, error) = read(&flipped, FRAME_LIMIT);
+            prop_assert!(Altered::is(&error) && some.len() < messages.len() && messages.starts_with(&some));
+
+            let (some, end) = read(&bytes[..at.index(bytes.len())], FRAME_LIMIT);
+            prop_assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+            prop_assert!(some.len() < messages.len() && messages.starts_with(&some));
+
+            // Any part of the stream once more, as a relay may send it.
+            let (some, error) = read(&[&bytes[..], &bytes[at.index(bytes.len())..]].concat(), FRAME_LIMIT);
+            prop_assert!(some == messages && (Altered::is(&error) || error.kind() == io::ErrorKind::UnexpectedEof));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The frames in which the TCP transport sends data. Both ends know the length of a message, so only its bytes and MACs
+//! travel: the message is cut into frames of one size, and each is followed by its MAC.
+//!
+//! Nothing here waits or allocates. Bytes that arrive lie in the operation's memory before they are checked; the
+//! operation fails unless all of them are right.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::ops::Range;
+
+use crate::net::mac::{Inbound, MAC_BYTES, Outbound};
+
+/// Bytes of a frame: enough to be hashed at full speed, and few enough to be in the core's cache still when they are
+/// sent or checked.
+pub(crate) const FRAME_BYTES: usize = 128 << 10;
+
+/// Memory of an operation that remains to be sent or received.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Bytes {
+    pub(crate) const NONE: Bytes = Bytes { start: std::ptr::null_mut(), len: 0 };
+
+    pub(crate) fn of<T>(start: *const T, range: Range<usize>) -> Self {
+        Bytes { start: start.wrapping_add(range.start).cast_mut().cast(), len: range.len() * size_of::<T>() }
+    }
+
+    /// The next frame.
+    fn frame(&self) -> Bytes {
+        Bytes { start: self.start, len: self.len.min(FRAME_BYTES) }
+    }
+
+    fn advance(&mut self, done: usize) {
+        self.start = self.start.wrapping_add(done);
+        self.len -= done;
+    }
+}
+
+/// The sending direction of a connection.
+pub(crate) struct Sending {
+    outbound: Outbound,
+    /// From the frame in progress on.
+    left: Bytes,
+    /// The MAC of the frame in progress, once it has begun.
+    mac: Option<[u8; MAC_BYTES]>,
+    /// Bytes of this frame and its MAC that have been sent.
+    sent: usize,
+}
+
+// SAFETY: the pointer is used only during an operation, which owns the memory.
+unsafe impl Send for Sending {}
+
+impl Sending {
+    pub(crate) fn new(outbound: Outbound) -> Self {
+        Sending { outbound, left: Bytes::NONE, mac: None, sent: 0 }
+    }
+
+    /// Begins a message. The previous one must be complete.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must stay valid and unchanged until the message is complete, or no further progress is asked for.
+    pub(crate) unsafe fn begin(&mut self, bytes: Bytes) {
+        self.left = bytes;
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left.len == 0
+    }
+
+    /// Sends at most one frame, without blocking. Between two frames the other direction gets its turn, while the bytes
+    /// that have arrived are still in the cache.
+    pub(crate) fn progress(&mut self, mut stream: impl Write) -> io::Result<()> {
+        while self.left.len > 0 {
+            let frame = self.left.frame();
+            // SAFETY: guaranteed by the caller of `begin`.
+            let bytes = unsafe { std::slice::from_raw_parts(frame.start, frame.len) };
+            let mac = self.mac.get_or_insert_with(|| self.outbound.seal(bytes));
+            let rest = [&bytes[self.sent.min(bytes.len())..], &mac[self.sent.saturating_sub(bytes.len())..]];
+            match stream.write_vectored(&rest.map(IoSlice::new)) {
+                Ok(done) => self.sent += done,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if self.sent == frame.len + MAC_BYTES {
+                self.left.advance(frame.len);
+                (self.mac, self.sent) = (None, 0);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The receiving direction of a connection.
+pub(crate) struct Receiving {
+    inbound: Inbound,
+    /// From the frame in progress on.
+    left: Bytes,
+    /// The MAC of this frame, as far as it has arrived.
+    mac: [u8; MAC_BYTES],
+    /// Bytes of this frame and its MAC that have arrived.
+    arrived: usize,
+}
+
+// SAFETY: as for `Sending`.
+unsafe impl Send for Receiving {}
+
+impl Receiving {
+    pub(crate) fn new(inbound: Inbound) -> Self {
+        Receiving { inbound, left: Bytes::NONE, mac: [0; MAC_BYTES], arrived: 0 }
+    }
+
+    /// Begins a message. The previous one must be complete.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must stay valid, and used by no other code, until the message is complete, or no further progress is
+    /// asked for. Any bytes must be a valid value.
+    pub(crate) unsafe fn begin(&mut self, bytes: Bytes) {
+        self.left = bytes;
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left.len == 0
+    }
+
+    /// Receives as much as possible without blocking, and checks each frame.
+    pub(crate) fn progress(&mut self, mut stream: impl Read) -> io::Result<()> {
+        while self.left.len > 0 {
+            let frame = self.left.frame();
+            // SAFETY: guaranteed by the caller of `begin`.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(frame.start, frame.len) };
+            let (of_bytes, of_mac) = (self.arrived.min(frame.len), self.arrived.saturating_sub(frame.len));
+            let rest = [&mut bytes[of_bytes..], &mut self.mac[of_mac..]];
+            match stream.read_vectored(&mut rest.map(IoSliceMut::new)) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(done) => self.arrived += done,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if self.arrived == frame.len + MAC_BYTES {
+                self.inbound.check(bytes, &self.mac)?;
+                self.left.advance(frame.len);
+                self.arrived = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::mac::Altered;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// A connection that takes and gives bytes in portions, and then blocks once.
+    struct Pipe {
+        bytes: VecDeque<u8>,
+        /// In turns.
+        portions: VecDeque<usize>,
+        closed: bool,
+    }
+
+    impl Pipe {
+        fn new(portions: &[usize]) -> Self {
+            Pipe { bytes: VecDeque::new(), portions: portions.to_vec().into(), closed: false }
+        }
+
+        fn portion(&mut self) -> io::Result<usize> {
+            self.portions.rotate_left(1);
+            match self.portions[0] {
+                0 => Err(ErrorKind::WouldBlock.into()),
+                portion => Ok(portion),
+            }
+        }
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let portion = self.portion()?.min(bytes.len());
+            self.bytes.extend(&bytes[..portion]);
+            Ok(portion)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Read for Pipe {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let portion = self.portion()?.min(buffer.len()).min(self.bytes.len());
+            match portion {
+                0 if self.closed => Ok(0),
+                0 => Err(ErrorKind::WouldBlock.into()),
+                portion => self.bytes.read(&mut buffer[..portion]),
+            }
+        }
+    }
+
+    /// The bytes of these messages on the wire, sent in portions.
+    fn wire(messages: &[Vec<u8>], portions: &[usize]) -> VecDeque<u8> {
+        let (mut pipe, mut sending) = (Pipe::new(portions), Sending::new(Outbound::new(&[1; 32])));
+        for message in messages {
+            // SAFETY: the message outlives the loop, which completes it.
+            unsafe { sending.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
+            while !sending.is_complete() {
+                sending.progress(&mut pipe).unwrap();
+            }
+        }
+        pipe.bytes
+    }
+
+    /// Receives messages of these lengths from these bytes, after which the connection ends.
+    fn receive(bytes: VecDeque<u8>, lengths: &[usize], portions: &[usize]) -> io::Result<Vec<Vec<u8>>> {
+        let mut pipe = Pipe { bytes, closed: true, ..Pipe::new(portions) };
+        let mut receiving = Receiving::new(Inbound::new(&[1; 32], "link".into()));
+        let mut messages = vec![];
+        for &length in lengths {
+            let mut message = vec![0; length];
+            // SAFETY: the message outlives the loop, after which no progress is asked for.
+            unsafe { receiving.begin(Bytes::of(message.as_mut_ptr(), 0..length)) };
+            while !receiving.is_complete() {
+                receiving.progress(&mut pipe)?;
+            }
+            messages.push(message);
+        }
+        assert!(pipe.bytes.is_empty(), "a message is longer on the wire");
+        Ok(messages)
+    }
+
+    #[test]
+    fn one_mac_follows_each_frame() {
+        let check = |length: usize, frames: usize| {
+            let bytes = wire(&[vec![7; length]], &[usize::MAX]);
+            assert_eq!(bytes.len(), length + frames * MAC_BYTES, "{length}");
+        };
+        check(0, 0);
+        check(1, 1);
+        check(FRAME_BYTES, 1);
+        check(FRAME_BYTES + 1, 2);
+        check(3 * FRAME_BYTES, 3);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn messages_arrive_unchanged_or_fail(
+            lengths in prop::collection::vec(prop_oneof![0usize..100, FRAME_BYTES - 9..2 * FRAME_BYTES + 9], 1..5),
+            (sent, received) in {
+                let portions = || prop::collection::vec(prop_oneof![0usize..70, 1usize..1 << 20], 0..9);
+                (portions(), portions())
+            },
+            (at, bit, other) in (any::<prop::sample::Index>(), 0u8..8, any::<prop::sample::Index>()),
+        ) {
+            // Some portion is not empty.
+            let (sent, received) = ([&sent[..], &[FRAME_BYTES]].concat(), [&received[..], &[FRAME_BYTES]].concat());
+            let message = |(i, &length): (usize, &usize)| (0..length).map(|j| (i * 31 + j * 7) as u8).collect();
+            let messages: Vec<Vec<u8>> = lengths.iter().enumerate().map(message).collect();
+            let bytes = wire(&messages, &sent);
+            prop_assert_eq!(receive(bytes.clone(), &lengths, &received).unwrap(), messages);
+            if !bytes.is_empty() {
+                let (at, other) = (at.index(bytes.len()), other.index(bytes.len()));
+                let fails = |change: &dyn Fn(&mut VecDeque<u8>), kind: ErrorKind| {
+                    let mut changed = bytes.clone();
+                    change(&mut changed);
+                    let error = receive(changed, &lengths, &received).unwrap_err();
+                    (error.kind(), Altered::is(&error)) == (kind, kind == ErrorKind::InvalidData)
+                };
+                prop_assert!(fails(&|bytes| bytes[at] ^= 1 << bit, ErrorKind::InvalidData));
+                prop_assert!(fails(&|bytes| bytes.truncate(at), ErrorKind::UnexpectedEof));
+                if bytes[at] != bytes[other] {
+                    prop_assert!(fails(&|bytes| bytes.swap(at, other), ErrorKind::InvalidData));
+                }
+            }
+        }
+    }
+}
