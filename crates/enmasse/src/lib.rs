@@ -34,6 +34,11 @@ pub use enmasse_train as train;
 
 mod trained_model;
 
+/// The programs in the README, which compile as they stand.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use trained_model::TrainedModel;
 
 /// The items that a training program usually needs.
