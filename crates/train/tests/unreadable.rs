@@ -95,7 +95,7 @@ impl Callback for Told {
     }
 }
 
-/// Trains on this many ranks, and returns what each was told, with its counts of a validation at the end.
+/// Trains on this many ranks, and returns the unreadable samples that each reports, with its counts of a validation at the end.
 fn fit(config: &TrainConfig, ranks: usize) -> Result<Vec<(Told, [u64; 2])>, TrainError> {
     let told = enmasse_launch::spawn(ranks, |group| {
         let (device, data, mut told) = (cpu(), data(), Told::default());

@@ -52,7 +52,7 @@ impl Terminal {
         self.start(command)
     }
 
-    /// Ctrl-S: from now on whoever writes waits.
+    /// Ctrl-S: from now on writes wait.
     pub fn freeze(&self) {
         tcflow(&self.slave, Action::OOff).unwrap();
     }
