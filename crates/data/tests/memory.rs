@@ -1,52 +1,14 @@
 //! Decoding takes memory by a picture's true size, whatever a file claims.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::borrow::Cow;
-use std::cell::Cell;
 
 use enmasse_data::{Picture, decode};
+use enmasse_heap::peak_of;
 use png::{BitDepth, ColorType, Encoder, Info};
-
-/// Counts the bytes that this thread holds, and their maximum.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    // An ending thread no longer has counters.
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + bytes);
-        PEAK.with(|peak| peak.set(peak.get().max(held.get())));
-    });
-}
-
-// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// The decoder's answer, and the greatest number of bytes that it held.
 fn decoded(bytes: &[u8]) -> (Result<(), String>, usize) {
-    let before = HELD.get();
-    PEAK.set(before);
-    let result = decode::decode(bytes, true, &mut Picture::default());
-    (result, (PEAK.get() - before) as usize)
+    peak_of(|| decode::decode(bytes, true, &mut Picture::default()))
 }
 
 /// A PNG of 8x8 pixels whose header may claim more.

@@ -1,53 +1,9 @@
 //! Hostile pickles: for any bytes, reading ends in a value or an error, and takes no more memory than the limits say.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use enmasse_heap::peak_of;
 use enmasse_pickle::numpy::byte_array;
 use enmasse_pickle::{Limits, PickleError, parse, write};
 use proptest::prelude::*;
-
-/// Counts the bytes that this thread holds, and their maximum.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    // An ending thread no longer has counters.
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + bytes);
-        PEAK.with(|peak| peak.set(peak.get().max(held.get())));
-    });
-}
-
-// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The greatest number of bytes that `f` held in addition to those held before.
-fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
-    let before = HELD.get();
-    PEAK.set(before);
-    let value = f();
-    (value, (PEAK.get() - before) as usize)
-}
 
 const LIMITS: Limits = Limits { values: 10_000, depth: 64 };
 

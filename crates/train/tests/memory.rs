@@ -2,43 +2,13 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, Ordering};
 
 use common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_graph::Tensor;
+use enmasse_heap::peak_of_all_threads;
 use enmasse_train::{Keep, RunPaths, TrainConfig, Trainer, TrainingData};
-
-/// Counts the bytes that all threads hold on the heap, and their maximum. Arenas do not lie on the heap.
-struct Counting;
-
-static HELD: AtomicIsize = AtomicIsize::new(0);
-static PEAK: AtomicIsize = AtomicIsize::new(0);
-
-fn count(bytes: isize) {
-    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(held, Ordering::Relaxed);
-}
-
-// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Five layers, none of which has most of the weights.
 fn net(x: Tensor, classes: usize) -> Tensor {
@@ -65,12 +35,10 @@ fn files_take_no_second_copy_of_the_weights() {
             out: Some(out.clone()),
             ..TrainConfig::default()
         };
-        PEAK.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
-        let before = PEAK.load(Ordering::Relaxed);
-        Trainer::new(config, &cpu).fit(&net, &data).unwrap();
-        let taken = PEAK.load(Ordering::Relaxed) - before;
+        // Arenas do not lie on the heap.
+        let (_, taken) = peak_of_all_threads(|| Trainer::new(config, &cpu).fit(&net, &data).unwrap());
         // Weights, momentum and averages.
-        let state = std::fs::metadata(RunPaths::new(&out).last_checkpoint()).unwrap().len() as isize;
+        let state = std::fs::metadata(RunPaths::new(&out).last_checkpoint()).unwrap().len() as usize;
         assert!(state > 90 << 20, "{state} bytes");
         assert!(taken < state / 5, "resume {resume}: {taken} bytes, and the state has {state}");
     }

@@ -1,46 +1,11 @@
 //! Hostile files: for any bytes, reading ends in weights or an error, and takes no more memory than the crate's
 //! documentation says.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
 
+use enmasse_heap::peak_of;
 use enmasse_weights::{NamedTensor, WeightsFile, pth, read, safetensors};
 use proptest::prelude::*;
-
-/// Counts the bytes that this thread holds, and their maximum.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    // An ending thread no longer has counters.
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + bytes);
-        PEAK.with(|peak| peak.set(peak.get().max(held.get())));
-    });
-}
-
-// SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// According to the crate's documentation.
 fn bound(len: usize) -> usize {
@@ -51,10 +16,7 @@ fn check(bytes: &[u8]) -> Result<WeightsFile, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     std::fs::write(&path, bytes).unwrap();
-    let before = HELD.get();
-    PEAK.set(before);
-    let result = read(&path);
-    let peak = (PEAK.get() - before) as usize;
+    let (result, peak) = peak_of(|| read(&path));
     assert!(peak <= bound(bytes.len()), "a file of {} bytes took {peak} bytes", bytes.len());
     result.map_err(|error| {
         let message = error.to_string();
