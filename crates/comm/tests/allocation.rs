@@ -1,38 +1,14 @@
 //! Operations allocate nothing once a group runs, over every transport. (A separate program, because it counts for all
 //! threads.)
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
 use common::{joined, run_ranks};
 use enmasse_comm::{Group, TransportChoice};
-
-struct Counting;
-
-static COUNTING: AtomicBool = AtomicBool::new(false);
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: forwards every call to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if COUNTING.load(Ordering::SeqCst) {
-            ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        }
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use enmasse_heap::allocations;
 
 /// A step as in training: buckets in flight, small sums in between.
 fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {
@@ -70,19 +46,19 @@ fn steps_allocate_nothing() {
             let mut gathered = [0; 3];
             step(&group, &mut buckets, &mut gathered);
             aligned.wait();
-            COUNTING.store(true, Ordering::SeqCst);
+            let before = allocations();
             aligned.wait();
             for _ in 0..8 {
                 step(&group, &mut buckets, &mut gathered);
             }
             aligned.wait();
-            COUNTING.store(false, Ordering::SeqCst);
+            let counted = allocations() - before;
             aligned.wait();
-            ALLOCATIONS.load(Ordering::SeqCst)
+            counted
         });
         assert_eq!(counts, [0; 3], "{transport}");
     }
-    COUNTING.store(true, Ordering::SeqCst);
+    let before = allocations();
     drop(std::hint::black_box(vec![0u8; 9]));
-    assert!(ALLOCATIONS.load(Ordering::SeqCst) > 0, "the allocator does not count");
+    assert!(allocations() > before, "the allocator does not count");
 }

@@ -1,8 +1,8 @@
 //! A step allocates nothing, and a program takes the stated amount of memory.
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,28 +11,7 @@ use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Hosting, StepInputs};
 use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
-
-/// Counts the allocations of all threads of the process.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: all calls are passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use enmasse_heap::allocations;
 
 /// Resident memory of this process in bytes.
 fn resident() -> usize {
@@ -57,14 +36,14 @@ fn allocations_of_ranks() -> u64 {
                 let mut program = cpu.compile(plans.clone(), Some(group)).unwrap();
                 let mut steps = |range: std::ops::RangeInclusive<u64>| {
                     barrier.wait();
-                    let start = ALLOCATIONS.load(Ordering::Relaxed);
+                    let start = allocations();
                     barrier.wait();
                     for step in range {
                         let inputs = StepInputs { optimizer_step: step, ..inputs.clone() };
                         program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
                     }
                     barrier.wait();
-                    let found = ALLOCATIONS.load(Ordering::Relaxed) - start;
+                    let found = allocations() - start;
                     barrier.wait();
                     found
                 };
@@ -95,12 +74,12 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     let (mut program, inputs) = (cpu.compile(plans, None).unwrap(), batch.inputs(1));
     let mut step = |number: u64| {
         let inputs = StepInputs { optimizer_step: number, ..inputs.clone() };
-        let start = ALLOCATIONS.load(Ordering::Relaxed);
+        let start = allocations();
         for mode in [Mode::Train, Mode::Evaluate] {
             let ticket = program.submit(mode, &Phase::ALL, &inputs).unwrap();
             program.metrics(ticket).unwrap();
         }
-        ALLOCATIONS.load(Ordering::Relaxed) - start
+        allocations() - start
     };
     step(1);
     step(2);

@@ -1,4 +1,4 @@
-//! For tests: the greatest number of bytes that code holds on the heap.
+//! For tests: the greatest number of bytes that code holds on the heap, and the number of its allocations.
 //!
 //! A test program that uses this crate has its allocator, which counts and passes everything on to the system's.
 //!
@@ -9,7 +9,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 
 struct Counting;
 
@@ -23,6 +23,7 @@ thread_local! {
 
 static HELD_BY_ALL: AtomicIsize = AtomicIsize::new(0);
 static PEAK_OF_ALL: AtomicIsize = AtomicIsize::new(0);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 fn count(bytes: isize) {
     let held = HELD_BY_ALL.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -37,6 +38,7 @@ fn count(bytes: isize) {
 // SAFETY: every call is forwarded to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         count(layout.size() as isize);
         // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
@@ -64,4 +66,9 @@ pub fn peak_of_all_threads<T>(f: impl FnOnce() -> T) -> (T, usize) {
     PEAK_OF_ALL.store(before, Ordering::Relaxed);
     let value = f();
     (value, (PEAK_OF_ALL.load(Ordering::Relaxed) - before) as usize)
+}
+
+/// The number of allocations by all threads since the program started: for a test program of one test.
+pub fn allocations() -> u64 {
+    ALLOCATIONS.load(Ordering::Relaxed)
 }

@@ -1,5 +1,6 @@
 //! Files of a run take no second copy of its weights: neither writing checkpoints and exports, nor resuming.
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

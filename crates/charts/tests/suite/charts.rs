@@ -1,0 +1,201 @@
+//! Charts of the data, parsed as an SVG viewer would.
+
+use crate::common::{Element, check_inside, of, parse, texts};
+use enmasse_charts::{ChartError, LabelledPicture, class_distribution, picture_sheet};
+use proptest::prelude::*;
+
+fn classes(counts: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
+    counts.iter().map(|&(name, train, validation)| (name.to_string(), train, validation)).collect()
+}
+
+/// The bars after the legend's two and the page: (x, y, width).
+fn bars(elements: &[Element]) -> Vec<(f64, f64, f64)> {
+    let all = of(elements, "rect");
+    let bars = all.into_iter().filter(|bar| bar.has("x"));
+    bars.filter(|bar| bar.number("height") != 12.0)
+        .map(|bar| (bar.number("x"), bar.number("y"), bar.number("width")))
+        .collect()
+}
+
+#[test]
+fn the_flowers_have_a_bar_and_their_counts_each() {
+    let flowers = [("daisy", 507, 126), ("dandelion", 719, 179), ("roses", 513, 128), ("sunflowers", 560, 139)];
+    let chart =
+        class_distribution("flower class distribution", &classes(&[&flowers[..], &[("tulips", 640, 159)]].concat()));
+    let elements = parse(&chart);
+    check_inside(&elements);
+    let texts = texts(&elements);
+    let expected = ["flower class distribution", "training 2939", "validation 731", "daisy", "507 + 126", "dandelion"];
+    assert_eq!(texts[..6], expected);
+    assert_eq!(texts[6..], ["719 + 179", "roses", "513 + 128", "sunflowers", "560 + 139", "tulips", "640 + 159"]);
+    let bars = bars(&elements);
+    assert_eq!(bars.len(), 10);
+    let longest = bars[2].2 + bars[3].2;
+    for (pair, count) in bars.chunks(2).zip([633.0, 898.0, 641.0, 699.0, 799.0]) {
+        assert!((pair[0].2 + pair[1].2 - longest * count / 898.0).abs() < 0.05, "lengths are proportional: {pair:?}");
+        assert!((pair[0].0 + pair[0].2 - pair[1].0).abs() < 0.02, "validation continues training: {pair:?}");
+    }
+}
+
+#[test]
+fn a_thousand_classes_fit_a_page_of_screen_proportions() {
+    let many: Vec<_> = (0..1000).map(|index| (format!("n{index:08} a class of ImageNet"), 1300, 50)).collect();
+    let elements = parse(&class_distribution("ImageNet", &many));
+    check_inside(&elements);
+    let (width, height) = (elements[0].number("width"), elements[0].number("height"));
+    assert!((0.8..2.5).contains(&(width / height)), "{width}x{height}");
+    let mut places: Vec<(i64, i64)> = bars(&elements).iter().map(|bar| (bar.0 as i64, bar.1 as i64)).collect();
+    places.sort_unstable();
+    places.dedup();
+    assert_eq!(places.len(), 2000, "no two bars stand in one place");
+}
+
+#[test]
+fn classes_without_samples_and_no_classes_at_all_are_drawn_too() {
+    let check = |classes: &[(String, usize, usize)], expected: usize| {
+        let elements = parse(&class_distribution("empty", classes));
+        check_inside(&elements);
+        assert_eq!(bars(&elements).len(), expected);
+    };
+    check(&[], 0);
+    check(&classes(&[("a", 0, 0)]), 0);
+    check(&classes(&[("a", 0, 0), ("b", 0, 3)]), 1);
+    check(&classes(&[("a", usize::MAX, usize::MAX), ("b", usize::MAX, 1)]), 4);
+}
+
+#[test]
+fn a_long_name_is_truncated_with_a_tooltip() {
+    let name = "Leucanthemum vulgare, the ox-eye daisy, a widespread flowering plant native to Europe";
+    let chart = class_distribution("names", &classes(&[(name, 5, 1), ("b", 1, 5)]));
+    let elements = parse(&chart);
+    assert!(of(&elements, "title").iter().any(|title| title.text == name));
+    let texts = texts(&elements);
+    let shown = texts.iter().find(|text| text.contains('\u{2026}')).expect("cut");
+    assert!(shown.starts_with("Leucanthemum") && shown.ends_with("to Europe"), "{shown}");
+    assert!(shown.chars().count() < 45, "{shown}");
+}
+
+#[test]
+fn a_sheet_holds_the_pixels_that_went_in() {
+    let make = |width: usize, height: usize, salt: usize| -> Vec<u8> {
+        (0..width * height * 3).map(|index| (index * 37 + salt * 11) as u8).collect()
+    };
+    let sides = [(32, 32), (1, 1), (7, 3), (3, 31), (32, 5)];
+    let data: Vec<Vec<u8>> = sides.iter().enumerate().map(|(salt, &(w, h))| make(w, h, salt)).collect();
+    let pictures: Vec<_> = sides
+        .iter()
+        .zip(&data)
+        .map(|(&(width, height), pixels)| LabelledPicture { width, height, pixels, label: "<tulips>" })
+        .collect();
+    let elements = parse(&picture_sheet("augmented & labelled", &pictures).expect("draws"));
+    check_inside(&elements);
+    let images = of(&elements, "image");
+    assert_eq!(images.len(), sides.len());
+    assert_eq!(of(&elements, "text").iter().filter(|text| text.text.trim() == "<tulips>").count(), sides.len());
+    for ((image, &(width, height)), pixels) in images.iter().zip(&sides).zip(&data) {
+        assert_eq!((image.number("width"), image.number("height")), (width as f64 * 4.0, height as f64 * 4.0));
+        let (file_width, file_height, decoded) = decode(image);
+        assert_eq!((file_width as usize, file_height as usize), (4 * width, 4 * height));
+        let pixel = |x: usize, y: usize| decoded[(y * 4 * width + x) * 3..][..3].to_vec();
+        let places = (0..4 * height).flat_map(|y| (0..4 * width).map(move |x| (x, y)));
+        for (x, y) in places {
+            assert_eq!(pixel(x, y), pixels[(y / 4 * width + x / 4) * 3..][..3], "{x} {y} of {width}x{height}");
+        }
+    }
+}
+
+/// The picture in an element: its sides, and its bytes.
+fn decode(image: &Element) -> (u32, u32, Vec<u8>) {
+    let file = image.attribute("href").strip_prefix("data:image/png;base64,").expect("a PNG");
+    let file = unbase64(file);
+    let mut reader = png::Decoder::new(std::io::Cursor::new(&file)).read_info().expect("PNG");
+    let mut decoded = vec![0; reader.output_buffer_size().expect("small")];
+    let info = reader.next_frame(&mut decoded).expect("PNG");
+    (info.width, info.height, decoded)
+}
+
+fn unbase64(text: &str) -> Vec<u8> {
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        b'=' => 0,
+        _ => panic!("{c} is not base64"),
+    };
+    let padding = text.bytes().rev().take_while(|&c| c == b'=').count();
+    let groups = text.as_bytes().chunks_exact(4).flat_map(|group| {
+        let bits = group.iter().fold(0u32, |bits, &c| bits << 6 | u32::from(value(c)));
+        bits.to_be_bytes()[1..].to_vec()
+    });
+    let mut bytes: Vec<u8> = groups.collect();
+    bytes.truncate(bytes.len() - padding);
+    bytes
+}
+
+#[test]
+fn pictures_are_shown_at_a_visible_size() {
+    let check = |side: usize, expected: f64, pixels_of_file: u32| {
+        let pixels = vec![9; side * side * 3];
+        let picture = LabelledPicture { width: side, height: side, pixels: &pixels, label: "a" };
+        let elements = parse(&picture_sheet("one", &[picture]).expect("draws"));
+        check_inside(&elements);
+        let image = of(&elements, "image")[0];
+        assert_eq!(image.number("width"), expected, "{side}");
+        assert_eq!(decode(image).0, pixels_of_file, "{side}: each pixel of the page has one of the file, or more");
+    };
+    check(1, 128.0, 128);
+    check(28, 112.0, 112);
+    check(32, 128.0, 128);
+    check(64, 128.0, 128);
+    check(96, 96.0, 96);
+    check(224, 224.0, 224);
+    check(512, 256.0, 512);
+}
+
+#[test]
+fn bytes_that_do_not_match_the_dimensions_are_refused() {
+    let check = |width: usize, height: usize, bytes: usize| {
+        let pixels = vec![0; bytes];
+        let good = LabelledPicture { width: 1, height: 1, pixels: &[1, 2, 3], label: "good" };
+        let bad = LabelledPicture { width, height, pixels: &pixels, label: "bad\n" };
+        let error = picture_sheet("t", &[good, bad]).expect_err("refused");
+        assert!(matches!(error, ChartError::Pixels { index: 1, .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(
+            text.contains("picture 1") && text.contains(&format!("{width}x{height}")) && !text.contains('\n'),
+            "{text}"
+        );
+    };
+    check(2, 2, 11);
+    check(2, 2, 13);
+    check(0, 0, 0);
+    check(0, 5, 0);
+    check(usize::MAX, usize::MAX, 3);
+    check(1 << 33, 1, 3);
+    assert!(matches!(picture_sheet("t", &[]), Err(ChartError::NoPictures)));
+}
+
+proptest! {
+    #[test]
+    fn any_names_and_counts_give_a_well_formed_page(
+        title in ".*",
+        classes in prop::collection::vec((".*", any::<usize>(), any::<usize>()), 0..70),
+    ) {
+        let elements = parse(&class_distribution(&title, &classes));
+        check_inside(&elements);
+        let texts = of(&elements, "text").len();
+        prop_assert_eq!(texts, 3 + 2 * classes.len());
+    }
+
+    #[test]
+    fn any_labels_give_a_well_formed_sheet(title in ".*", labels in prop::collection::vec(".*", 1..30), width in 1usize..40) {
+        let pixels = vec![77; width * 3];
+        let sheet = |label| LabelledPicture { width, height: 1, pixels: &pixels, label };
+        let pictures: Vec<_> = labels.iter().map(|label| sheet(label.as_str())).collect();
+        let elements = parse(&picture_sheet(&title, &pictures).expect("draws"));
+        check_inside(&elements);
+        prop_assert_eq!(of(&elements, "image").len(), labels.len());
+    }
+}

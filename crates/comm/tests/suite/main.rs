@@ -1,0 +1,10 @@
+//! One program of tests: it is linked once, and its tests run side by side.
+
+mod common;
+mod rendezvous;
+mod shards;
+mod split;
+mod stalls;
+mod threads;
+mod transports;
+mod watch;

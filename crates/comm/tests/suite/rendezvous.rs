@@ -1,0 +1,249 @@
+//! Forming groups: the ranks that are admitted, those that are refused with their reasons, and that nothing remains.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use crate::common::{DEADLINE, join_all, joined, rendezvous, run_all, run_ranks};
+use enmasse_comm::{CauseKind, Group, JoinError, Rendezvous, Token, TransportChoice};
+
+/// The errors of the ranks, in order.
+fn errors(ranks: Vec<Rendezvous>) -> Vec<String> {
+    join_all(ranks).into_iter().map(|result| result.unwrap_err().to_string()).collect()
+}
+
+fn assert_contains(text: &str, expected: &str) {
+    assert!(text.contains(expected), "{text:?} lacks {expected:?}");
+}
+
+#[test]
+fn a_group_of_one_needs_no_connection() {
+    let group = Rendezvous::tcp("tcp://10.9.8.7:1", 0, 1).unwrap().join().unwrap();
+    let mut data = [1.5f32];
+    let mut all = [0];
+    group.all_reduce(&mut data).unwrap();
+    group.broadcast(&mut data, 0).unwrap();
+    group.all_gather(&[7i64], &mut all).unwrap();
+    group.barrier().unwrap();
+    group.compare(&[("plan", "any")]).unwrap();
+    assert_eq!((data, all, group.all_gather_bytes(b"x").unwrap()), ([1.5], [7], vec![b"x".to_vec()]));
+    // SAFETY: the data outlives the call.
+    unsafe { group.all_reduce_start(data.as_mut_ptr(), 1) }.wait().unwrap();
+}
+
+#[test]
+fn addresses_are_checked() {
+    let check = |address: &str, expected: &str| {
+        assert_contains(&Rendezvous::tcp(address, 0, 2).unwrap_err().to_string(), expected);
+    };
+    check("127.0.0.1:5", "does not begin with tcp://");
+    check("tcp://127.0.0.1", "the port is missing");
+    check("tcp://:5", "the host is missing");
+    check("tcp://h:70000", "the port is not a number");
+    assert_contains(&Rendezvous::tcp("tcp://h:5", 2, 2).unwrap_err().to_string(), "rank 2 of 2 is impossible");
+}
+
+#[test]
+fn beyond_loopback_a_token_is_required() {
+    for rank in 0..2 {
+        let error = Rendezvous::tcp("tcp://192.0.2.1:29500", rank, 2).unwrap().join().unwrap_err();
+        assert_contains(&error.to_string(), "192.0.2.1:29500 is reachable from other machines");
+        assert_contains(&error.to_string(), "set ENMASSE_TOKEN");
+    }
+    let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
+    let mut rank = Rendezvous::tcp("tcp://127.0.0.1:5", 0, 2).unwrap();
+    rank.listener = Some(everywhere);
+    assert!(matches!(rank.join(), Err(JoinError::TokenRequired { .. })));
+}
+
+#[test]
+fn equal_tokens_join_and_others_are_refused() {
+    for transport in [TransportChoice::Auto, TransportChoice::Tcp] {
+        let mut ranks = rendezvous(3, transport);
+        for rank in &mut ranks {
+            rank.token = Token::from_text("a secret of all the ranks").ok();
+        }
+        let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+        assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(()), Ok(())]);
+    }
+
+    // A socket that listens on every address: the others find rank 0's other sockets at the address where they reached
+    // this one.
+    let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
+    let address = format!("127.0.0.1:{}", everywhere.local_addr().unwrap().port());
+    let mut ranks = rendezvous(2, TransportChoice::Tcp);
+    ranks[0].listener = Some(everywhere);
+    for rank in &mut ranks {
+        rank.address = address.clone();
+        rank.token = Some(Token::from_bytes([3; 32]));
+    }
+    let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(())]);
+
+    let mut ranks = rendezvous(2, TransportChoice::Auto);
+    ranks[0].token = Some(Token::generate().unwrap());
+    ranks[0].join_timeout = Duration::from_secs(1);
+    let texts = errors(ranks);
+    assert_contains(&texts[0], "rank 1 of 2 did not join");
+    assert_contains(&texts[1], "hold different tokens: give all ranks the same ENMASSE_TOKEN");
+}
+
+#[test]
+fn a_token_file_is_private_and_gone_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    // A file that a killed job has left.
+    std::fs::write(&path, [9; 32]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let mut ranks = rendezvous(3, TransportChoice::Auto);
+    for rank in &mut ranks {
+        rank.token_file = Some(path.clone());
+    }
+    let groups: Vec<Group> = join_all(ranks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn missing_ranks_are_named_to_every_rank() {
+    let mut ranks = rendezvous(5, TransportChoice::Auto);
+    for rank in &mut ranks {
+        rank.join_timeout = Duration::from_secs(1);
+    }
+    ranks.remove(4);
+    ranks.remove(2);
+    for text in errors(ranks) {
+        assert_contains(&text, "ranks 2, 4 of 5 did not join at 127.0.0.1:");
+    }
+}
+
+#[test]
+fn a_missing_rank_0_is_reported() {
+    let mut ranks = rendezvous(2, TransportChoice::Auto);
+    ranks.remove(0);
+    ranks[0].join_timeout = Duration::from_millis(200);
+    assert_contains(&errors(ranks)[0], "rank 1 has not reached rank 0 at 127.0.0.1:");
+}
+
+/// One rank of three is started differently: it learns why it is refused, and the others do not wait long for it.
+fn check_stray(change: impl Fn(&mut Rendezvous), expected: &str) {
+    let mut ranks = rendezvous(3, TransportChoice::Auto);
+    for rank in &mut ranks {
+        rank.join_timeout = Duration::from_secs(2);
+    }
+    change(&mut ranks[2]);
+    assert_contains(&errors(ranks)[2], expected);
+}
+
+#[test]
+fn strays_are_refused() {
+    check_stray(|rank| rank.job = "another".into(), "it belongs to another job");
+    check_stray(|rank| rank.attempt = 1, "it belongs to attempt 1, and attempt 0 is running");
+    check_stray(|rank| rank.world_size = 4, "was started with a world size of 4, rank 0 with 3");
+    check_stray(|rank| rank.transport = TransportChoice::Tcp, "the transport is auto on rank 0 and tcp on rank 2");
+}
+
+#[test]
+fn a_rank_started_twice_is_refused() {
+    let mut ranks = rendezvous(3, TransportChoice::Auto);
+    for rank in &mut ranks {
+        rank.join_timeout = Duration::from_secs(2);
+    }
+    ranks[2].rank = 1;
+    let texts = errors(ranks);
+    assert_contains(&texts[0], "rank 2 of 3 did not join");
+    assert!(texts[1..].iter().any(|text| text.contains("rank 1 has joined already")), "{texts:?}");
+}
+
+#[test]
+fn strangers_learn_nothing_and_disturb_no_rank() {
+    let ranks = rendezvous(2, TransportChoice::Tcp);
+    let address = ranks[0].listener.as_ref().unwrap().local_addr().unwrap();
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut rude = TcpStream::connect(address).unwrap();
+    rude.write_all(&[b'x'; 4096]).unwrap();
+    let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(())]);
+    rude.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut heard = vec![];
+    let _ = rude.read_to_end(&mut heard);
+    assert_eq!(heard, []);
+    drop(silent);
+}
+
+#[test]
+fn a_rank_that_fails_while_joining_tells_the_others() {
+    let mut ranks = rendezvous(2, TransportChoice::Auto);
+    ranks[1].transport = TransportChoice::Shared;
+    let began = std::time::Instant::now();
+    for text in errors(ranks) {
+        assert_contains(&text, "the transport is auto on rank 0 and shared on rank 1");
+    }
+    assert!(began.elapsed() < DEADLINE / 2, "they waited for the deadline");
+}
+
+#[test]
+fn a_cause_reaches_every_rank_over_every_transport() {
+    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
+        for culprit in 0..3 {
+            let causes = run_ranks(joined(3, transport), move |group| {
+                // A rank may still be leaving the barrier when another one fails.
+                let result = group.barrier();
+                if group.rank() == culprit {
+                    group.abort(group.own_cause(CauseKind::NonFinite, "loss of step 9"));
+                }
+                result.and_then(|()| group.all_reduce(&mut vec![0f32; 100_000])).unwrap_err()
+            });
+            for cause in &causes {
+                assert_eq!(
+                    (cause.rank, cause.kind, &*cause.message),
+                    (Some(culprit), CauseKind::NonFinite, "loss of step 9")
+                );
+                assert_eq!(cause, &causes[0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_out_of_step_are_named_over_every_transport() {
+    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
+        let causes = run_ranks(joined(3, transport), |group| {
+            group.barrier().unwrap();
+            group.all_reduce(&mut vec![0f32; if group.rank() == 1 { 99_999 } else { 100_000 }]).unwrap_err()
+        });
+        for cause in &causes {
+            let expected =
+                "rank 0 runs all_reduce(sum) of 100000 f32 #2 while rank 1 runs all_reduce(sum) of 99999 f32 #2";
+            assert_contains(&cause.to_string(), expected);
+            assert_eq!(cause, &causes[0]);
+        }
+    }
+}
+
+#[test]
+fn leaving_early_is_named_over_every_transport() {
+    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
+        for leaver in 0..3 {
+            let outcomes = run_ranks(joined(3, transport), move |group| {
+                let result = group.barrier();
+                if group.rank() == leaver { None } else { result.and_then(|()| group.barrier()).err() }
+            });
+            for cause in outcomes.into_iter().enumerate().filter(|(rank, _)| *rank != leaver).map(|(_, cause)| cause) {
+                let cause = cause.expect("a waiting rank did not notice the leaver");
+                assert_eq!((cause.rank, cause.kind), (Some(leaver), CauseKind::Exited), "{cause}");
+            }
+        }
+    }
+}
+
+#[test]
+fn many_groups_live_side_by_side() {
+    let groups: Vec<_> = (0..3).map(|_| joined(2, TransportChoice::Auto)).collect();
+    let sums = run_all(groups.into_iter().flatten().collect(), |group: Group| {
+        let mut sum = [group.rank() as i64 + 1];
+        group.all_reduce(&mut sum).map(|()| sum)
+    });
+    assert_eq!(sums, vec![Ok([3]); 6]);
+}

@@ -1,0 +1,8 @@
+//! One program of tests: it is linked once, and its tests run side by side.
+
+mod against_reference;
+mod bf16;
+mod common;
+mod metrics;
+mod programs;
+mod state;

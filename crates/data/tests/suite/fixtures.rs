@@ -1,0 +1,209 @@
+//! Decoding and transforms compared with Pillow's and torchvision's results (`fixtures/make.py`).
+
+use std::path::{Path, PathBuf};
+
+use enmasse_data::{
+    Canvas, CropBox, DataError, EvalTransform, Picture, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
+    RandomStream, Resizer, Transform, decode,
+};
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn cases(kind: &str) -> Vec<Value> {
+    let cases: Value = serde_json::from_slice(&std::fs::read(fixture("cases.json")).unwrap()).unwrap();
+    let cases = cases[kind].as_array().unwrap().clone();
+    assert!(!cases.is_empty());
+    cases
+}
+
+fn text<'a>(case: &'a Value, key: &str) -> &'a str {
+    case[key].as_str().unwrap()
+}
+
+fn number(case: &Value, key: &str) -> usize {
+    case[key].as_u64().unwrap() as usize
+}
+
+fn crop_box(value: &Value) -> CropBox {
+    let [left, top, width, height] = ["left", "top", "width", "height"].map(|key| number(value, key));
+    CropBox { left, top, width, height }
+}
+
+/// A picture that Pillow wrote as an RGB PNG.
+fn pixels(name: &str) -> Picture {
+    decode::open(fixture(name), false).unwrap()
+}
+
+/// Mean difference, fraction of the values within two levels, and largest difference.
+fn difference(ours: &Picture, theirs: &Picture) -> (f64, f64, u8) {
+    assert_eq!((ours.width(), ours.height()), (theirs.width(), theirs.height()));
+    let each: Vec<u8> = ours.pixels().iter().zip(theirs.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
+    let mean = each.iter().map(|&d| f64::from(d)).sum::<f64>() / each.len() as f64;
+    let near = each.iter().filter(|&&d| d <= 2).count() as f64 / each.len() as f64;
+    (mean, near, each.into_iter().max().unwrap())
+}
+
+#[test]
+fn decodes_as_pillow_does() {
+    for case in cases("decode") {
+        let (file, mode) = (text(&case, "file"), text(&case, "mode"));
+        let ours = decode::open(fixture(file), mode != "RGB").unwrap();
+        let (mean, near, largest) = difference(&ours, &pixels(text(&case, "expected")));
+        println!("{file}: mean difference {mean:.4}, within two levels {near:.5}, largest {largest}");
+        if file.ends_with(".png") {
+            assert_eq!(largest, 0, "{file}");
+        } else {
+            assert!(mean <= 0.5 && near >= 0.99 && largest <= 6, "{file}: {mean} {near} {largest}");
+        }
+    }
+}
+
+#[test]
+fn other_modes_are_errors_by_default() {
+    for case in cases("decode") {
+        let (file, mode) = (text(&case, "file"), text(&case, "mode"));
+        let result = decode::open(fixture(file), false);
+        assert_eq!(result.is_ok(), mode == "RGB", "{file}");
+        if let Err(error) = result {
+            let error = error.to_string();
+            assert!(error.contains(file) && error.contains(&format!("of mode {mode}")), "{error}");
+            assert!(error.contains("--convert-rgb") && !error.contains('\n'), "{error}");
+        }
+    }
+}
+
+/// A truncated JPEG or PNG is an error; a damaged one is an error or a picture, never a panic.
+#[test]
+fn truncated_and_damaged() {
+    for case in cases("decode") {
+        let file = text(&case, "file");
+        let whole = std::fs::read(fixture(file)).unwrap();
+        let mut picture = Picture::default();
+        for part in [1, 2, 9, 10, 30, 50, 70, 90, 97] {
+            let end = whole.len() * part / 100;
+            assert!(decode::decode(&whole[..end], true, &mut picture).is_err(), "{file} cut at {part} %");
+        }
+        for damage in 0..whole.len().min(1500) {
+            let mut bytes = whole.clone();
+            let at = damage * 7919 % bytes.len();
+            bytes[at] ^= 1 << (damage % 8);
+            let _ = decode::decode(&bytes, true, &mut picture);
+        }
+    }
+}
+
+#[test]
+fn evaluates_as_torchvision_does() {
+    let mut resizer = Resizer::new();
+    for case in cases("eval") {
+        let source = pixels(text(&case, "source"));
+        let transform = EvalTransform { size: number(&case, "size"), resize: number(&case, "resize") };
+        let mut ours = vec![77; transform.size * transform.size * 3];
+        transform.fit(&source, &mut resizer, &mut ours);
+        let ours = Picture::new(transform.size, transform.size, ours).unwrap();
+        let (_, _, largest) = difference(&ours, &pixels(text(&case, "expected")));
+        assert_eq!(largest, 0, "{case}");
+    }
+}
+
+#[test]
+fn crops_and_flips_as_torchvision_does() {
+    for case in cases("train") {
+        let mut canvas = Canvas::new(pixels(text(&case, "source")));
+        let size = number(&case, "size");
+        canvas.resize(crop_box(&case["box"]), size, size);
+        let flip = if case["flip"].as_bool().unwrap() { 1.0 } else { 0.0 };
+        RandomHorizontalFlip { probability: flip }.apply(&mut canvas, &mut RandomStream::new(0, "", 0, 0));
+        let (_, _, largest) = difference(canvas.picture(), &pixels(text(&case, "expected")));
+        assert_eq!(largest, 0, "{case}");
+    }
+}
+
+#[test]
+fn cuts_squares_out_of_margins_as_torchvision_does() {
+    for case in cases("padded") {
+        let mut canvas = Canvas::new(pixels(text(&case, "source")));
+        let transform = RandomCrop { size: number(&case, "size"), padding: number(&case, "padding") };
+        transform.cut(&mut canvas, crop_box(&case["box"]));
+        let (_, _, largest) = difference(canvas.picture(), &pixels(text(&case, "expected")));
+        assert_eq!(largest, 0, "{case}");
+    }
+}
+
+#[test]
+fn falls_back_to_torchvision_s_central_crop() {
+    let whole = RandomResizedCrop { scale: (1.0, 1.0), ..RandomResizedCrop::new(8) };
+    for case in cases("fallback") {
+        let [width, height] = [0, 1].map(|i| case["size"][i].as_u64().unwrap() as usize);
+        let found = whole.draw(&mut RandomStream::new(0, "", 0, 0), width, height);
+        assert_eq!(found, crop_box(&case["box"]), "{case}");
+    }
+}
+
+#[test]
+fn unusable_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |name: &str, content: &[u8], expected: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let error = decode::open(&path, false).unwrap_err();
+        assert!(matches!(error, DataError::Picture { .. }), "{error:?}");
+        let error = error.to_string();
+        assert!(error.contains(name) && error.contains(expected) && !error.contains('\n'), "{error}");
+    };
+    check("empty.jpg", b"", "the file is empty");
+    check("text.jpg", b"no picture at all\n", "not a JPEG or PNG picture, but text");
+    check("moving.png", b"GIF89a\x01\0\x01\0", "but a GIF");
+    check("start.jpg", b"\xFF\xD8\xFF", "damaged or truncated JPEG");
+    check("start.png", b"\x89PNG\r\n\x1A\n", "damaged or truncated PNG");
+
+    // A JPEG and a PNG whose headers claim dimensions beyond any memory.
+    let mut huge = std::fs::read(fixture("picture.420.jpg")).unwrap();
+    let frame = huge.windows(2).position(|w| w == [0xFF, 0xC0]).unwrap();
+    huge[frame + 5..frame + 9].fill(0xFF);
+    check("huge.jpg", &huge, "65535x65535 exceed");
+    let mut header = b"IHDR\0\x01\x86\xA0\0\x01\x86\xA0\x08\x02\0\0\0".to_vec();
+    let checksum = crc32(&header);
+    header.extend(checksum.to_be_bytes());
+    check("huge.png", &[b"\x89PNG\r\n\x1A\n\0\0\0\x0D".as_slice(), &header].concat(), "100000x100000 exceed");
+
+    let missing = decode::open(folder.path().join("missing.jpg"), false).unwrap_err().to_string();
+    assert!(missing.contains("missing.jpg: no such file or directory"), "{missing}");
+}
+
+/// The content decides, not the name.
+#[test]
+fn misnamed_but_good() {
+    let folder = tempfile::tempdir().unwrap();
+    for (from, name) in [("picture.rgb.png", "a.jpg"), ("picture.444.jpg", "b.png")] {
+        std::fs::copy(fixture(from), folder.path().join(name)).unwrap();
+        assert_eq!(decode::open(folder.path().join(name), false).unwrap(), pixels_of(from));
+    }
+}
+
+fn pixels_of(name: &str) -> Picture {
+    decode::open(fixture(name), false).unwrap()
+}
+
+/// Stray bytes between headers are skipped, as by libjpeg, but a truncated picture is still not accepted as complete.
+#[test]
+fn stray_bytes_between_headers() {
+    let whole = std::fs::read(fixture("picture.420.jpg")).unwrap();
+    let tables = whole.windows(2).position(|w| w == [0xFF, 0xDB]).unwrap();
+    let stray = [&whole[..tables], &[0; 7], &whole[tables..]].concat();
+    let mut picture = Picture::default();
+    decode::decode(&stray, false, &mut picture).unwrap();
+    assert_eq!(picture, pixels_of("picture.420.jpg"));
+    let error = decode::decode(&stray[..stray.len() * 2 / 3], false, &mut picture).unwrap_err();
+    assert!(error.contains("no end marker"), "{error}");
+}
+
+/// PNG's checksum, for a handmade header.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc: u32, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xEDB8_8320 & 0u32.wrapping_sub(crc & 1)))
+    })
+}

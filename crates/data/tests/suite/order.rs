@@ -1,0 +1,172 @@
+//! Orders of samples: every sample once, for any number of shards.
+
+use enmasse_data::{DataError, EvalOrder, Sampler, Sharding, TrainOrder};
+use proptest::prelude::*;
+
+#[test]
+fn an_epoch_is_a_function_of_seed_and_epoch() {
+    let order = |seed, epoch| TrainOrder::new(seed, 100, 100).unwrap().epoch(epoch).global_batch(0);
+    assert_eq!(order(1, 2), order(1, 2));
+    for (seed, epoch) in [(1, 3), (2, 2), (0, 0)] {
+        assert_ne!(order(1, 2), order(seed, epoch));
+    }
+}
+
+#[test]
+fn too_few_samples() {
+    let check = |samples, global, expected: &str| {
+        let error = TrainOrder::new(0, samples, global).unwrap_err();
+        assert!(matches!(error, DataError::TooFewSamples { .. }) && error.to_string().contains(expected), "{error}");
+    };
+    check(7, 8, "hold 7 samples, fewer than one global batch of 8");
+    check(0, 1, "hold 0 samples");
+    assert!(TrainOrder::new(0, 8, 8).is_ok());
+}
+
+#[test]
+fn sharding_limits() {
+    let check = |hosted, shards, batch, expected: Result<usize, &str>| {
+        let sharding = Sharding { hosted, shards, batch };
+        match (sharding.check(), expected) {
+            (Ok(()), Ok(expected)) => assert_eq!(sharding.hosted_batch(), expected),
+            (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected),
+            (other, expected) => panic!("{other:?} instead of {expected:?}"),
+        }
+    };
+    check(0..1, 1, 1, Ok(1));
+    check(1..4, 4, 3, Ok(9));
+    check(1..2, 1, 1, Err("shard 1 does not exist: there are 1, counted from 0"));
+    check(2..5, 4, 1, Err("shard 4 does not exist: there are 4, counted from 0"));
+    check(2..2, 4, 1, Err("none of 4 shards is hosted; at least one must be"));
+    check(0..1, 0, 1, Err("0 shards of 1 samples make no batch; both must be at least 1"));
+    check(0..1, 1, 0, Err("1 shards of 0 samples make no batch; both must be at least 1"));
+    check(0..1, usize::MAX, 2, Err("a global batch of 18446744073709551615 x 2 samples is too large"));
+}
+
+/// The batches of PyTorch's sampler on each rank (`fixtures/orders.py`).
+#[test]
+fn the_distributed_sampler_is_pytorch_s() {
+    let document: serde_json::Value = serde_json::from_str(include_str!("../fixtures/orders.json")).unwrap();
+    let cases = document["distributed"].as_array().unwrap();
+    assert_eq!(cases.len(), 10);
+    for case in cases {
+        let [samples, shards, batch, seed, epoch] =
+            ["samples", "shards", "batch", "seed", "epoch"].map(|key| case[key].as_u64().unwrap() as usize);
+        let sampler = Sampler::Distributed { drop_last: case["drop_last"].as_bool().unwrap() };
+        let sharding = Sharding::one(0, shards, batch);
+        let order = TrainOrder::with_sampler(sampler, seed as u64, samples, &sharding).unwrap();
+        let epoch = order.epoch(epoch as u64);
+        let ours: Vec<Vec<Vec<usize>>> = (0..shards)
+            .map(|shard| {
+                (0..order.batches()).map(|step| epoch.hosted(step, &Sharding::one(shard, shards, batch))).collect()
+            })
+            .collect();
+        assert_eq!(serde_json::json!(ours), case["batches"], "{case}");
+        assert_eq!((epoch.batches(), order.batches_behind(0)), (order.batches(), order.batches()));
+    }
+}
+
+#[test]
+fn limits_of_the_distributed_sampler() {
+    let check = |drop_last, samples, shards, batch, expected: Result<(usize, usize), &str>| {
+        let sharding = Sharding::one(0, shards, batch);
+        let order = TrainOrder::with_sampler(Sampler::Distributed { drop_last }, 0, samples, &sharding);
+        match (order, expected) {
+            (Ok(order), Ok(expected)) => assert_eq!((order.batches(), order.dropped()), expected),
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (other, expected) => panic!("{other:?} instead of {expected:?}"),
+        }
+    };
+    check(false, 10, 4, 1, Ok((3, 0)));
+    check(true, 10, 4, 1, Ok((2, 2)));
+    check(false, 10, 4, 3, Ok((1, 0)));
+    check(true, 10, 4, 3, Err("hold 10 samples, fewer than one global batch of 12 (4 shards of 3)"));
+    check(false, 1, 9, 1, Ok((1, 0)));
+    check(false, 0, 1, 1, Err("hold 0 samples"));
+    check(false, 5, 0, 1, Err("0 shards of 1 samples make no batch"));
+    check(false, 5, usize::MAX, 2, Err("is too large"));
+    check(false, 1 << 40, 1, 1, Err("it is known for fewer than 214748364 of each"));
+    check(false, 5, 1 << 62, 1, Err("it is known for fewer than"));
+}
+
+proptest! {
+    /// The same sampler written plainly, and a resumed epoch with other numbers of shards: the remaining entries in the
+    /// order of the permutation, then the repeated ones.
+    #[test]
+    fn distributed_pieces(
+        samples in 1usize..60,
+        (shards, before) in (1usize..6, 1usize..6),
+        batch in 1usize..5,
+        cut in 0usize..6,
+        drop_last: bool,
+    ) {
+        let sampler = Sampler::Distributed { drop_last };
+        let order = |shards, batch| TrainOrder::with_sampler(sampler, 9, samples, &Sharding::one(0, shards, batch));
+        let mut entries: Vec<usize> = { let all = order(1, 1).unwrap().epoch(2); (0..samples).map(|step| all.global_batch(step)[0]).collect() };
+        let Ok(order) = order(shards, batch) else { return Ok(()) };
+        match drop_last {
+            true => entries.truncate(samples / shards * shards),
+            false => entries = entries.iter().copied().cycle().take(samples.div_ceil(shards) * shards).collect(),
+        }
+        let consumed = (cut * before).min(entries.len());
+        let rest = &entries[consumed..];
+        let epoch = order.rest_of_epoch(2, consumed);
+        prop_assert_eq!(epoch.batches(), order.batches_behind(consumed));
+        prop_assert_eq!(epoch.batches(), rest.len() / (shards * batch));
+        for shard in 0..shards {
+            let theirs: Vec<usize> = rest[shard.min(rest.len())..].iter().step_by(shards).copied().collect();
+            for step in 0..epoch.batches() {
+                prop_assert_eq!(epoch.hosted(step, &Sharding::one(shard, shards, batch)), &theirs[step * batch..][..batch]);
+            }
+        }
+    }
+
+    /// Shards together give the global batch, in order; batches together give each sample at most once.
+    #[test]
+    fn training_pieces(samples in 1usize..300, shards in 1usize..6, batch in 1usize..9, epoch in 0u64..5) {
+        let global = shards * batch;
+        prop_assume!(samples >= global);
+        let order = TrainOrder::new(3, samples, global).unwrap();
+        let epoch = order.epoch(epoch);
+        let mut seen = vec![0; samples];
+        for step in 0..order.batches() {
+            let piece = |shard| epoch.hosted(step, &Sharding::one(shard, shards, batch));
+            let pieces: Vec<usize> = (0..shards).flat_map(piece).collect();
+            prop_assert_eq!(&pieces, &epoch.global_batch(step));
+            prop_assert_eq!(pieces.len(), global);
+            pieces.iter().for_each(|&index| seen[index] += 1);
+        }
+        prop_assert_eq!(seen.iter().sum::<usize>() + order.dropped(), samples);
+        prop_assert!(seen.iter().all(|&count| count <= 1));
+        prop_assert!(epoch.global_batch(order.batches()).is_empty());
+    }
+
+    /// An epoch begun with one global batch and ended with another repeats no sample, and leaves out less than a global
+    /// batch.
+    #[test]
+    fn a_rest_in_another_global_batch(samples in 1usize..300, before in 1usize..20, after in 1usize..20, cut in 0usize..9) {
+        prop_assume!(samples >= before.max(after));
+        let [first, second] = [before, after].map(|global| TrainOrder::new(3, samples, global).unwrap());
+        let steps = cut.min(first.batches());
+        let mut seen: Vec<usize> = (0..steps).flat_map(|step| first.epoch(4).global_batch(step)).collect();
+        let rest = second.rest_of_epoch(4, steps * before);
+        seen.extend((0..rest.batches()).flat_map(|step| rest.global_batch(step)));
+        prop_assert!(samples - seen.len() < before.max(after));
+        seen.sort_unstable();
+        prop_assert!(seen.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    /// Evaluation sees every sample exactly once, and every shard has the same number of batches.
+    #[test]
+    fn evaluation_pieces(samples in 0usize..200, shards in 1usize..7, batch in 1usize..9) {
+        let mut seen = vec![0; samples];
+        let mut counts = Vec::new();
+        for shard in 0..shards {
+            let order = EvalOrder::new(samples, Sharding::one(shard, shards, batch)).unwrap();
+            counts.push(order.batches());
+            (0..order.batches()).flat_map(|step| order.indices(step)).for_each(|index| seen[index] += 1);
+        }
+        prop_assert!(seen.iter().all(|&count| count == 1));
+        prop_assert!(counts.iter().all(|&count| count == counts[0]));
+    }
+}

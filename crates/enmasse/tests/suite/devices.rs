@@ -1,0 +1,74 @@
+//! Kinds of devices and shards in the whole program: the f64 reference trains a LeNet, and `--shards` fixes the bits.
+
+use crate::common::runs::{arguments, tensors};
+use crate::common::{assert_whole, enmasse, pictures};
+
+#[test]
+fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let devices = ["--devices", "reference:2"];
+    let lenet = ["--model", "lenet", "--size", "16"];
+    let fixed = [&lenet[..], &["--epochs", "1", "--batch", "4"], &devices].concat();
+    let arguments: Vec<String> = [
+        vec!["train".to_owned(), data.display().to_string()],
+        fixed.iter().map(|word| word.to_string()).collect(),
+        vec!["--json".into(), "--out".into(), run.display().to_string()],
+    ]
+    .concat();
+    let trained = enmasse(&arguments).well();
+    assert_eq!(trained.json()[0]["world_size"], 2);
+    assert_whole(&run);
+    let (data, run) = (data.display().to_string(), run.display().to_string());
+    let evaluated = enmasse(&["eval", &run, &data, "--devices", "reference:2", "--json"]).well();
+    assert_eq!(evaluated.json()[0]["samples"], 3);
+    let picture = std::fs::read_dir(&data).unwrap().flatten().find_map(|class| {
+        let mut pictures = std::fs::read_dir(class.path()).ok()?.flatten();
+        pictures.next().map(|picture| picture.path().display().to_string())
+    });
+    let predicted = enmasse(&["predict", &run, &picture.unwrap(), "--devices", "reference"]).well();
+    assert!(predicted.stdout.contains('%'), "{}", predicted.stdout);
+    let printed = enmasse(&[&["plan", "print"], &lenet[..], &devices].concat()).well();
+    assert!(printed.stdout.contains("shards 2") && printed.stdout.contains("memory of a rank:"), "{}", printed.stdout);
+    let timed = [&["bench", "step", "--batch", "2", "--steps", "1", "--json"], &lenet[..], &["--devices", "reference"]];
+    let timed = enmasse(&timed.concat()).well();
+    assert!(timed.json()[0]["images_per_second"].as_f64().unwrap() > 0.0);
+    assert!(timed.json()[0]["share_of_peak"].is_null());
+}
+
+#[test]
+fn unsupported_requests_are_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let check = |others: &[&str], expected: &str| {
+        let ended = enmasse(&arguments(&data, &run, others));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.starts_with(expected) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
+        assert!(!run.exists());
+    };
+    check(&["--devices", "gpu:1"], "error: --devices gpu:1: this build has no device of kind gpu; it has cpu and ");
+    check(&["--devices", "cpu:0,1"], "error: cores have no numbers here: use cpu:N");
+    check(&["--devices", "reference:2", "--exact"], "error: --exact: the reference device has no other algorithms");
+    check(&["--devices", "cpu:2", "--shards", "1"], "error: --shards 1: 1 shards cannot be divided among 2 ranks");
+    check(&["--shards", "4", "--accumulate", "2"], "error: --accumulate 2: --shards already sets the number of shards");
+}
+
+#[test]
+fn shards_fix_the_weights_on_any_number_of_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let run = |devices: &str, others: &[&str]| {
+        let out = folder.path().join(format!("{devices}{}", others.join("")));
+        let fixed = ["--model", "resnet18", "--size", "32", "--epochs", "1", "--max-steps", "2", "--devices", devices];
+        enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
+        tensors(&out, "last.safetensors")
+    };
+    for others in [&["--shards", "4"][..], &["--shards", "4", "--sync-bn"]] {
+        let alone = run("cpu:1", others);
+        for devices in ["cpu:2", "cpu:3", "cpu:4"] {
+            assert!(run(devices, others) == alone, "{devices} {others:?}");
+        }
+    }
+    // Two ranks with two accumulated shards each are four shards.
+    assert!(run("cpu:2", &["--accumulate", "2"]) == run("cpu:1", &["--accumulate", "4"]));
+}

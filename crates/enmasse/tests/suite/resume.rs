@@ -1,0 +1,93 @@
+//! Resuming: changes are reported, contradictions are refused, and a finished run is left alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::common::runs::Folder;
+use crate::common::{Ended, enmasse, files, pictures};
+
+/// Every file of a run, with its content and the time of its last change.
+fn state(run: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
+    let mut files: Vec<_> = files(run)
+        .into_iter()
+        .map(|path| {
+            let (content, modified) = (fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+            (path, content, modified)
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_finished_run_is_left_alone() {
+    let folder = Folder::new("2");
+    let own = env!("CARGO_BIN_EXE_enmasse");
+    for (devices, launch, steps) in
+        [("cpu:1", &[][..], 48), ("cpu:2", &[], 24), ("cpu:2", &["launch", "-n", "2", own], 24)]
+    {
+        let run = folder.path(&format!("{devices}-{}", launch.len()));
+        enmasse(&folder.arguments(&run, &["--devices", devices])).well();
+        let before = state(&run);
+        let resumed = |others: &[&str]| {
+            let run = run.display().to_string();
+            enmasse(&[launch, &["train", "--resume", "--out", &run], others].concat()).well()
+        };
+        let said = "nothing left to do: 2 of 2 epochs are done; use --epochs 4 to continue\n";
+        assert_eq!(resumed(&[]).stdout, said);
+        let more =
+            format!("nothing left to do: {steps} of 9 steps are done; use --max-steps {} to continue\n", 2 * steps);
+        assert_eq!(resumed(&["--epochs", "9", "--max-steps", "9"]).stdout, more);
+        let json = resumed(&["--json"]);
+        let [done] = &json.json()[..] else { panic!("{json:?}") };
+        assert_eq!((&done["event"], done["run"].as_str()), (&"done".into(), run.to_str()));
+        assert!(json.stderr.contains(said), "{}", json.stderr);
+        assert!(state(&run) == before, "{devices}: files have changed");
+    }
+}
+
+#[test]
+fn changes_of_a_resumed_run_are_reported() {
+    let folder = Folder::new("2");
+    let run = folder.path("run");
+    let resume = |epochs: &str, others: &[&str]| {
+        let run = run.display().to_string();
+        enmasse(&[&["train", "--resume", "--out", &run, "--epochs", epochs], others].concat()).well()
+    };
+    let changes = |ended: &Ended| -> Vec<String> {
+        ended.stderr.lines().filter(|line| line.contains(" -> ")).map(str::to_owned).collect()
+    };
+    let first = enmasse(&folder.arguments(&run, &["--devices", "cpu:1"])).well();
+    assert!(changes(&first).is_empty(), "{}", first.stderr);
+    let second = resume("3", &["--lr", "0.01", "--schedule", "constant", "--json"]);
+    assert_eq!(changes(&second), ["epochs: 2 -> 3", "lr: 0.001 -> 0.01", "schedule: cosine -> constant"]);
+    // They last.
+    assert_eq!(changes(&resume("4", &[])), ["epochs: 3 -> 4"]);
+}
+
+#[test]
+fn settings_that_do_not_fit_the_run_are_refused() {
+    let folder = Folder::new("1");
+    let run = folder.path("run");
+    enmasse(&folder.arguments(&run, &["--devices", "cpu:1"])).well();
+    let checkpoints = || -> Vec<_> {
+        state(&run).into_iter().filter(|(path, ..)| path.extension().is_some_and(|end| end == "safetensors")).collect()
+    };
+    let before = checkpoints();
+    let check = |others: &[&str], code: i32, mentions: &[&str]| {
+        let run = run.display().to_string();
+        let ended = enmasse(&[&["train", "--resume", "--epochs", "2", "--out", &run], others].concat());
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let error = ended.stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
+        assert!(mentions.iter().all(|mention| error.contains(mention)), "{mentions:?}: {}", ended.stderr);
+        assert!(checkpoints() == before, "a checkpoint has changed");
+    };
+    check(&["--size", "12"], 1, &["--size 8", "--size 12", "fc1.weight"]);
+    check(&["--model", "lenet"], 2, &["--model lenet", "mlp"]);
+    // Pictures of fewer classes.
+    let other = pictures(&folder.path("other"), 20);
+    fs::remove_dir_all(other.join("red")).unwrap();
+    fs::remove_file(run.join("split.json")).unwrap();
+    check(&[&other.display().to_string()], 1, &["3 classes (dark, light, red)", "2 classes (dark, light)"]);
+}

@@ -1,0 +1,136 @@
+//! Ranks started by the real torchrun, with one agent and with two, and restarted after a failure.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Ended, Running, assert_whole, enmasse, finish, metrics, pictures, plain_environment};
+
+/// `torchrun` with these options; `None`, with the reason printed, if it is not installed.
+fn torchrun(options: &[&str]) -> Option<Command> {
+    let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
+        println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
+        return None;
+    };
+    let mut command = Command::new(interpreter);
+    plain_environment(&mut command);
+    // No socket may be reachable from other machines.
+    command.args(["-m", "torch.distributed.run"]).args(options);
+    Some(command)
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+const ENMASSE: &str = env!("CARGO_BIN_EXE_enmasse");
+
+/// The words of a run on `data` into `run`.
+fn train(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
+    let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--json"];
+    let mut words = vec!["train".to_owned(), data.display().to_string(), "--out".to_owned(), run.display().to_string()];
+    words.extend(fixed.iter().chain(others).map(|word| word.to_string()));
+    words
+}
+
+/// Every loss of a run, digit by digit.
+fn losses(run: &Path) -> Vec<String> {
+    metrics(run).iter().map(|epoch| format!("{} {}", epoch["train_loss"], epoch["val_loss"])).collect()
+}
+
+#[test]
+fn one_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let own = folder.path().join("own");
+    enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well();
+    let port = free_port().to_string();
+    // The agent's store is found in both ways; neither passes a token.
+    let ways: [&[&str]; 2] = [&["--standalone"], &["--master-addr", "127.0.0.1", "--master-port", &port]];
+    for (number, way) in ways.into_iter().enumerate() {
+        let run = folder.path().join(format!("run{number}"));
+        let Some(mut command) = torchrun(&[way, &["--nproc-per-node", "2", "--no-python", ENMASSE]].concat()) else {
+            return;
+        };
+        let ended = finish(command.args(train(&data, &run, &["--epochs", "2"]))).well();
+        assert_eq!(ended.json()[0]["world_size"], 2);
+        assert_eq!(losses(&run), losses(&own), "{way:?}");
+        assert_whole(&run);
+        assert!(!run.join(".token").exists());
+    }
+
+    // One program after another is not a restart: the second run is separate.
+    let script = format!("{ENMASSE} train \"$@\" && exec {ENMASSE} train \"$@\"");
+    let Some(mut command) = torchrun(&["--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", &script])
+    else {
+        return;
+    };
+    let data = data.display().to_string();
+    let words =
+        ["sh", &data, "--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--epochs", "1", "--json"];
+    let ended = finish(command.args(words).current_dir(folder.path())).well();
+    let runs: Vec<_> =
+        ended.json().into_iter().filter_map(|line| Some(line.get("run")?.as_str()?.to_owned())).collect();
+    assert!(runs.len() == 2 && runs[0] != runs[1], "{runs:?}");
+}
+
+/// Each agent has one rank. Together they train an epoch, one rank fails, and after the restart they train the second
+/// one.
+#[test]
+fn two_agents_and_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let (own, run) = (folder.path().join("own"), folder.path().join("run"));
+    enmasse(&train(&data, &own, &["--epochs", "1", "--devices", "cpu:2"])).well();
+    enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2", "--resume"])).well();
+
+    let (failed, counts) = (folder.path().join("failed"), folder.path().join("counts"));
+    let script = format!(
+        "if [ -d {failed} ]; then echo $RANK $TORCHELASTIC_RESTART_COUNT >> {counts}; exec \"$@\" --epochs 2; fi\n\
+         \"$@\" --epochs 1 || exit 4\n\
+         if [ $RANK = 0 ]; then exec tail -f /dev/null; fi\n\
+         mkdir {failed}; exit 3",
+        failed = failed.display(),
+        counts = counts.display(),
+    );
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let agents: Vec<Running> = (0..2)
+        .filter_map(|_| {
+            let mut command = torchrun(&["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"])?;
+            command.args(["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job"]);
+            // The name of this machine may not resolve to it.
+            command.args(["--local-addr", "127.0.0.1", "--no-python", "sh", "-c", &script, "sh", ENMASSE]);
+            Some(Running::start(command.args(train(&data, &run, &[]))))
+        })
+        .collect();
+    if agents.is_empty() {
+        return;
+    }
+    for agent in agents {
+        Ended::well(agent.finish());
+    }
+    assert_eq!(losses(&run), losses(&own));
+    assert_eq!(metrics(&run).len(), 2);
+    assert_whole(&run);
+    // The difficulty: only the agent whose rank failed has counted the restart.
+    let counts = fs::read_to_string(counts).unwrap();
+    let mut counts: Vec<&str> =
+        counts.lines().filter_map(|line| line.split_once(' ')).map(|(_, count)| count).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, ["0", "1"]);
+}
+
+/// An agent's store requires no secret, so ranks of several machines need a token.
+#[test]
+fn several_machines_need_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 5);
+    let mut command = crate::common::program();
+    let words = ["train", &data.display().to_string(), "--model", "mlp"];
+    command.args(words).current_dir(folder.path()).env("RANK", "1").env("WORLD_SIZE", "2");
+    command.env("LOCAL_RANK", "0").env("LOCAL_WORLD_SIZE", "1").env("TORCHELASTIC_USE_AGENT_STORE", "True");
+    let ended = finish(command.env("MASTER_ADDR", "192.0.2.1").env("MASTER_PORT", "29500"));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (Some(1), 1), "{ended:?}");
+    assert!(ended.stderr.contains("set ENMASSE_TOKEN") && ended.stderr.contains("--out DIR"), "{}", ended.stderr);
+}

@@ -1,0 +1,82 @@
+//! `--on-bad-sample skip` on files that are damaged or gone: the same weights and the same list on any number of ranks.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::runs::{arguments, figures, tensors};
+use crate::common::{enmasse, metrics, pictures};
+
+#[test]
+fn damaged_pictures_are_skipped_and_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 20);
+    let spoil = |name: &str, bytes: &dyn Fn(Vec<u8>) -> Vec<u8>| {
+        let path = data.join(name);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, bytes(whole)).unwrap();
+        path.display().to_string()
+    };
+    let empty = spoil("dark/003.jpg", &|_| Vec::new());
+    let cut = spoil("light/005.jpg", &|whole| whole[..whole.len() / 2].to_vec());
+    let run = |name: &str, others: &[&str]| {
+        let out = folder.path().join(name);
+        let fixed = ["--epochs", "2", "--lr", "0.001", "--shards", "2", "--on-bad-sample", "skip"];
+        (enmasse(&arguments(&data, &out, &[&fixed, others].concat())), out)
+    };
+    let list = |out: &Path| fs::read_to_string(out.join("logs/unreadable.txt")).unwrap();
+    let (one, alone) = run("one", &["--devices", "cpu:1"]);
+    let (two, together) = run("two", &["--devices", "cpu:2"]);
+    let (one, two) = (one.well(), two.well());
+    assert_eq!(figures(&one), figures(&two));
+    assert!(tensors(&alone, "last.safetensors") == tensors(&together, "last.safetensors"));
+    let expected = list(&alone);
+    let names: Vec<&str> = expected.lines().map(|line| line.split_once('\t').unwrap().0).collect();
+    assert_eq!((names, list(&together)), (vec![empty.as_str(), &cut], expected.clone()));
+    assert_eq!(metrics(&together)[1]["unreadable"], 2);
+    for (ended, out) in [(&one, &alone), (&two, &together)] {
+        let warnings = ended.stderr.lines().filter(|line| line.starts_with("warning: ")).collect::<Vec<_>>();
+        assert!(warnings.len() == 1 && warnings[0].contains("skipped a picture that cannot be read: "), "{warnings:?}");
+        let last = ended.stderr.lines().find(|line| line.starts_with("unreadable: ")).unwrap();
+        let begin = format!("unreadable: 2 pictures were skipped: {empty} (the file is empty), {cut} (");
+        let end = format!("; listed in {}", out.join("logs/unreadable.txt").display());
+        assert!(last.starts_with(&begin) && last.ends_with(&end), "{last}");
+    }
+
+    // An evaluation of the run skips as the run did, and counts what it judged.
+    let (run, all) = (alone.display().to_string(), data.display().to_string());
+    for devices in ["cpu:1", "cpu:3"] {
+        let eval = |others: &[&str]| {
+            let fixed = ["eval", run.as_str(), &all, "--split", "all", "--batch", "4", "--devices", devices];
+            enmasse(&[&fixed, others].concat())
+        };
+        let ended = eval(&["--json"]).well();
+        assert_eq!((&ended.json()[0]["samples"], &ended.json()[0]["unreadable"]), (&58.into(), &2.into()));
+        let ended = eval(&[]).well();
+        assert!(ended.stdout.starts_with("all pictures, 58 pictures, 2 unreadable: accuracy "), "{ended:?}");
+        assert!(ended.stderr.contains("unreadable: 2 pictures were skipped: "), "{ended:?}");
+        let ended = eval(&["--on-bad-sample", "error"]);
+        let refusal = "; to go on without such pictures, use --on-bad-sample skip";
+        assert!(ended.code == Some(1) && ended.stderr.contains(refusal), "{ended:?}");
+    }
+}
+
+/// A file that vanishes after the run has listed it is skipped by the part of the run that follows.
+#[test]
+fn a_resumed_run_goes_on_with_its_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 20);
+    let out = folder.path().join("run");
+    let fixed = ["--lr", "0.001", "--devices", "cpu:1", "--on-bad-sample", "skip"];
+    let run = |others: &[&str]| enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
+    fs::write(data.join("red/001.jpg"), "text").unwrap();
+    run(&["--epochs", "1"]);
+    fs::remove_file(data.join("dark/001.jpg")).unwrap();
+    let part = fs::read_to_string(out.join("split.json")).unwrap();
+    assert!(part.contains("dark/001.jpg"));
+    let ended = run(&["--epochs", "2", "--resume"]);
+    assert!(ended.stderr.contains("unreadable: 2 pictures were skipped: "), "{ended:?}");
+    let list = fs::read_to_string(out.join("logs/unreadable.txt")).unwrap();
+    assert!(list.contains("dark/001.jpg\tno such file or directory\n"), "{list}");
+    assert!(list.contains("red/001.jpg\tnot a JPEG or PNG picture, but text\n"), "{list}");
+    assert_eq!(metrics(&out).iter().map(|epoch| epoch["unreadable"].clone()).collect::<Vec<_>>(), [1, 2]);
+}

@@ -1,0 +1,9 @@
+//! One program of tests: it is linked once, and its tests run side by side.
+
+mod aliasing;
+mod common;
+mod gradients;
+mod random_models;
+mod shards;
+mod steps;
+mod targets;

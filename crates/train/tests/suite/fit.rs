@@ -1,0 +1,377 @@
+//! The trainer on one rank of the CPU device: a run and its files, resuming with the same bits, and the explicit engine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::Colours;
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_data::{
+    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
+};
+use enmasse_device::Device;
+use enmasse_graph::{Conv, Target, Tensor};
+use enmasse_train::{
+    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Keep, Objective,
+    OptimizerKind, Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData,
+    compile_plans, evaluate, initialize,
+};
+
+/// The CPU device at its best instruction set.
+fn cpu(threads: usize) -> Cpu {
+    Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
+}
+
+fn data() -> TrainingData {
+    TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)))
+}
+
+fn net(x: Tensor, classes: usize) -> Tensor {
+    let x = x.conv2d("conv", Conv::new(4, 3).no_bias()).batch_norm("bn").relu();
+    x.adaptive_avg_pool([2, 2]).flatten().dropout("drop", 0.2).linear("fc", classes)
+}
+
+fn config(out: &Path) -> TrainConfig {
+    TrainConfig {
+        model: "net".into(),
+        epochs: 3,
+        batch: Some(8),
+        size: Some(8),
+        lr: 0.05,
+        save_every: 2,
+        warmup_epochs: 0.5,
+        out: Some(out.to_owned()),
+        ..TrainConfig::default()
+    }
+}
+
+struct Records<'a>(&'a mut Vec<EpochRecord>);
+
+impl Callback for Records<'_> {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+        self.0.push(record.clone());
+        Ok(())
+    }
+}
+
+fn fit(config: TrainConfig) -> Vec<EpochRecord> {
+    let mut records = Vec::new();
+    Trainer::new(config, &cpu(2)).callback(Records(&mut records)).fit(&net, &data()).unwrap();
+    records
+}
+
+fn last(out: &Path) -> Checkpoint {
+    Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
+}
+
+#[test]
+fn a_run_learns_and_leaves_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let records = fit(config(&out));
+    assert_eq!(records.iter().map(|record| record.epoch).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(records[2].train_loss < records[0].train_loss, "{records:?}");
+    assert!(records[2].val_accuracy > 0.9, "{records:?}");
+    for file in ["config.toml", "metrics.jsonl", "class_indices.json"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+    for chart in ["class_distribution", "augmented", "training_curves", "confusion_matrix"] {
+        assert!(out.join("charts").join(chart).with_extension("svg").is_file(), "{chart}");
+    }
+    // The first batches of 8 fill the sheet.
+    let sheet = std::fs::read_to_string(out.join("charts/augmented.svg")).unwrap();
+    assert_eq!(sheet.matches("<image").count(), 16);
+    assert_eq!(std::fs::read_to_string(out.join("metrics.jsonl")).unwrap().lines().count(), 3);
+    let checkpoint = last(&out);
+    assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));
+
+    let classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
+    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
+    let sharding = Sharding::one(0, 1, 5);
+    let pool = DecodePool::new(1).unwrap();
+    let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();
+    let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
+    let best = records.iter().map(|record| record.val_accuracy).fold(0.0, f64::max);
+    assert_eq!((found.accuracy, found.samples), (best, 17));
+
+    // The element type of maps is the run's choice, which its checkpoint keeps.
+    for precision in [Precision::F32, Precision::Bf16] {
+        let mut changed = checkpoint.clone();
+        changed.meta.configuration = TrainConfig { precision, ..config(&out) }.to_toml();
+        let file = folder.path().join("changed.safetensors");
+        changed.save(&file).unwrap();
+        let preparation = Preparation::new(&config(&out), DataKind::Folder);
+        assert_eq!(Classifier::open(&file, None, &preparation, &[]).unwrap().configuration.precision, precision);
+    }
+}
+
+#[test]
+fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = data().with_test(Arc::new(Colours(11)));
+    let device = cpu(1);
+    let early = Trainer::new(config(folder.path()), &device).validate(&data).unwrap_err();
+    assert_eq!(early.to_string(), "nothing is trained yet: call fit first");
+    // With three ranks, no part is divisible by the global batch.
+    for ranks in [1, 3] {
+        let results = enmasse_launch::spawn(ranks, |group| {
+            let out = folder.path().join(ranks.to_string());
+            let device = cpu(1);
+            let mut records = Vec::new();
+            let mut trainer = Trainer::new(TrainConfig { batch: Some(4), ..config(&out) }, &device)
+                .group(group)
+                .callback(Records(&mut records));
+            trainer.fit(&net, &data)?;
+            let (validation, test) = (trainer.validate(&data)?, trainer.test(&data)?);
+            let rows = trainer.predict(data.test.as_ref().unwrap())?;
+            drop(trainer);
+            Ok::<_, TrainError>((records.pop().unwrap(), validation, test, rows))
+        });
+        for (last, validation, test, rows) in results.unwrap() {
+            assert_eq!((validation.loss, validation.accuracy), (last.val_loss, last.val_accuracy));
+            assert_eq!((validation.samples, test.samples, rows.len()), (17, 11, 11));
+            assert!(rows.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-6), "{rows:?}");
+            let hit = |(index, row): (usize, &Vec<f64>)| row.iter().all(|p| *p <= row[index % 3]);
+            let hits = rows.iter().enumerate().filter(|&row| hit(row)).count();
+            assert_eq!(hits as f64 / 11.0, test.accuracy);
+        }
+    }
+}
+
+#[test]
+fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
+    let records = fit(config(&whole));
+    // An epoch has six steps: the run stops two steps into the second one.
+    let part = fit(TrainConfig { max_steps: Some(8), ..config(&cut) });
+    assert_eq!((last(&cut).meta.epoch, last(&cut).meta.samples_consumed), (1, 16));
+    // A part of an epoch is no candidate for the best.
+    assert_eq!((part[1].partial, last(&cut).meta.best_val_accuracy), (true, Some(records[0].val_accuracy)));
+    assert!(records.iter().all(|record| !record.partial));
+    let rest = fit(TrainConfig { resume: true, ..config(&cut) });
+    assert_eq!(rest.len(), 2);
+    for (resumed, never_stopped) in rest.iter().zip(&records[1..]) {
+        assert_eq!(resumed.train_loss.to_bits(), never_stopped.train_loss.to_bits());
+        assert_eq!(resumed.val_loss.to_bits(), never_stopped.val_loss.to_bits());
+    }
+    assert_eq!(last(&cut).tensors, last(&whole).tensors);
+    let epochs = |out: &Path| std::fs::read_to_string(RunPaths::new(out).metrics()).unwrap().lines().count();
+    assert_eq!((epochs(&cut), epochs(&whole)), (3, 3));
+}
+
+#[test]
+fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    fit(TrainConfig { epochs: 1, ..config(&out) });
+    let again = |config: TrainConfig, data: &TrainingData| {
+        Trainer::new(config, &cpu(2)).fit(&net, data).unwrap_err().to_string()
+    };
+    assert!(again(config(&out), &data()).contains("--resume"));
+    let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
+    assert!(again(TrainConfig { resume: true, ..config(&out) }, &fewer).contains("other pictures"));
+    let small = TrainingData::new(Arc::new(Colours(5)), Arc::new(Colours(17)));
+    let text = again(config(&folder.path().join("small")), &small);
+    assert!(text.contains('5') && text.contains('8'), "{text}");
+    assert!(!folder.path().join("small").exists(), "nothing is half written");
+}
+
+#[test]
+fn non_finite_losses_stop_the_run_and_name_the_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = TrainConfig { lr: 1e30, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
+    let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
+    assert!(matches!(error, TrainError::NonFinite { rank: 0, .. }), "{error}");
+}
+
+/// One update at a huge rate leaves weights that nothing can be computed with, and no loss of training has shown it yet.
+#[test]
+fn state_that_is_not_finite_replaces_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = |out: &Path| {
+        let paths = RunPaths::new(out);
+        [paths.last_checkpoint(), paths.best_checkpoint(), paths.epoch_checkpoint(1)]
+            .map(|path| std::fs::read(path).ok())
+    };
+    let check = |name: &str, resumed: bool, lr: f64, save_every: u64, expected: &str| {
+        let out = folder.path().join(format!("{name} {resumed}"));
+        let (usual, mut steps) = (TrainConfig { save_every: 0, warmup_epochs: 0.0, ..config(&out) }, 0);
+        if resumed {
+            fit(TrainConfig { epochs: 1, ..usual.clone() });
+            steps = 6;
+        }
+        let before = files(&out);
+        let max_steps = Some(steps + 1);
+        let config = TrainConfig { resume: resumed, max_steps, keep: Keep::All, lr, save_every, ..usual };
+        let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
+        assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
+        let (epoch, step) = (1 + u64::from(resumed), steps + 1);
+        let remedy = match resumed {
+            false => "there is no checkpoint yet; start again with a lower --lr, or with --warmup-epochs".to_owned(),
+            true => format!(
+                "the previous checkpoint stays; continue from it at a lower rate with: enmasse train --resume --out '{}' --lr 1e-2",
+                out.display()
+            ),
+        };
+        let expected =
+            format!("non-finite {expected} after step {step} (epoch {epoch}), so nothing was saved: {remedy}");
+        assert_eq!(error.to_string(), expected, "{name}");
+        assert!(files(&out) == before, "{name}");
+    };
+    for resumed in [false, true] {
+        // Finite, but products of them are not.
+        check("huge", resumed, 1e30, 0, "validation loss NaN");
+        check("infinite", resumed, 1e300, 0, "validation loss NaN and values of conv.weight");
+        check("saved", resumed, 1e300, 1, "values of conv.weight");
+    }
+}
+
+#[test]
+fn the_checkpoints_that_are_asked_for_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |name: &str, keep: Keep, export_every: u64, expected: &[&str]| {
+        let out = folder.path().join(name);
+        fit(TrainConfig { epochs: 4, keep, export_every, ..config(&out) });
+        let mut names: Vec<String> = Vec::new();
+        for folder in ["checkpoints", "weights"] {
+            let entries = std::fs::read_dir(out.join(folder)).into_iter().flatten();
+            names.extend(entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
+        }
+        names.sort();
+        assert_eq!(names, [&["best.safetensors"], expected].concat(), "{name}");
+    };
+    check("usual", Keep::Newest(0), 0, &["last.safetensors"]);
+    let two = ["epoch-2.safetensors", "epoch-3.safetensors", "last.safetensors", "model-1.pth", "model-3.pth"];
+    check("two", Keep::Newest(2), 2, &two);
+    let all = ["epoch-0.safetensors", "epoch-1.safetensors", "epoch-2.safetensors", "epoch-3.safetensors"];
+    check("all", Keep::All, 0, &[&all[..], &["last.safetensors"]].concat());
+    let kept = Checkpoint::load(&RunPaths::new(folder.path().join("all")).epoch_checkpoint(3)).unwrap();
+    assert_eq!(kept, last(&folder.path().join("all")));
+}
+
+#[test]
+fn the_engine_gives_the_trainers_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = TrainConfig { epochs: 1, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
+    fit(config.clone());
+
+    let (cpu, preparation) = (cpu(2), Preparation::new(&config, DataKind::Folder));
+    let plans = compile_plans(&config, &preparation, &net, &Objective::default(), 3, 1, &cpu.target()).unwrap();
+    let mut program = cpu.compile(plans, None).unwrap();
+    initialize(program.as_mut(), config.seed).unwrap();
+    let sharding = Sharding::one(0, 1, 8);
+    let pool = DecodePool::new(1).unwrap();
+    let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), TrainTransform::new(8), sharding, config.seed).unwrap();
+    let mut engine = Engine::new(program, 0);
+    engine.train();
+    assert!(engine.backward().is_err(), "backward before forward");
+    for batch in loader.epoch(0, 0) {
+        engine.zero_grad();
+        engine.forward(batch.unwrap(), 0).unwrap();
+        assert_eq!(engine.logits().unwrap().len(), 8 * 3);
+        assert!(engine.criterion().unwrap().is_finite());
+        engine.backward().unwrap();
+        engine.step(config.lr).unwrap();
+    }
+    for tensor in last(config.out.as_deref().unwrap()).tensors {
+        let values = engine.program().store(&tensor.name).unwrap();
+        assert!(values.iter().map(|&v| v as f32).eq(tensor.values.iter().copied()), "{}", tensor.name);
+    }
+}
+
+/// Weights after one epoch of the explicit loop, in which each step is called too early `refused` times before it is valid.
+fn explicit_epoch(refused: usize) -> Vec<f64> {
+    let config =
+        TrainConfig { optimizer: OptimizerKind::AdamW, size: Some(8), batch: Some(8), ..TrainConfig::default() };
+    let plans = compile_plans(
+        &config,
+        &Preparation::new(&config, DataKind::Folder),
+        &net,
+        &Objective::default(),
+        3,
+        1,
+        &Target::default(),
+    )
+    .unwrap();
+    let mut program = cpu(1).compile(plans, None).unwrap();
+    initialize(program.as_mut(), 0).unwrap();
+    let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 8));
+    let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), TrainTransform::new(8), sharding, 0).unwrap();
+    let mut engine = Engine::new(program, 0);
+    for batch in loader.epoch(0, 0) {
+        engine.forward(batch.unwrap(), 0).unwrap();
+        (0..refused).for_each(|_| assert!(engine.step(0.01).is_err(), "step before backward"));
+        engine.criterion().unwrap();
+        engine.backward().unwrap();
+        engine.step(0.01).unwrap();
+    }
+    engine.program().store("fc.weight").unwrap()
+}
+
+#[test]
+fn a_step_that_is_refused_does_not_count_for_the_optimiser() {
+    assert_eq!(explicit_epoch(3), explicit_epoch(0));
+}
+
+#[test]
+fn progress_counts_every_sample_once() {
+    struct Count<'a>(&'a mut Vec<(bool, u64)>);
+    impl Callback for Count<'_> {
+        fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+            self.0.push((progress.validating, progress.samples));
+            Ok(())
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = Vec::new();
+    let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
+    Trainer::new(config, &cpu(2)).callback(Count(&mut seen)).fit(&net, &data()).unwrap();
+    let training = [8, 16, 24, 32, 40, 48].map(|samples| (false, samples));
+    assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
+}
+
+#[test]
+fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    fit(TrainConfig { export_every: 3, ..config(&first) });
+    let weights = RunPaths::new(&first).epoch_weights(2);
+    // Another number of classes: everything except the classifier matches.
+    let fewer = TrainingData::new(Arc::new(TwoColours(50)), Arc::new(TwoColours(17)));
+    let config = TrainConfig {
+        weights: Some(weights),
+        freeze_layers: true,
+        batch: Some(4),
+        check_ranks: true,
+        out: Some(second.clone()),
+        ..config(&second)
+    };
+    enmasse_launch::spawn(2, |group| Trainer::new(config.clone(), &cpu(1)).group(group).fit(&net, &fewer).map(drop))
+        .unwrap();
+    let tensor = |checkpoint: &Checkpoint, name: &str| {
+        checkpoint.tensors.iter().find(|tensor| tensor.name == name).unwrap().values.clone()
+    };
+    let (first, second) = (last(&first), last(&second));
+    // Frozen tensors are unchanged three epochs later, including batch norm's statistics.
+    for name in ["conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"] {
+        assert_eq!(tensor(&first, name), tensor(&second, name), "{name}");
+    }
+    assert_eq!(tensor(&second, "fc.weight").len() * 3, tensor(&first, "fc.weight").len() * 2);
+    let optimizer: Vec<_> = second.tensors.iter().filter(|tensor| tensor.name.starts_with("optimizer.")).collect();
+    assert_eq!(optimizer.len(), 2, "only the classifier's weight and bias have optimiser state: {optimizer:?}");
+}
+
+/// Two of the three classes.
+struct TwoColours(usize);
+
+impl Dataset for TwoColours {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 2
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        Colours(usize::MAX).read(index / 2 * 3 + index % 2)
+    }
+}

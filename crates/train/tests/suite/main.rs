@@ -1,0 +1,17 @@
+//! One program of tests: it is linked once, and its tests run side by side.
+
+mod augmentation;
+mod averages;
+mod callbacks;
+mod common;
+mod data_parallel;
+mod fit;
+mod hosting;
+mod initial_weights;
+mod metrics;
+mod objective;
+mod pretrained;
+mod progress;
+mod stopping;
+mod tuning;
+mod unreadable;

@@ -1,0 +1,5 @@
+//! One program of tests: it is linked once, and its tests run side by side.
+
+mod files;
+mod hostile;
+mod pytorch;
