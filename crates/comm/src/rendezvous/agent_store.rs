@@ -231,10 +231,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_protocol_as_pytorch_speaks_it() {
-        let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
-            println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
-            return;
-        };
+        let Some(interpreter) = needs::pytorch() else { return };
         for backend in ["True", "False"] {
             let script = format!(
                 "import sys, torch.distributed as d\n\

@@ -9,6 +9,7 @@ use crate::common::{
     write_jpeg,
 };
 use jpeg_encoder::ColorType;
+use needs::Need;
 
 /// A folder with good pictures, and a place for a run.
 struct Place {
@@ -278,12 +279,12 @@ fn on_small_disk(place: &Place, options: &str) -> Option<Ended> {
         .status()
         .map_or(true, |s| !s.success())
     {
-        eprintln!("skipped: this machine gives no mount namespaces to users");
+        needs::skip(Need::Namespaces, "no mount namespace can be made");
         return None;
     }
     let ended = finish(&mut command);
     if ended.code == Some(77) {
-        eprintln!("skipped: no tmpfs can be mounted here");
+        needs::skip(Need::Namespaces, "no tmpfs can be mounted");
         return None;
     }
     Some(ended)

@@ -10,6 +10,7 @@ use std::thread;
 
 use crate::common::{DEADLINE, enmasse, exists, metrics, pictures, plain_environment, program, send, until};
 use enmasse_train::Checkpoint;
+use needs::Need;
 use rustix::process::Signal;
 
 /// The agent of one node; killed when it is dropped.
@@ -199,14 +200,13 @@ struct Network {
 impl Network {
     fn up() -> Option<Self> {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-net");
-        if !tool.is_file() || !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: there is no {}, or this is not root", tool.display());
+        if !needs::tool_of_root(Need::Hosts, &tool) {
             return None;
         }
         let network = Network { tool };
         let up = crate::common::finish(&mut network.command(&["up", "--hosts", "3"]));
         if up.code != Some(0) {
-            eprintln!("skipped: no network of hosts here: {}", up.stderr.trim());
+            needs::skip(Need::Hosts, up.stderr.trim());
             return None;
         }
         Some(network)
@@ -321,10 +321,7 @@ fn training_goes_on_in_mid_epoch_at_another_world_size() {
 /// An unmodified script of PyTorch, over gloo.
 #[test]
 fn a_pytorch_script_shrinks_too() {
-    let Ok(python) = std::env::var("ENMASSE_TEST_PYTHON") else {
-        eprintln!("skipped: ENMASSE_TEST_PYTHON names no Python with PyTorch");
-        return;
-    };
+    let Some(python) = needs::pytorch() else { return };
     let mut check = Command::new(&python);
     plain_environment(&mut check);
     let folder = tempfile::tempdir().unwrap();
@@ -340,7 +337,7 @@ fn a_pytorch_script_shrinks_too() {
         gate.path
     );
     fs::write(&script, text).unwrap();
-    let script = format!("exec {python} {}", script.display());
+    let script = format!("exec {} {}", python.display(), script.display());
     let start = || Agent::start(&endpoint, "1:2", 1, &script);
     let mut first = start();
     until("the endpoint", || std::net::TcpStream::connect(&endpoint).ok());

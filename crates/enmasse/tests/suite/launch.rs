@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::common::{Ended, Running, enmasse, finish, plain_environment, program};
 use enmasse_train::Checkpoint;
+use needs::Need;
 use rustix::process::Signal;
 
 /// Runs `enmasse launch` with these words in a folder.
@@ -74,7 +75,7 @@ fn an_unrecorded_exception_is_on_the_first_line() {
 fn ranks_that_could_never_meet_are_not_started() {
     let namespace = ["--user", "--map-root-user", "--net"];
     if Command::new("unshare").args(namespace).arg("true").status().map_or(true, |status| !status.success()) {
-        eprintln!("skipped: this machine gives no network namespaces to users");
+        needs::skip(Need::Namespaces, "no network namespace can be made");
         return;
     }
     let launch = |ranks: &str| {
@@ -182,15 +183,6 @@ fn error_files_travel_up() {
     assert!(message["extraInfo"]["timestamp"].as_str().unwrap().parse::<u64>().unwrap() > 1 << 30, "{record}");
 }
 
-/// The interpreter with PyTorch, if there is one.
-fn python() -> Option<String> {
-    let python = std::env::var("ENMASSE_TEST_PYTHON").ok();
-    if python.is_none() {
-        println!("skipped: ENMASSE_TEST_PYTHON does not name a Python with PyTorch");
-    }
-    python
-}
-
 const TORCH: &str = "
 import os, sys, torch, torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -213,7 +205,7 @@ if __name__ == '__main__':
 /// The same script, unmodified, as a file, as a module, and on two nodes.
 #[test]
 fn pytorch_scripts_run_unmodified() {
-    let Some(python) = python() else { return };
+    let Some(python) = needs::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("train.py"), TORCH).unwrap();
     let run = |words: &[&str]| {
@@ -299,14 +291,13 @@ fn a_node_that_waits_for_another_says_so() {
 #[test]
 fn two_hosts_train_as_one() {
     let mini_net = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-net");
-    if !mini_net.is_file() || !rustix::process::geteuid().is_root() {
-        println!("two_hosts_train_as_one skipped: it needs ../shared/slurm/mini-net, and root");
+    if !needs::tool_of_root(Need::Hosts, &mini_net) {
         return;
     }
     let net = Net { program: &mini_net, name: format!("launch{}", std::process::id()) };
     let up = finish(&mut net.command(&["up", "--names", "h1,h2"]));
     if up.code != Some(0) {
-        println!("two_hosts_train_as_one skipped: no network of hosts here: {}", up.stderr.trim());
+        needs::skip(Need::Hosts, up.stderr.trim());
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -72,10 +72,8 @@ fn two_nodes_of_two_tasks_give_the_bits_of_four_local_ranks() {
 /// torchrun as the task of each node: its ranks see the variables of both launchers, of which the inner one counts.
 /// They meet on a network through the store of torchrun's agents.
 fn agents_in_a_step(cluster: &Cluster, data: &Path, folder: &Path) {
-    let Ok(interpreter) = std::env::var("ENMASSE_TEST_PYTHON") else {
-        println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
-        return;
-    };
+    let Some(interpreter) = needs::pytorch() else { return };
+    let interpreter = interpreter.display().to_string();
     let (own, run) = (folder.join("mlp-own"), folder.join("agents"));
     let torchrun = [&interpreter, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"];
     // Every node has its own network, so any port is free.

@@ -7,13 +7,9 @@ use std::process::Command;
 
 use crate::common::{Ended, Running, assert_whole, enmasse, finish, metrics, pictures, plain_environment};
 
-/// `torchrun` with these options; `None`, with the reason printed, if it is not installed.
+/// `torchrun` with these options, if it is installed.
 fn torchrun(options: &[&str]) -> Option<Command> {
-    let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
-        println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
-        return None;
-    };
-    let mut command = Command::new(interpreter);
+    let mut command = Command::new(needs::pytorch()?);
     plain_environment(&mut command);
     // No socket may be reachable from other machines.
     command.args(["-m", "torch.distributed.run"]).args(options);

@@ -6,8 +6,8 @@ mod parts;
 mod stopping;
 mod workers;
 
-use std::panic::catch_unwind;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 /// Far longer than anything here takes. It only ends a test that would hang.
@@ -24,7 +24,8 @@ fn main() -> ExitCode {
     for &(name, test) in
         workers::TESTS.iter().chain(logs::TESTS).chain(stopping::TESTS).filter(|(name, _)| name.contains(filter))
     {
-        let passed = catch_unwind(test).is_ok();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(test);
+        let passed = thread.is_ok_and(|thread| thread.join().is_ok());
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
         all_passed &= passed;
     }

@@ -165,10 +165,7 @@ fn all_of_timms_mobilenet_is_loaded() {
 /// torchvision's ResNet-18, with statistics from a few batches, gives the same logits here, and is written back bit by bit.
 #[test]
 fn torchvision_weights_give_its_logits() {
-    let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
-        println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
-        return;
-    };
+    let Some(interpreter) = needs::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let python = |script: &str| {
         let output =

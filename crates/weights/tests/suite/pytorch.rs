@@ -1,6 +1,5 @@
-//! Files exchanged with PyTorch in both directions: values bit for bit, and torchvision's models open them. Needs an
-//! interpreter with PyTorch and torchvision in `ENMASSE_TEST_PYTHON`; without it, these tests print that they are
-//! skipped.
+//! Files exchanged with PyTorch in both directions: values bit for bit, and torchvision's models open them. They need
+//! PyTorch.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,11 +9,7 @@ use enmasse_weights::{Format, NamedTensor, pth, read, safetensors};
 
 /// Runs a script with the folder as its argument, and returns its output; `None` without an interpreter.
 fn python(script: &str, folder: &Path) -> Option<String> {
-    let Some(interpreter) = std::env::var_os("ENMASSE_TEST_PYTHON") else {
-        println!("skipped: ENMASSE_TEST_PYTHON names no interpreter with PyTorch");
-        return None;
-    };
-    let output = Command::new(interpreter).args(["-W", "ignore", "-c", script]).arg(folder).output().unwrap();
+    let output = Command::new(needs::pytorch()?).args(["-W", "ignore", "-c", script]).arg(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8(output.stdout).unwrap())
 }

@@ -1,10 +1,11 @@
 //! A real Slurm cluster of made-up hosts on this machine, for one test at a time. If it cannot be created, the test
-//! says so.
+//! is skipped.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use needs::Need;
 use rustix::fs::{FlockOperation, flock};
 
 use super::{Ended, finish, plain_environment, until};
@@ -18,15 +19,10 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts nodes named `node1` and so on, with 8 processors and 4 made-up devices each. Waits for the cluster of
-    /// another test to end. `None`, with the reason printed, if that is impossible here.
+    /// another test to end. `None` if the test is skipped.
     pub fn start(nodes: usize) -> Option<Self> {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-slurm");
-        if !tool.exists() {
-            eprintln!("skipped: there is no {}", tool.display());
-            return None;
-        }
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: a cluster of made-up hosts needs root");
+        if !needs::tool_of_root(Need::Slurm, &tool) || !needs::time() {
             return None;
         }
         let path = std::env::temp_dir().join("mini-slurm.lock");
@@ -37,7 +33,7 @@ impl Cluster {
         cluster.tool(&["stop"]);
         let started = cluster.tool(&["start", "--nodes", &nodes.to_string()]);
         if started.code != Some(0) {
-            eprintln!("skipped: no cluster here: {}", started.stderr.trim());
+            needs::skip(Need::Slurm, started.stderr.trim());
             return None;
         }
         Some(cluster)

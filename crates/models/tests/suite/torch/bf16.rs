@@ -4,8 +4,8 @@
 //! says why. All tensors have the same limit, including the loss and biases of six elements: over so many seeds the
 //! ratio varies little. No error counts as smaller than the last bits of f32. There is no other tolerance.
 //!
-//! All seeds take a minute. They run where `LONG_TESTS` is set, as in the gate. Elsewhere a few seeds run,
-//! and only the median tensor is held to the limit.
+//! All seeds take a minute. Where tests may not take long, a few seeds run, and only the median tensor
+//! is held to the limit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub struct Candidate<'a> {
 /// Runs the first step of a case with bf16 plans on each device. No tensor's typical error may exceed the limit times
 /// that of PyTorch under autocast; both errors are against f64.
 pub fn check(case: &Case, candidates: &[Candidate]) {
-    let all = std::env::var_os("LONG_TESTS").is_some();
+    let all = needs::time();
     let seeds = if all { SEEDS } else { SEEDS_OF_A_SHORT_RUN };
     let mut found = vec![Logarithms::new(); candidates.len()];
     for seed in 0..seeds {
