@@ -1,5 +1,7 @@
 //! Convolutions against plain loops in f64, over odd sizes and on every level of this machine.
 
+use std::ops::Range;
+
 use enmasse_graph::{Conv2d, Window};
 use enmasse_tensor::Bf16;
 use proptest::prelude::*;
@@ -12,8 +14,9 @@ use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::test_support::{assert_near, available, noise};
 
-/// Calls `visit(x index, w index, y index)` for every product of the convolution.
-fn for_each_product(shape: &ConvShape, mut visit: impl FnMut(usize, usize, usize)) {
+/// Calls `visit(x index, w indices, y indices)` for all products of the convolution: those of one input with the outputs
+/// of its group, which lie side by side, in one call.
+fn for_each_product(shape: &ConvShape, mut visit: impl FnMut(usize, Range<usize>, Range<usize>)) {
     let (window, groups) = (&shape.conv.window, shape.conv.groups);
     let ([h, w, c], [oh, ow, oc]) = (shape.input, shape.output);
     let (inputs, outputs) = (c / groups, oc / groups);
@@ -24,10 +27,11 @@ fn for_each_product(shape: &ConvShape, mut visit: impl FnMut(usize, usize, usize
             if y >= h || x >= w {
                 continue;
             }
-            for (o, i) in (0..oc).flat_map(|o| (0..inputs).map(move |i| (o, i))) {
-                let from = ((n * h + y) * w + x) * c + o / outputs * inputs + i;
-                let weight = ((ky * window.kernel[1] + kx) * inputs + i) * oc + o;
-                visit(from, weight, ((n * oh + oy) * ow + ox) * oc + o);
+            for (group, i) in (0..groups).flat_map(|group| (0..inputs).map(move |i| (group, i))) {
+                let from = ((n * h + y) * w + x) * c + group * inputs + i;
+                let weight = ((ky * window.kernel[1] + kx) * inputs + i) * oc + group * outputs;
+                let to = ((n * oh + oy) * ow + ox) * oc + group * outputs;
+                visit(from, weight..weight + outputs, to..to + outputs);
             }
         }
     }
@@ -159,9 +163,13 @@ fn check_stored<E: Element>(shape: &ConvShape) {
     let mut y64 = Expected::new((0..dy.len()).map(|i| f64::from(bias[i % shape.output[2]])));
     let (mut dx64, mut dw64) = (Expected::new(x.iter().map(|_| 0.0)), Expected::new(w.iter().map(|_| 0.0)));
     for_each_product(shape, |i, k, o| {
-        y64.add(o, f64::from(x[i]) * f64::from(w[k]));
-        dx64.add(i, f64::from(dy[o]) * f64::from(w[k]));
-        dw64.add(k, f64::from(dy[o]) * f64::from(x[i]));
+        let x = f64::from(x[i]);
+        for (k, o) in k.zip(o) {
+            let (w, dy) = (f64::from(w[k]), f64::from(dy[o]));
+            y64.add(o, x * w);
+            dx64.add(i, dy * w);
+            dw64.add(k, dy * x);
+        }
     });
     let rounded = x.len().min(w.len()).min(dy.len());
     let mut based = dx64.clone();
@@ -325,7 +333,7 @@ fn a_linear_layer_is_a_convolution_of_one_pixel() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(30))]
     #[test]
     fn any_convolution(
         batch in 1usize..4,
@@ -407,9 +415,12 @@ fn errors_of_layers<E: Element>(share: f64) {
         let (mut y64, mut dx64, mut dw64) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; weights.len()]);
         let value = |element: E| f64::from(element.get());
         for_each_product(&shape, |i, k, o| {
-            y64[o] += value(x[i]) * f64::from(weights[k]);
-            dx64[i] += value(dy[o]) * f64::from(weights[k]);
-            dw64[k] += value(dy[o]) * value(x[i]);
+            let x = value(x[i]);
+            for (k, o) in k.zip(o) {
+                y64[o] += x * f64::from(weights[k]);
+                dx64[i] += value(dy[o]) * f64::from(weights[k]);
+                dw64[k] += value(dy[o]) * x;
+            }
         });
         for isa in available() {
             for algorithm in [products::<E>(&shape, isa), winograd(&shape, isa)] {

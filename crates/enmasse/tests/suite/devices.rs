@@ -63,9 +63,11 @@ fn shards_fix_the_weights_on_any_number_of_processes() {
         enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
         tensors(&out, "last.safetensors")
     };
-    for others in [&["--shards", "4"][..], &["--shards", "4", "--sync-bn"]] {
+    let cases =
+        [(&["--shards", "4"][..], &["cpu:2", "cpu:3", "cpu:4"][..]), (&["--shards", "4", "--sync-bn"], &["cpu:3"])];
+    for (others, worlds) in cases {
         let alone = run("cpu:1", others);
-        for devices in ["cpu:2", "cpu:3", "cpu:4"] {
+        for devices in worlds {
             assert!(run(devices, others) == alone, "{devices} {others:?}");
         }
     }

@@ -28,13 +28,17 @@ fn shards_sync_batch_norm_and_frozen_layers() {
         let alone =
             compile_evaluation(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 4, 64, 10)).unwrap();
         let first = Freeze::Patterns(vec![head(alone)]);
-        for (shards, sync_batch_norm) in [(1, false), (1, true), (4, false), (4, true)] {
-            for freeze in [Freeze::default(), first.clone(), Freeze::AllButClassifier(Vec::new())] {
-                check(
-                    model,
-                    &CompileOptions { shards, sync_batch_norm, freeze, ..CompileOptions::new(model.name(), 4, 64, 10) },
-                );
-            }
+        let rest = Freeze::AllButClassifier(Vec::new());
+        for (shards, sync_batch_norm, freeze) in [
+            (1, false, Freeze::default()),
+            (1, true, first.clone()),
+            (4, false, Freeze::default()),
+            (4, false, rest.clone()),
+            (4, true, first),
+            (4, true, rest),
+        ] {
+            let options = CompileOptions::new(model.name(), 4, 64, 10);
+            check(model, &CompileOptions { shards, sync_batch_norm, freeze, ..options });
         }
     }
 }
