@@ -41,8 +41,8 @@ struct Hall {
 #[derive(Default)]
 struct Seats {
     verdict: Option<Arc<Cause>>,
-    /// Control connections of the ranks that are connected.
-    lines: HashMap<usize, Arc<Line>>,
+    /// Control connections of the ranks that are connected; `None` for one that is being told that it is admitted.
+    lines: HashMap<usize, Option<Arc<Line>>>,
     /// Long-lasting activities of ranks, by their latest heartbeats.
     standings: HashMap<usize, Standing>,
     /// Connections to the store; closed along with the server.
@@ -104,7 +104,7 @@ impl Drop for Server {
                 // Data sent before still arrives; the rank closes in return.
                 let _ = stream.shutdown(std::net::Shutdown::Both);
             }
-            seats.lines.values().cloned().collect()
+            seats.lines.values().flatten().cloned().collect()
         };
         for line in &lines {
             line.close();
@@ -125,8 +125,17 @@ impl Drop for Server {
 impl Hall {
     /// Runs in the thread of one connection, once it has proved the token.
     fn admit(&self, link: Link, who: &Introduction) {
-        let refusal = self.refusal(who);
-        if answer(&link, refusal.as_deref()).is_err() || refusal.is_some() {
+        let refusal = self.seat(who).err();
+        let answered = answer(&link, refusal.as_deref());
+        if refusal.is_some() {
+            return;
+        }
+        if answered.is_err() {
+            // The rank does not know that it was admitted, and comes again.
+            if who.purpose == Purpose::Control {
+                self.seats().taken.retain(|taken| *taken != who.rank);
+                self.leave(who.rank);
+            }
             return;
         }
         match who.purpose {
@@ -146,53 +155,58 @@ impl Hall {
         }
     }
 
-    /// The reason to refuse a connection, if there is one.
-    fn refusal(&self, who: &Introduction) -> Option<String> {
+    /// Admits a connection, or gives the reason to refuse it. A control connection takes its rank's seat, so that of two
+    /// that arrive together one is refused.
+    fn seat(&self, who: &Introduction) -> Result<(), String> {
         let Introduction { rank, world_size, host, identity, .. } = who;
-        let seats = self.seats();
+        let mut seats = self.seats();
         if *identity != self.identity {
             let (ours, theirs) = (self.identity, identity);
-            return Some(if ours.job != theirs.job {
+            return Err(if ours.job != theirs.job {
                 "it belongs to another job: are two jobs using one address?".to_owned()
             } else {
                 format!("it belongs to attempt {}, and attempt {} is running", theirs.attempt, ours.attempt)
             });
         }
         if *world_size != self.world_size {
-            return Some(format!(
+            return Err(format!(
                 "rank {rank} on host {host} was started with a world size of {world_size}, rank 0 with {}",
                 self.world_size
             ));
         }
         if *rank == 0 || *rank >= self.world_size {
-            return Some(format!("rank {rank} on host {host} is not one of 1 to {}", self.world_size - 1));
+            return Err(format!("rank {rank} on host {host} is not one of 1 to {}", self.world_size - 1));
         }
         if let Purpose::Data | Purpose::Agent = who.purpose {
-            return Some("rank 0 accepts neither collectives' data nor agents at this address".to_owned());
+            return Err("rank 0 accepts neither collectives' data nor agents at this address".to_owned());
         }
         if who.purpose == Purpose::Control && seats.taken.contains(rank) {
-            return Some(format!("rank {rank} has joined already: was it started twice?"));
+            return Err(format!("rank {rank} has joined already: was it started twice?"));
         }
         match &seats.verdict {
-            Some(cause) => Some(format!("the group has failed: {cause}")),
-            None if seats.closing => Some("rank 0 is leaving".to_owned()),
-            None => None,
+            Some(cause) => return Err(format!("the group has failed: {cause}")),
+            None if seats.closing => return Err("rank 0 is leaving".to_owned()),
+            None => {}
         }
+        if who.purpose == Purpose::Control {
+            seats.taken.push(*rank);
+            seats.lines.insert(*rank, None);
+        }
+        Ok(())
     }
 
     fn watch(&self, link: Link, who: &Introduction) {
-        let Ok(line) = Line::new(link, self.heartbeat) else { return };
+        let Ok(line) = Line::new(link, self.heartbeat) else { return self.leave(who.rank) };
         let line = Arc::new(line);
         {
             let mut seats = self.seats();
-            // Checked again under the lock: two connections with the same number may have arrived together.
-            if seats.taken.contains(&who.rank) || seats.closing {
-                return;
-            }
-            seats.taken.push(who.rank);
-            seats.lines.insert(who.rank, line.clone());
+            seats.lines.insert(who.rank, Some(line.clone()));
             if let Some(cause) = &seats.verdict {
                 let _ = line.send(VERDICT, &cause.to_bytes());
+            }
+            // Rank 0 may have left since it admitted this one, which must hear of it in any case.
+            if seats.closing {
+                line.close();
             }
         }
         let end = line.listen(self.heartbeat, None, |message| match message {
@@ -206,7 +220,11 @@ impl Hall {
             self.decide(&Arc::new(cause));
         }
         line.shut();
-        self.seats().lines.remove(&who.rank);
+        self.leave(who.rank);
+    }
+
+    fn leave(&self, rank: usize) {
+        self.seats().lines.remove(&rank);
         self.emptied.notify_all();
     }
 
@@ -219,7 +237,7 @@ impl Hall {
                 return;
             }
             seats.verdict = Some(cause.clone());
-            seats.lines.values().cloned().collect()
+            seats.lines.values().flatten().cloned().collect()
         };
         let bytes = cause.to_bytes();
         for line in lines {

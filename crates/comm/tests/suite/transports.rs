@@ -64,7 +64,7 @@ proptest! {
 
 #[test]
 fn the_same_bits_through_many_rounds() {
-    for ranks in 2..=5 {
+    for ranks in [2, 5] {
         for transport in TRANSPORTS {
             check(ranks, transport, 7, 600_001, Reduction::Sum);
         }

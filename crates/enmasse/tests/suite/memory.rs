@@ -57,7 +57,7 @@ fn stated_memory_is_the_peak() {
 #[test]
 fn a_run_that_does_not_fit_ends_before_its_first_step() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 70);
+    let data = pictures(folder.path(), 130);
     let run = folder.path().join("run").display().to_string();
     let data = data.display().to_string();
     let check = |words: &str, who: &str| {
