@@ -11,6 +11,8 @@ struct Copy {
 }
 
 impl Pass for Copy {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         // SAFETY: the caller's promise.
@@ -25,6 +27,8 @@ struct Move {
 }
 
 impl Pass for Move {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;

@@ -64,6 +64,8 @@ struct Normalize<E, R, const RESIDUAL: bool> {
 }
 
 impl<E: Element, R: Rectify, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
         let n = S::LANES;
@@ -202,6 +204,8 @@ struct ReduceTerms<E, R, const STORED: bool> {
 }
 
 impl<E: Element, R: Rectify, const STORED: bool> Terms<2> for ReduceTerms<E, R, STORED> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
         let n = S::LANES;
@@ -290,6 +294,8 @@ struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool, const STORED: bool
 impl<E: Element, R: Rectify, const RESIDUAL: bool, const SUMS: bool, const STORED: bool> Pass
     for Backward<E, R, RESIDUAL, SUMS, STORED>
 {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
         let n = S::LANES;

@@ -192,6 +192,8 @@ struct AddTo {
 }
 
 impl Pass for AddTo {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;

@@ -32,6 +32,8 @@ impl Stored for i64 {
 
 /// The element type of a map.
 pub(crate) trait Element: Stored {
+    /// Whether it is bf16, of which two fill a word.
+    const BF16: bool = Self::PER_WORD == 2;
     /// Elements in a word of 32 bits. Matrix products advance along the depth by one word at a time.
     const PER_WORD: usize;
     /// Zero.

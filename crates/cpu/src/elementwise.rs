@@ -72,6 +72,8 @@ struct Apply<E, R> {
 }
 
 impl<E: Element, R: Rectify> Pass for Apply<E, R> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         // SAFETY: the caller's promise.
@@ -100,6 +102,8 @@ struct Gate<E, R> {
 }
 
 impl<E: Element, R: Rectify> Pass for Gate<E, R> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;
@@ -137,6 +141,8 @@ struct Add<E> {
 }
 
 impl<E: Element> Pass for Add<E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;
@@ -166,6 +172,8 @@ struct Multiply<E> {
 }
 
 impl<E: Element> Pass for Multiply<E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;

@@ -127,6 +127,10 @@ pub(crate) trait Simd: Copy + 'static {
 /// A loop nest over vectors of any level. Implementations of `run` must be `#[inline(always)]`, or they are compiled
 /// without the level's features.
 pub(crate) trait Kernel {
+    /// Whether the kernel has values of bf16. If not, it is the same at levels that only add instructions for them, and is
+    /// compiled once.
+    const BF16: bool;
+
     /// # Safety
     /// The machine has the level of `S`, and the kernel's pointers are valid.
     unsafe fn run<S: Simd>(self);
@@ -142,9 +146,9 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx | Isa::Avx512Bf16 => x86::run_avx512_bf16(kernel),
+            Isa::Amx | Isa::Avx512Bf16 if K::BF16 => x86::run_avx512_bf16(kernel),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => x86::run_avx512(kernel),
+            Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => x86::run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => x86::run_avx2(kernel),
             Isa::Portable => kernel.run::<Portable>(),
@@ -333,6 +337,8 @@ mod tests {
     struct EveryOperation<'a>(&'a [f32], &'a mut Vec<f32>);
 
     impl Kernel for EveryOperation<'_> {
+        const BF16: bool = true;
+
         #[inline(always)]
         unsafe fn run<S: Simd>(self) {
             let mut out = vec![0.0; S::LANES];
@@ -370,6 +376,8 @@ mod tests {
     struct Cast<'a>(&'a [f32], &'a mut Vec<u16>);
 
     impl Kernel for Cast<'_> {
+        const BF16: bool = true;
+
         #[inline(always)]
         unsafe fn run<S: Simd>(self) {
             let (mut stored, mut words) = (vec![0u16; S::LANES], vec![0u32; S::LANES]);
@@ -410,6 +418,8 @@ mod tests {
     fn limits_keep_nan() {
         struct Limits(f32, f32);
         impl Kernel for Limits {
+            const BF16: bool = true;
+
             #[inline(always)]
             unsafe fn run<S: Simd>(self) {
                 let mut out = [0.0; 16];

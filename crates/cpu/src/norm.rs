@@ -18,6 +18,8 @@ struct Squares {
 }
 
 impl Terms<1> for Squares {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
         // SAFETY: the caller's promise.

@@ -30,6 +30,8 @@ struct Sgd<const MOMENTUM: bool, const NESTEROV: bool> {
 }
 
 impl<const MOMENTUM: bool, const NESTEROV: bool> Pass for Sgd<MOMENTUM, NESTEROV> {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;
@@ -67,6 +69,8 @@ struct AdamW {
 }
 
 impl Pass for AdamW {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let n = S::LANES;

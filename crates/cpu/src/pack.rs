@@ -120,6 +120,8 @@ pub(crate) struct PackRows<'a, E, P> {
 }
 
 impl<E: Element, P: Element> Kernel for PackRows<'_, E, P> {
+    const BF16: bool = E::BF16 || P::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (mut point, inside) = (self.lattice.point(self.points.start), self.inside());
@@ -240,6 +242,8 @@ pub(crate) struct PackRowWords<'a, E> {
 }
 
 impl<E: Element> Kernel for PackRowWords<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let rows = &self.rows;
@@ -306,6 +310,8 @@ pub(crate) struct PackPixelPanels<'a, E> {
 }
 
 impl<E: Element> Kernel for PackPixelPanels<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Map { data, height, width, channels, first } = self.source;

@@ -181,6 +181,8 @@ fn operations_per_round(isa: Isa, product: Product) -> usize {
     }
     struct Lanes<'a>(&'a mut usize);
     impl Kernel for Lanes<'_> {
+        const BF16: bool = false;
+
         #[inline(always)]
         unsafe fn run<S: Simd>(self) {
             *self.0 = S::LANES;
@@ -205,6 +207,8 @@ struct Flood {
 }
 
 impl Kernel for Flood {
+    const BF16: bool = true;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the caller's promise.
@@ -335,6 +339,8 @@ struct Stream {
 }
 
 impl Kernel for Stream {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let len = self.region.len();

@@ -112,6 +112,8 @@ struct MaximumRow<'a, E> {
 }
 
 impl<E: Element> Kernel for MaximumRow<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.maximum.shape.input[2];
@@ -179,6 +181,8 @@ struct MaximumBackwardRow<'a, E> {
 }
 
 impl<E: Element> Kernel for MaximumBackwardRow<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.maximum.shape.input[2];
@@ -300,6 +304,8 @@ struct AverageRow<'a, E> {
 }
 
 impl<E: Element> Kernel for AverageRow<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let [_, width, channels] = self.average.shape.input;

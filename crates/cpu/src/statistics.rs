@@ -21,6 +21,8 @@ struct Deviations<E> {
 }
 
 impl<E: Element> Terms<2> for Deviations<E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
         // SAFETY: the caller's promise.

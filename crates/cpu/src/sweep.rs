@@ -25,6 +25,9 @@ pub(crate) struct Rows {
 
 /// An operation on each element.
 pub(crate) trait Pass: Sync {
+    /// As in [`Kernel::BF16`].
+    const BF16: bool;
+
     /// Processes the `LANES` elements from `index`, whose channels start at `channel`.
     ///
     /// # Safety
@@ -41,6 +44,8 @@ struct Block<'a, P> {
 }
 
 impl<P: Pass> Kernel for Block<'_, P> {
+    const BF16: bool = P::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for row in 0..self.rows {
@@ -127,6 +132,9 @@ pub(crate) unsafe fn pieces<P: Pass>(context: &mut Context, pieces: &[Piece], pa
 
 /// The terms to sum over all rows: `N` for each element.
 pub(crate) trait Terms<const N: usize>: Copy + Sync {
+    /// As in [`Kernel::BF16`].
+    const BF16: bool;
+
     /// The terms of the `LANES` elements from `index`, whose channels start at `channel`.
     ///
     /// # Safety
@@ -144,6 +152,8 @@ pub(crate) struct Sum<E> {
 }
 
 impl<E: Element> Terms<1> for Sum<E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
         // SAFETY: the caller's promise.
@@ -175,6 +185,8 @@ struct SumBlock<T, const N: usize> {
 
 /// Adds terms of a block's rows to sums `[N][channels]`, four rows at a time.
 impl<const N: usize, T: Terms<N>> Kernel for SumBlock<T, N> {
+    const BF16: bool = T::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.channels;

@@ -375,6 +375,8 @@ struct Widen<'a, E> {
 }
 
 impl<E: Element> Kernel for Widen<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for (i, &row) in self.from_rows.iter().enumerate() {

@@ -160,6 +160,8 @@ struct RowTask<'a, E> {
 }
 
 impl<E: Element> Kernel for RowTask<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.conv.channels;
@@ -340,6 +342,8 @@ struct BlockTask<'a, E> {
 }
 
 impl<E: Element> Kernel for BlockTask<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let mut channel = self.channels.start;

@@ -267,6 +267,8 @@ pub(super) struct AddParts {
 }
 
 impl Pass for AddParts {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
         let len = self.sum.len();

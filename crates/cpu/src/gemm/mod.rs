@@ -35,9 +35,9 @@ type Tiles<C> = &'static [unsafe fn(&Tile<C>)];
 fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>; 2] {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx | Isa::Avx512Bf16 => avx512_bf16::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Amx | Isa::Avx512Bf16 if E::BF16 || C::BF16 => avx512_bf16::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => avx512::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::Level::<E, C, TRANSPOSED>::TILES,
         Isa::Portable => portable::Level::<E, C, TRANSPOSED>::TILES,

@@ -104,6 +104,8 @@ pub(crate) struct PackWeights<'a, P> {
 }
 
 impl<P: Element> Kernel for PackWeights<'_, P> {
+    const BF16: bool = P::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let p = self.panels;

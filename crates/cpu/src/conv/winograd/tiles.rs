@@ -145,6 +145,8 @@ pub(super) struct TransformPatches<'a, E, const N: usize> {
 }
 
 impl<E: Element, const N: usize> Kernel for TransformPatches<'_, E, N> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.patches.size[2];
@@ -213,6 +215,8 @@ pub(super) struct TransformTiles<'a, E, const N: usize> {
 }
 
 impl<E: Element, const N: usize> Kernel for TransformTiles<'_, E, N> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let channels = self.patches.size[2];
@@ -277,6 +281,8 @@ pub(super) struct TransformResult<'a, E> {
 }
 
 impl<E: Element> Kernel for TransformResult<'_, E> {
+    const BF16: bool = E::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let [height, width, channels] = self.size;

@@ -77,6 +77,8 @@ pub(super) struct TransformWeights<P> {
 }
 
 impl<P: Element> Kernel for TransformWeights<P> {
+    const BF16: bool = P::BF16;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let WeightLayout { width, plane, .. } = self.layout;
@@ -178,6 +180,8 @@ pub(super) struct TransformGradient {
 }
 
 impl Kernel for TransformGradient {
+    const BF16: bool = false;
+
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for input in self.inputs.clone() {
