@@ -201,12 +201,7 @@ fn check_stored<E: Element>(shape: &ConvShape) {
         based.check::<E>(&name("backward data"), &dx, tolerance, rounded);
         dw64.check::<E>(&name("backward weights"), &dw, tolerance, rounded);
         dx64.check::<E>(&name("without base"), &unbased, tolerance, rounded);
-        for threads in [2, 3] {
-            assert!(
-                run(threads) == (y.clone(), dx.clone(), dw.clone(), unbased.clone()),
-                "{threads} threads: the bits differ"
-            );
-        }
+        assert!(run(2) == (y, dx, dw, unbased), "{}: two threads give other bits", name("any direction"));
     }
 }
 
