@@ -255,24 +255,28 @@ fn layers_of_many_groups() {
     }
 }
 
-/// Every way in which Winograd's work is divided.
+fn check_winograd(batch: usize, size: [usize; 2], channels: [usize; 2], padding: [usize; 2]) {
+    check(&shape(Case(batch, size, channels, [3; 2], [1; 2], padding, [1; 2], 1)).unwrap());
+}
+
+/// Every way in which Winograd's work is divided, here and in the next test.
 #[test]
 fn layers_for_winograd() {
-    for (batch, size, channels, padding) in [
-        // Blocks of tiles; parts of the weight gradient, with several blocks each.
-        (3, [14, 13], [70, 50], [1, 1]),
-        (5, [3, 11], [20, 30], [1, 1]),
-        (70, [14, 16], [17, 33], [1, 1]),
-        (6, [16, 14], [140, 40], [1, 1]),
-        // Patches that all threads share: pieces of tiles, columns and depths, and several blocks.
-        (3, [14, 13], [130, 70], [1, 1]),
-        (2, [5, 6], [40, 300], [1, 1]),
-        (1, [36, 36], [2000, 3], [1, 1]),
-        // More padding than taps.
-        (1, [9, 7], [18, 20], [5, 3]),
-    ] {
-        check(&shape(Case(batch, size, channels, [3; 2], [1; 2], padding, [1; 2], 1)).unwrap());
-    }
+    // Blocks of tiles; parts of the weight gradient, with several blocks each.
+    check_winograd(3, [14, 13], [70, 50], [1, 1]);
+    check_winograd(5, [3, 11], [20, 30], [1, 1]);
+    check_winograd(70, [14, 16], [17, 33], [1, 1]);
+    check_winograd(6, [16, 14], [140, 40], [1, 1]);
+    // More padding than taps.
+    check_winograd(1, [9, 7], [18, 20], [5, 3]);
+}
+
+/// Patches that all threads share: pieces of tiles, columns and depths, and several blocks.
+#[test]
+fn layers_for_winograd_with_shared_patches() {
+    check_winograd(3, [14, 13], [130, 70], [1, 1]);
+    check_winograd(2, [5, 6], [40, 300], [1, 1]);
+    check_winograd(1, [36, 36], [2000, 3], [1, 1]);
 }
 
 #[test]
@@ -328,7 +332,7 @@ fn a_linear_layer_is_a_convolution_of_one_pixel() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(30))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn any_convolution(
         batch in 1usize..4,
@@ -402,7 +406,8 @@ fn error<E: Element>(found: &[f32], expected: &[f64]) -> f64 {
 
 /// The figures in the documentation of `winograd` and `conv`; shown with `--nocapture`.
 fn errors_of_layers<E: Element>(share: f64) {
-    for [channels, size] in [[64, 56], [128, 28], [256, 14], [512, 7]] {
+    let layers: &[_] = if needs::time() { &[[64, 56], [128, 28], [256, 14], [512, 7]] } else { &[[256, 14]] };
+    for &[channels, size] in layers {
         let shape = shape(Case(1, [size; 2], [channels; 2], [3; 2], [1; 2], [1; 2], [1; 2], 1)).unwrap();
         let stored = |key, n| noise(key, n).into_iter().map(E::of).collect::<Vec<E>>();
         let (x, dy) = (stored(1, elements(1, shape.input)), stored(3, elements(1, shape.output)));

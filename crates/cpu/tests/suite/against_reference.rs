@@ -121,22 +121,28 @@ fn frozen_layers_and_adamw() {
     check("frozen", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
 }
 
+/// Trains a model of the zoo for some steps.
+fn model(name: &str, size: usize, batch: usize, steps: u64, tolerance: f64) {
+    let optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: name == "lenet" };
+    let model = enmasse_models::find(name).unwrap();
+    let options =
+        CompileOptions { optimizer, groups: ParameterGroups::one(1e-3), ..CompileOptions::new(name, batch, size, 10) };
+    let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
+    check(name, &plans, Isa::detect(), steps, tolerance);
+}
+
 #[test]
-fn models_of_the_zoo() {
-    for (name, size, batch) in [("mlp", 9, 6), ("lenet", 20, 3), ("resnet18", 40, 6), ("resnet50", 40, 4)] {
-        let optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: name == "lenet" };
-        let model = enmasse_models::find(name).unwrap();
-        let options = CompileOptions {
-            optimizer,
-            groups: ParameterGroups::one(1e-3),
-            ..CompileOptions::new(name, batch, size, 10)
-        };
-        let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
-        // Batch norm over the few pixels of the last maps magnifies rounding errors. In 50 layers it flips a few ReLUs,
-        // in PyTorch in f32 as on this device: the gradients of both are off by some 2e-2 from those in f64.
-        let (steps, tolerance) = if name == "resnet50" { (1, 5e-2) } else { (3, 5e-5) };
-        check(name, &plans, Isa::detect(), steps, tolerance);
-    }
+fn small_models_of_the_zoo() {
+    model("mlp", 9, 6, 3, 5e-5);
+    model("lenet", 20, 3, 3, 5e-5);
+    model("resnet18", 40, 4, 3, 5e-5);
+}
+
+/// Batch norm over the few pixels of the last maps magnifies rounding errors. In 50 layers it flips a few ReLUs, in PyTorch
+/// in f32 as on this device: the gradients of both are off by some 2e-2 from those in f64.
+#[test]
+fn a_resnet_of_50_layers() {
+    model("resnet50", 40, 4, 1, 5e-2);
 }
 
 /// Layers in random order, with values used once, many times or never.
