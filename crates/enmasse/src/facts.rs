@@ -64,6 +64,8 @@ pub fn facts(started: &Started) -> Vec<String> {
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
         lines.extend(started.changes.iter().map(ToString::to_string));
+        let lost = started.lost_best.iter();
+        lines.extend(lost.map(|why| format!("best:     {why}; the best of the epochs to come replaces it")));
     }
     lines
 }
@@ -136,6 +138,7 @@ mod tests {
             resumed: Some((2, 64)),
             unreadable: Vec::new(),
             changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
+            lost_best: Some("best.safetensors: it is gone".to_owned()),
         };
         let expected = "\
 model:    resnet18, 11,181,642 parameters, 5,130 of them trained
@@ -152,7 +155,8 @@ tuned:    12 operations measured in 2.0 s; another algorithm than untuned: 5 in 
 weights:  loaded 1 of 3 tensors from w.pth
 weights:  fc begins anew: 1000 classes in the file, 5 here
 resume:   epoch 3, after 64 pictures
-lr: 0.1 -> 0.01";
+lr: 0.1 -> 0.01
+best:     best.safetensors: it is gone; the best of the epochs to come replaces it";
         assert_eq!(facts(&started).join("\n"), expected);
         let several = Started { shards: 4, batch: 16, ..started };
         let lines = facts(&several);

@@ -26,6 +26,8 @@ pub struct RunWriter {
     choices: Choices,
     /// The settings that a resumed run changes.
     changes: Vec<Change>,
+    /// Why the best checkpoint of the resumed run cannot be read.
+    lost_best: Option<String>,
     /// The samples that the run's list of unreadable ones has.
     unreadable: BTreeSet<BadSample>,
     /// The epochs that keep a checkpoint of their own.
@@ -84,7 +86,18 @@ impl RunWriter {
         };
         let unreadable = if folder.is_resumed() { folder.paths().read_unreadable()? } else { BTreeSet::new() };
         let (keep, export_every) = (config.keep, config.export_every);
-        Ok((RunWriter { folder, meta, choices, changes, unreadable, keep, export_every, is_new }, saved))
+        let lost_best = None;
+        Ok((RunWriter { folder, meta, choices, changes, lost_best, unreadable, keep, export_every, is_new }, saved))
+    }
+
+    /// Checks the best checkpoint of a resumed run. If it is gone or damaged, the best of the epochs to come replaces it.
+    pub fn check_best(&mut self, position: &mut Position) {
+        if position.best_val_accuracy.is_some()
+            && let Err(error) = CheckpointFile::open(&self.folder.paths().best_checkpoint())
+        {
+            position.best_val_accuracy = None;
+            self.lost_best = Some(error.to_string());
+        }
     }
 
     /// The choices of the resumed run, or those made since.
@@ -137,6 +150,11 @@ impl RunWriter {
     /// The settings that a resumed run changes.
     pub fn changes(&self) -> &[Change] {
         &self.changes
+    }
+
+    /// Why the best checkpoint of the resumed run cannot be read, if it cannot.
+    pub fn lost_best(&self) -> Option<&str> {
+        self.lost_best.as_deref()
     }
 
     /// The samples that the run's list of unreadable ones has. A resumed run begins with those that it found before.

@@ -67,6 +67,39 @@ fn changes_of_a_resumed_run_are_reported() {
 }
 
 #[test]
+fn a_best_checkpoint_that_is_lost_is_told_and_replaced() {
+    let folder = Folder::new("1");
+    let run = folder.path("run");
+    let best = run.join("checkpoints/best.safetensors");
+    enmasse(&folder.arguments(&run, &["--devices", "cpu:1"])).well();
+    let whole = fs::read(&best).unwrap();
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let check = |content: Option<&[u8]>, epochs: &str, expected: Option<&str>| {
+        match content {
+            Some(content) => fs::write(&best, content).unwrap(),
+            None => fs::remove_file(&best).unwrap(),
+        }
+        let run = run.display().to_string();
+        let resumed = enmasse(&["train", "--resume", "--out", &run, "--epochs", epochs]).well();
+        let told = resumed.stderr.lines().find(|line| line.starts_with("best:"));
+        match (told, expected) {
+            (Some(told), Some(expected)) => {
+                assert!(told.contains("best.safetensors") && told.contains(expected), "{told}");
+                assert!(told.ends_with("; the best of the epochs to come replaces it"), "{told}");
+            }
+            (None, None) => {}
+            other => panic!("{other:?}"),
+        }
+        enmasse(&["eval", &run]).well();
+    };
+    check(Some(&whole), "2", None);
+    check(None, "3", Some("it does not exist"));
+    check(Some(&damaged), "4", Some("is damaged"));
+    check(Some(&whole[..99]), "5", Some(""));
+}
+
+#[test]
 fn settings_that_do_not_fit_the_run_are_refused() {
     let folder = Folder::new("1");
     let run = folder.path("run");

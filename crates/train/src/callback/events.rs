@@ -57,6 +57,8 @@ pub struct Started {
     pub unreadable: Vec<BadSample>,
     /// The settings that a resumed run changes from now on. Only on rank 0.
     pub changes: Vec<Change>,
+    /// Why the best checkpoint of a resumed run cannot be read: the best of the epochs to come replaces it. Only on rank 0.
+    pub lost_best: Option<String>,
 }
 
 /// The progress of an epoch of training, or of its validation, after a step.

@@ -94,7 +94,7 @@ impl Session {
         initialize(program.as_mut(), config.seed)?;
         let mut pretrained = None;
         let mut position = Position::default();
-        if let Some(writer) = &writer {
+        if let Some(writer) = &mut writer {
             if let Some(checkpoint) = saved {
                 let origin = writer.paths().root().display().to_string();
                 let entries = checkpoint.entries().iter();
@@ -109,6 +109,7 @@ impl Session {
                     other => other,
                 })?;
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
+                writer.check_best(&mut position);
             } else if let Some(weights) = &config.weights {
                 pretrained = Some(load_pretrained(program.as_mut(), weights, &config.prefix)?);
             }
@@ -196,6 +197,7 @@ impl Session {
             resumed: self.resumed,
             unreadable: self.writer.as_ref().map_or(Vec::new(), |writer| writer.unreadable().into_iter().collect()),
             changes: self.writer.as_ref().map_or(Vec::new(), |writer| writer.changes().to_vec()),
+            lost_best: self.writer.as_ref().and_then(RunWriter::lost_best).map(str::to_owned),
         })
     }
 }
