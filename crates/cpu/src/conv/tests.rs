@@ -149,11 +149,13 @@ fn root_mean_square(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 fn check(shape: &ConvShape) {
-    check_stored::<f32>(shape);
-    check_stored::<Bf16>(shape);
+    let long = needs::time();
+    check_stored::<f32>(shape, long);
+    check_stored::<Bf16>(shape, long);
 }
 
-fn check_stored<E: Element>(shape: &ConvShape) {
+/// `long`: also with three threads.
+fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
     let window = &shape.conv.window;
     let weights = window.kernel[0] * window.kernel[1] * shape.input[2] / shape.conv.groups * shape.output[2];
     let stored = |key, n| noise(key, n).into_iter().map(|value| E::of(value).get()).collect::<Vec<f32>>();
@@ -201,7 +203,9 @@ fn check_stored<E: Element>(shape: &ConvShape) {
         based.check::<E>(&name("backward data"), &dx, tolerance, rounded);
         dw64.check::<E>(&name("backward weights"), &dw, tolerance, rounded);
         dx64.check::<E>(&name("without base"), &unbased, tolerance, rounded);
-        assert!(run(2) == (y, dx, dw, unbased), "{}: two threads give other bits", name("any direction"));
+        let one = (y, dx, dw, unbased);
+        assert!(run(2) == one, "{}: two threads give other bits", name("any direction"));
+        assert!(!long || run(3) == one, "{}: three threads give other bits", name("any direction"));
     }
 }
 
@@ -332,7 +336,7 @@ fn a_linear_layer_is_a_convolution_of_one_pixel() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(if needs::time() { 60 } else { 24 }))]
     #[test]
     fn any_convolution(
         batch in 1usize..4,

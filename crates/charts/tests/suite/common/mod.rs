@@ -1,5 +1,4 @@
 //! A parser for the SVG that the charts write.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 /// A start tag with its attributes, and the text after it up to the next tag.
 #[derive(Debug)]

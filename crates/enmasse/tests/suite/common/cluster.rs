@@ -50,12 +50,6 @@ impl Cluster {
         self.tool_command(&[&["exec"], command].concat())
     }
 
-    /// Runs a command on a node, outside of any job.
-    #[track_caller]
-    pub fn on(&self, node: &str, command: &[&str]) -> Ended {
-        self.tool(&[&["on", node], command].concat())
-    }
-
     /// Submits a batch script, and returns the job's number.
     #[track_caller]
     pub fn submit(&self, script: &Path, options: &[&str]) -> String {
@@ -92,12 +86,6 @@ impl Cluster {
     pub fn fault(&self, kind: &str, node: &str) {
         let mut command = Command::new(self.tool.with_file_name("mini-net"));
         finish(command.args(["--net", "slurm", kind, node])).well();
-    }
-
-    /// Repairs the faults of a node and puts it back into service.
-    #[track_caller]
-    pub fn revive(&self, node: &str) {
-        self.tool(&["revive", node]).well();
     }
 
     /// Numbers of the processes, anywhere in the cluster, whose command line contains `part`. A process that has ended

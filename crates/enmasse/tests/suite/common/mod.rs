@@ -1,7 +1,5 @@
 //! Runs the real program on tiny pictures, always with a deadline.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
-
 pub mod cluster;
 pub mod runs;
 pub mod terminal;

@@ -1,7 +1,5 @@
 //! Runs on tiny pictures: their arguments, and comparisons between two runs.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
-
 use std::path::{Path, PathBuf};
 
 use enmasse_train::{Checkpoint, NamedTensor};

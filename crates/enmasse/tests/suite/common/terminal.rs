@@ -1,7 +1,5 @@
 //! A pseudo-terminal: what a command writes to it, and what a person does to it.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

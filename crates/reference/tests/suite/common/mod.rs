@@ -1,5 +1,4 @@
 //! Programs, batches and comparisons that the tests share.
-#![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
 use enmasse_device::{HostBatch, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Arena, CompileOptions, Mode, Phase, Target, Tensor};
