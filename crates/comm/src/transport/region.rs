@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use enmasse_tensor::AlignedBuffer;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::geteuid;
 use rustix::thread::{Timespec, futex, sched_getcpu};
 
 use crate::operation::HEADER_WORDS;
@@ -22,6 +23,8 @@ use crate::operation::HEADER_WORDS;
 pub(crate) const SLOTS: usize = 4;
 /// Bytes of a slot, which one round of an operation moves. Small enough for all slots in use to stay in the caches.
 pub(crate) const SLOT_BYTES: usize = 256 << 10;
+/// Nobody can shrink the file, which would kill a process that touches the missing pages, or take this back.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 /// Headers kept per rank. Two suffice: a rank publishes operation s + 2 only after all ranks have compared those of s.
 const HEADERS: usize = 2;
 
@@ -143,21 +146,21 @@ impl Region {
         let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let file = memfd_create("enmasse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes.get() as u64)?;
-        // The seals prevent shrinking, which would kill a process that touches the missing pages.
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        fcntl_add_seals(&file, SEALS)?;
         Ok((Self::map(&file, bytes, ranks)?, file))
     }
 
-    /// Maps the memory file at `path`, which must have the size for `ranks` ranks.
+    /// Maps the memory file at `path`, which must be one that [`Region::create`] made for `ranks` ranks of this user.
     pub(crate) fn open(path: &Path, ranks: usize) -> std::io::Result<Self> {
         let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let file = File::options().read(true).write(true).open(path)?;
-        if fstat(&file)?.st_size as u64 != bytes.get() as u64 {
-            return Err(std::io::Error::other(
-                "the shared memory has another size: do all ranks run the same program?",
-            ));
+        // The kernel refuses the question for files that cannot be sealed.
+        let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+        let stat = fstat(&file)?;
+        match problem(seals, stat.st_uid, stat.st_size as u64, bytes) {
+            None => Self::map(&file, bytes, ranks),
+            Some(why) => Err(std::io::Error::other(why)),
         }
-        Self::map(&file, bytes, ranks)
     }
 
     fn map(file: &impl AsFd, len: NonZeroUsize, ranks: usize) -> std::io::Result<Self> {
@@ -203,6 +206,20 @@ impl Region {
     }
 }
 
+/// The reason not to map a file with these seals, owner and size as a region of `bytes`.
+fn problem(seals: SealFlags, owner: u32, size: u64, bytes: NonZeroUsize) -> Option<String> {
+    let own = geteuid().as_raw();
+    if !seals.contains(SEALS) {
+        Some("it is not sealed memory that a rank has made".to_owned())
+    } else if owner != own {
+        Some(format!("it belongs to user {owner}, and this rank is of user {own}"))
+    } else if size != bytes.get() as u64 {
+        Some("the shared memory has another size: do all ranks run the same program?".to_owned())
+    } else {
+        None
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         if let Memory::Mapped { base, len } = self.memory {
@@ -215,6 +232,42 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Files of any kind were mapped, as long as their size was right: whoever could shrink one could kill the ranks.
+    #[test]
+    fn any_file_of_the_right_size_was_mapped() {
+        let bytes = Region::bytes(3).unwrap();
+        let check = |path: &Path, expected: Option<&str>| {
+            let why = Region::open(path, 3).err().map(|error| error.to_string());
+            assert_eq!(why.as_deref(), expected);
+        };
+        let unsealed = "it is not sealed memory that a rank has made";
+        let plain = tempfile::NamedTempFile::new().unwrap();
+        plain.as_file().set_len(bytes.get() as u64).unwrap();
+        check(plain.path(), Some(unsealed));
+        let memory = |seals| {
+            let file = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&file, bytes.get() as u64).unwrap();
+            fcntl_add_seals(&file, seals).unwrap();
+            file
+        };
+        for (seals, expected) in [
+            (SealFlags::empty(), Some(unsealed)),
+            (SEALS.difference(SealFlags::SHRINK), Some(unsealed)),
+            (SEALS.difference(SealFlags::GROW), Some(unsealed)),
+            (SEALS.difference(SealFlags::SEAL), Some(unsealed)),
+            (SEALS, None),
+        ] {
+            check(Path::new(&Region::path_of(&memory(seals))), expected);
+        }
+        let (_, larger) = Region::create(4).unwrap();
+        let another_size = "the shared memory has another size: do all ranks run the same program?";
+        check(Path::new(&Region::path_of(&larger)), Some(another_size));
+
+        let own = geteuid().as_raw();
+        let why = problem(SEALS, own + 1, bytes.get() as u64, bytes);
+        assert_eq!(why, Some(format!("it belongs to user {}, and this rank is of user {own}", own + 1)));
+    }
 
     #[test]
     fn a_memory_file_is_shared_through_its_descriptor() {
