@@ -143,7 +143,7 @@ impl Hall {
                 if let Ok(copy) = link.stream().try_clone() {
                     self.seats().stores.push(copy);
                     // The end of a store connection is not reported here: the control connection reports it.
-                    if let Err(error) = self.store.serve(&link)
+                    if let Err(error) = self.store.serve(&link, who.rank)
                         && let Some(cause) = Altered::cause(&error)
                     {
                         self.decide(&Arc::new(cause));

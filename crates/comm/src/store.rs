@@ -52,17 +52,27 @@ pub(crate) struct KeyValues {
 
 #[derive(Default)]
 struct State {
-    values: HashMap<String, Vec<u8>>,
+    /// Each key's value, with the rank that set it.
+    values: HashMap<String, (usize, Vec<u8>)>,
     bytes: usize,
     /// The reason, once waiting has become pointless.
     ended: Option<String>,
 }
 
 impl KeyValues {
-    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+    fn set(&self, rank: usize, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let mut state = self.lock();
         if let Some(why) = &state.ended {
             return Err(StoreError::Failed(why.clone()));
+        }
+        match state.values.get(key) {
+            Some((_, known)) if known == value => return Ok(()),
+            Some((first, _)) => {
+                return Err(StoreError::Failed(format!(
+                    "rank {rank} set {key:?}, to which rank {first} has given another value: keys are written once"
+                )));
+            }
+            None => {}
         }
         let cost = ENTRY_COST + key.len() + value.len();
         if key.len() > KEY_LIMIT || value.len() > VALUE_LIMIT || state.bytes + cost > STORE_LIMIT {
@@ -72,7 +82,7 @@ impl KeyValues {
             )));
         }
         state.bytes += cost;
-        state.values.insert(key.to_owned(), value.to_owned());
+        state.values.insert(key.to_owned(), (rank, value.to_owned()));
         self.changed.notify_all();
         Ok(())
     }
@@ -81,7 +91,7 @@ impl KeyValues {
         let deadline = Instant::now() + limit;
         let mut state = self.lock();
         loop {
-            if let Some(value) = state.values.get(key) {
+            if let Some((_, value)) = state.values.get(key) {
                 return Ok(value.clone());
             }
             if let Some(why) = &state.ended {
@@ -101,15 +111,15 @@ impl KeyValues {
         self.changed.notify_all();
     }
 
-    /// Answers requests of one connection until it closes.
-    pub(crate) fn serve(&self, link: &Link) -> io::Result<()> {
+    /// Answers requests of `rank`'s connection until it closes.
+    pub(crate) fn serve(&self, link: &Link, rank: usize) -> io::Result<()> {
         loop {
             // The store's connections may be quiet for any length of time: liveness belongs to the control connection.
             link.stream().set_read_timeout(None)?;
             let request = link.receive(FRAME_LIMIT)?;
             let (key, rest) = split_key(&request.payload).ok_or(io::ErrorKind::InvalidData)?;
             let answer = match (request.kind, rest.as_array()) {
-                (SET, _) => self.set(key, rest).map(|()| (DONE, vec![])),
+                (SET, _) => self.set(rank, key, rest).map(|()| (DONE, vec![])),
                 (WAIT, Some(limit)) => {
                     self.wait(key, Duration::from_millis(u32::from_le_bytes(*limit).into())).map(|value| (VALUE, value))
                 }
@@ -138,10 +148,10 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// Sets `key` for all ranks.
+    /// Sets `key` for all ranks. A key that has another value already is an error.
     pub(crate) fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         match self {
-            Store::Here(values) => values.set(key, value),
+            Store::Here(values) => values.set(0, key, value),
             Store::There(_) => self.request(SET, key, value, Duration::ZERO).map(drop),
         }
     }
@@ -204,7 +214,7 @@ mod tests {
         let there = Store::There(link(TcpStream::connect(listener.local_addr().unwrap()).unwrap(), [1, 2]));
         let serving = thread::spawn({
             let values = values.clone();
-            move || values.serve(&link(listener.accept().unwrap().0, [2, 1])).is_err()
+            move || values.serve(&link(listener.accept().unwrap().0, [2, 1]), 3).is_err()
         });
         let here = Store::Here(values.clone());
         let waiting = thread::spawn(move || {
@@ -218,6 +228,14 @@ mod tests {
         assert_eq!(here.wait("b", LIMIT).unwrap(), vec![7; VALUE_LIMIT]);
         let (there, value) = waiting.join().unwrap();
         assert_eq!(value, b"1");
+        // A key could be overwritten, by any rank and at any time.
+        here.set("a", b"1").unwrap();
+        there.set("a", b"1").unwrap();
+        let overwritten = |store: &Store, key| store.set(key, b"2").unwrap_err().to_string();
+        let expected = "rank 3 set \"a\", to which rank 0 has given another value: keys are written once";
+        assert_eq!(overwritten(&there, "a"), expected);
+        let expected = "rank 0 set \"b\", to which rank 3 has given another value: keys are written once";
+        assert_eq!(overwritten(&here, "b"), expected);
         values.end("over".into());
         for store in [&here, &there] {
             assert_eq!(store.wait("nothing", LIMIT).unwrap_err().to_string(), "over");
@@ -231,8 +249,8 @@ mod tests {
     fn the_store_is_bounded() {
         let values = KeyValues::default();
         let filled =
-            (0..STORE_LIMIT / VALUE_LIMIT + 1).all(|i| values.set(&i.to_string(), &vec![0; VALUE_LIMIT]).is_ok());
+            (0..STORE_LIMIT / VALUE_LIMIT + 1).all(|i| values.set(0, &i.to_string(), &vec![0; VALUE_LIMIT]).is_ok());
         assert!(!filled);
-        assert!(values.set(&"k".repeat(KEY_LIMIT + 1), b"").is_err());
+        assert!(values.set(0, &"k".repeat(KEY_LIMIT + 1), b"").is_err());
     }
 }
