@@ -7,6 +7,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::cause::Cause;
+use crate::token::UserSecretError;
 
 /// Why a rank could not join its group.
 #[derive(Error)]
@@ -51,6 +52,9 @@ pub enum JoinError {
         /// The cause.
         source: io::Error,
     },
+    /// The secret that is used without a token cannot be read or made.
+    #[error(transparent)]
+    UserSecret(#[from] UserSecretError),
     /// Rank 0 cannot listen.
     #[error(
         "rank 0 cannot listen on {address}: {source}; choose another MASTER_PORT, or let `enmasse launch` find one"
@@ -85,7 +89,7 @@ pub enum JoinError {
     },
     /// Another rank holds another token.
     #[error(
-        "rank {rank} and the rank at {address} hold different tokens: give all ranks the same ENMASSE_TOKEN, or none"
+        "rank {rank} and the rank at {address} hold different tokens: give all ranks the same ENMASSE_TOKEN; ranks without one must be of one user and see the same $XDG_RUNTIME_DIR or /tmp, which ranks in containers may not"
     )]
     TokenDiffers {
         /// This rank.

@@ -4,8 +4,8 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::Rendezvous;
 use super::whereabouts::Whereabouts;
+use super::{Rendezvous, Secret};
 use crate::error::JoinError;
 use crate::failure::Failure;
 use crate::net::handshake::{HandshakeError, Introduction, Purpose, introduce};
@@ -26,6 +26,7 @@ const UNTRIED: &str = "no attempt was made";
 /// it.
 pub(super) fn to_rank_0(
     rendezvous: &mut Rendezvous,
+    secret: &Secret,
     whereabouts: &mut Whereabouts,
     purpose: Purpose,
     deadline: Instant,
@@ -34,7 +35,7 @@ pub(super) fn to_rank_0(
     let (rank, address) = (rendezvous.rank, rendezvous.address.clone());
     // With several ports, a stranger may hold one of them; and before a restart rank 0 had another port.
     let is_certain = matches!(whereabouts, Whereabouts::Known(_)) && rendezvous.more_ports.is_empty();
-    let may_change = rendezvous.token.is_none() && rendezvous.token_file.is_some();
+    let may_change = matches!(secret, Secret::InFile(_));
     let left = || deadline.saturating_duration_since(Instant::now());
     let mut refusals = 0;
     let mut why = String::from(UNTRIED);
@@ -46,7 +47,7 @@ pub(super) fn to_rank_0(
         // Each round tries every address of the name, since the first may be of another family than the one rank 0
         // listens on.
         for target in targets {
-            match attempt(rendezvous, &target, purpose, left().min(ATTEMPT)) {
+            match attempt(rendezvous, secret, &target, purpose, left().min(ATTEMPT)) {
                 Ok(connection) => return Ok(connection),
                 // The last attempt runs out of time, and its error says less than the earlier ones.
                 Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && why != UNTRIED => {}
@@ -74,15 +75,15 @@ pub(super) fn to_rank_0(
 /// one.
 fn attempt(
     rendezvous: &Rendezvous,
+    secret: &Secret,
     target: &SocketAddr,
     purpose: Purpose,
     limit: Duration,
 ) -> Result<(Link, Token), HandshakeError> {
-    let token = match (&rendezvous.token, &rendezvous.token_file) {
-        (Some(token), _) => token.clone(),
-        (None, Some(path)) => Token::read_file(path)
+    let token = match secret {
+        Secret::Known(token) => token.clone(),
+        Secret::InFile(path) => Token::read_file(path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?,
-        (None, None) => Token::none(),
     };
     // The kernel rejects a time of zero.
     let limit = limit.max(Duration::from_millis(1));

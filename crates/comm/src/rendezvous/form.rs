@@ -4,7 +4,7 @@
 //! The ranks of a job communicate through the store at rank 0. Those of a group split from another use that group's
 //! operations. Everything else is the same for both.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -42,6 +42,13 @@ pub(crate) trait Board {
 #[derive(Clone)]
 pub(crate) struct Reach {
     pub transport: TransportChoice,
+    /// `None` for ranks that are threads of one process: they open no connections.
+    pub network: Option<Network>,
+}
+
+/// What a rank needs to connect to others.
+#[derive(Clone)]
+pub(crate) struct Network {
     pub token: Token,
     /// The address at which other ranks reach this rank.
     pub ip: IpAddr,
@@ -52,8 +59,7 @@ pub(crate) struct Reach {
 impl Reach {
     /// The reach of ranks that are threads of one process.
     pub(crate) fn within_process() -> Self {
-        let ip = Ipv4Addr::LOCALHOST.into();
-        Reach { transport: TransportChoice::Shared, token: Token::none(), ip, ip_of_rank_0: ip }
+        Reach { transport: TransportChoice::Shared, network: None }
     }
 }
 
@@ -129,11 +135,12 @@ impl Seat<'_> {
             TransportChoice::Tcp => Err("not requested".into()),
             TransportChoice::Auto | TransportChoice::Shared => self.share(board, &cards)?,
         };
-        let transport: Box<dyn Transport> = match region {
-            Ok(region) => Box::new(SharedTransport::new(Arc::new(region), members.clone())),
-            Err(why) if choice == TransportChoice::Shared => return Err(JoinError::NotShared { why }),
-            Err(_) => {
-                let links = self.connect_all(board)?;
+        let network = self.reach.network.as_ref().filter(|_| choice != TransportChoice::Shared);
+        let transport: Box<dyn Transport> = match (region, network) {
+            (Ok(region), _) => Box::new(SharedTransport::new(Arc::new(region), members.clone())),
+            (Err(why), None) => return Err(JoinError::NotShared { why }),
+            (Err(_), Some(network)) => {
+                let links = self.connect_all(board, network)?;
                 let transport = TcpTransport::new(members.clone(), links);
                 Box::new(transport.map_err(|source| JoinError::Thread { source })?)
             }
@@ -181,13 +188,13 @@ impl Seat<'_> {
 
     /// A connection to every other rank: this rank connects to the lower ones, and accepts connections from the higher
     /// ones.
-    fn connect_all(&self, board: &dyn Board) -> Result<Vec<(usize, Link)>, JoinError> {
+    fn connect_all(&self, board: &dyn Board, network: &Network) -> Result<Vec<(usize, Link)>, JoinError> {
         let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
         let job_rank = self.job_ranks[rank];
         // A rank that looks for another group of the job holds another token.
         let token = match self.path.is_whole_job() {
-            true => self.reach.token.clone(),
-            false => self.reach.token.derive(format!("group {}", self.path).as_bytes()),
+            true => network.token.clone(),
+            false => network.token.derive(format!("group {}", self.path).as_bytes()),
         };
         let (sender, receiver) = mpsc::channel();
         let sender = Mutex::new(sender);
@@ -205,7 +212,7 @@ impl Seat<'_> {
             }
         });
         let thread = |source| JoinError::Thread { source };
-        let listener = TcpListener::bind((self.reach.ip, 0)).map_err(thread)?;
+        let listener = TcpListener::bind((network.ip, 0)).map_err(thread)?;
         let acceptor = Acceptor::start(listener, token.clone(), admit).map_err(thread)?;
         let addresses = board.exchange("address", &acceptor.address().to_string())?;
 
@@ -217,7 +224,7 @@ impl Seat<'_> {
             if address.ip().is_unspecified() {
                 // Rank 0 of the job was given a socket that listens on all addresses: use the one at which this rank
                 // reached it.
-                address.set_ip(self.reach.ip_of_rank_0);
+                address.set_ip(network.ip_of_rank_0);
             }
             introduction.target = self.job_ranks[other];
             let link = connect::to_rank(address, &token, &introduction, self.deadline)

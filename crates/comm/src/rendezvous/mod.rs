@@ -30,7 +30,7 @@ pub(crate) mod liaison;
 mod meeting;
 mod whereabouts;
 
-use form::{Reach, Seat};
+use form::{Network, Reach, Seat};
 use liaison::Liaison;
 use meeting::Meeting;
 use whereabouts::Whereabouts;
@@ -90,7 +90,7 @@ pub struct Rendezvous {
     /// Rank 0 only: a socket that already listens at `address`, so that no other program can take the port in the
     /// meantime.
     pub listener: Option<TcpListener>,
-    /// The group's secret. Without a token or token file, only loopback addresses are used.
+    /// The group's secret. Without a token or token file, only loopback addresses are used, with [`Token::of_user`].
     pub token: Option<Token>,
     /// Used if no token is given: a file that rank 0 creates, readable only by its user, and removes when all ranks
     /// have joined.
@@ -151,14 +151,16 @@ impl Rendezvous {
         }
         let deadline = Instant::now() + self.join_timeout;
         let whereabouts = self.whereabouts(deadline)?;
+        let secret = self.secret()?;
         let (failure, recorder) = (Arc::new(Failure::default()), FlightRecorder::default());
         let entrance = if self.rank == 0 {
-            self.open(whereabouts, &failure, &recorder)?
+            self.open(whereabouts, secret, &failure, &recorder)?
         } else {
-            self.enter(whereabouts, deadline, &failure, &recorder)?
+            self.enter(whereabouts, &secret, deadline, &failure, &recorder)?
         };
         let Entrance { ip, store_ip: ip_of_rank_0, .. } = entrance;
-        let reach = Reach { transport: self.transport, token: entrance.token.clone(), ip, ip_of_rank_0 };
+        let network = Network { token: entrance.token.clone(), ip, ip_of_rank_0 };
+        let reach = Reach { transport: self.transport, network: Some(network) };
         let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
         let (rank, identity) = (self.rank, self.identity());
         let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
@@ -193,24 +195,33 @@ impl Rendezvous {
         Introduction { purpose, rank: self.rank, target: 0, world_size: self.world_size, identity, host }
     }
 
+    /// Where the group's secret is. Only groups on loopback get here without a token and a token file.
+    fn secret(&self) -> Result<Secret, JoinError> {
+        Ok(match (&self.token, &self.token_file) {
+            (Some(token), _) => Secret::Known(token.clone()),
+            (None, Some(path)) => Secret::InFile(path.clone()),
+            (None, None) => Secret::Known(Token::of_user()?),
+        })
+    }
+
     /// Rank 0's first step: listens.
     fn open(
         &mut self,
         mut whereabouts: Whereabouts,
+        secret: Secret,
         failure: &Arc<Failure>,
         recorder: &FlightRecorder,
     ) -> Result<Entrance, JoinError> {
         let listener = self.listen(&mut whereabouts)?;
-        let token = match (&self.token, &self.token_file) {
-            (Some(token), _) => token.clone(),
-            (None, Some(path)) => {
-                let token = Token::generate().and_then(|token| token.write_file(path).map(|()| token));
-                token.map_err(|source| JoinError::TokenFile { path: path.clone(), source })?
+        let (token, token_file) = match secret {
+            Secret::Known(token) => (token, None),
+            Secret::InFile(path) => {
+                let token = Token::generate().and_then(|token| token.write_file(&path).map(|()| token));
+                let token = token.map_err(|source| JoinError::TokenFile { path: path.clone(), source })?;
+                (token, Some(Removed(path)))
             }
-            (None, None) => Token::none(),
         };
         let ip = listener.local_addr().map_err(|source| JoinError::Thread { source })?.ip();
-        let token_file = self.token_file.take().filter(|_| self.token.is_none()).map(Removed);
         let (identity, heartbeat) = (self.identity(), self.heartbeat);
         let server = Server::start(listener, token.clone(), identity, self.world_size, heartbeat, failure, recorder)?;
         let store = server.store();
@@ -221,11 +232,12 @@ impl Rendezvous {
     fn enter(
         &mut self,
         mut whereabouts: Whereabouts,
+        secret: &Secret,
         deadline: Instant,
         failure: &Arc<Failure>,
         recorder: &FlightRecorder,
     ) -> Result<Entrance, JoinError> {
-        let (control, token) = connect::to_rank_0(self, &mut whereabouts, Purpose::Control, deadline, failure)?;
+        let (control, token) = connect::to_rank_0(self, secret, &mut whereabouts, Purpose::Control, deadline, failure)?;
         let thread = |source| JoinError::Thread { source };
         let ip = control.stream().local_addr().map_err(thread)?.ip();
         let reached = control.stream().peer_addr().map_err(thread)?;
@@ -233,11 +245,18 @@ impl Rendezvous {
         let control =
             Control::start(control, self.address.clone(), failure, recorder, self.heartbeat).map_err(thread)?;
         let mut there = Whereabouts::Known(vec![reached]);
-        let (store, _) = connect::to_rank_0(self, &mut there, Purpose::Store, deadline, failure)
+        let (store, _) = connect::to_rank_0(self, secret, &mut there, Purpose::Store, deadline, failure)
             .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;
         let store = Store::There(store);
         Ok(Entrance { store, token, ip, store_ip, liaison: Liaison::Control(control), _token_file: None })
     }
+}
+
+/// Where the group's secret is.
+enum Secret {
+    Known(Token),
+    /// In a file that rank 0 writes, which may not have happened yet.
+    InFile(PathBuf),
 }
 
 /// A rank's resources once it is in contact with rank 0.

@@ -89,6 +89,20 @@ fn equal_tokens_join_and_others_are_refused() {
     assert_contains(&texts[1], "hold different tokens: give all ranks the same ENMASSE_TOKEN");
 }
 
+/// Any user of the machine knew the secret of ranks that were given none.
+#[test]
+fn the_secret_on_loopback_was_a_public_constant() {
+    let mut ranks = rendezvous(2, TransportChoice::Auto);
+    ranks[0].join_timeout = Duration::from_secs(1);
+    ranks[1].token = Some(Token::from_bytes(blake3::derive_key("enmasse without token", b"")));
+    assert_contains(&errors(ranks)[1], "hold different tokens");
+
+    let mut ranks = rendezvous(2, TransportChoice::Auto);
+    ranks[1].token = Some(Token::of_user().unwrap());
+    let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+    assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(())]);
+}
+
 #[test]
 fn a_token_file_is_private_and_gone_afterwards() {
     let folder = tempfile::tempdir().unwrap();

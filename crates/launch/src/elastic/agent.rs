@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use enmasse_comm::{Channel, ChannelError};
 
-use super::hall::Hall;
+use super::hall::{Hall, names_loopback};
 use super::leader::Rules;
 use super::member::{Member, MemberAction, MemberEvent, Myself};
 use super::message::{Assigned, ToMember, Verdict, WorkersEnd};
@@ -206,7 +206,8 @@ impl Agent {
 
     /// A free port for rank 0's store, reserved until workers start.
     fn reserve(&mut self) -> u16 {
-        let host = if self.setting.endpoint.is_loopback() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+        let host =
+            if names_loopback(&self.setting.endpoint.host) { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         if self.reserved.is_none() {
             self.reserved = TcpListener::bind((host, 0)).ok();
         }

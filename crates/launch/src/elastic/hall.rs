@@ -47,7 +47,8 @@ impl Hall {
         tell: Tell,
     ) -> io::Result<Option<Self>> {
         let addresses = endpoint.addresses()?;
-        let is_local_name = addresses.iter().all(|address| address.ip().is_loopback()) && !endpoint.is_loopback();
+        let is_local_name =
+            addresses.iter().all(|address| address.ip().is_loopback()) && !names_loopback(&endpoint.host);
         let bind = |address: &SocketAddr| match is_local_name {
             // This machine's own name may resolve to loopback here, and to the network elsewhere.
             true => TcpListener::bind(("0.0.0.0", endpoint.port)),
@@ -232,10 +233,10 @@ impl Endpoint {
         let bare = self.host.trim_start_matches('[').trim_end_matches(']');
         Ok((bare, self.port).to_socket_addrs()?.collect())
     }
+}
 
-    /// Whether the host's name itself means only this machine.
-    pub(super) fn is_loopback(&self) -> bool {
-        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
-        bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-    }
+/// Whether a host's name itself means only this machine.
+pub(super) fn names_loopback(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

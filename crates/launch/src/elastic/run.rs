@@ -4,12 +4,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use enmasse_comm::Token;
+use enmasse_comm::{Token, UserSecretError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use signal_hook::consts::SIGINT;
 use thiserror::Error;
 
 use super::agent::{Agent, Notice, Order, Setting};
+use super::hall::names_loopback;
 use super::leader::Rules;
 use super::member::Myself;
 use super::message::{Assigned, Verdict, WorkersEnd};
@@ -36,6 +37,9 @@ pub enum ElasticError {
         /// The rendezvous endpoint.
         endpoint: String,
     },
+    /// The secret that is used without a token cannot be read or made.
+    #[error(transparent)]
+    UserSecret(#[from] UserSecretError),
     /// The launcher failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -58,12 +62,12 @@ pub fn launch_elastic(
 ) -> Result<Ending, ElasticError> {
     let (host, port) = elastic.endpoint.clone();
     let place = format!("{host}:{port}");
-    let mut endpoint = Endpoint { host, port, token: Token::none() };
-    match &elastic.token {
-        Some(token) => endpoint.token = token.clone(),
-        None if endpoint.is_loopback() => {}
+    let token = match &elastic.token {
+        Some(token) => token.clone(),
+        None if names_loopback(&host) => Token::of_user()?,
         None => return Err(ElasticError::TokenRequired { endpoint: place }),
-    }
+    };
+    let endpoint = Endpoint { host, port, token };
     let mut signals = Signals::watch(job)?;
     let tell: Tell = Arc::new(tell);
     let rules = Rules {
