@@ -1,8 +1,9 @@
 //! Pictures of one size, in memory in the format of their files.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use enmasse_files::append_regular;
 
 use crate::{DataError, Dataset, Picture};
 
@@ -136,13 +137,7 @@ impl Dataset for Packed {
 
 /// Appends a whole file to `bytes`; a file larger than [`MAX_BYTES`] is an error. Returns its size.
 pub(crate) fn append_file(path: &Path, bytes: &mut Vec<u8>) -> Result<usize, DataError> {
-    let failed = |source| DataError::read(path, source);
-    let file = File::open(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
-    if length <= MAX_BYTES {
-        bytes.reserve_exact(length as usize);
-    }
-    append_limited(path, file, bytes, MAX_BYTES)
+    append_regular(path, MAX_BYTES, bytes).map_err(|source| DataError::read(path, source))
 }
 
 /// Appends the content of `source`, up to `most` bytes; `path` is for the error.

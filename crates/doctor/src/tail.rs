@@ -1,12 +1,13 @@
 //! The end of a file of any length.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+use enmasse_files::open_regular;
+
 /// The last bytes of a file, as text.
 pub fn tail(path: &Path, most: u64) -> Option<String> {
-    let mut file = File::open(path).ok()?;
+    let mut file = open_regular(path).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(most))).ok()?;
     let mut bytes = Vec::new();

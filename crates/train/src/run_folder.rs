@@ -391,7 +391,7 @@ fn create_folder_of(path: &Path) -> Result<(), RunError> {
 }
 
 fn read(path: &Path) -> Result<String, RunError> {
-    Ok(std::fs::read_to_string(path).map_err(FileError::of("read", path))?)
+    Ok(enmasse_files::read_text(path).map_err(FileError::of("read", path))?)
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {

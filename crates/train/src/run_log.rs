@@ -76,7 +76,7 @@ impl RunLog {
     /// epochs are about to run (again). A last line that a killed writer left incomplete is dropped too. The log is a
     /// new file: an earlier start of the job that still has the old one open adds nothing here.
     pub(crate) fn open(staging: &Staging, path: &Path, first_epoch: u64) -> Result<Self, RunError> {
-        let text = match std::fs::read(path) {
+        let text = match enmasse_files::read_regular(path, u64::MAX) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(FileError::of("read", path)(error).into()),
@@ -207,6 +207,6 @@ mod tests {
             )
         };
         check("/nowhere/metrics.jsonl", "cannot write /nowhere/metrics.jsonl: there is no folder /nowhere");
-        check("/proc", "cannot read /proc: Is a directory (os error 21)");
+        check("/proc", "cannot read /proc: it is a folder, not a file");
     }
 }

@@ -5,6 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use enmasse_files::open_regular;
+
 use crate::element::{ByteOrder, ElementType};
 use crate::{Format, WeightsError};
 
@@ -25,11 +27,10 @@ impl Source {
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let refused = |source| WeightsError::Io { path: path.to_owned(), source };
         let content = |reason| WeightsError::Content { path: path.to_owned(), reason };
-        // Checked before opening: opening a pipe would wait for its other end.
-        if !std::fs::metadata(path).map_err(refused)?.is_file() {
-            return Err(content("is not a file".to_owned()));
-        }
-        let file = File::open(path).map_err(refused)?;
+        let file = open_regular(path).map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => content(error.to_string()),
+            _ => refused(error),
+        })?;
         // The length of the opened file: a running trainer may have replaced the path's file since.
         let len = file.metadata().map_err(refused)?.len();
         if len > FILE_LIMIT {

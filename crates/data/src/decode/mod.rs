@@ -9,10 +9,10 @@
 mod jpeg;
 mod png;
 
-use std::fs::File;
-use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+
+use enmasse_files::read_regular;
 
 use crate::{DataError, Picture};
 
@@ -31,13 +31,7 @@ pub fn open(path: impl AsRef<Path>, convert_rgb: bool) -> Result<Picture, DataEr
 
 /// [`open`] into a picture whose memory is reused.
 pub(crate) fn read_file(path: &Path, convert_rgb: bool, picture: &mut Picture) -> Result<(), DataError> {
-    let failed = |source| DataError::read(path, source);
-    let file = File::open(path).map_err(failed)?;
-    let mut bytes = Vec::with_capacity(file.metadata().map_err(failed)?.len().min(MAX_FILE_BYTES) as usize + 1);
-    let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if read as u64 > MAX_FILE_BYTES {
-        return Err(DataError::picture(path.display().to_string(), format!("larger than {MAX_FILE_BYTES} bytes")));
-    }
+    let bytes = read_regular(path, MAX_FILE_BYTES).map_err(|source| DataError::read(path, source))?;
     decode(&bytes, convert_rgb, picture).map_err(|problem| DataError::picture(path.display().to_string(), problem))
 }
 

@@ -262,6 +262,30 @@ fn invalid_weights() {
     refused(&enmasse(&["predict", &run, &picture]), 1, &[&best]);
 }
 
+/// A command that read a pipe waited for ever.
+#[test]
+fn pipes_in_the_place_of_files() {
+    let place = Place::new();
+    let (run, data) = (place.trained("run"), place.data.display().to_string());
+    let (pipe, picture) = (place.path("pipe.jpg"), place.path("pictures/red/000.jpg"));
+    let make = |path: &str| rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
+    make(&pipe);
+    let problem = "it is a pipe, not a file";
+    refused(&enmasse(&["eval", &pipe, &data, "--model", "mlp"]), 1, &[&pipe, problem]);
+    refused(&enmasse(&["predict", &pipe, &picture, "--model", "mlp"]), 1, &[&pipe, problem]);
+    refused(&place.train(&["--config", &pipe]), 2, &[&pipe, problem]);
+    refused(&place.train(&["--out", &place.path("new"), "--weights", &pipe]), 1, &[&pipe, "is not a file"]);
+    for file in ["config.toml", "split.json", "metrics.jsonl", "checkpoints/last.safetensors"] {
+        let path = format!("{run}/{file}");
+        let whole = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        make(&path);
+        failed(&place.train(&["--out", &run, "--resume", "--epochs", "2"]), 1, &[&path, problem]);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, whole).unwrap();
+    }
+}
+
 /// A separate small disk, which only this command sees: nothing stays mounted.
 fn on_small_disk(place: &Place, options: &str) -> Option<Ended> {
     let disk = place.path("disk");

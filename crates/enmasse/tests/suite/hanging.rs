@@ -4,13 +4,13 @@
 use std::fs;
 use std::time::Duration;
 
+use crate::common::lease::Lease;
 use crate::common::runs::{Folder, arguments, assert_same};
 use crate::common::{Running, enmasse, exists, files, pictures, program, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-/// A pipe without a writer acts like a disk that does not answer.
+/// A leased file acts like one on a disk that does not answer.
 #[test]
 fn a_rank_that_waits_for_its_disk_is_named() {
     let temporary = tempfile::tempdir().unwrap();
@@ -25,9 +25,7 @@ fn a_rank_that_waits_for_its_disk_is_named() {
     let line = running.line();
     assert!(line.contains("\"epoch\":0"), "{line}");
     let ranks = running.children();
-    let (pipe, picture) = (temporary.path().join("pipe"), &files(&data.join("train"))[0]);
-    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    fs::rename(&pipe, picture).unwrap();
+    let _lease = Lease::replace(&files(&data.join("train"))[0]);
     let ended = running.finish();
 
     assert_eq!(ended.code, Some(1), "{ended:?}");

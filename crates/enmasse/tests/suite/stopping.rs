@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::common::lease::Lease;
 use crate::common::runs::{Folder, assert_same};
 use crate::common::{Ended, Running, assert_whole, enmasse, exists, finish, plain_environment, program, send, until};
-use rustix::fs::OFlags;
 use rustix::process::Signal;
 
 /// Enough epochs that a signal after the first one comes in time.
@@ -149,8 +149,6 @@ fn a_run_that_is_stopped_before_it_begins_leaves_no_folder() {
 #[test]
 fn asked_twice_it_ends_at_once() {
     let folder = Folder::new(EPOCHS);
-    let (picture, pipe) = (folder.data.join("red/000.png"), folder.path("pipe"));
-    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
     // An epoch is one step.
     let arguments = folder.arguments(&folder.path("run"), &["--devices", "cpu:1", "--batch", "48"]);
     let mut command = program();
@@ -163,10 +161,8 @@ fn asked_twice_it_ends_at_once() {
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with("epoch ")));
-    fs::rename(&pipe, &picture).unwrap();
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    // This succeeds once there is a reader, which then waits for data.
-    let _pipe = until("a reader", || rustix::fs::open(&picture, flags, rustix::fs::Mode::empty()).ok());
+    let lease = Lease::replace(&folder.data.join("red/000.png"));
+    until("a reader", || lease.is_awaited().then_some(()));
     send(child.id() as i32, Signal::TERM);
     let told = lines.find(|line| !line.starts_with("epoch "));
     assert_eq!(told.as_deref(), Some("terminated: saving at the end of this step; send it again to end at once"));

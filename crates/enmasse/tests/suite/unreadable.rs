@@ -80,3 +80,30 @@ fn a_resumed_run_goes_on_with_its_list() {
     assert!(list.contains("red/001.jpg\tnot a JPEG or PNG picture, but text\n"), "{list}");
     assert_eq!(metrics(&out).iter().map(|epoch| epoch["unreadable"].clone()).collect::<Vec<_>>(), [1, 2]);
 }
+
+/// A pipe that took the place of a picture after the scan stopped a loader thread for ever.
+#[test]
+fn a_pipe_in_the_place_of_a_picture_is_no_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 20);
+    let out = folder.path().join("run");
+    let run = |others: &[&str]| {
+        enmasse(&arguments(&data, &out, &[&["--lr", "0.001", "--devices", "cpu:1"], others].concat()))
+    };
+    run(&["--epochs", "1"]).well();
+    // The run's list of files has both names.
+    for name in ["red/001.jpg", "light/001.jpg"] {
+        fs::remove_file(data.join(name)).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, data.join(name), rustix::fs::Mode::RWXU).unwrap();
+    }
+    let ended = run(&["--epochs", "2", "--resume"]);
+    let problem = "001.jpg: it is a pipe, not a file";
+    assert!(ended.code == Some(1) && ended.stderr.contains(problem), "{ended:?}");
+    run(&["--epochs", "2", "--resume", "--on-bad-sample", "skip"]).well();
+    let list = fs::read_to_string(out.join("logs/unreadable.txt")).unwrap();
+    assert_eq!(list.matches("/001.jpg\tit is a pipe, not a file\n").count(), 2, "{list}");
+
+    let (run, pipe) = (out.display().to_string(), data.join("red/001.jpg").display().to_string());
+    let ended = enmasse(&["predict", &run, &pipe]);
+    assert!(ended.code == Some(1) && ended.stderr.contains("red/001.jpg: it is a pipe, not a file"), "{ended:?}");
+}

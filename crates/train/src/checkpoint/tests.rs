@@ -172,8 +172,8 @@ fn paths_that_are_not_files() {
     let check =
         |path: &str, expected: &str| assert_eq!(reason(Path::new(path), Checkpoint::load(Path::new(path))), expected);
     check("/nowhere/x", "cannot read FILE: it does not exist");
-    check("/proc", "FILE: is not a file");
-    check("/dev/zero", "FILE: is not a file");
+    check("/proc", "FILE: it is a folder, not a file");
+    check("/dev/zero", "FILE: it is a device, not a file");
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn choices_that_are_missing_or_damaged_end_a_resumed_run() {
     let unknown = "the cpu has no algorithm \"fastest\" for conv2d {kernel 3x3 padding 1x1} (";
     assert!(resume().starts_with(unknown), "{}", resume());
     std::fs::write(&file, [0xff, 0xfe, b'\n']).unwrap();
-    assert_eq!(resume(), "cannot read FILE: stream did not contain valid UTF-8");
+    assert_eq!(resume(), "cannot read FILE: it is not text in UTF-8");
     std::fs::remove_file(&file).unwrap();
     assert_eq!(
         resume(),

@@ -177,8 +177,8 @@ fn other_zip_files() {
 fn missing_files() {
     let check = |path: &str, expected: &str| assert_eq!(refusal(Path::new(path)), expected);
     check("/nowhere/x", "cannot read FILE: it does not exist");
-    check("/proc", "FILE: is not a file");
-    check("/dev/zero", "FILE: is not a file");
+    check("/proc", "FILE: it is a folder, not a file");
+    check("/dev/zero", "FILE: it is a device, not a file");
 }
 
 fn sample() -> Vec<NamedTensor> {

@@ -1,6 +1,7 @@
 //! Runs the real program on tiny pictures, always with a deadline.
 
 pub mod cluster;
+pub mod lease;
 pub mod runs;
 pub mod terminal;
 
