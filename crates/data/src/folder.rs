@@ -4,11 +4,14 @@
 
 use std::collections::HashMap;
 use std::fs::{self, FileType};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::{DataError, Dataset, Picture, decode};
+use enmasse_files::name_of;
+
+use crate::{DataError, Dataset, LeftOut, Picture, decode};
 
 /// Extensions of picture files, in any case. The content decides which format a file has.
 pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -21,6 +24,7 @@ pub struct Folder {
     /// Path relative to `root`, and class. Shared, since lists of a million files are cloned with the folder.
     files: Arc<Vec<(String, usize)>>,
     convert_rgb: bool,
+    left_out: LeftOut,
 }
 
 impl Folder {
@@ -33,14 +37,15 @@ impl Folder {
     /// The same for the class folders in `root`/`part`; the relative paths then begin with `part`.
     pub(crate) fn scan_below(root: &Path, part: &str) -> Result<Self, DataError> {
         let top = if part.is_empty() { root.to_owned() } else { root.join(part) };
-        let classes = class_folders(&top)?;
+        let mut left_out = LeftOut::default();
+        let classes = class_folders(&top, &mut left_out)?;
         let mut files = Vec::new();
         for (label, class) in classes.iter().enumerate() {
             let relative = if part.is_empty() { class.clone() } else { format!("{part}/{class}") };
-            let pictures = pictures(&root.join(&relative))?;
+            let pictures = pictures(&root.join(&relative), &mut left_out)?;
             files.extend(pictures.into_iter().map(|file| (format!("{relative}/{file}"), label)));
         }
-        Ok(Folder { root: root.to_owned(), classes, files: Arc::new(files), convert_rgb: false })
+        Ok(Folder { root: root.to_owned(), classes, files: Arc::new(files), convert_rgb: false, left_out })
     }
 
     /// A data set from a stored list of relative paths; each path's last folder is its class.
@@ -55,7 +60,7 @@ impl Folder {
             };
             labelled.push((file, label));
         }
-        Ok(Folder { root, classes, files: Arc::new(labelled), convert_rgb: false })
+        Ok(Folder { root, classes, files: Arc::new(labelled), convert_rgb: false, left_out: LeftOut::default() })
     }
 
     /// Labels the same pictures by another list of classes, such as a trained model's, which must contain every class.
@@ -98,6 +103,16 @@ impl Folder {
     /// The full path of sample `index`.
     pub fn path(&self, index: usize) -> PathBuf {
         self.root.join(&self.files[index].0)
+    }
+
+    /// What the scan found in the folder and its class folders, and could not use.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.left_out
+    }
+
+    /// The same without what the scan left out, for the second of two parts.
+    pub(crate) fn without_left_out(self) -> Self {
+        Folder { left_out: LeftOut::default(), ..self }
     }
 
     /// Number of pictures of each class.
@@ -155,25 +170,31 @@ impl Dataset for Folder {
 }
 
 /// All pictures in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
-/// to a folder that it lies in. A folder without a picture is an error.
-pub fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    fn add(folder: &Path, above: &mut Vec<(u64, u64)>, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+/// to a folder that it lies in. What is neither a file nor a folder is added to `left_out`. A folder without a picture is an
+/// error.
+pub fn list_pictures(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
+    fn add(
+        folder: &Path,
+        above: &mut Vec<(u64, u64)>,
+        found: &mut Vec<PathBuf>,
+        left_out: &mut LeftOut,
+    ) -> Result<(), DataError> {
         let metadata = fs::metadata(folder).map_err(|source| DataError::read(folder, source))?;
         let identity = (metadata.dev(), metadata.ino());
         if above.contains(&identity) {
             return Ok(());
         }
-        let files = entries(folder, |name, kind| kind.is_file() && is_picture(name))?;
+        let files = entries(folder, left_out, |name, kind| kind.is_file() && is_picture(name))?;
         found.extend(files.iter().map(|name| folder.join(name)));
         above.push(identity);
-        for inner in entries(folder, |_, kind| kind.is_dir())? {
-            add(&folder.join(inner), above, found)?;
+        for inner in entries(folder, &mut LeftOut::default(), |_, kind| kind.is_dir())? {
+            add(&folder.join(inner), above, found, left_out)?;
         }
         above.pop();
         Ok(())
     }
     let mut found = Vec::new();
-    add(folder, &mut Vec::new(), &mut found)?;
+    add(folder, &mut Vec::new(), &mut found, left_out)?;
     if found.is_empty() {
         return Err(DataError::layout(folder, format!("there are no pictures ({}) in it", EXTENSIONS.join(", "))));
     }
@@ -181,8 +202,13 @@ pub fn list_pictures(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(found)
 }
 
-/// Names of the entries of `folder` that `wanted` accepts, without hidden ones, sorted by bytes.
-fn entries(folder: &Path, wanted: impl Fn(&str, FileType) -> bool) -> Result<Vec<String>, DataError> {
+/// Names of the entries of `folder` that `wanted` accepts, without hidden ones, sorted by bytes. What is neither a file nor a
+/// folder is added to `left_out`.
+fn entries(
+    folder: &Path,
+    left_out: &mut LeftOut,
+    wanted: impl Fn(&str, FileType) -> bool,
+) -> Result<Vec<String>, DataError> {
     let failed = |source| DataError::read(folder, source);
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -192,14 +218,22 @@ fn entries(folder: &Path, wanted: impl Fn(&str, FileType) -> bool) -> Result<Vec
         if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        // Links are followed. A dangling link is neither a picture nor a class, and neither is a pipe or a device.
+        // Links are followed. A broken link is neither a picture nor a class, and neither is a pipe or a device.
         let kind = match entry.file_type() {
             Ok(kind) if !kind.is_symlink() => kind,
             _ => match fs::metadata(&path) {
                 Ok(metadata) => metadata.file_type(),
-                Err(_) => continue,
+                Err(error) => {
+                    let broken = error.kind() == ErrorKind::NotFound;
+                    left_out.add(&path, if broken { "a broken link" } else { "a link that cannot be followed" });
+                    continue;
+                }
             },
         };
+        if !kind.is_file() && !kind.is_dir() {
+            left_out.add(&path, name_of(kind));
+            continue;
+        }
         let Some(name) = name.to_str() else {
             return Err(DataError::layout(path, "its name is not valid UTF-8; rename it"));
         };
@@ -218,9 +252,12 @@ fn is_picture(name: &str) -> bool {
 
 /// Whether there is a picture in a folder of `root`, or one level below. Stops at the first one.
 pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
-    let folders = |folder: &Path| entries(folder, |_, kind| kind.is_dir());
-    let has_some =
-        |folder: &Path| entries(folder, |name, kind| kind.is_file() && is_picture(name)).map(|found| !found.is_empty());
+    // The scan that follows tells what is left out.
+    let folders = |folder: &Path| entries(folder, &mut LeftOut::default(), |_, kind| kind.is_dir());
+    let has_some = |folder: &Path| {
+        let pictures = entries(folder, &mut LeftOut::default(), |name, kind| kind.is_file() && is_picture(name));
+        pictures.map(|found| !found.is_empty())
+    };
     for class in folders(root)? {
         let class = root.join(class);
         if has_some(&class)? {
@@ -235,30 +272,33 @@ pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
     Ok(false)
 }
 
-fn class_folders(root: &Path) -> Result<Vec<String>, DataError> {
+fn class_folders(root: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
     let metadata = fs::metadata(root).map_err(|source| DataError::read(root, source))?;
     if !metadata.is_dir() {
         return Err(DataError::layout(root, "this is a file; the data must be a folder of class folders"));
     }
-    let classes = entries(root, |_, kind| kind.is_dir())?;
+    let classes = entries(root, left_out, |_, kind| kind.is_dir())?;
     if classes.is_empty() {
         return Err(DataError::layout(root, "it has no class folders; put each class's pictures into its own folder"));
     }
     Ok(classes)
 }
 
-fn pictures(folder: &Path) -> Result<Vec<String>, DataError> {
-    let files = entries(folder, |name, kind| kind.is_file() && is_picture(name))?;
+fn pictures(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+    let mut own = LeftOut::default();
+    let files = entries(folder, &mut own, |name, kind| kind.is_file() && is_picture(name))?;
     if files.is_empty() {
-        let problem = match entries(folder, |_, kind| kind.is_dir())?.first() {
+        let problem = match entries(folder, &mut LeftOut::default(), |_, kind| kind.is_dir())?.first() {
             Some(inner) => {
                 format!(
                     "this class folder holds folders ({inner}, …) instead of pictures; give a folder of class folders"
                 )
             }
+            None if !own.is_empty() => format!("this class folder holds no pictures: {own}"),
             None => format!("this class folder holds no pictures ({}); fill it or remove it", EXTENSIONS.join(", ")),
         };
         return Err(DataError::layout(folder, problem));
     }
+    left_out.append(own);
     Ok(files)
 }

@@ -6,7 +6,7 @@ use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
 
 use crate::mt19937::PythonRandom;
-use crate::{DataError, Dataset, Folder, OpenOptions};
+use crate::{DataError, Dataset, Folder, LeftOut, OpenOptions};
 
 /// Whose random draw decides which pictures of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +68,13 @@ impl Split {
     pub fn convert_rgb(self, convert: bool) -> Self {
         Split { train: self.train.convert_rgb(convert), val: self.val.convert_rgb(convert) }
     }
+
+    /// What the scan of both parts found and could not use.
+    pub fn left_out(&self) -> LeftOut {
+        let mut left_out = self.train.left_out().clone();
+        left_out.append(self.val.left_out().clone());
+        left_out
+    }
 }
 
 impl Folder {
@@ -114,7 +121,7 @@ impl Folder {
                 held[own[position]] = true;
             }
         }
-        Ok(Split { train: self.part(|index| !held[index]), val: self.part(|index| held[index]) })
+        Ok(Split { train: self.part(|index| !held[index]), val: self.part(|index| held[index]).without_left_out() })
     }
 }
 

@@ -25,6 +25,7 @@ fn look(root: &Path) -> Vec<Finding> {
         Err(error) => return vec![Finding::problem("folder", error, "name a folder of class folders, CIFAR or MNIST")],
     };
     let mut findings = vec![what(root, &data)];
+    findings.extend(left_out(&data));
     findings.extend(uneven(&data));
     findings.push(readable(&data));
     findings
@@ -36,6 +37,13 @@ fn what(root: &Path, data: &OpenData) -> Finding {
     let classes = counted(data.classes.len(), "class");
     let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.kind.name());
     Finding::ok("folder", text).fact("pictures", train + validation).fact("classes", data.classes.len())
+}
+
+/// A note if the folders hold what can be no picture.
+fn left_out(data: &OpenData) -> Option<Finding> {
+    let left_out = data.split.as_ref()?.left_out();
+    let remedy = "remove these, or give the links their targets back";
+    (!left_out.is_empty()).then(|| Finding::note("left out", &left_out, remedy).fact("left_out", left_out.count()))
 }
 
 /// A note if a class has far fewer pictures than another, since the overall accuracy then hides its results.

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io::ErrorKind;
 
+use enmasse_data::LeftOut;
+use enmasse_wording::one_line;
+
 use crate::failure::Failure;
 use crate::screen;
 use crate::writer::{self, Stream};
@@ -64,4 +67,11 @@ impl Output {
 /// Prints a line on standard error in one piece, since other ranks may write there too.
 pub fn say(line: impl fmt::Display) {
     screen::say(&line.to_string());
+}
+
+/// Warns of what a scan of the data left out, if anything.
+pub fn warn_of_left_out(left_out: &LeftOut) {
+    if !left_out.is_empty() {
+        say(format_args!("warning: {}", one_line(&left_out.to_string())));
+    }
 }

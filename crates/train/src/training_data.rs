@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, DataKind, Dataset, Folder, OpenOptions, Split, TrainTransform};
+use enmasse_data::{DataError, DataKind, Dataset, Folder, LeftOut, OpenOptions, Split, TrainTransform};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -26,6 +26,8 @@ pub struct TrainingData {
     pub kind: DataKind,
     /// The files of each part, for the run folder; `None` for data sets that are not folders.
     pub split: Option<SplitRecord>,
+    /// What the scan of a folder found and could not use; nothing for other data sets, and for the files of an earlier run.
+    pub left_out: LeftOut,
     /// The program's change to the transforms from kind and configuration; `None` if there is none.
     pub augment: Option<Augment>,
 }
@@ -46,7 +48,16 @@ impl TrainingData {
     /// are those of the training part.
     pub fn new(train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
         let classes = train.class_names();
-        TrainingData { train, validation, test: None, classes, kind: DataKind::Folder, split: None, augment: None }
+        TrainingData {
+            train,
+            validation,
+            test: None,
+            classes,
+            kind: DataKind::Folder,
+            split: None,
+            left_out: LeftOut::default(),
+            augment: None,
+        }
     }
 
     /// The same with a test part, labelled by the same classes.
@@ -73,6 +84,7 @@ impl TrainingData {
                 classes: opened.classes,
                 kind: opened.kind,
                 split: None,
+                left_out: LeftOut::default(),
                 augment: None,
             },
         })
@@ -95,6 +107,7 @@ impl TrainingData {
         TrainingData {
             classes: record.classes.clone(),
             split: Some(record),
+            left_out: split.left_out(),
             train: Arc::new(split.train),
             validation: Arc::new(split.val),
             test: None,

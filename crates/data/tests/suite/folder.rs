@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use enmasse_data::{Dataset, Folder, OpenOptions, Split, SplitKind};
+use enmasse_data::{Dataset, Folder, LeftOut, OpenOptions, Split, SplitKind, list_pictures};
+use rustix::fs::{CWD, Mode, mkfifoat};
 
 /// Creates empty files; a path that ends in `/` is a folder.
 fn tree(paths: &[&str]) -> tempfile::TempDir {
@@ -90,8 +91,50 @@ fn links_are_followed() {
     let root = tree(&["a/1.jpg", "elsewhere/2.jpg"]);
     let data = tree(&["b/3.jpg"]);
     std::os::unix::fs::symlink(root.path().join("a"), data.path().join("linked")).unwrap();
-    std::os::unix::fs::symlink("/nowhere", data.path().join("b/dangling.jpg")).unwrap();
     assert_eq!(files(&Folder::scan(data.path()).unwrap()), ["b/3.jpg", "linked/1.jpg"]);
+}
+
+/// Pipes and broken links were left out without a word.
+#[test]
+fn what_is_no_picture_is_counted_and_named() {
+    let root =
+        tree(&["a/1.jpg", "a/2.jpg", "a/3.jpg", "a/4.jpg", "a/5.jpg", "b/1.jpg", "b/2.jpg", "b/notes.txt", "c/1.jpg"]);
+    let path = |name: &str| root.path().join(name);
+    let left_out = |named: &str, more: &str| {
+        let named = named.replace("ROOT", &root.path().display().to_string());
+        format!("left out {named}{more}")
+    };
+    let check = |expected: String| {
+        let drawn = Split::open(root.path(), 0, 0.2).unwrap();
+        assert_eq!(drawn.left_out().to_string(), expected);
+        assert_eq!(Folder::scan(root.path()).unwrap().left_out().to_string(), expected);
+    };
+    assert!(Split::open(root.path(), 0, 0.2).unwrap().left_out().is_empty());
+    std::os::unix::fs::symlink("/nowhere", path("b/9.jpg")).unwrap();
+    check(left_out("1 entry that is neither a file nor a folder: ROOT/b/9.jpg (a broken link)", ""));
+    // A class whose folder is gone.
+    std::os::unix::fs::symlink("/nowhere", path("roses")).unwrap();
+    std::os::unix::fs::symlink("loop.jpg", path("c/loop.jpg")).unwrap();
+    mkfifoat(CWD, path("c/2.jpg"), Mode::RWXU).unwrap();
+    mkfifoat(CWD, path("c/.hidden.jpg"), Mode::RWXU).unwrap();
+    let named = "ROOT/b/9.jpg (a broken link), ROOT/c/2.jpg (a pipe), ROOT/c/loop.jpg (a link that cannot be followed)";
+    check(left_out(&format!("4 entries that are neither files nor folders: {named}"), " and 1 more"));
+    let mut listed = LeftOut::default();
+    assert_eq!(list_pictures(root.path(), &mut listed).unwrap().len(), 8);
+    assert_eq!(&listed, Folder::scan(root.path()).unwrap().left_out());
+
+    // Two parts, each with its own.
+    let parts = tree(&["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/b/1.jpg"]);
+    mkfifoat(CWD, parts.path().join("train/a/2.jpg"), Mode::RWXU).unwrap();
+    mkfifoat(CWD, parts.path().join("val/a/2.jpg"), Mode::RWXU).unwrap();
+    assert_eq!(Split::open(parts.path(), 0, 0.2).unwrap().left_out().count(), 2);
+
+    // Nothing else in a class.
+    let only = tree(&["a/1.jpg", "b/"]);
+    mkfifoat(CWD, only.path().join("b/1.jpg"), Mode::RWXU).unwrap();
+    let error = Folder::scan(only.path()).unwrap_err().to_string();
+    let expected = "b: this class folder holds no pictures: left out 1 entry that is neither a file nor a folder: ";
+    assert!(error.contains(expected) && error.ends_with("b/1.jpg (a pipe)"), "{error}");
 }
 
 #[test]

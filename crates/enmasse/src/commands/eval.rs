@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, Command};
-use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenData, OpenOptions, Sharding};
+use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, LeftOut, OpenData, OpenOptions, Sharding};
 use enmasse_files::write_whole;
 use enmasse_train::{
     Confusion, EpochPosition, Evaluation, MetricName, OnBadSample, RunPaths, Setting, Source, TrainConfig,
@@ -20,7 +20,7 @@ use crate::commands::weights::{self, OF_A_RUN, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
-use crate::output::Output;
+use crate::output::{Output, warn_of_left_out};
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, cores};
@@ -127,13 +127,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         (None, None) if is_own => Part::Validation,
         (None, _) => Part::Whole,
     };
-    let data = match (known, part) {
-        (Some(known), _) => test_part(&weights, known, &root)?,
+    let (data, left_out) = match (known, part) {
+        (Some(known), _) => (test_part(&weights, known, &root)?, LeftOut::default()),
         (None, Part::Validation) => validation_part(&weights, saved.as_ref(), &root, config.convert_rgb)?,
         (None, _) => open_folder(&weights, &root, config.convert_rgb)?,
     };
     let confusion = matches.get_one::<PathBuf>("confusion").cloned();
-    let task = Task { weights, data, part, config, confusion };
+    let task = Task { weights, data, left_out, part, config, confusion };
     match launched {
         Some(launched) => ranks::as_rank(&launched, &task.config, None, |rank| task.evaluate(rank)),
         None => {
@@ -178,6 +178,8 @@ impl Part {
 struct Task {
     weights: Weights,
     data: Arc<dyn Dataset>,
+    /// What is no picture in its folders.
+    left_out: LeftOut,
     part: Part,
     config: TrainConfig,
     /// Where to draw the confusion matrix.
@@ -187,9 +189,10 @@ struct Task {
 impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
-        let Task { weights, data, part, config, .. } = self;
+        let Task { weights, data, left_out, part, config, .. } = self;
         if rank.is_first() {
             weights.report();
+            warn_of_left_out(left_out);
         }
         let batch = config.batch_per_shard(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
@@ -294,7 +297,7 @@ fn validation_part(
     saved: Option<&TrainConfig>,
     root: &Path,
     convert_rgb: bool,
-) -> Result<Arc<dyn Dataset>, Failure> {
+) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
     let Some(saved) = saved else {
         return Err(Failure::Usage("--split val: only a run folder knows which part of DATA validated it".to_owned()));
     };
@@ -306,7 +309,7 @@ fn validation_part(
             TrainingData::open(root, &saved.open_options())?
         }
     };
-    Ok(data.validation)
+    Ok((data.validation, data.left_out))
 }
 
 /// Whether both paths lead to the same folder.
@@ -315,7 +318,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// Pictures in folders, labelled by the classes of the weights.
-fn open_folder(weights: &Weights, root: &Path, convert_rgb: bool) -> Result<Arc<dyn Dataset>, Failure> {
+fn open_folder(weights: &Weights, root: &Path, convert_rgb: bool) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
     let parts: Vec<&str> = ["train", "val", "test"].into_iter().filter(|part| root.join(part).is_dir()).collect();
     if parts.len() > 1 && parts[0] == "train" {
         return Err(Failure::Error(format!(
@@ -340,5 +343,6 @@ fn open_folder(weights: &Weights, root: &Path, convert_rgb: bool) -> Result<Arc<
             )));
         }
     };
-    Ok(Arc::new(folder.convert_rgb(convert_rgb)))
+    let left_out = folder.left_out().clone();
+    Ok((Arc::new(folder.convert_rgb(convert_rgb)), left_out))
 }

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use enmasse_data::{BadSample, DataKind, DecodePool, list_pictures};
+use enmasse_data::{BadSample, DataKind, DecodePool, LeftOut, list_pictures};
 use enmasse_train::Prediction;
 
 use crate::arguments::{self, ONE_DEVICE};
 use crate::commands::weights::{self, OF_A_RUN};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::output::{Output, say};
+use crate::output::{Output, say, warn_of_left_out};
 use crate::ranks::Rank;
 use crate::reporter::percent;
 use crate::settings;
@@ -125,13 +125,14 @@ enum Form {
 
 /// The given files, and the pictures in the given folders.
 fn pictures<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<PathBuf>, Failure> {
-    let mut all = Vec::new();
+    let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
     for path in paths {
         match path.is_dir() {
-            true => all.append(&mut list_pictures(path).map_err(Failure::error)?),
+            true => all.append(&mut list_pictures(path, &mut left_out).map_err(Failure::error)?),
             false => all.push(path.clone()),
         }
     }
+    warn_of_left_out(&left_out);
     Ok(all)
 }
 

@@ -23,7 +23,7 @@ use crate::finished::is_finished;
 use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launcher_flags::{self, LauncherFlags};
-use crate::output::{Output, say};
+use crate::output::{Output, say, warn_of_left_out};
 use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter};
@@ -250,12 +250,13 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     Ok(Run { config, model, data, has_parts })
 }
 
-/// Warns of options that have no effect, and of more computing threads than cores.
+/// Warns of what is left out of the data, of options that have no effect, and of more computing threads than cores.
 fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize) {
     let Run { config, data, has_parts, .. } = run;
     let size = config.picture_size(data.kind.native_size());
     let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
     let surroundings = Surroundings { kind: data.kind, has_parts: *has_parts, is_padded, is_launched };
+    warn_of_left_out(&data.left_out);
     for line in layers.without_effect(&surroundings) {
         say(format_args!("warning: {line}"));
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::runs::{arguments, figures, tensors};
-use crate::common::{enmasse, metrics, pictures};
+use crate::common::{Ended, enmasse, metrics, pictures};
 
 #[test]
 fn damaged_pictures_are_skipped_and_listed() {
@@ -79,6 +79,33 @@ fn a_resumed_run_goes_on_with_its_list() {
     assert!(list.contains("dark/001.jpg\tno such file or directory\n"), "{list}");
     assert!(list.contains("red/001.jpg\tnot a JPEG or PNG picture, but text\n"), "{list}");
     assert_eq!(metrics(&out).iter().map(|epoch| epoch["unreadable"].clone()).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// Training left out pipes and broken links without a word.
+#[test]
+fn what_is_no_picture_is_told_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 20);
+    let out = folder.path().join("run");
+    let (link, pipe) = (data.join("dark/lost.jpg"), data.join("red/pipe.jpg"));
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let (run, all) = (out.display().to_string(), data.display().to_string());
+    let named = format!("{} (a broken link), {} (a pipe)", link.display(), pipe.display());
+    let told = format!("left out 2 entries that are neither files nor folders: {named}");
+    let check = |ended: Ended| {
+        let lines = ended.stderr.lines().chain(ended.stdout.lines()).filter(|line| line.contains("left out"));
+        assert_eq!(lines.collect::<Vec<_>>(), [format!("warning: {told}")]);
+    };
+    check(enmasse(&arguments(&data, &out, &["--devices", "cpu:2"])).well());
+    for devices in ["cpu:1", "cpu:2", "cpu:2 --ranks thread"] {
+        let fixed = ["eval", &run, &all, "--split", "all", "--batch", "4", "--devices"];
+        check(enmasse(&fixed.into_iter().chain(devices.split(' ')).collect::<Vec<_>>()).well());
+    }
+    check(enmasse(&["predict", &run, &all]).well());
+    let page = enmasse(&["doctor", "--data", &all]);
+    let page = page.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(page.contains("left out 2 entries that are neither files nor folders: "), "{page}");
 }
 
 /// A pipe that took the place of a picture after the scan stopped a loader thread for ever.
