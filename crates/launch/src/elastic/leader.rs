@@ -1,5 +1,8 @@
 //! The leader: admits agents, starts attempts, and stops them when something changes. See the parent module.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -268,7 +271,10 @@ impl Leader {
             return;
         };
         let is_late = self.visits.get(&agent).is_some_and(|&latest| latest >= visit);
-        let is_sensible = (1..=MOST_LOCAL_RANKS).contains(&local_world_size) && !self.peers.contains_key(&id);
+        // An agent that has run the last number there is can run no further attempt.
+        let is_sensible = (1..=MOST_LOCAL_RANKS).contains(&local_world_size)
+            && next_attempt < u32::MAX
+            && !self.peers.contains_key(&id);
         if is_late || !is_sensible {
             // A late message on a connection that its agent has given up says nothing about the agent now.
             return self.close(id);
@@ -402,6 +408,10 @@ impl Leader {
 
         let wanted = self.peers.values().map(|peer| peer.next_attempt).max().unwrap_or(0);
         let attempt = self.next_attempt.max(wanted);
+        let Some(next_attempt) = attempt.checked_add(1) else {
+            let (host, report) = (self.rules.endpoint_host.clone(), "the numbers of attempts are used up".into());
+            return self.finish(Verdict::Failed { host, code: 1, report });
+        };
         let master = chosen.first().and_then(|id| self.peers.get(id));
         let Some((master_host, master_port)) = master.map(|peer| (peer.address.clone(), peer.port)) else { return };
         let members = || chosen.iter().filter_map(|id| self.peers.get(id));
@@ -426,9 +436,9 @@ impl Leader {
             self.actions.push(LeaderAction::Send { peer: *id, message: ToMember::Run(assigned) });
         }
         for peer in self.peers.values_mut() {
-            peer.next_attempt = attempt + 1;
+            peer.next_attempt = next_attempt;
         }
-        (self.next_attempt, self.has_run, self.changed, self.failed) = (attempt + 1, true, false, None);
+        (self.next_attempt, self.has_run, self.changed, self.failed) = (next_attempt, true, false, None);
         self.phase = Phase::Running { newcomers_since: None };
         let plural = |count| if count == 1 { "" } else { "s" };
         let (nodes, ranks) = (plural(node_count), plural(world_size));
