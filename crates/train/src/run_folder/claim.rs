@@ -4,7 +4,7 @@
 //! each other. And the *claim* is a folder in the run folder, in which every file is written before it is renamed into
 //! place. A process that removes another's claim therefore prevents every later write of that process, wherever it is
 //! and whenever it wakes up: its renames find nothing to rename. A later start of a job does this to an earlier start,
-//! and replaces its lock.
+//! and replaces its lock. The new lock is such a file too, so of several later starts the last one keeps it.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -18,6 +18,9 @@ use rustix::io::Errno;
 
 use super::RunError;
 use crate::Attempt;
+
+/// The name of the file that is locked.
+const LOCK: &str = ".lock";
 
 /// Prefix of claims' names: `.attempt-JOB-REQUEUES-RESTARTS-PROCESS`.
 const PREFIX: &str = ".attempt-";
@@ -41,49 +44,45 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Locks a folder, or takes it over from an earlier start of the same job.
-    pub(super) fn lock(root: &Path, attempt: &Attempt) -> Result<File, RunError> {
+    /// Locks a folder. Without a lock the claims decide: an earlier start of the same job holds it and can be superseded,
+    /// or the file system has no locks.
+    pub(super) fn lock(root: &Path, attempt: &Attempt) -> Result<Option<File>, RunError> {
         loop {
-            let path = root.join(".lock");
+            let path = root.join(LOCK);
             let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
             let file = file.map_err(FileError::of("write to", root))?;
             let held = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => false,
                 Err(Errno::WOULDBLOCK) => true,
-                // Lustre without its flock option: no process can lock there, but training should still work.
-                Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
-                    refuse_if_superseded(root, attempt)?;
-                    return Ok(file);
-                }
+                Err(error) if is_lockless(error) => return Ok(None),
                 Err(error) => return Err(FileError::of("lock", &path)(error.into()).into()),
             };
             if held {
-                refuse_if_superseded(root, attempt)?;
-                if !claims(root)?.iter().any(|(_, other)| other.is_before(attempt)) {
-                    return Err(RunError::Busy(root.to_owned()));
-                }
-                return replace(&path);
+                let claims = claims(&entries(root)?);
+                refuse_if(root, attempt, &claims, |other| attempt.is_before(other))?;
+                return match claims.iter().any(|other| other.is_before(attempt)) {
+                    true => Ok(None),
+                    false => Err(RunError::Busy(root.to_owned())),
+                };
             }
             // A later start may have replaced the file in the meantime.
             let same = |there: std::fs::Metadata| file.metadata().is_ok_and(|own| own.ino() == there.ino());
             if std::fs::metadata(&path).is_ok_and(same) {
-                return Ok(file);
+                return Ok(Some(file));
             }
         }
     }
 
-    /// Creates the claim, and ends all others.
-    pub(super) fn take(root: &Path, attempt: &Attempt, lock: File) -> Result<Self, RunError> {
+    /// Creates the claim, and ends all others. Refuses a start of a job that later ones have superseded.
+    pub(super) fn take(root: &Path, attempt: &Attempt, lock: Option<File>) -> Result<Self, RunError> {
         let own = root.join(name(attempt));
         std::fs::create_dir(&own).map_err(FileError::of("create", &own))?;
-        for entry in entries(root)? {
-            if entry != own && starts_with(&entry, PREFIX) {
-                fence(root, &entry)?;
-            } else if starts_with(&entry, FENCED) {
-                remove(&entry)?;
-            }
-        }
-        Ok(Claim { staging: Staging::new(own, REMOVAL), is_named: !attempt.job.is_empty(), _lock: lock })
+        let staging = Staging::new(own, REMOVAL);
+        let lock = end_others(root, attempt, &staging, lock).inspect_err(|_| {
+            // A later start may have removed it; the first error is the one to report.
+            let _ = std::fs::remove_dir_all(staging.folder());
+        })?;
+        Ok(Claim { staging, is_named: !attempt.job.is_empty(), _lock: lock })
     }
 
     /// Where files are written before they are renamed.
@@ -103,7 +102,7 @@ impl Drop for Claim {
 
 /// Whether the last claim of the run folder is from a start of this job.
 pub(super) fn is_of_job(root: &Path, job: &str) -> Result<bool, RunError> {
-    Ok(claims(root)?.iter().any(|(_, attempt)| attempt.job == file_name(job)))
+    Ok(claims(&entries(root)?).iter().any(|attempt| attempt.job == file_name(job)))
 }
 
 /// Whether a path is the claim of this process.
@@ -118,21 +117,59 @@ pub(super) fn as_named(attempt: &Attempt) -> Attempt {
     Attempt { job: file_name(&attempt.job), ..attempt.clone() }
 }
 
-/// Replaces a lock file that another process holds by a new one.
-fn replace(path: &Path) -> Result<File, RunError> {
-    let own = path.with_file_name(format!(".lock-{}", unique()));
-    let make = || {
-        let file = OpenOptions::new().write(true).create_new(true).open(&own)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        std::fs::rename(&own, path)?;
-        Ok(file)
-    };
-    make().map_err(|error| FileError::of("replace", path)(error).into())
+/// Ends all other claims, and replaces the lock where an earlier start holds it.
+fn end_others(root: &Path, attempt: &Attempt, claim: &Staging, lock: Option<File>) -> Result<File, RunError> {
+    // Read after the own claim was created: of two starts that do this at once, at least one sees the other's.
+    let entries = entries(root)?;
+    let is_locked = lock.is_some();
+    refuse_if(root, attempt, &claims(&entries), |other| match is_locked {
+        // A scheduler never goes back. But the user may launch a job's command once more, where its last launch has
+        // counted restarts, and the lock shows that no process of that launch is left.
+        true => attempt.is_before(other) && attempt.requeues < other.requeues,
+        false => attempt.is_before(other),
+    })?;
+    for entry in entries {
+        if entry != claim.folder() && starts_with(&entry, PREFIX) {
+            fence(root, &entry)?;
+        } else if starts_with(&entry, FENCED) {
+            remove(&entry)?;
+        }
+    }
+    lock.map_or_else(|| replace_lock(root, claim), Ok)
 }
 
-fn refuse_if_superseded(root: &Path, attempt: &Attempt) -> Result<(), RunError> {
-    match claims(root)?.into_iter().find(|(_, other)| attempt.is_before(other)) {
-        Some((_, by)) => Err(RunError::Superseded { path: root.to_owned(), own: attempt.clone(), by }),
+/// Replaces a lock file that another process holds by a new one. Once a later start has removed the claim, this fails.
+pub(super) fn replace_lock(root: &Path, claim: &Staging) -> Result<File, RunError> {
+    let (path, new) = (root.join(LOCK), claim.folder().join(LOCK));
+    let make = || {
+        let file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if !is_lockless(error) => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+        std::fs::rename(&new, &path)?;
+        Ok(file)
+    };
+    make().map_err(|error| match claim.check(&path) {
+        Ok(()) => FileError::of("replace", &path)(error).into(),
+        Err(removed) => removed.into(),
+    })
+}
+
+/// Whether the file system has no locks, as Lustre without its flock option. Training should still work there.
+fn is_lockless(error: Errno) -> bool {
+    matches!(error, Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK)
+}
+
+/// Refuses a start of a job if another, whose claim is there, supersedes it.
+fn refuse_if(
+    root: &Path,
+    attempt: &Attempt,
+    claims: &[Attempt],
+    supersedes: impl Fn(&Attempt) -> bool,
+) -> Result<(), RunError> {
+    match claims.iter().find(|other| supersedes(other)) {
+        Some(by) => Err(RunError::Superseded { path: root.to_owned(), own: attempt.clone(), by: by.clone() }),
         None => Ok(()),
     }
 }
@@ -161,16 +198,16 @@ fn remove(folder: &Path) -> Result<(), RunError> {
     last
 }
 
-/// The claims in a run folder, which need not exist.
-fn claims(root: &Path) -> Result<Vec<(PathBuf, Attempt)>, RunError> {
-    let named = |path: PathBuf| {
+/// The starts whose claims are among the entries of a run folder.
+fn claims(entries: &[PathBuf]) -> Vec<Attempt> {
+    let named = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.to_owned();
         let mut parts = name.rsplitn(4, '-').skip(1);
         let (restarts, requeues) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let job = parts.next()?.to_owned();
-        Some((path, Attempt { job, requeues, restarts }))
+        Some(Attempt { job, requeues, restarts })
     };
-    Ok(entries(root)?.into_iter().filter_map(named).collect())
+    entries.iter().filter_map(named).collect()
 }
 
 /// What a folder holds; nothing where there is none.

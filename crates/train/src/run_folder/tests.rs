@@ -99,7 +99,9 @@ fn later_starts_of_a_job_take_its_run_over() {
             }
         }
         drop(first);
-        open(&held).unwrap();
+        // The lock is free now. Only the count of a launcher may begin anew.
+        let is_stale = expected.is_ok() && held.requeues < asked.requeues;
+        assert_eq!(open(&held).is_err(), is_stale, "{held} after {asked}");
     };
     let restart = |requeues, restarts| Attempt { restarts, ..start_of("7", requeues) };
     let busy = Err("RUN: another process is training there; wait until it ends, or choose another --out");
@@ -111,6 +113,41 @@ fn later_starts_of_a_job_take_its_run_over() {
     check(start_of("7", 1), start_of("7", 1), busy);
     check(start_of("7", 0), start_of("8", 1), busy);
     check(Attempt::default(), Attempt { restarts: 1, ..Attempt::default() }, busy);
+}
+
+/// A start that a later one had superseded could take the run again once that one had ended, before the next one began.
+#[test]
+fn a_superseded_start_took_the_run_again_between_two_later_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |requeues| RunFolder::open(RunPaths::new(folder.path()), true, &start_of("7", requeues));
+    drop(open(0).unwrap());
+    drop(open(1).unwrap());
+    let error = open(0).unwrap_err();
+    assert!(matches!(&error, RunError::Superseded { own, by, .. } if (own.requeues, by.requeues) == (0, 1)), "{error}");
+    assert_eq!(names(folder.path()).iter().filter(|name| name.starts_with(".attempt-7-")).count(), 1);
+    open(2).unwrap().write_class_indices(&["a".to_owned()]).unwrap();
+}
+
+/// Of two later starts that took a run over at once, the earlier one could end the claim and the lock of the other.
+#[test]
+fn of_two_later_starts_at_once_the_last_keeps_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let open = |attempt: &Attempt| RunFolder::open(RunPaths::new(root), true, attempt);
+    let _stalled = open(&start_of("7", 0)).unwrap();
+    let slow = start_of("7", 1);
+    let lock = Claim::lock(root, &slow).unwrap();
+    let last = open(&start_of("7", 2)).unwrap();
+    let error = Claim::take(root, &slow, lock).unwrap_err();
+    assert!(matches!(error, RunError::Superseded { .. }), "{error}");
+    last.write_class_indices(&["a".to_owned()]).unwrap();
+    let error = open(&start_of("8", 0)).unwrap_err();
+    assert!(matches!(error, RunError::Busy(_)), "{error}");
+
+    // One that has gone further finds its claim removed.
+    let staging = Staging::new(root.join(".attempt-7-1-0-5.6"), "removed");
+    let error = claim::replace_lock(root, &staging).unwrap_err();
+    assert!(error.to_string().ends_with("removed"), "{error}");
 }
 
 /// The critical moment: the file is complete, and about to be renamed.
