@@ -240,6 +240,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         self.line.close();
         if let Some(thread) = self.thread.take() {
+            // It listens for [`LINGER`] more, in rounds of a quarter of a heartbeat.
             let _ = thread.join();
         }
     }

@@ -108,7 +108,7 @@ impl Engine {
         self.shared.lock().closing = true;
         self.shared.work.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The thread catches panics of its operations.
+            // The thread catches panics of its operations. Each ends by its deadline, and the first that fails ends all.
             let _ = thread.join();
         }
         self.shared.transport().close();
@@ -211,7 +211,8 @@ fn wait<'a>(condition: &Condvar, guard: MutexGuard<'a, Queue>) -> MutexGuard<'a,
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An operation in progress. Dropping the handle waits for the end, since the operation owns its memory until then.
+/// An operation in progress. Dropping the handle waits for the end, since the operation owns its memory until then. It
+/// ends by its deadline, [`crate::GroupOptions::timeout`].
 #[must_use = "the operation owns its memory until it has been waited for"]
 pub struct Handle {
     state: State,

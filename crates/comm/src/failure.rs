@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::cause::Cause;
@@ -39,6 +39,9 @@ pub enum GroupEvent {
     Failed(Arc<Cause>),
 }
 
+/// Never sent: the channel closes when the observers of an event have been told.
+enum Told {}
+
 type Observer = dyn Fn(&GroupEvent) + Send + Sync;
 
 /// See the module's documentation.
@@ -48,8 +51,8 @@ pub(crate) struct Failure {
     state: Mutex<State>,
     settled: Condvar,
     relay: OnceLock<Arc<dyn Relay>>,
-    /// The thread that tells observers of the latest event. It first waits for the one before.
-    telling: Mutex<Option<JoinHandle<()>>>,
+    /// Closes when observers have been told of the latest event. Their thread first waits for the one before.
+    telling: Mutex<Option<Receiver<Told>>>,
 }
 
 #[derive(Default)]
@@ -152,26 +155,28 @@ impl Failure {
         let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = telling.take();
         let tell = Arc::new(move || observers.iter().for_each(|observer| call(observer, &event)));
+        let (told, latest) = channel();
         let thread = std::thread::Builder::new().name("enmasse-observer".into()).spawn({
             let tell = tell.clone();
             move || {
-                // Observers' panics are caught at the call.
-                let _ = earlier.map(JoinHandle::join);
+                // This wait has no deadline, but nobody waits for this thread without one.
+                let _ = earlier.map(|earlier| earlier.recv());
                 tell();
+                drop::<Sender<Told>>(told);
             }
         });
         match thread {
-            Ok(thread) => *telling = Some(thread),
+            Ok(_) => *telling = Some(latest),
             // The machine has no thread left, and the event must not be lost.
             Err(_) => tell(),
         }
     }
 
-    /// Waits until observers have been told of every event so far.
-    pub(crate) fn wait_for_observers(&self) {
+    /// Waits until observers have been told of every event so far, for at most `limit`: one may hang.
+    pub(crate) fn wait_for_observers(&self, limit: Duration) {
         let latest = self.telling.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // As above.
-        let _ = latest.map(JoinHandle::join);
+        // Both errors end the wait: the channel is closed, or it is late.
+        let _ = latest.map(|latest| latest.recv_timeout(limit));
     }
 
     /// The cause of the failure, if the group has failed. May wait for the verdict, up to a second after the proposal.
@@ -230,6 +235,8 @@ mod tests {
     use super::*;
     use crate::cause::CauseKind;
 
+    const LIMIT: Duration = Duration::from_secs(60);
+
     fn cause(message: &str) -> Cause {
         Cause::new(CauseKind::Error, message)
     }
@@ -278,7 +285,7 @@ mod tests {
         failure.warn(Arc::new(cause("it has not come")));
         failure.raise(cause("first"));
         failure.settle(Arc::new(cause("second")));
-        failure.wait_for_observers();
+        failure.wait_for_observers(LIMIT);
         failure.observe(0, observer("after"));
         assert_eq!(*heard.lock().unwrap(), ["before waits: it has not come", "before: first", "after: first"]);
     }
@@ -299,12 +306,14 @@ mod tests {
             }),
         );
         failure.warn(Arc::new(cause("it has not come")));
-        assert!(heard.recv().unwrap());
+        assert!(heard.recv_timeout(LIMIT).unwrap());
         failure.raise(cause("first"));
         assert_eq!(failure.cause().unwrap().message, "first");
+        // A group whose observer hung could not be dropped. Here it still hangs.
+        failure.wait_for_observers(Duration::from_millis(10));
+        assert_eq!(heard.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty));
         drop(release);
-        failure.wait_for_observers();
-        assert!(!heard.recv().unwrap());
+        assert!(!heard.recv_timeout(LIMIT).unwrap());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind};
 use crate::engine::Engine;
@@ -69,12 +70,15 @@ pub(crate) struct Ties {
     told: Arc<Told>,
 }
 
+/// How long the end of a group waits for observers. They write a few lines, unless their disk or terminal hangs.
+const OBSERVERS: Duration = Duration::from_secs(10);
+
 /// Dropped last: then observers have been told everything, and what they write is complete.
 struct Told(Arc<Failure>);
 
 impl Drop for Told {
     fn drop(&mut self) {
-        self.0.wait_for_observers();
+        self.0.wait_for_observers(OBSERVERS);
     }
 }
 

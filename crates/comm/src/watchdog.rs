@@ -155,7 +155,7 @@ impl Drop for Watchdog {
         self.shared.lock().closing = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // Observers' panics are caught at the call.
+            // It ends soon: it waits for this word alone, and what it calls has deadlines of its own.
             let _ = thread.join();
         }
     }
@@ -168,7 +168,7 @@ impl Shared {
         while !state.closing {
             state.skip(&mut awake, Instant::now());
             if let Some(due) = state.take_due() {
-                // Observers are called from here, and may take any length of time.
+                // Writes to the control connection, which may take a heartbeat.
                 drop(state);
                 match due {
                     Due::Warning(entry) => self.failure.warn(Arc::new(entry.cause())),

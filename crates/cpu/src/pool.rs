@@ -244,6 +244,7 @@ impl Drop for Pool {
         self.state.signal.word.fetch_add(SECTION, Ordering::SeqCst);
         self.state.wake();
         for worker in self.workers.drain(..) {
+            // No section is open, since [`Pool::run`] borrows the pool, so it only has to notice this.
             let _ = worker.join();
         }
     }

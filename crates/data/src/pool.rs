@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::{Canvas, DataError};
 
@@ -59,6 +60,9 @@ pub(crate) struct Scratch {
     pub canvas: Canvas,
 }
 
+/// How long the end of a pool waits for its threads: far longer than a picture takes, unless a file server hangs.
+const FAREWELL: Duration = Duration::from_secs(10);
+
 struct Threads {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
@@ -75,6 +79,8 @@ struct Queue {
     /// Jobs in the order of their use, with the next task of each.
     jobs: VecDeque<(Job, usize)>,
     ended: bool,
+    /// Threads that have noticed the end.
+    left: usize,
 }
 
 impl Shared {
@@ -83,6 +89,8 @@ impl Shared {
         while let Some((run, task)) = self.claim() {
             run(task, &mut scratch);
         }
+        lock(&self.queue).left += 1;
+        self.wake.notify_all();
     }
 
     /// The next task, as soon as there is one; `None` when the pool ends.
@@ -106,18 +114,65 @@ impl Shared {
     }
 }
 
-impl Drop for Threads {
-    fn drop(&mut self) {
-        lock(&self.shared.queue).ended = true;
+impl Threads {
+    /// Ends the threads, each after its current picture. One that hangs in a read is left behind after `limit`: it owns
+    /// everything that it uses.
+    fn end(&mut self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut queue = lock(&self.shared.queue);
+        queue.ended = true;
         self.shared.wake.notify_all();
+        while queue.left < self.handles.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            queue = self.shared.wake.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(queue);
         for handle in self.handles.drain(..) {
-            // A thread finishes its current picture. It cannot have panicked, since tasks do not.
+            // It has nothing left to do. It cannot have panicked, since tasks do not.
             let _ = handle.join();
         }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.end(FAREWELL);
     }
 }
 
 /// Locks even if a holder panicked: the guarded state is consistent between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// The end of a pool waited for ever for a picture whose file server was gone.
+    #[test]
+    fn a_read_that_hangs_does_not_hold_up_the_end() {
+        let pool = DecodePool::new(2).unwrap();
+        let (release, held) = channel::<()>();
+        let (begun, begins) = channel();
+        let (held, begun) = (Mutex::new(held), Mutex::new(begun));
+        let run: Run = Arc::new(move |_, _| {
+            lock(&begun).send(()).unwrap();
+            // Until the test lets it go.
+            let _ = lock(&held).recv();
+        });
+        pool.submit(Job { tasks: 1, cancelled: Arc::default(), run });
+        begins.recv_timeout(Duration::from_secs(60)).unwrap();
+        let mut threads = Arc::into_inner(pool.0).unwrap();
+        threads.end(Duration::from_millis(10));
+        assert_eq!(threads.handles.len(), 2);
+        drop(release);
+        threads.end(Duration::from_secs(60));
+        assert!(threads.handles.is_empty());
+    }
 }

@@ -74,7 +74,8 @@ fn scontrol(job: &str) -> Result<(), String> {
             Err(format!("scontrol requeue: {} ({status})", said.trim()))
         }
         Ok(None) => {
-            let _ = child.kill().and_then(|()| child.wait());
+            // Not waited for: it may hang in the kernel, and this process ends soon.
+            let _ = child.kill();
             Err(format!("scontrol requeue has not answered within {} s", DEADLINE.as_secs()))
         }
         Err(error) => Err(format!("cannot wait for scontrol: {error}")),

@@ -8,8 +8,11 @@ use std::io::{self, PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::workers::reap;
 
 /// The first shell exits at once, so that the ranks are the launcher's only children.
 const SCRIPT: &str = "trap '' HUP INT QUIT TERM
@@ -23,6 +26,9 @@ exec 3<&0
 } <&3 3<&- &";
 /// Time limit for dismissing the guard.
 const FAREWELL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Time limit for the first shell, which starts the guard and exits.
+const SETTLING: Duration = Duration::from_secs(10);
 
 /// The launcher's ends of the pipes to and from the guard.
 pub(crate) struct Guard {
@@ -49,10 +55,10 @@ impl Guard {
         self.orders.try_clone().map(OwnedFd::from)
     }
 
-    /// Waits until the first shell has exited.
+    /// Waits until the first shell has exited, unless it hangs.
     pub(crate) fn settle(&mut self) {
         if let Some(mut shell) = self.shell.take() {
-            let _ = shell.wait();
+            reap(&mut shell, Instant::now() + SETTLING);
         }
     }
 }

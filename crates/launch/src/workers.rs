@@ -7,6 +7,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use enmasse_comm::Token;
 use rustix::io::FdFlags;
@@ -31,6 +32,10 @@ use crate::tail::Tail;
 /// Set as by torchrun, so that NCCL's errors end a rank.
 const NCCL_ERRORS: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+/// How long to wait for a process that was killed.
+const REAPING: Duration = Duration::from_secs(10);
+/// Pause between two looks at such a process.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// One rank's process. It is not reaped before the job is over, so its process number stays valid throughout.
 pub(crate) struct Worker {
@@ -111,12 +116,24 @@ impl Drop for Workers {
         self.signal(Signal::KILL);
         // Until its leader is waited for, a group's number stays valid.
         drop(self.guard.take());
+        let deadline = Instant::now() + REAPING;
         for worker in &mut self.list {
-            // A process that hangs in the kernel cannot be waited for; it was reported.
-            let _ = match worker.status {
-                Some(Status::Unkillable) => worker.child.try_wait(),
-                _ => worker.child.wait().map(Some),
-            };
+            // One that hangs in the kernel was waited for already, and reported.
+            let is_given_up = matches!(worker.status, Some(Status::Unkillable));
+            reap(&mut worker.child, if is_given_up { Instant::now() } else { deadline });
+        }
+    }
+}
+
+/// Waits for a killed process until the deadline: one that hangs in the kernel, as in a read from a file server that
+/// is gone, cannot be waited for. Returns whether it has ended.
+pub(crate) fn reap(child: &mut Child, deadline: Instant) -> bool {
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Ok(None) => return false,
+            // An error means that it was waited for before.
+            Ok(Some(_)) | Err(_) => return true,
         }
     }
 }
@@ -234,8 +251,9 @@ fn start(
             Ok(Worker { child, pid, pidfd, streams, tail: Tail::default(), report, status: None })
         }
         Err(source) => {
-            // A process that cannot be watched must not remain. Both calls fail only if it is gone.
-            let _ = child.kill().and_then(|()| child.wait());
+            // A process that cannot be watched must not remain. Killing fails only if it is gone.
+            let _ = child.kill();
+            reap(&mut child, Instant::now() + REAPING);
             Err(LaunchError::Kernel { what: "watch a process", source })
         }
     }
@@ -292,4 +310,19 @@ fn omp_is_set(job: &Job) -> bool {
     const NAME: &str = "OMP_NUM_THREADS";
     let of_job = job.variables.iter().rev().find(|(name, _)| name == NAME).map(|(_, value)| value.clone());
     of_job.or_else(|| std::env::var_os(NAME)).is_some_and(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Dropping the workers waited for ever for one that hangs in the kernel.
+    #[test]
+    fn a_process_that_does_not_end_is_not_waited_for() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        assert!(!reap(&mut child, Instant::now() + Duration::from_millis(10)));
+        child.kill().unwrap();
+        assert!(reap(&mut child, Instant::now() + Duration::from_secs(60)));
+        assert!(reap(&mut child, Instant::now()));
+    }
 }

@@ -106,7 +106,8 @@ impl Callback for Sheet {
 
 impl Drop for Sheet {
     fn drop(&mut self) {
-        // A run that ends in an error has reported it. After this returns, no thread writes to its folder.
+        // A run that ends in an error has reported it. After this returns, no thread writes to its folder. The thread ends:
+        // it draws one chart and writes one file, as the run's own thread does all the time.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -250,7 +250,7 @@ fn read<'a>(arenas: &'a [(Arena, AlignedBuffer)], plan: &Plan, id: ValueId, offs
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Collectives in progress use the arenas.
+        // Collectives in progress use the arenas. Each ends by its group's deadline.
         self.drain();
     }
 }
