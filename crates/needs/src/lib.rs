@@ -5,7 +5,7 @@
 //! needs: `ENMASSE_TEST_WITHOUT=slurm,pytorch` names such needs.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -113,17 +113,4 @@ pub fn pytorch() -> Option<PathBuf> {
     }
     skip(Need::PyTorch, format_args!("{} cannot import torch and torchvision", python.display()));
     None
-}
-
-/// A tool that makes clusters or networks from namespaces, and thus needs root. If it cannot be had, the test is in the
-/// table under `need`.
-pub fn tool_of_root(need: Need, tool: &Path) -> bool {
-    if !tool.is_file() {
-        skip(need, format_args!("there is no {}", tool.display()));
-    } else if !rustix::process::geteuid().is_root() {
-        skip(need, format_args!("{} needs root", tool.display()));
-    } else {
-        return true;
-    }
-    false
 }

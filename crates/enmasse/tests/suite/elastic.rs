@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use crate::common::network::Network;
 use crate::common::{DEADLINE, enmasse, exists, metrics, pictures, plain_environment, program, send, until};
 use enmasse_train::Checkpoint;
-use needs::Need;
 use rustix::process::Signal;
 
 /// The agent of one node; killed when it is dropped.
@@ -192,54 +192,18 @@ fn a_job_without_a_token_stays_on_its_machine() {
     assert!(ended.stderr.contains("set ENMASSE_TOKEN"), "{}", ended.stderr);
 }
 
-/// Three hosts with a network between them.
-struct Network {
-    tool: PathBuf,
-}
-
-impl Network {
-    fn up() -> Option<Self> {
-        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-net");
-        if !needs::tool_of_root(Need::Hosts, &tool) {
-            return None;
-        }
-        let network = Network { tool };
-        let up = crate::common::finish(&mut network.command(&["up", "--hosts", "3"]));
-        if up.code != Some(0) {
-            needs::skip(Need::Hosts, up.stderr.trim());
-            return None;
-        }
-        Some(network)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.tool);
-        plain_environment(&mut command);
-        command.args(["--net", "elastictest"]).args(arguments);
-        command
-    }
-
-    /// The program on a host.
-    fn program_on(&self, host: &str) -> Command {
-        let mut command = self.command(&["exec", host, "--", env!("CARGO_BIN_EXE_enmasse")]);
-        command.env("ENMASSE_TOKEN", "a secret of the tests");
-        command
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        // Everything that runs there belongs to this test.
-        let _ = self.command(&["down"]).status();
-    }
-}
-
 #[test]
 fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
-    let Some(network) = Network::up() else { return };
+    let Some(network) = Network::up(&["h1", "h2", "h3"]) else { return };
+    // The program on a host.
+    let program_on = |host: &str| {
+        let mut command = network.command(host, env!("CARGO_BIN_EXE_enmasse"));
+        command.env("ENMASSE_TOKEN", "a secret of the tests");
+        command
+    };
     let folder = tempfile::tempdir().unwrap();
     let mut gate = Gate::new(folder.path());
-    let start = |host| Agent::start_by(network.program_on(host), "h1:29400", "2:3", 1, &waiting(&gate));
+    let start = |host| Agent::start_by(program_on(host), "h1:29400", "2:3", 1, &waiting(&gate));
     let agents = ["h1", "h2", "h3"].map(start);
     let (found, processes) = places(&agents.each_ref(), 1);
     assert_eq!(found, expected(0, 3, 1));
@@ -252,12 +216,12 @@ fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
     };
     let third = *processes.iter().find(|pid| of_third(pid)).expect("a worker of h3");
 
-    crate::common::finish(&mut network.command(&["cut", "h3"])).well();
+    network.cut("h3");
     let (found, _) = places(&[&agents[0], &agents[1]], 1);
     assert_eq!(found, expected(1, 2, 1));
     assert!(!exists(third), "the worker that was cut off still runs");
 
-    crate::common::finish(&mut network.command(&["heal"])).well();
+    network.heal("h3");
     let (found, _) = places(&agents.each_ref(), 1);
     assert_eq!(found, expected(2, 3, 1));
     gate.open_for(3);

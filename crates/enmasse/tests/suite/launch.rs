@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::network::Network;
 use crate::common::{Ended, Running, enmasse, finish, plain_environment, program};
 use enmasse_train::Checkpoint;
 use needs::Need;
@@ -290,16 +291,7 @@ fn a_node_that_waits_for_another_says_so() {
 /// Two hosts in a separate network, if this machine can create one.
 #[test]
 fn two_hosts_train_as_one() {
-    let mini_net = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-net");
-    if !needs::tool_of_root(Need::Hosts, &mini_net) {
-        return;
-    }
-    let net = Net { program: &mini_net, name: format!("launch{}", std::process::id()) };
-    let up = finish(&mut net.command(&["up", "--names", "h1,h2"]));
-    if up.code != Some(0) {
-        needs::skip(Need::Hosts, up.stderr.trim());
-        return;
-    }
+    let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let data = crate::common::pictures(folder.path(), 10).display().to_string();
     let run = |name: &str| folder.path().join(name).display().to_string();
@@ -309,11 +301,11 @@ fn two_hosts_train_as_one() {
     let host = |rank: &str, host: &str| {
         let nodes = ["--nnodes", "2", "--node-rank", rank, "--master-addr", "h1", "-n", "2", own];
         let out = run("hosts");
-        let words = [&["exec", host, own, "launch"], &nodes[..], &fixed[..], &["--out", &out]].concat();
-        Running::start(net.command(&words).env("ENMASSE_TOKEN", "a secret that both hosts know"))
+        let words = [&["launch"], &nodes[..], &fixed[..], &["--out", &out]].concat();
+        let mut command = network.command(host, own);
+        Running::start(command.args(words).env("ENMASSE_TOKEN", "a secret that both hosts know"))
     };
     let hosts = [host("0", "h1"), host("1", "h2")].map(|host| host.finish());
-    drop(net);
     hosts.into_iter().for_each(|host| drop(host.well()));
     let weights = |name: &str| {
         let checkpoint = Checkpoint::load(&Path::new(&run(name)).join("checkpoints/last.safetensors")).unwrap();
@@ -321,25 +313,4 @@ fn two_hosts_train_as_one() {
         checkpoint.tensors.into_iter().map(|tensor| (tensor.name, bits(tensor.values))).collect::<Vec<_>>()
     };
     assert!(weights("four") == weights("hosts"), "the weights differ");
-}
-
-/// A network that is removed on drop.
-struct Net<'a> {
-    program: &'a Path,
-    name: String,
-}
-
-impl Net<'_> {
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(self.program);
-        crate::common::plain_environment(&mut command);
-        command.args(["--net", &self.name]).args(words);
-        command
-    }
-}
-
-impl Drop for Net<'_> {
-    fn drop(&mut self) {
-        let _ = self.command(&["down"]).status();
-    }
 }

@@ -76,7 +76,7 @@ fn a_warned_job_is_requeued_and_goes_on_with_the_same_bits() {
 /// waits there for a picture, which arrives when the second start is running.
 #[test]
 fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
-    let Some(cluster) = Cluster::start(2) else { return };
+    let Some(mut cluster) = Cluster::start(2) else { return };
     let folder = Folder::new(EPOCHS);
     let whole = folder.never_stopped(2);
     let job = folder.submit(&cluster, &["--nodes=1", "--ntasks=2"], |train| format!("srun {train}"));
@@ -92,7 +92,8 @@ fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
     let bytes = fs::read(&kept).unwrap();
     fs::rename(&kept, &picture).unwrap();
 
-    cluster.fault("cut", &cluster.field(&job.number, "NodeList"));
+    let node = cluster.field(&job.number, "NodeList");
+    cluster.network().cut(&node);
     job.says("resume:   epoch");
     assert!(earlier.iter().all(|pid| exists(*pid)), "the first start has ended by itself");
     File::write_all(&mut pipe, &bytes).unwrap();
@@ -110,13 +111,13 @@ fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
 
 #[test]
 fn a_job_that_lost_a_node_goes_on_with_the_others() {
-    let Some(cluster) = Cluster::start(3) else { return };
+    let Some(mut cluster) = Cluster::start(3) else { return };
     let folder = Folder::new(EPOCHS);
     let whole = folder.never_stopped(4);
     let job = folder.submit(&cluster, &["--nodes=2", "--ntasks-per-node=2"], |train| {
         format!("srun --kill-on-bad-exit=0 {train}; sleep $((1000 * !${{SLURM_RESTART_COUNT:-0}}))")
     });
-    cluster.fault("crash", "node2");
+    cluster.network().crash("node2");
     job.says("resume:   epoch");
     assert_eq!(cluster.field(&job.number, "NodeList"), "node[1,3]");
     job.says("\"event\":\"done\"");
@@ -128,14 +129,14 @@ fn a_job_that_lost_a_node_goes_on_with_the_others() {
 /// A job that keeps its remaining nodes restarts its ranks on them, fewer than before.
 #[test]
 fn a_job_that_is_not_killed_shrinks_when_its_ranks_start_again() {
-    let Some(cluster) = Cluster::start(2) else { return };
+    let Some(mut cluster) = Cluster::start(2) else { return };
     let folder = Folder::new(EPOCHS);
     let job = folder.submit(&cluster, &["--nodes=2", "--ntasks-per-node=2", "--no-kill"], |train| {
         // Slurm waits for the lost node's part of the first step, and assigns its processors to no other step
         // meanwhile.
         format!("srun --no-kill {train} || srun --overlap --nodes=1 --ntasks=2 {train} --resume")
     });
-    cluster.fault("crash", "node2");
+    cluster.network().crash("node2");
     job.says("resume:   epoch");
     job.says("\"event\":\"done\"");
     let records = metrics(&job.run);

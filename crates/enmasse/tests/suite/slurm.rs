@@ -75,9 +75,9 @@ fn agents_in_a_step(cluster: &Cluster, data: &Path, folder: &Path) {
     let Some(interpreter) = needs::pytorch() else { return };
     let interpreter = interpreter.display().to_string();
     let (own, run) = (folder.join("mlp-own"), folder.join("agents"));
-    let torchrun = [&interpreter, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"];
+    let torchrun = [&interpreter, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "2"];
     // Every node has its own network, so any port is free.
-    let meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29500", "--rdzv-id", "job", "--no-python"];
+    let meet = ["--rdzv_backend", "c10d", "--rdzv_endpoint", "node1:29500", "--rdzv_id", "job", "--no_python"];
     let words = torchrun.iter().chain(&meet).map(|word| word.to_string());
     let command: Vec<String> = words.chain(train(data, &run, &["--epochs", "2"])).collect();
     let ended = srun(cluster, &["--nodes=2", "--ntasks-per-node=1"], &command).well();

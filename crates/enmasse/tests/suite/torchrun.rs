@@ -43,10 +43,10 @@ fn one_agent() {
     enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well();
     let port = free_port().to_string();
     // The agent's store is found in both ways; neither passes a token.
-    let ways: [&[&str]; 2] = [&["--standalone"], &["--master-addr", "127.0.0.1", "--master-port", &port]];
+    let ways: [&[&str]; 2] = [&["--standalone"], &["--master_addr", "127.0.0.1", "--master_port", &port]];
     for (number, way) in ways.into_iter().enumerate() {
         let run = folder.path().join(format!("run{number}"));
-        let Some(mut command) = torchrun(&[way, &["--nproc-per-node", "2", "--no-python", ENMASSE]].concat()) else {
+        let Some(mut command) = torchrun(&[way, &["--nproc_per_node", "2", "--no_python", ENMASSE]].concat()) else {
             return;
         };
         let ended = finish(command.args(train(&data, &run, &["--epochs", "2"]))).well();
@@ -58,7 +58,7 @@ fn one_agent() {
 
     // One program after another is not a restart: the second run is separate.
     let script = format!("{ENMASSE} train \"$@\" && exec {ENMASSE} train \"$@\"");
-    let Some(mut command) = torchrun(&["--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", &script])
+    let Some(mut command) = torchrun(&["--standalone", "--nproc_per_node", "2", "--no_python", "sh", "-c", &script])
     else {
         return;
     };
@@ -93,10 +93,13 @@ fn two_agents_and_a_restart() {
     let endpoint = format!("127.0.0.1:{}", free_port());
     let agents: Vec<Running> = (0..2)
         .filter_map(|_| {
-            let mut command = torchrun(&["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2"])?;
-            command.args(["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint, "--rdzv-id", "job"]);
-            // The name of this machine may not resolve to it.
-            command.args(["--local-addr", "127.0.0.1", "--no-python", "sh", "-c", &script, "sh", ENMASSE]);
+            let mut command = torchrun(&["--nnodes", "2", "--nproc_per_node", "1", "--max_restarts", "2"])?;
+            command.args(["--rdzv_backend", "c10d", "--rdzv_endpoint", &endpoint, "--rdzv_id", "job"]);
+            // The name of this machine may not resolve to it. Before 2.0 torchrun trusts that it does.
+            if finish(&mut torchrun(&["--help"])?).stdout.contains("--local-addr") {
+                command.args(["--local-addr", "127.0.0.1"]);
+            }
+            command.args(["--no_python", "sh", "-c", &script, "sh", ENMASSE]);
             Some(Running::start(command.args(train(&data, &run, &[]))))
         })
         .collect();

@@ -1,53 +1,137 @@
 //! A real Slurm cluster of made-up hosts on this machine, for one test at a time. If it cannot be created, the test
 //! is skipped.
 
-use std::fs::File;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use needs::Need;
-use rustix::fs::{FlockOperation, flock};
+use tempfile::TempDir;
 
-use super::{Ended, finish, plain_environment, until};
+use super::network::Network;
+use super::{Ended, finish, until};
+
+/// Two clusters at a time would be too much for Slurm's own deadlines.
+static ONE: Mutex<()> = Mutex::new(());
 
 /// A cluster, which runs until this is dropped.
 pub struct Cluster {
-    tool: PathBuf,
-    /// Only one cluster can run on a machine.
-    _lock: File,
+    network: Network,
+    /// Configuration, state and logs.
+    folder: TempDir,
+    _one: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
-    /// Starts nodes named `node1` and so on, with 8 processors and 4 made-up devices each. Waits for the cluster of
-    /// another test to end. `None` if the test is skipped.
+    /// Starts nodes named `node1` and so on, with 8 processors each, and a host `head`. Waits for the cluster of another
+    /// test to end. `None` if the test is skipped.
     pub fn start(nodes: usize) -> Option<Self> {
-        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/slurm/mini-slurm");
-        if !needs::tool_of_root(Need::Slurm, &tool) || !needs::time() {
+        if !needs::time() {
             return None;
         }
-        let path = std::env::temp_dir().join("mini-slurm.lock");
-        let lock = File::options().create(true).append(true).open(path).expect("a lock file");
-        flock(&lock, FlockOperation::LockExclusive).expect("locks");
-        let cluster = Cluster { tool, _lock: lock };
-        // A killed test may have left processes running.
-        cluster.tool(&["stop"]);
-        let started = cluster.tool(&["start", "--nodes", &nodes.to_string()]);
-        if started.code != Some(0) {
-            needs::skip(Need::Slurm, started.stderr.trim());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rustix::process::geteuid().is_root() {
+            needs::skip(Need::Slurm, "Slurm's daemons need root");
             return None;
         }
+        for program in ["slurmctld", "slurmd", "srun"] {
+            let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+            if !folders.iter().any(|folder| Path::new(folder).join(program).is_file()) {
+                needs::skip(Need::Slurm, format_args!("there is no {program}"));
+                return None;
+            }
+        }
+        let nodes: Vec<String> = (1..=nodes).map(|number| format!("node{number}")).collect();
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let network = Network::up(&[&["head"], &nodes[..]].concat())?;
+        let cluster = Cluster { network, folder: tempfile::tempdir().expect("a folder"), _one: one };
+        cluster.configure(&nodes);
+        cluster.head(&["slurmctld"]).well();
+        for node in &nodes {
+            finish(cluster.on(node, "slurmd").args(["-N", node])).well();
+        }
+        until("all nodes to be idle", || {
+            let idle = cluster.head(&["sinfo", "--noheader", "--states=idle", "--format=%D"]);
+            (idle.stdout.trim() == nodes.len().to_string()).then_some(())
+        });
         Some(cluster)
+    }
+
+    /// Writes `slurm.conf`. Time limits are shorter than Slurm's defaults: a silent node is down after 10 to 20 s.
+    fn configure(&self, nodes: &[&str]) {
+        let folder = self.folder.path().display();
+        for name in ["state", "spool", "tmp"] {
+            fs::create_dir(self.folder.path().join(name)).expect("creates");
+        }
+        let mut lines = vec![
+            "ClusterName=tests".to_owned(),
+            format!("SlurmctldHost=head({})", self.network.address("head")),
+            // One user starts all of it, on hosts that nobody else reaches.
+            "SlurmUser=root".into(),
+            "AuthType=auth/none".into(),
+            // A job that is requeued waits until the credentials of its earlier start have expired.
+            "AuthInfo=cred_expire=5".into(),
+            "CredType=cred/none".into(),
+            format!("StateSaveLocation={folder}/state"),
+            format!("SlurmdSpoolDir={folder}/spool/%n"),
+            format!("TmpFS={folder}/tmp"),
+            format!("SlurmctldPidFile={folder}/head.pid"),
+            format!("SlurmdPidFile={folder}/%n.pid"),
+            format!("SlurmctldLogFile={folder}/head.log"),
+            format!("SlurmdLogFile={folder}/%n.log"),
+            "ProctrackType=proctrack/linuxproc".into(),
+            "TaskPlugin=task/none".into(),
+            "JobAcctGatherType=jobacct_gather/none".into(),
+            "SelectType=select/cons_tres".into(),
+            "SelectTypeParameters=CR_CPU".into(),
+            "MpiDefault=none".into(),
+            "PropagateResourceLimits=NONE".into(),
+            // The nodes claim more processors than the machine has.
+            "SlurmdParameters=config_overrides".into(),
+            "ReturnToService=2".into(),
+            "KillWait=5".into(),
+            "SlurmdTimeout=10".into(),
+            "SlurmctldTimeout=10".into(),
+            "MessageTimeout=5".into(),
+            "TCPTimeout=2".into(),
+            "BatchStartTimeout=10".into(),
+            "UnkillableStepTimeout=15".into(),
+            "SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0".into(),
+        ];
+        for node in nodes {
+            lines.push(format!("NodeName={node} NodeAddr={} CPUs=8 RealMemory=4000", self.network.address(node)));
+        }
+        lines.push(format!("PartitionName=main Nodes={} Default=YES MaxTime=60", nodes.join(",")));
+        fs::write(self.configuration(), lines.join("\n") + "\n").expect("writes");
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.folder.path().join("slurm.conf")
+    }
+
+    fn on(&self, host: &str, program: &str) -> Command {
+        let mut command = self.network.command(host, program);
+        command.env("SLURM_CONF", self.configuration());
+        command
     }
 
     /// Runs a command on the head node, which has `sbatch`, `srun`, `squeue` and `scontrol`.
     #[track_caller]
     pub fn head(&self, command: &[&str]) -> Ended {
-        self.tool(&[&["exec"], command].concat())
+        finish(&mut self.head_command(command))
     }
 
     /// A command on the head node, to be started with its own variables, or left running.
     pub fn head_command(&self, command: &[&str]) -> Command {
-        self.tool_command(&[&["exec"], command].concat())
+        let mut head = self.on("head", command[0]);
+        head.args(&command[1..]);
+        head
+    }
+
+    /// The nodes' network, for its faults.
+    pub fn network(&mut self) -> &mut Network {
+        &mut self.network
     }
 
     /// Submits a batch script, and returns the job's number.
@@ -81,13 +165,6 @@ impl Cluster {
         })
     }
 
-    /// A fault, or its end: `cut`, `crash`, `heal` and a node. The other nodes notice only silence.
-    #[track_caller]
-    pub fn fault(&self, kind: &str, node: &str) {
-        let mut command = Command::new(self.tool.with_file_name("mini-net"));
-        finish(command.args(["--net", "slurm", kind, node])).well();
-    }
-
     /// Numbers of the processes, anywhere in the cluster, whose command line contains `part`. A process that has ended
     /// but was not reaped has no command line.
     pub fn processes(&self, part: &str) -> Vec<i32> {
@@ -98,24 +175,5 @@ impl Cluster {
             String::from_utf8_lossy(&line).replace('\0', " ").contains(part).then_some(pid)
         });
         numbers.filter(|pid| *pid != own).collect()
-    }
-
-    fn tool_command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.tool);
-        plain_environment(&mut command);
-        command.args(arguments);
-        command
-    }
-
-    #[track_caller]
-    fn tool(&self, arguments: &[&str]) -> Ended {
-        finish(&mut self.tool_command(arguments))
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        // A failed test has its own message; the next test stops the remaining processes.
-        let _ = self.tool_command(&["stop"]).output();
     }
 }

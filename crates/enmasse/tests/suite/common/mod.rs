@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod lease;
+pub mod network;
 pub mod runs;
 pub mod terminal;
 
