@@ -1,14 +1,13 @@
 //! Jobs of a real Slurm that are warned, lose nodes, or are cut off. They resume with the same bits, and stale
 //! processes of an earlier start do no harm. On made-up hosts; skipped where these cannot be created.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::PathBuf;
 
 use crate::common::cluster::Cluster;
 use crate::common::runs::{Folder, assert_same};
-use crate::common::{assert_whole, enmasse, exists, metrics, until};
-use rustix::fs::OFlags;
+use crate::common::{assert_whole, enmasse, exists, metrics, send, until};
+use rustix::process::Signal;
 
 /// Enough epochs that a signal after the first one comes in time.
 const EPOCHS: &str = "200";
@@ -72,8 +71,8 @@ fn a_warned_job_is_requeued_and_goes_on_with_the_same_bits() {
     assert_whole(&job.run);
 }
 
-/// The whole first start runs on a node that Slurm has lost contact with, but that still reaches the file system. It
-/// waits there for a picture, which arrives when the second start is running.
+/// The whole first start runs on a node that Slurm has lost contact with, but that still reaches the file system. It is
+/// frozen there, and goes on when the second start is running.
 #[test]
 fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
     let Some(mut cluster) = Cluster::start(2) else { return };
@@ -82,22 +81,12 @@ fn a_stale_process_of_an_earlier_start_can_no_longer_write() {
     let job = folder.submit(&cluster, &["--nodes=1", "--ntasks=2"], |train| format!("srun {train}"));
     let mark = job.run.display().to_string();
     let earlier = cluster.processes(&mark);
-    let (picture, kept, pipe) = (folder.data.join("red/000.png"), folder.path("kept"), folder.path("pipe"));
-    fs::copy(&picture, &kept).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
-    fs::rename(&pipe, &picture).unwrap();
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    // This succeeds once there is a reader.
-    let mut pipe = until("a reader", || rustix::fs::open(&picture, flags, rustix::fs::Mode::empty()).ok()).into();
-    let bytes = fs::read(&kept).unwrap();
-    fs::rename(&kept, &picture).unwrap();
-
+    earlier.iter().for_each(|pid| send(*pid, Signal::STOP));
     let node = cluster.field(&job.number, "NodeList");
     cluster.network().cut(&node);
     job.says("resume:   epoch");
     assert!(earlier.iter().all(|pid| exists(*pid)), "the first start has ended by itself");
-    File::write_all(&mut pipe, &bytes).unwrap();
-    drop(pipe);
+    earlier.iter().for_each(|pid| send(*pid, Signal::CONT));
     job.says("a later start of the job has taken over the run, so this one may no longer write to it");
     until("the end of the earlier start", || {
         let left = cluster.processes(&mark);
