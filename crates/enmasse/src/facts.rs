@@ -66,6 +66,12 @@ pub fn facts(started: &Started) -> Vec<String> {
         lines.extend(started.changes.iter().map(ToString::to_string));
         let lost = started.lost_best.iter();
         lines.extend(lost.map(|why| format!("best:     {why}; the best of the epochs to come replaces it")));
+        if started.lost_records > 0 {
+            let lost = counted(started.lost_records as usize, "record");
+            lines.push(format!(
+                "metrics:  metrics.jsonl lacks {lost} of the {epoch} epochs before; the charts lack them too"
+            ));
+        }
     }
     lines
 }
@@ -139,6 +145,7 @@ mod tests {
             unreadable: Vec::new(),
             changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
             lost_best: Some("best.safetensors: it is gone".to_owned()),
+            lost_records: 1,
         };
         let expected = "\
 model:    resnet18, 11,181,642 parameters, 5,130 of them trained
@@ -156,7 +163,8 @@ weights:  loaded 1 of 3 tensors from w.pth
 weights:  fc begins anew: 1000 classes in the file, 5 here
 resume:   epoch 3, after 64 pictures
 lr: 0.1 -> 0.01
-best:     best.safetensors: it is gone; the best of the epochs to come replaces it";
+best:     best.safetensors: it is gone; the best of the epochs to come replaces it
+metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack them too";
         assert_eq!(facts(&started).join("\n"), expected);
         let several = Started { shards: 4, batch: 16, ..started };
         let lines = facts(&several);

@@ -69,6 +69,8 @@ pub struct RunLog {
     path: PathBuf,
     file: File,
     staging: Staging,
+    /// Epochs before the first that have no record any more.
+    lost: u64,
 }
 
 impl RunLog {
@@ -82,9 +84,15 @@ impl RunLog {
             Err(error) => return Err(FileError::of("read", path)(error).into()),
         };
         let kept = records_before(&text, first_epoch);
+        let lost = first_epoch.saturating_sub(kept.lines().count() as u64);
         staging.write_whole(path, |writer| writer.write_all(kept.as_bytes()))?;
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(FileError::of("write", path))?;
-        Ok(RunLog { path: path.to_owned(), file, staging: staging.clone() })
+        Ok(RunLog { path: path.to_owned(), file, staging: staging.clone(), lost })
+    }
+
+    /// The number of epochs before the first whose records were missing or malformed.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Adds an epoch, and waits until it is on disk. Call this before writing the checkpoint that ends the epoch. If
@@ -175,12 +183,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let staging = Staging::new(folder.path().to_owned(), "");
-        let check = |before: Option<String>, first_epoch, expected: &[u64]| {
+        let check = |before: Option<String>, first_epoch: u64, expected: &[u64]| {
             match before {
                 Some(text) => std::fs::write(&path, text).unwrap(),
                 None => drop(std::fs::remove_file(&path)),
             }
             let mut log = RunLog::open(&staging, &path, first_epoch).unwrap();
+            assert_eq!(log.lost(), first_epoch + 1 - expected.len() as u64);
             log.append(&record(first_epoch)).unwrap();
             let expected: String = expected.iter().map(|&epoch| line(epoch)).collect();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
@@ -192,6 +201,9 @@ mod tests {
         check(Some(three()), 0, &[0]);
         // A truncated last line, even one that is complete JSON without its line break.
         check(Some(three() + "{\"event\":\"epo"), 3, &[0, 1, 2, 3]);
+        // Lost records, which are told.
+        check(None, 2, &[2]);
+        check(Some(line(0) + "{]\n" + &line(2)), 3, &[0, 2, 3]);
         check(Some(three().trim_end().to_owned()), 2, &[0, 1, 2]);
         check(Some(line(0) + "\u{0}\u{0}\n"), 1, &[0, 1]);
         // Recorded twice.

@@ -28,6 +28,8 @@ pub struct RunWriter {
     changes: Vec<Change>,
     /// Why the best checkpoint of the resumed run cannot be read.
     lost_best: Option<String>,
+    /// Epochs of the resumed run whose records are missing or malformed.
+    lost_records: u64,
     /// The samples that the run's list of unreadable ones has.
     unreadable: BTreeSet<BadSample>,
     /// The epochs that keep a checkpoint of their own.
@@ -86,8 +88,20 @@ impl RunWriter {
         };
         let unreadable = if folder.is_resumed() { folder.paths().read_unreadable()? } else { BTreeSet::new() };
         let (keep, export_every) = (config.keep, config.export_every);
-        let lost_best = None;
-        Ok((RunWriter { folder, meta, choices, changes, lost_best, unreadable, keep, export_every, is_new }, saved))
+        let (lost_best, lost_records) = (None, 0);
+        let writer = RunWriter {
+            folder,
+            meta,
+            choices,
+            changes,
+            lost_best,
+            lost_records,
+            unreadable,
+            keep,
+            export_every,
+            is_new,
+        };
+        Ok((writer, saved))
     }
 
     /// Checks the best checkpoint of a resumed run. If it is gone or damaged, the best of the epochs to come replaces it.
@@ -129,8 +143,10 @@ impl RunWriter {
             self.folder.write_algorithms(&self.choices)?;
         }
         let (staging, paths) = (self.folder.staging(), self.folder.paths());
+        let log = RunLog::open(staging, &paths.metrics(), position.epoch)?;
+        self.lost_records = log.lost();
         let mut files: Vec<Box<dyn Callback>> = vec![
-            Box::new(RunLog::open(staging, &paths.metrics(), position.epoch)?),
+            Box::new(log),
             Box::new(TensorBoard::create(paths.root(), position.epoch)?),
             Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics())?),
             Box::new(BestConfusion::new(
@@ -155,6 +171,11 @@ impl RunWriter {
     /// Why the best checkpoint of the resumed run cannot be read, if it cannot.
     pub fn lost_best(&self) -> Option<&str> {
         self.lost_best.as_deref()
+    }
+
+    /// The number of epochs of the resumed run whose records are missing or malformed.
+    pub fn lost_records(&self) -> u64 {
+        self.lost_records
     }
 
     /// The samples that the run's list of unreadable ones has. A resumed run begins with those that it found before.

@@ -99,6 +99,26 @@ fn a_best_checkpoint_that_is_lost_is_told_and_replaced() {
     check(Some(&whole[..99]), "5", Some(""));
 }
 
+/// Regression test: the records of earlier epochs vanished without a word.
+#[test]
+fn records_that_are_lost_are_told() {
+    let folder = Folder::new("2");
+    let run = folder.path("run");
+    let records = run.join("metrics.jsonl");
+    enmasse(&folder.arguments(&run, &["--devices", "cpu:1"])).well();
+    let check = |damage: &dyn Fn(&str) -> String, epochs: &str, expected: Option<&str>| {
+        fs::write(&records, damage(&fs::read_to_string(&records).unwrap())).unwrap();
+        let run = run.display().to_string();
+        let resumed = enmasse(&["train", "--resume", "--out", &run, "--epochs", epochs]).well();
+        let told = resumed.stderr.lines().find(|line| line.starts_with("metrics:"));
+        let expected = expected.map(|text| format!("metrics:  {text}; the charts lack them too"));
+        assert_eq!(told, expected.as_deref());
+    };
+    check(&str::to_owned, "3", None);
+    check(&|text| text.replacen('{', "[", 1), "4", Some("metrics.jsonl lacks 1 record of the 3 epochs before"));
+    check(&|_| String::new(), "5", Some("metrics.jsonl lacks 4 records of the 4 epochs before"));
+}
+
 #[test]
 fn settings_that_do_not_fit_the_run_are_refused() {
     let folder = Folder::new("1");

@@ -59,6 +59,8 @@ pub struct Started {
     pub changes: Vec<Change>,
     /// Why the best checkpoint of a resumed run cannot be read: the best of the epochs to come replaces it. Only on rank 0.
     pub lost_best: Option<String>,
+    /// Epochs before those to come whose records in `metrics.jsonl` are missing or malformed. Only on rank 0.
+    pub lost_records: u64,
 }
 
 /// The progress of an epoch of training, or of its validation, after a step.

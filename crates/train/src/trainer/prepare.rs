@@ -198,6 +198,7 @@ impl Session {
             unreadable: self.writer.as_ref().map_or(Vec::new(), |writer| writer.unreadable().into_iter().collect()),
             changes: self.writer.as_ref().map_or(Vec::new(), |writer| writer.changes().to_vec()),
             lost_best: self.writer.as_ref().and_then(RunWriter::lost_best).map(str::to_owned),
+            lost_records: self.writer.as_ref().map_or(0, RunWriter::lost_records),
         })
     }
 }
