@@ -198,7 +198,8 @@ fn locate(out: Option<&Path>, model: &str, resume: bool, signals: &RunSignals) -
 /// Puts the configuration of the run to be resumed below all other settings, if there is one.
 fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Failure> {
     if let Some(text) = paths.saved_config().map_err(Failure::error)? {
-        layers.saved_run(&text, paths.root())?;
+        // The file is the run's, not what the user typed.
+        layers.saved_run(&text, paths.root()).map_err(Failure::error)?;
     }
     Ok(())
 }

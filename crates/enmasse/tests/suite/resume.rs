@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::common::runs::Folder;
-use crate::common::{Ended, enmasse, files, pictures};
+use crate::common::{Ended, enmasse, files, pictures, refused};
 
 /// Every file of a run, with its content and the time of its last change.
 fn state(run: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
@@ -117,6 +117,19 @@ fn records_that_are_lost_are_told() {
     check(&str::to_owned, "3", None);
     check(&|text| text.replacen('{', "[", 1), "4", Some("metrics.jsonl lacks 1 record of the 3 epochs before"));
     check(&|_| String::new(), "5", Some("metrics.jsonl lacks 4 records of the 4 epochs before"));
+}
+
+/// Regression test: the error named the folder, and had the code of a wrong command line.
+#[test]
+fn a_damaged_configuration_is_named() {
+    let folder = Folder::new("1");
+    let run = folder.path("run");
+    enmasse(&folder.arguments(&run, &["--devices", "cpu:1"])).well();
+    let config = run.join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replacen("epochs = ", "epochs + ", 1)).unwrap();
+    let ended = enmasse(&["train", "--resume", "--out", &run.display().to_string()]);
+    refused(&ended, 1, &[&config.display().to_string(), "is not TOML"]);
 }
 
 #[test]

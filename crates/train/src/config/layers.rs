@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::error::{unknown_key, unknown_variable};
 use super::{ConfigError, SETTINGS, Scope, Setting, Source, TrainConfig};
+use crate::RunPaths;
 
 pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 
@@ -61,7 +62,7 @@ impl LayeredConfig {
     pub fn saved_run(&mut self, text: &str, folder: &Path) -> Result<(), ConfigError> {
         let source = Source::Saved(folder.to_owned());
         let mut saved = TrainConfig::default();
-        for (setting, value) in toml_settings(text, &format!("the saved run {}", folder.display()))? {
+        for (setting, value) in toml_settings(text, &RunPaths::new(folder).config().display().to_string())? {
             if setting.scope != Scope::Invocation {
                 assign(&mut saved, setting, &value, &source)?;
                 self.apply(setting, &value, source.clone())?;
