@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use enmasse_comm::{Group, GroupOptions, JoinError};
-use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, JoinError};
+use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable, report_cause};
 use enmasse_train::{Devices, LayeredConfig};
 
 use crate::failure::Failure;
@@ -103,13 +103,20 @@ impl Launched {
             }
             rendezvous.token_file = Some(folder.join(TOKEN_FILE));
         }
-        let joined = rendezvous.join().map_err(|error| match error {
+        let rank = rendezvous.rank;
+        rendezvous.join().map(Some).map_err(|error| match error {
             JoinError::TokenRequired { .. } => {
                 Failure::Error(format!("{error}, or name a run folder that all nodes see (--out DIR)"))
             }
-            other => Failure::error(other),
-        });
-        joined.map(Some)
+            other => {
+                let cause = match &other {
+                    JoinError::Cause(cause) => cause.clone(),
+                    own => Cause::new(CauseKind::Error, own.to_string()).of_rank(rank).into(),
+                };
+                // The launcher prints it, once for all ranks.
+                if report_cause(&cause) { Failure::Told(1) } else { Failure::error(other) }
+            }
+        })
     }
 }
 

@@ -130,20 +130,18 @@ pub fn as_rank(
 ) -> Result<(), Failure> {
     let group = launched.join(folder, seconds(config.heartbeat), options(config))?;
     group.iter().for_each(flight::warn_of_stalls);
-    let (local_rank, local_ranks) = match &group {
-        Some(group) => sharers(group, launched.place.node)?,
-        None => (0, 1),
-    };
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
-    let rank = Rank { group, local_rank, local_ranks, attempt };
-    let failure = match body(&rank) {
+    let shared = group.as_ref().map_or(Ok((0, 1)), |group| sharers(group, launched.place.node));
+    let result = shared
+        .and_then(|(local_rank, local_ranks)| body(&Rank { group: group.clone(), local_rank, local_ranks, attempt }));
+    let failure = match result {
         Ok(()) => return Ok(()),
         // All ranks stop in the same way.
         Err(Failure::Stopped(stop)) => return Err(Failure::Stopped(stop)),
         Err(failure) => failure,
     };
-    let Some(group) = &rank.group else { return Err(failure) };
+    let Some(group) = &group else { return Err(failure) };
     // The other ranks wait for this one: it reports its failure, unless the group has failed before.
     group.abort(group.own_cause(CauseKind::Error, failure.message()));
     let told = group.cause().is_some_and(|cause| report_cause(&cause));
