@@ -26,6 +26,8 @@ pub enum Need {
     ControlGroup,
     /// A login session with a terminal.
     Terminal,
+    /// System calls of other processes that the kernel holds until the test answers them.
+    HeldCalls,
     /// An instruction-set level of the processor.
     Level,
 }
@@ -41,6 +43,7 @@ impl Need {
             Need::Namespaces => "namespaces",
             Need::ControlGroup => "cgroup",
             Need::Terminal => "terminal",
+            Need::HeldCalls => "held-calls",
             Need::Level => "level",
         }
     }

@@ -22,6 +22,7 @@ pub const INTERNAL_VARIABLES: &[&str] = &[
     "ENMASSE_TEST_ALL",
     "ENMASSE_TEST_WITHOUT",
     "ENMASSE_TEST_PYTHON",
+    "ENMASSE_TEST_FAULTS",
 ];
 
 /// A configuration under construction. The layers may come in any order: a value is replaced only by one from a higher

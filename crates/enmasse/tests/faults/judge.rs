@@ -1,0 +1,230 @@
+//! What must hold after a fault, and after the resume that follows it.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::fault::{Act, Damage, Fault, Scenario, Victim, Victims};
+use crate::run::{Ended, State, Workshop};
+
+/// How a scenario went.
+pub struct Verdict {
+    /// Whether the fault happened before the end of the run.
+    pub hit: bool,
+    /// Whether the disturbed run was complete.
+    pub completed: bool,
+    /// Whether it, or its resume, ended with an error that names the cause.
+    pub named: bool,
+    /// Whether the resumed run had the losses and weights of an undisturbed one; `false` where a resume was refused.
+    pub resumed: bool,
+}
+
+/// Runs a scenario. The error is what did not hold.
+pub fn run(workshop: &Workshop, scenario: &Scenario) -> Result<Verdict, String> {
+    let run = workshop.new_run();
+    let verdict = judge(workshop, scenario, &run);
+    let _ = fs::remove_dir_all(&run);
+    verdict.map_err(|problem| format!("{problem}\n  {scenario:?}"))
+}
+
+fn judge(workshop: &Workshop, scenario: &Scenario, run: &Path) -> Result<Verdict, String> {
+    let ended = disturb(workshop, scenario.first, scenario.tcp, run, false)?;
+    let (hit, completed, named) = (ended.hit.is_some(), ended.code == Some(0), ended.code == Some(1));
+    let verdict = Verdict { hit, completed, named, resumed: true };
+    if let Some((victim, damage)) = scenario.damage
+        && apply(run, victim, damage)?
+    {
+        let (named, resumed) = judge_damaged(workshop, run, victim)?;
+        return Ok(Verdict { named, resumed, ..verdict });
+    }
+    if let Some(second) = scenario.second {
+        disturb(workshop, second, scenario.tcp, run, true)?;
+    }
+    let resumed = workshop.resume(run, scenario.resumed_ranks);
+    let context = |problem: String| format!("resumed: {problem}; {}", resumed.told());
+    check(resumed.code == Some(0), || context("failed".to_owned()))?;
+    check_losses(workshop, &resumed).map_err(context)?;
+    check_leftovers(run, &resumed).map_err(context)?;
+    check_state(workshop, run).map_err(context)?;
+    Ok(verdict)
+}
+
+/// Starts a run, or goes on with it, with a fault, and checks what must hold then.
+fn disturb(workshop: &Workshop, fault: Fault, tcp: bool, run: &Path, resumed: bool) -> Result<Ended, String> {
+    let ended = workshop.disturb(run, fault, tcp, resumed);
+    let judge = || {
+        check_end(fault, &ended)?;
+        check_losses(workshop, &ended)?;
+        check_whole(run)?;
+        if ended.code == Some(0) {
+            check_leftovers(run, &ended)?;
+            check_state(workshop, run)?;
+        }
+        Ok(())
+    };
+    let hit = ended.hit.as_deref().unwrap_or("no call");
+    judge().map_err(|problem: String| format!("{problem}\n  {fault:?}\n  at {hit}: {}", ended.told()))?;
+    Ok(ended)
+}
+
+fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(problem()) }
+}
+
+/// Resumes a run in which a file is damaged. It never trains on the damage without a word: either it refuses, or it tells,
+/// or the file does not matter. Returns whether it told, and whether the run ended as an undisturbed one.
+fn judge_damaged(workshop: &Workshop, run: &Path, victim: Victim) -> Result<(bool, bool), String> {
+    let resumed = workshop.resume_bare(run);
+    let context = |problem: String| format!("resumed: {problem}; {}", resumed.told());
+    let file = Path::new(victim.name()).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if resumed.code != Some(0) {
+        let errors = resumed.errors();
+        let is_refused = resumed.code == Some(1) && errors.len() == 1 && errors[0].contains(file);
+        check(is_refused, || context("not refused in one line that names the file".to_owned()))?;
+        return Ok((true, false));
+    }
+    check_leftovers(run, &resumed).map_err(context)?;
+    let is_told = |line: &str| line.contains(file) && !line.starts_with("settings: ");
+    let warned = resumed.stderr.lines().any(|line| is_told(line) || line.contains(" -> "));
+    let (state, whole) = (State::of(run).map_err(context)?, &workshop.state);
+    let trained = check_losses(workshop, &resumed).is_ok() && state.last == whole.last;
+    let differs = match victim {
+        // The best of the epochs to come takes its place.
+        Victim::Best => !trained || state.epochs != whole.epochs,
+        // A digit that became another one is not noticed, and has no effect on training.
+        Victim::Metrics => !trained || state.best != whole.best || state.epochs.len() != whole.epochs.len(),
+        Victim::Last | Victim::Config | Victim::Split | Victim::Classes => !trained || state != *whole,
+    };
+    check(warned || !differs, || context(format!("goes on with other results without a word: {:?}", state.epochs)))?;
+    Ok((warned, state == *whole))
+}
+
+/// The exit code, the cause, and that no process is left.
+fn check_end(fault: Fault, ended: &Ended) -> Result<(), String> {
+    check(ended.left.is_empty(), || format!("processes {:?} are left", ended.left))?;
+    let errors = ended.errors();
+    let rank = fault.moment.rank;
+    // The parts of the error, of which one of each list must be there.
+    let failed = |parts: &[&[&str]]| {
+        check(ended.code == Some(1), || format!("code {:?} instead of 1", ended.code))?;
+        check(errors.len() == 1, || format!("{} lines state an error", errors.len()))?;
+        let error = errors[0].to_lowercase();
+        let lacks = parts.iter().find(|any| !any.iter().any(|part| error.contains(&part.to_lowercase())));
+        check(lacks.is_none(), || format!("the error does not say {:?}", lacks.unwrap()))
+    };
+    let well = || {
+        check(ended.code == Some(0), || format!("code {:?} instead of 0", ended.code))?;
+        check(errors.is_empty(), || format!("complete, but says {errors:?}"))
+    };
+    if ended.hit.is_none() {
+        return well();
+    }
+    let ranks: &[&str] = &["rank 0 ", "rank 1 "];
+    match fault.act {
+        Act::Kill(Victims::Rank) => failed(&[&[ranks[rank]], &["was killed by signal 9 (SIGKILL)"]]),
+        Act::Kill(Victims::Ranks) => failed(&[ranks, &["was killed by signal 9 (SIGKILL)"]]),
+        Act::Kill(Victims::Launcher | Victims::Job) => {
+            check(ended.signal == Some(Signal::KILL.as_raw()), || "the launcher lives".to_owned())
+        }
+        // The request may come after the last step.
+        Act::Ask { .. } if ended.code == Some(0) => well(),
+        Act::Ask { signal, .. } => {
+            let code = 128 + signal.as_raw();
+            check(ended.code == Some(code), || format!("code {:?} instead of {code}", ended.code))?;
+            check(errors.is_empty(), || format!("stopped, but says {errors:?}"))
+        }
+        Act::Hang => failed(&[&[ranks[rank]], &["fell silent"]]),
+        Act::Freeze => {
+            well()?;
+            check(!ended.stderr.contains("warning: "), || "a frozen job warns".to_owned())
+        }
+        // A call whose failure does no harm, such as one that removes something, or that has a substitute.
+        Act::Fail(_) | Act::FillDisk if ended.code == Some(0) => well(),
+        Act::Fail(error) => failed(&[&[ranks[rank]], reasons(error)]),
+        Act::FillDisk => failed(&[&[ranks[rank]], reasons(Errno::NOSPC)]),
+        Act::Shorten => well(),
+        Act::Cut => failed(&[ranks, &["connection"]]),
+        // A handshake may be repeated. Otherwise a bit of its proof looks like another token.
+        Act::Flip { .. } if ended.code == Some(0) => well(),
+        Act::Flip { .. } => failed(&[&["a frame's MAC is wrong", "the tokens differ"], ranks]),
+    }
+}
+
+/// How an error line states a failure of the kernel.
+fn reasons(error: Errno) -> &'static [&'static str] {
+    match error {
+        Errno::NOSPC | Errno::DQUOT => &["the disk is full"],
+        Errno::ROFS => &["no permission"],
+        _ => &["input/output error"],
+    }
+}
+
+/// Every loss is that of an undisturbed run.
+fn check_losses(workshop: &Workshop, ended: &Ended) -> Result<(), String> {
+    let other = ended.losses().into_iter().find(|(step, loss)| workshop.losses.get(step) != Some(loss));
+    check(other.is_none(), || format!("step {other:?} has another loss"))
+}
+
+/// The checkpoints that exist are whole, whatever happened.
+fn check_whole(run: &Path) -> Result<(), String> {
+    for name in [Victim::Last, Victim::Best].map(Victim::name) {
+        let path = run.join(name);
+        if path.exists() {
+            enmasse_train::Checkpoint::load(&path).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Files and weights are those of an undisturbed run.
+fn check_state(workshop: &Workshop, run: &Path) -> Result<(), String> {
+    let state = State::of(run)?;
+    check(state.epochs == workshop.state.epochs, || format!("records differ: {:?}", state.epochs))?;
+    check(state.last == workshop.state.last, || "last.safetensors differs".to_owned())?;
+    check(state.best == workshop.state.best, || "best.safetensors differs".to_owned())
+}
+
+/// A run that ended well has no temporary files and no claims.
+fn check_leftovers(run: &Path, ended: &Ended) -> Result<(), String> {
+    // A finished run is left alone, with the empty claim of a writer that was killed after its last file.
+    if ended.stderr.contains("nothing left to do") {
+        return Ok(());
+    }
+    let mut folders = vec![run.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(|error| error.to_string())?.flatten() {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            // Those of claims, tokens and temporary files.
+            let is_hidden = name.starts_with('.') && name != ".lock";
+            check(!is_hidden, || format!("{} is left", path.display()))?;
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Damages a file; `false` if there is no such file, or no checkpoint to resume from.
+fn apply(run: &Path, victim: Victim, damage: Damage) -> Result<bool, String> {
+    let path = run.join(victim.name());
+    let Ok(mut bytes) = fs::read(&path) else { return Ok(false) };
+    if bytes.is_empty() || !run.join(Victim::Last.name()).exists() {
+        return Ok(false);
+    }
+    let done = match damage {
+        Damage::Truncate { at } => {
+            bytes.truncate((at % bytes.len() as u64) as usize);
+            fs::write(&path, bytes)
+        }
+        Damage::Flip { bit } => {
+            let bit = bit % (8 * bytes.len() as u64);
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            fs::write(&path, bytes)
+        }
+        Damage::Remove => fs::remove_file(&path),
+    };
+    done.map(|()| true).map_err(|error| error.to_string())
+}

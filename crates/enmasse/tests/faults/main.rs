@@ -1,0 +1,110 @@
+//! Faults on schedule: real runs are killed, stopped, cut, corrupted and denied their disk, each at a system call that a
+//! seed draws. After each fault the exit code, the cause, the leftovers and the resumed bits are judged.
+//!
+//! `ENMASSE_TEST_FAULTS=0..1000` runs these seeds; a failure names the command that repeats it.
+
+mod fault;
+mod held_calls;
+mod injection;
+mod judge;
+mod run;
+mod table;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use fault::{Act, Draws, Fault, Kind, Moment, Place, Scenario, Victims};
+use run::Workshop;
+use rustix::io::Errno;
+use table::Table;
+
+/// Names the seeds to run.
+const SEEDS: &str = "ENMASSE_TEST_FAULTS";
+
+/// Runs scenarios, two at a time, and prints their table.
+#[track_caller]
+fn survive(workshop: &Workshop, scenarios: &[(String, Scenario)]) {
+    let (next, table, problems) = (AtomicU64::new(0), Mutex::new(Table::default()), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some((name, scenario)) = scenarios.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+            let verdict = judge::run(workshop, scenario);
+            table.lock().expect("no panic").add(scenario.kind, &verdict);
+            if let Err(problem) = verdict {
+                println!("{name}: {problem}");
+                problems.lock().expect("no panic").push(format!("{name}: {problem}"));
+            }
+        }
+    };
+    thread::scope(|scope| [scope.spawn(work), scope.spawn(work)].map(|thread| thread.join().expect("no panic")));
+    println!("{}", table.into_inner().expect("no panic"));
+    let problems = problems.into_inner().expect("no panic");
+    assert!(problems.is_empty(), "{} of {} failed:\n{}", problems.len(), scenarios.len(), problems.join("\n"));
+}
+
+/// The seeds that the environment names.
+fn named_seeds() -> Option<Range<u64>> {
+    let text = std::env::var(SEEDS).ok()?;
+    let parsed = match text.split_once("..") {
+        Some((first, end)) => first.parse().ok().zip(end.parse().ok()).map(|(first, end)| first..end),
+        None => text.parse().ok().map(|seed| seed..seed + 1),
+    };
+    Some(parsed.unwrap_or_else(|| panic!("{SEEDS}={text}: give a seed, or seeds as 0..1000")))
+}
+
+#[test]
+fn runs_survive_faults_of_every_kind() {
+    let Some(workshop) = Workshop::open() else { return };
+    let scenarios = Kind::ALL.map(|(kind, _)| {
+        let scenario = Scenario::of_kind(kind, &mut Draws(7), &workshop.calls);
+        (kind.to_string(), scenario)
+    });
+    survive(&workshop, &scenarios);
+}
+
+/// A checkpoint in the middle of an epoch; in the long form also the end of the epoch, with its record, its charts, and the
+/// best and the last checkpoint.
+#[test]
+fn every_call_of_a_checkpoint_may_fail_or_be_the_last() {
+    let Some(workshop) = Workshop::open() else { return };
+    let is_checkpoint = |(name, path): &(&str, PathBuf)| *name == "rename" && path.ends_with("last.safetensors");
+    let renames = (1..).zip(&workshop.writes).filter(|(_, write)| is_checkpoint(write)).map(|(nth, _)| nth);
+    let renames: Vec<u64> = renames.collect();
+    // The folder is opened and synced after the rename.
+    let until = renames[if needs::time() { 2 } else { 1 }] + 2;
+    let scenarios: Vec<_> = (renames[0] + 3..=until)
+        .flat_map(|nth| {
+            let moment = Moment { rank: 0, place: Place::Run, nth };
+            let acts = [(Kind::FailedCall, Act::Fail(Errno::IO)), (Kind::KillRank, Act::Kill(Victims::Rank))];
+            acts.map(|(kind, act)| (format!("call {nth}"), Scenario::of_fault(kind, Fault { moment, act })))
+        })
+        .collect();
+    survive(&workshop, &scenarios);
+}
+
+/// Regression test: each rank printed such a cause, and the launcher another line.
+#[test]
+fn a_cause_from_before_the_ranks_have_met_is_told_once() {
+    let Some(workshop) = Workshop::open() else { return };
+    let scenarios = [7, 9].map(|nth| {
+        let moment = Moment { rank: 1, place: Place::Link, nth };
+        let act = Act::Flip { bit: 12_615_993_421_004_055_590 };
+        (format!("send {nth}"), Scenario::of_fault(Kind::FlippedLink, Fault { moment, act }))
+    });
+    survive(&workshop, &scenarios);
+}
+
+#[test]
+fn runs_survive_the_faults_of_seeds() {
+    let seeds = match named_seeds() {
+        Some(seeds) => seeds,
+        None if needs::time() => 0..40,
+        None => return,
+    };
+    let Some(workshop) = Workshop::open() else { return };
+    let command = |seed| format!("{SEEDS}={seed} cargo test -p enmasse --test faults seeds");
+    let scenarios: Vec<_> = seeds.map(|seed| (command(seed), Scenario::of_seed(seed, &workshop.calls))).collect();
+    survive(&workshop, &scenarios);
+}
