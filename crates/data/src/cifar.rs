@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use enmasse_files::{read_regular, require, reserve};
 use enmasse_pickle::{Limits, Object, numpy, parse};
 
 use crate::DataError;
 use crate::packed::{Packed, Records, append_file};
 
+/// Limit of a file of names, in bytes.
+const MAX_NAMES: u64 = 1 << 20;
 const EDGE: usize = 32;
 const PICTURE: usize = 3 * EDGE * EDGE;
 
@@ -46,6 +49,7 @@ pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Res
         let Some(own) = own.filter(|own| own.len() == count) else {
             return Err(fail(format!("its {labels:?} is not a list of {count} small numbers, one for each picture")));
         };
+        reserve(&mut bytes, data.bytes.len()).map_err(|source| DataError::read(file, source))?;
         bytes.extend_from_slice(&data.bytes);
         classes_of.extend(own);
         parts.push((file.clone(), classes_of.len()));
@@ -56,8 +60,7 @@ pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Res
 
 /// The names of the `count` classes, one per line of a text file.
 pub(crate) fn class_names(path: &Path, count: usize) -> Result<Vec<String>, DataError> {
-    let mut bytes = Vec::new();
-    append_file(path, &mut bytes)?;
+    let bytes = read_regular(path, MAX_NAMES).map_err(|source| DataError::read(path, source))?;
     let text = String::from_utf8(bytes).map_err(|_| DataError::layout(path, "its names are not valid UTF-8"))?;
     let names = text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
     counted(path, names, count)
@@ -81,6 +84,8 @@ fn counted(path: &Path, names: Vec<String>, count: usize) -> Result<Vec<String>,
 fn unpickle(path: &Path) -> Result<Object, DataError> {
     let mut bytes = Vec::new();
     append_file(path, &mut bytes)?;
+    // The value has all bytes once more, and again where they are decoded or put into another order.
+    require(3 * bytes.len()).map_err(|source| DataError::read(path, source))?;
     let (value, _) = parse(&bytes, &Limits::default()).map_err(|error| DataError::layout(path, error.to_string()))?;
     Ok(value)
 }

@@ -1,6 +1,9 @@
 //! The two central types: a picture, and a set of labelled pictures.
 
+use std::io;
+
 use crate::DataError;
+use crate::refit::refit;
 
 /// An RGB picture: rows from the top, three bytes per pixel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,11 +46,13 @@ impl Picture {
         &mut self.pixels
     }
 
-    /// Changes the dimensions and keeps the allocation; the caller overwrites every byte.
-    pub(crate) fn reshape(&mut self, width: usize, height: usize) -> &mut [u8] {
+    /// Changes the dimensions, in the same memory where that fits; the caller overwrites every byte. Fails without memory, and
+    /// leaves no picture then.
+    pub(crate) fn reshape(&mut self, width: usize, height: usize) -> io::Result<&mut [u8]> {
+        (self.width, self.height) = (0, 0);
+        refit(&mut self.pixels, width * height * 3)?;
         (self.width, self.height) = (width, height);
-        self.pixels.resize(width * height * 3, 0);
-        &mut self.pixels
+        Ok(&mut self.pixels)
     }
 }
 

@@ -155,13 +155,21 @@ impl Dataset for Folder {
     }
 
     fn reading_bytes(&self) -> usize {
-        /// Pictures that are read, evenly distributed over the data set.
-        const SAMPLES: usize = 4;
+        /// Files whose sizes are looked at, evenly distributed over the data set.
+        const SAMPLES: usize = 64;
+        /// The largest of them, which are read.
+        const READ: usize = 4;
         // A progressive JPEG has two bytes for each coefficient in addition to the pixels.
         const PER_PIXEL_BYTE: usize = 3;
         let samples = (0..SAMPLES.min(self.len())).map(|sample| sample * self.len() / SAMPLES.min(self.len()));
-        let bytes = samples.filter_map(|index| self.read(index).ok().map(|picture| picture.pixels().len()));
-        bytes.max().unwrap_or(0) * PER_PIXEL_BYTE
+        let sized = samples.filter_map(|index| Some((fs::metadata(self.path(index)).ok()?.len() as usize, index)));
+        let mut sized: Vec<(usize, usize)> = sized.collect();
+        sized.sort_unstable_by(|a, b| b.cmp(a));
+        let bytes = sized.iter().take(READ).filter_map(|&(file, index)| {
+            let pixels = self.read(index).ok()?.pixels().len();
+            Some(pixels * PER_PIXEL_BYTE + file)
+        });
+        bytes.max().unwrap_or(0)
     }
 
     fn class_names(&self) -> Vec<String> {

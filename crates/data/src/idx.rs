@@ -3,6 +3,7 @@
 //! The format is described at the end of <http://yann.lecun.com/exdb/mnist/>: two zero bytes, the element type (8:
 //! bytes), the number of dimensions, each dimension as a big-endian 32-bit number, then the elements.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -55,7 +56,7 @@ fn part(path: &Path, labels_path: &Path, labels: Idx, classes: &[String]) -> Res
         let problem = format!("its pictures are {width}x{height}, not {EDGE}x{EDGE}");
         return Err(DataError::layout(path, problem));
     }
-    let labels = labels.elements();
+    let labels = labels.into_elements();
     if labels.len() != count {
         let problem = format!("it holds {} labels, but there are {count} pictures in {}", labels.len(), path.display());
         return Err(DataError::layout(labels_path, problem));
@@ -67,7 +68,7 @@ fn part(path: &Path, labels_path: &Path, labels: Idx, classes: &[String]) -> Res
         return Err(DataError::layout(labels_path, problem));
     }
     let records = Records { edge: EDGE, planes: 1, first: images.first, stride: EDGE * EDGE };
-    Packed::new(images.bytes, records, labels.to_vec(), classes.to_vec(), vec![(path.to_owned(), count)])
+    Packed::new(images.bytes, records, labels, classes.to_vec(), vec![(path.to_owned(), count)])
 }
 
 /// A file's bytes; the elements begin at `first`.
@@ -105,6 +106,12 @@ impl Idx {
     fn elements(&self) -> &[u8] {
         &self.bytes[self.first..]
     }
+
+    /// The elements in the memory of the whole file.
+    fn into_elements(mut self) -> Vec<u8> {
+        self.bytes.drain(..self.first);
+        self.bytes
+    }
 }
 
 /// A file's bytes, decompressed if necessary: the content decides, not the name.
@@ -116,7 +123,9 @@ fn plain_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
     }
     let mut plain = Vec::new();
     match append_limited(path, MultiGzDecoder::new(bytes.as_slice()), &mut plain, MAX_BYTES) {
-        Err(DataError::Read { .. }) => Err(DataError::layout(path, "damaged: it cannot be decompressed to its end")),
+        Err(DataError::Read { source, .. }) if source.kind() != ErrorKind::OutOfMemory => {
+            Err(DataError::layout(path, "damaged: it cannot be decompressed to its end"))
+        }
         other => other.map(|_| plain),
     }
 }

@@ -47,6 +47,7 @@ mod open;
 mod order;
 mod packed;
 mod pool;
+mod refit;
 mod resize;
 pub mod shapes;
 mod split;

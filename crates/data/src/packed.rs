@@ -109,7 +109,9 @@ impl Dataset for Packed {
 
     fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
         let Records { edge, planes, .. } = self.records;
-        let (out, _) = picture.reshape(edge, edge).as_chunks_mut::<3>();
+        let place = || self.place(index).0.to_owned();
+        let out = picture.reshape(edge, edge).map_err(|source| DataError::read(place(), source))?;
+        let (out, _) = out.as_chunks_mut::<3>();
         let pixels = self.pixels(index);
         if planes == 1 {
             for (out, &grey) in out.iter_mut().zip(pixels) {

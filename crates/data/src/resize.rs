@@ -4,6 +4,7 @@
 //! does the same (`Resample.c`), so rounding cannot differ. Weights of the triangle filter are never negative, so sums
 //! need no sign.
 
+use crate::refit::refit;
 use crate::{CropBox, Picture};
 
 /// Fractional bits of a weight: a sum of byte · weight stays below 2^31.
@@ -32,7 +33,7 @@ impl Resizer {
     /// As in Pillow, pixels outside the crop have no influence, and an axis that keeps its length is copied exactly.
     ///
     /// # Panics
-    /// If `crop` leaves the picture, or `out` has another length.
+    /// If `crop` leaves the picture, `out` has another length, or without memory.
     pub fn resize(&mut self, from: &Picture, crop: CropBox, width: usize, height: usize, out: &mut [u8]) {
         self.resize_part(from, crop, (width, height), CropBox::whole(width, height), out);
     }
@@ -41,7 +42,7 @@ impl Resizer {
     /// computing the rest. `out` has `part.width * part.height * 3` bytes.
     ///
     /// # Panics
-    /// If `crop` leaves the picture, `part` leaves `full`, or `out` has another length.
+    /// If `crop` leaves the picture, `part` leaves `full`, `out` has another length, or without memory.
     pub fn resize_part(&mut self, from: &Picture, crop: CropBox, full: (usize, usize), part: CropBox, out: &mut [u8]) {
         assert!(crop.fits(from.width(), from.height()), "{crop:?} leaves {}x{}", from.width(), from.height());
         assert!(part.fits(full.0, full.1), "{part:?} leaves {full:?}");
@@ -54,15 +55,19 @@ impl Resizer {
         let source = &from.pixels()[(crop.top + top) * stride + (crop.left + left) * 3..];
         if vertical_first(crop, full) {
             let row_bytes = (right - left) * 3;
-            self.between.resize(part.height * row_bytes, 0);
+            self.refit_between(part.height * row_bytes);
             vertical(source, stride, &self.rows, &mut self.between, row_bytes);
             horizontal(&self.between, row_bytes, &self.columns, out, part.width * 3);
         } else {
             let row_bytes = part.width * 3;
-            self.between.resize((bottom - top) * row_bytes, 0);
+            self.refit_between((bottom - top) * row_bytes);
             horizontal(source, stride, &self.columns, &mut self.between, row_bytes);
             vertical(&self.between, row_bytes, &self.rows, out, row_bytes);
         }
+    }
+
+    fn refit_between(&mut self, length: usize) {
+        refit(&mut self.between, length).unwrap_or_else(|error| panic!("{error}"));
     }
 }
 

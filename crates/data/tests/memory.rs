@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use enmasse_data::{Picture, decode};
-use enmasse_heap::peak_of;
+use enmasse_data::{Dataset, Folder, Picture, decode};
+use enmasse_heap::{held_after, peak_of};
 use png::{BitDepth, ColorType, Encoder, Info};
 
 /// The decoder's answer, and the greatest number of bytes that it held.
@@ -20,6 +20,54 @@ fn png(claimed: u32, icc_profile: Option<Cow<'static, [u8]>>) -> Vec<u8> {
     let _ = writer.write_image_data(&[7; 8 * 8 * 3]);
     drop(writer);
     bytes
+}
+
+/// A JPEG of `edge` by `edge` pixels.
+fn square(edge: u16, progressive: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = jpeg_encoder::Encoder::new(&mut bytes, 90);
+    encoder.set_progressive(progressive);
+    let pixels: Vec<u8> = (0..usize::from(edge) * usize::from(edge) * 3).map(|place| (place * 7) as u8).collect();
+    encoder.encode(&pixels, edge, edge, jpeg_encoder::ColorType::Rgb).unwrap();
+    bytes
+}
+
+/// One large picture took its memory from each loader thread for the rest of a run, and up to twice as much as it needs.
+#[test]
+fn the_next_picture_frees_a_large_one() {
+    let mut picture = Picture::default();
+    let mut held = |edge: u16| {
+        let bytes = square(edge, false);
+        let ((), more) = held_after(|| decode::decode(&bytes, true, &mut picture).unwrap());
+        more
+    };
+    let pixels = |edge: isize| edge * edge * 3;
+    assert_eq!(held(600), pixels(600));
+    assert_eq!(held(1200), pixels(1200) - pixels(600));
+    // Not much smaller: the memory stays.
+    assert_eq!(held(900), 0);
+    assert_eq!(held(800), pixels(800) - pixels(1200));
+    // Nothing small is worth freeing.
+    assert_eq!(held(500), pixels(500) - pixels(800));
+    assert_eq!(held(16), 0);
+}
+
+/// The memory line of a run counted four pictures that might all be small ones.
+#[test]
+fn stated_bytes_are_those_of_the_largest_picture() {
+    let root = tempfile::tempdir().unwrap();
+    let class = root.path().join("a");
+    std::fs::create_dir(&class).unwrap();
+    for number in 0..60 {
+        let (edge, progressive) = if number == 41 { (1000, true) } else { (100, false) };
+        std::fs::write(class.join(format!("{number:02}.jpg")), square(edge, progressive)).unwrap();
+    }
+    let folder = Folder::scan(root.path()).unwrap();
+    let stated = folder.reading_bytes();
+    let (read, taken) = peak_of(|| folder.read(41).map(|_| ()));
+    read.unwrap();
+    // The decoder's rows are not counted.
+    assert!(taken.abs_diff(stated) < taken / 50, "{taken} bytes taken, {stated} stated");
 }
 
 /// A JPEG of 16x16 pixels whose header claims more.

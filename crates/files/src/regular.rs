@@ -89,6 +89,11 @@ pub fn reserve<T>(elements: &mut Vec<T>, count: usize) -> io::Result<()> {
     })
 }
 
+/// Fails like [`reserve`] unless there is memory for `bytes` bytes, which a library is about to take without asking.
+pub fn require(bytes: usize) -> io::Result<()> {
+    reserve(&mut Vec::<u8>::new(), bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
@@ -166,5 +171,7 @@ mod tests {
         check(1 << 60, 1 << 62);
         check(usize::MAX, usize::MAX);
         reserve(&mut Vec::<u32>::new(), 7).unwrap();
+        assert_eq!(require(1 << 62).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        require(7).unwrap();
     }
 }

@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
-use crate::FileError;
+use crate::{FileError, require};
+
+/// Bytes that are written at a time.
+const BUFFER: usize = 1 << 20;
 
 /// Prefix and suffix of temporary files' names, by which [`remove_temporaries`] finds them.
 const TEMPORARY: (&str, &str) = (".enmasse-", ".tmp");
@@ -36,7 +39,8 @@ pub(crate) fn write_by(
 ) -> Result<(), FileError> {
     let attempt = || {
         let temporary = Temporary::create(folder)?;
-        let mut writer = BufWriter::with_capacity(1 << 20, &temporary.file);
+        require(BUFFER)?;
+        let mut writer = BufWriter::with_capacity(BUFFER, &temporary.file);
         fill(&mut writer)?;
         writer.flush()?;
         drop(writer);

@@ -60,7 +60,14 @@ pub fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
     (value, (PEAK.get() - before) as usize)
 }
 
-/// The same for all threads together: for a test program of one test.
+/// The result of `f`, and the bytes that this thread holds after it in addition to those held before.
+pub fn held_after<T>(f: impl FnOnce() -> T) -> (T, isize) {
+    let before = HELD.get();
+    let value = f();
+    (value, HELD.get() - before)
+}
+
+/// The same as [`peak_of`] for all threads together: for a test program of one test.
 pub fn peak_of_all_threads<T>(f: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD_BY_ALL.load(Ordering::Relaxed);
     PEAK_OF_ALL.store(before, Ordering::Relaxed);

@@ -1,18 +1,21 @@
 //! JPEG: baseline and progressive, any subsampling.
 
+use std::io;
+
+use enmasse_files::{require, reserve};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{check_dimensions, not_rgb};
+use super::{Fault, check_dimensions, not_rgb};
 use crate::Picture;
 
 /// A block of 64 pixels takes at least one bit.
 const DENSEST: usize = 8 * 64;
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
     match decode_with(bytes, true, convert_rgb, picture) {
         // Cameras leave stray bytes between headers, which libjpeg skips with a warning. The lenient decoder skips them
         // too, but would also fill up a truncated picture, so the end marker is required.
@@ -25,19 +28,25 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
         result => result,
     }
     .map_err(|failure| match failure {
-        Failure::Decoder(error) => format!("a damaged or truncated JPEG: {error}"),
-        Failure::Refused(problem) => problem,
+        Failure::Decoder(error) => format!("a damaged or truncated JPEG: {error}").into(),
+        Failure::Refused(fault) => fault,
     })
 }
 
 enum Failure {
     Decoder(DecodeErrors),
-    Refused(String),
+    Refused(Fault),
 }
 
 impl From<DecodeErrors> for Failure {
     fn from(error: DecodeErrors) -> Self {
         Failure::Decoder(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Refused(error.into())
     }
 }
 
@@ -52,25 +61,36 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Pict
     let (Some(info), Some(space)) = (decoder.info(), decoder.input_colorspace()) else {
         return Err(Failure::Refused("a JPEG without a picture".into()));
     };
+    let refused = |problem: String| Failure::Refused(problem.into());
     let (width, height) = (usize::from(info.width), usize::from(info.height));
-    check_dimensions(width, height, bytes.len(), DENSEST).map_err(Failure::Refused)?;
+    check_dimensions(width, height, bytes.len(), DENSEST).map_err(refused)?;
     let mode = match info.components {
         1 => "L (grayscale)",
         3 => "RGB",
         4 => "CMYK",
-        _ => return Err(Failure::Refused(format!("a JPEG of {} components", info.components))),
+        _ => return Err(refused(format!("a JPEG of {} components", info.components))),
     };
     if mode != "RGB" && !convert_rgb {
-        return not_rgb(mode).map_err(Failure::Refused);
+        return Err(Failure::Refused(not_rgb(mode)));
     }
+    // The decoder takes them without asking, unless all components are in one scan, where a row is enough.
+    require(coefficient_bytes(width, height, usize::from(info.components)))?;
     if space == ColorSpace::CMYK && info.components == 4 {
         decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::CMYK));
-        let mut inks = vec![0; width * height * 4];
+        let mut inks = Vec::new();
+        reserve(&mut inks, width * height * 4)?;
+        inks.resize(width * height * 4, 0);
         decoder.decode_into(&mut inks)?;
-        cmyk_to_rgb(&inks, has_adobe_marker(bytes), picture.reshape(width, height));
+        cmyk_to_rgb(&inks, has_adobe_marker(bytes), picture.reshape(width, height)?);
         return Ok(());
     }
-    Ok(decoder.decode_into(picture.reshape(width, height))?)
+    Ok(decoder.decode_into(picture.reshape(width, height)?)?)
+}
+
+/// Bytes of a picture's coefficients: two each, in blocks that four of a component may share along each side.
+fn coefficient_bytes(width: usize, height: usize, components: usize) -> usize {
+    const EDGE: usize = 8 * 4;
+    width.next_multiple_of(EDGE) * height.next_multiple_of(EDGE) * components * 2
 }
 
 /// Like Pillow's conversion. Files with Adobe's marker store the inks inverted.

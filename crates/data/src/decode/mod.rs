@@ -9,6 +9,7 @@
 mod jpeg;
 mod png;
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -32,19 +33,58 @@ pub fn open(path: impl AsRef<Path>, convert_rgb: bool) -> Result<Picture, DataEr
 /// [`open`] into a picture whose memory is reused.
 pub(crate) fn read_file(path: &Path, convert_rgb: bool, picture: &mut Picture) -> Result<(), DataError> {
     let bytes = read_regular(path, MAX_FILE_BYTES).map_err(|source| DataError::read(path, source))?;
-    decode(&bytes, convert_rgb, picture).map_err(|problem| DataError::picture(path.display().to_string(), problem))
+    decode_checked(&bytes, convert_rgb, picture).map_err(|fault| match fault {
+        Fault::Picture(problem) => DataError::picture(path.display().to_string(), problem),
+        Fault::Memory(source) => DataError::read(path, source),
+    })
+}
+
+/// The reasons why a picture cannot be decoded.
+enum Fault {
+    /// The picture is at fault; the text does not name its file.
+    Picture(String),
+    /// There is no memory for it here and now.
+    Memory(io::Error),
+}
+
+impl From<String> for Fault {
+    fn from(problem: String) -> Self {
+        Fault::Picture(problem)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(problem: &str) -> Self {
+        Fault::Picture(problem.to_owned())
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        Fault::Memory(error)
+    }
 }
 
 /// Decodes a JPEG or PNG file's bytes to RGB.
 ///
 /// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error with Pillow's name of its mode, unless
 /// `convert_rgb` asks to convert it as by Pillow's `convert("RGB")`. The error is a sentence without the file's name.
+///
+/// Decoding P pixels takes 3 P bytes for the picture and, while it lasts, at most 6 P for the coefficients of a progressive
+/// JPEG (12 P with CMYK's inks) or 4 P for the samples of a PNG that is converted; P is at most 89,478,485.
 pub fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
+    decode_checked(bytes, convert_rgb, picture).map_err(|fault| match fault {
+        Fault::Picture(problem) => problem,
+        Fault::Memory(error) => error.to_string(),
+    })
+}
+
+fn decode_checked(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
     let decoder = match bytes {
         [] => return Err("the file is empty".into()),
         [0xFF, 0xD8, ..] => jpeg::decode,
         [0x89, b'P', b'N', b'G', ..] => png::decode,
-        _ => return Err(format!("not a JPEG or PNG picture{}", seems(bytes))),
+        _ => return Err(format!("not a JPEG or PNG picture{}", seems(bytes)).into()),
     };
     let result = catch_unwind(AssertUnwindSafe(|| decoder(bytes, convert_rgb, picture)));
     result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))
@@ -78,6 +118,6 @@ fn check_dimensions(width: usize, height: usize, bytes: usize, densest: usize) -
 }
 
 /// The error for a picture of another mode.
-fn not_rgb(mode: &str) -> Result<(), String> {
-    Err(format!("not an RGB picture but of mode {mode}; convert it, or pass --convert-rgb"))
+fn not_rgb(mode: &str) -> Fault {
+    Fault::Picture(format!("not an RGB picture but of mode {mode}; convert it, or pass --convert-rgb"))
 }

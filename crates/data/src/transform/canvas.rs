@@ -38,10 +38,13 @@ impl Canvas {
 
     /// Replaces the picture by one of `width` × `height`, which `paint` makes from the previous one. Before that it is
     /// black: it contains nothing of earlier samples.
+    ///
+    /// # Panics
+    /// If there is no memory for it. A loader makes an error of that, which names the sample.
     pub fn replace(&mut self, width: usize, height: usize, paint: impl FnOnce(&Picture, &mut Resizer, &mut [u8])) {
         let [first, second] = &mut self.pictures;
         let (before, after) = if self.second { (second, first) } else { (first, second) };
-        let pixels = after.reshape(width, height);
+        let pixels = after.reshape(width, height).unwrap_or_else(|error| panic!("{error}"));
         pixels.fill(0);
         paint(before, &mut self.resizer, pixels);
         self.second = !self.second;
@@ -50,7 +53,7 @@ impl Canvas {
     /// Cuts out `part` and resizes it to `width` × `height`, as [`Resizer::resize`] does.
     ///
     /// # Panics
-    /// If `part` leaves the picture.
+    /// If `part` leaves the picture, or without memory.
     pub fn resize(&mut self, part: CropBox, width: usize, height: usize) {
         self.replace(width, height, |before, resizer, after| resizer.resize(before, part, width, height, after));
     }
