@@ -14,6 +14,8 @@ use crate::{Tensors, WeightsError, check_tensors, counter_names};
 
 /// Size limit of a header, in bytes.
 const HEADER_LIMIT: u64 = 16 << 20;
+/// What a byte of a header takes at most once it is parsed, in bytes.
+const PARSED: u64 = 64;
 
 /// A tensor in a file.
 #[derive(Clone, Debug)]
@@ -68,6 +70,7 @@ fn header(source: &Source) -> Result<(BTreeMap<String, String>, Vec<Entry>), Wei
         return Err(no_header());
     }
     let header = source.bytes(8, header_len as usize)?;
+    source.require(header_len * PARSED)?;
     // Checks that sizes match shapes, that nothing overflows, and that there are no gaps.
     let header: Metadata = serde_json::from_slice(&header).map_err(|_| no_header())?;
     let stated = header.data_len() as u64;

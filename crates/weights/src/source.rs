@@ -1,11 +1,11 @@
 //! A file that is read at the places given by its own directory, within limits set by its length.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::open_regular;
+use enmasse_files::{open_regular, require, reserve};
 
 use crate::element::{ByteOrder, ElementType};
 use crate::{Format, WeightsError};
@@ -74,9 +74,25 @@ impl Source {
     /// Bytes at an offset. The caller has checked their number against a limit; reading beyond the file is an error.
     pub fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>, WeightsError> {
         self.within(offset, len as u64)?;
-        let mut bytes = vec![0; len];
+        let mut bytes = Vec::new();
+        reserve(&mut bytes, len).map_err(|error| self.io(error))?;
+        bytes.resize(len, 0);
         self.fill(offset, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Fails unless there is memory for `bytes` bytes, which a parser is about to take without asking.
+    pub fn require(&self, bytes: u64) -> Result<(), WeightsError> {
+        require(usize::try_from(bytes).unwrap_or(usize::MAX)).map_err(|error| self.io(error))
+    }
+
+    /// Reserves memory for the values of a tensor.
+    pub fn reserve(&self, values: &mut Vec<f32>, count: usize) -> Result<(), WeightsError> {
+        reserve(values, count).map_err(|error| self.io(error))
+    }
+
+    fn io(&self, source: io::Error) -> WeightsError {
+        WeightsError::Io { path: self.path.clone(), source }
     }
 
     /// A fixed number of bytes at an offset.
@@ -98,9 +114,7 @@ impl Source {
     ) -> Result<(), WeightsError> {
         let len = (count as u64).saturating_mul(element.size() as u64);
         self.within(offset, len)?;
-        values
-            .try_reserve_exact(count)
-            .map_err(|_| self.refuse(format!("no memory for {count} values of a tensor")))?;
+        self.reserve(values, count)?;
         self.scan(offset, len, |piece| element.decode(order, piece, values))
     }
 
@@ -128,7 +142,7 @@ impl Source {
     fn fill(&self, offset: u64, buffer: &mut [u8]) -> Result<(), WeightsError> {
         self.file.read_exact_at(buffer, offset).map_err(|source| match source.kind() {
             ErrorKind::UnexpectedEof => self.refuse("was cut short while it was read"),
-            _ => WeightsError::Io { path: self.path.clone(), source },
+            _ => self.io(source),
         })
     }
 }

@@ -8,6 +8,7 @@ mod elastic;
 mod hanging;
 mod launch;
 mod library;
+mod little_memory;
 mod memory;
 mod options;
 mod predict;

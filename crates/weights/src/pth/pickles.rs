@@ -8,6 +8,8 @@ use crate::source::Source;
 /// The pickle of a weights file holds names and shapes, a few hundred bytes per tensor.
 const PICKLE_LIMIT: u64 = 64 << 20;
 const LIMITS: Limits = Limits { values: 1 << 20, depth: 128 };
+/// What a value takes at most, in bytes.
+const VALUE: u64 = 256;
 /// Number of bytes in the first attempt.
 const FIRST: u64 = 1 << 12;
 
@@ -30,6 +32,7 @@ impl<'a> Pickles<'a> {
         loop {
             let len = window.min(available).min(PICKLE_LIMIT);
             let bytes = self.source.bytes(self.position, len as usize)?;
+            self.source.require(len + len.min(LIMITS.values as u64) * VALUE)?;
             match parse(&bytes, &LIMITS) {
                 Ok((value, consumed)) => {
                     self.position += consumed as u64;

@@ -84,7 +84,7 @@ impl Storages {
         collector.take(name, (count as u64).saturating_add(extent))?;
         let mut spanned = Vec::new();
         source.decode(offset, view.element, self.order, extent as usize, &mut spanned)?;
-        values.try_reserve_exact(count).map_err(|_| source.refuse(format!("no memory for tensor {name:?}")))?;
+        source.reserve(&mut values, count)?;
         let mut index = vec![0; view.shape.len()];
         for _ in 0..count {
             let at: u64 = index.iter().zip(&view.stride).map(|(&index, stride)| index as u64 * stride).sum();

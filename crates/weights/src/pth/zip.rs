@@ -17,6 +17,8 @@ use crate::source::Source;
 /// A large model has some thousand storages.
 const ENTRY_LIMIT: u64 = 1 << 17;
 const DIRECTORY_LIMIT: u64 = 32 << 20;
+/// What a byte of the directory takes at most once it is parsed, in bytes.
+const PARSED: u64 = 64;
 /// The size of the end record, after which a comment may follow.
 const END: u64 = 22;
 const COMMENT: u64 = 0xFFFF;
@@ -99,6 +101,7 @@ fn directory(source: &Source) -> Result<HashMap<String, Entry>, WeightsError> {
     }
     let damaged = || source.damaged("its zip directory is malformed");
     let bytes = source.bytes(offset, len as usize)?;
+    source.require(len * PARSED)?;
     let mut rest = &bytes[..];
     let mut entries = HashMap::new();
     for _ in 0..count {
