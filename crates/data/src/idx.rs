@@ -6,9 +6,10 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use enmasse_files::append_limited;
 use flate2::read::MultiGzDecoder;
 
-use crate::packed::{MAX_BYTES, Packed, Records, append_file, append_limited};
+use crate::packed::{MAX_BYTES, Packed, Records, append_file};
 use crate::{DataError, DataKind};
 
 const EDGE: usize = 28;
@@ -122,10 +123,9 @@ fn plain_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
         return Ok(bytes);
     }
     let mut plain = Vec::new();
-    match append_limited(path, MultiGzDecoder::new(bytes.as_slice()), &mut plain, MAX_BYTES) {
-        Err(DataError::Read { source, .. }) if source.kind() != ErrorKind::OutOfMemory => {
-            Err(DataError::layout(path, "damaged: it cannot be decompressed to its end"))
-        }
-        other => other.map(|_| plain),
+    match append_limited(MultiGzDecoder::new(bytes.as_slice()), MAX_BYTES, &mut plain) {
+        Ok(_) => Ok(plain),
+        Err(source) if source.kind() == ErrorKind::OutOfMemory => Err(DataError::read(path, source)),
+        Err(error) => Err(DataError::layout(path, format!("damaged: it cannot be decompressed to its end ({error})"))),
     }
 }

@@ -1,6 +1,5 @@
 //! Pictures of one size, in memory in the format of their files.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use enmasse_files::append_regular;
@@ -140,38 +139,4 @@ impl Dataset for Packed {
 /// Appends a whole file to `bytes`; a file larger than [`MAX_BYTES`] is an error. Returns its size.
 pub(crate) fn append_file(path: &Path, bytes: &mut Vec<u8>) -> Result<usize, DataError> {
     append_regular(path, MAX_BYTES, bytes).map_err(|source| DataError::read(path, source))
-}
-
-/// Appends the content of `source`, up to `most` bytes; `path` is for the error.
-pub(crate) fn append_limited(
-    path: &Path,
-    source: impl Read,
-    bytes: &mut Vec<u8>,
-    most: u64,
-) -> Result<usize, DataError> {
-    let read = source.take(most + 1).read_to_end(bytes).map_err(|source| DataError::read(path, source))?;
-    if read as u64 > most {
-        return Err(DataError::layout(path, format!("it holds more than {most} bytes; no known data set does")));
-    }
-    Ok(read)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_than_the_limit_is_read() {
-        let check = |length: usize, expected: Result<usize, &str>| {
-            let mut bytes = Vec::new();
-            let source = std::io::repeat(7).take(length as u64);
-            let read = append_limited(Path::new("a.gz"), source, &mut bytes, 1000);
-            assert!(bytes.len() <= 1001 && bytes.capacity() <= 4096);
-            assert_eq!(read.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
-        };
-        check(0, Ok(0));
-        check(1000, Ok(1000));
-        check(1001, Err("a.gz: it holds more than 1000 bytes; no known data set does"));
-        check(1 << 40, Err("a.gz: it holds more than 1000 bytes; no known data set does"));
-    }
 }

@@ -11,6 +11,6 @@ mod whole;
 
 pub use error::FileError;
 pub use home::{NoHome, expand_home};
-pub use regular::{append_regular, name_of, open_regular, read_regular, read_text, require, reserve};
+pub use regular::{append_limited, append_regular, name_of, open_regular, read_regular, read_text, require, reserve};
 pub use staging::Staging;
 pub use whole::{remove_temporaries, write_whole};

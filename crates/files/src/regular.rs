@@ -18,7 +18,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     let open = |flags: OFlags| OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let file = match open(OFlags::NONBLOCK | OFlags::NOCTTY) {
         // A socket, or a file that another process has leased. The latter is opened as soon as it is given up.
-        Err(error) if [Errno::NXIO, Errno::WOULDBLOCK].contains(&Errno::from_io_error(&error).unwrap_or(Errno::IO)) => {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::WOULDBLOCK)) => {
             let place = open(OFlags::PATH)?;
             check_regular(&place)?;
             return File::open(format!("/proc/self/fd/{}", place.as_raw_fd()));
@@ -60,17 +60,30 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 
 /// Appends the content of a regular file of at most `most` bytes, and returns its length.
 pub fn append_regular(path: &Path, most: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
-    let too_large = || io::Error::new(ErrorKind::InvalidData, format!("it has more than {most} bytes"));
     let file = open_regular(path)?;
     let length = file.metadata()?.len();
     if length > most {
-        return Err(too_large());
+        return Err(too_large(most));
     }
     // A byte more, so that the end of the file is found without more memory.
     reserve(bytes, length as usize + 1)?;
     // The file may have grown since.
-    let read = file.take(most.saturating_add(1)).read_to_end(bytes)?;
-    if read as u64 > most { Err(too_large()) } else { Ok(read) }
+    append_limited(file, most, bytes)
+}
+
+/// Appends what `source` has to the end, at most `most` bytes, and returns their number. For content that is made from a file,
+/// such as a decompressed one, of unknown length.
+pub fn append_limited(source: impl Read, most: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    let read = source.take(most.saturating_add(1)).read_to_end(bytes).map_err(|error| match error.kind() {
+        // A full vector grows to twice its size.
+        ErrorKind::OutOfMemory => no_memory(bytes.capacity().saturating_mul(2)),
+        _ => error,
+    })?;
+    if read as u64 > most { Err(too_large(most)) } else { Ok(read) }
+}
+
+fn too_large(most: u64) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("it has more than {most} bytes"))
 }
 
 /// The content of a regular file as text.
@@ -82,11 +95,12 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 /// Reserves memory for `count` more elements, a number that comes from a file and has been compared with the file's length.
 /// The error, of kind [`ErrorKind::OutOfMemory`], is the end of a sentence about the file.
 pub fn reserve<T>(elements: &mut Vec<T>, count: usize) -> io::Result<()> {
-    elements.try_reserve_exact(count).map_err(|_| {
-        let bytes = count.saturating_mul(size_of::<T>());
-        let advice = "end other programs, or raise the limit of memory";
-        io::Error::new(ErrorKind::OutOfMemory, format!("there is no memory for {bytes} bytes of it; {advice}"))
-    })
+    elements.try_reserve_exact(count).map_err(|_| no_memory(count.saturating_mul(size_of::<T>())))
+}
+
+fn no_memory(bytes: usize) -> io::Error {
+    let advice = "end other programs, or raise the limit of memory";
+    io::Error::new(ErrorKind::OutOfMemory, format!("there is no memory for {bytes} bytes of it; {advice}"))
 }
 
 /// Fails like [`reserve`] unless there is memory for `bytes` bytes, which a library is about to take without asking.
@@ -139,6 +153,20 @@ mod tests {
             let found = append_regular(&path, 1000, &mut bytes).map_err(|error| error.to_string());
             assert_eq!(found, expected.map_err(str::to_owned));
             assert!(bytes.capacity() <= 1002);
+        };
+        check(0, Ok(0));
+        check(1000, Ok(1000));
+        check(1001, Err("it has more than 1000 bytes"));
+        check(1 << 40, Err("it has more than 1000 bytes"));
+    }
+
+    #[test]
+    fn a_stream_is_read_up_to_the_limit() {
+        let check = |length: u64, expected: Result<usize, &str>| {
+            let mut bytes = Vec::new();
+            let found = append_limited(io::repeat(7).take(length), 1000, &mut bytes).map_err(|error| error.to_string());
+            assert!(bytes.len() <= 1001 && bytes.capacity() <= 4096);
+            assert_eq!(found, expected.map_err(str::to_owned));
         };
         check(0, Ok(0));
         check(1000, Ok(1000));

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Ended, enmasse, finish, pictures, plain_environment};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use jpeg_encoder::{ColorType, Encoder};
 
 /// Enough for small files, and not for those here, in KiB.
@@ -168,6 +170,15 @@ fn data_sets_that_do_not_fit() {
     ];
     let mnist = folder("mnist", &parts);
     place.check_train(&mnist, &[], 1, &mnist.join("train-images-idx3-ubyte"));
+
+    // The same compressed: a MiB after another.
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(&vec![0; 1 << 20]).unwrap();
+    let compressed = encoder.finish().unwrap().repeat((LARGE >> 20) as usize);
+    fs::remove_file(mnist.join("train-images-idx3-ubyte")).unwrap();
+    let images = mnist.join("train-images-idx3-ubyte.gz");
+    fs::write(&images, compressed).unwrap();
+    place.check_train(&mnist, &[], 1, &images);
 }
 
 #[test]

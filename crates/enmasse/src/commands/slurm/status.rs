@@ -1,11 +1,11 @@
 //! `enmasse slurm status`: the state of jobs in Slurm, and the progress of their runs. Needs no accounting.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
+use enmasse_files::open_regular;
 use enmasse_slurm::{JobId, SlurmJob, job_ids, jobs, run_folder};
 use enmasse_train::{RunPaths, TrainConfig};
 use enmasse_wording::{counted, one_line};
@@ -104,7 +104,7 @@ fn run_of(job: &SlurmJob, scripts: &mut HashMap<JobId, Option<String>>) -> Optio
 
 /// The last complete line of a run's log.
 fn last_epoch(run: &Path) -> Option<Value> {
-    let mut file = File::open(RunPaths::new(run).metrics()).ok()?;
+    let mut file = open_regular(&RunPaths::new(run).metrics()).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
     let mut bytes = Vec::new();
@@ -189,6 +189,10 @@ mod tests {
         check(Some(&format!("{first}\n{{\"epoch\":1,\"tr")), Some(0), says);
         check(Some(&format!("{}\n{first}\n", "x".repeat(2 * TAIL as usize))), Some(0), says);
         check(Some("torn\n"), None, "no epoch has ended");
+        // The run of a job may be another user's. A pipe was waited for.
+        std::fs::remove_file(folder.path().join("metrics.jsonl")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("metrics.jsonl"), rustix::fs::Mode::RWXU).unwrap();
+        check(None, None, "no epoch has ended");
         assert_eq!(progress(&folder.path().join("none"), None), "has not begun");
     }
 
