@@ -4,8 +4,9 @@ use std::io;
 
 use enmasse_files::reserve;
 
-/// A buffer up to this size is kept whatever the next picture needs, in bytes.
-const SMALL: usize = 1 << 20;
+/// A buffer up to this size is kept whatever the next picture needs, in bytes: in a folder of mixed sizes, freeing it and
+/// filling new memory would take longer than it is worth.
+const SMALL: usize = 4 << 20;
 
 /// Sets the length of a buffer whose content no longer counts. It gets exactly the memory that it needs, and a buffer of more
 /// than twice that is freed: one unusually large picture does not take memory for the rest of a run.
