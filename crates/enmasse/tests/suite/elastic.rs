@@ -230,6 +230,36 @@ fn a_node_that_is_cut_off_has_no_workers_when_the_others_go_on() {
     }
 }
 
+#[test]
+fn a_node_says_that_it_waits_for_a_leader_that_has_ended() {
+    let Some(network) = Network::up(&["h1", "h2"]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut gate = Gate::new(folder.path());
+    let start = |host: &str| {
+        let mut command = network.command(host, env!("CARGO_BIN_EXE_enmasse"));
+        command.env("ENMASSE_TOKEN", "a secret of the tests");
+        Agent::start_by(command, "h1:29400", "2:2", 1, &waiting(&gate))
+    };
+    // Also at the start, if it comes before the leader.
+    let mut second = start("h2");
+    let waits = || second.errors.recv_timeout(DEADLINE).expect("a line");
+    let check = |line: String| {
+        let said = line.starts_with("waiting for the leading node, up to ") && line.contains(" s: h1:29400: ");
+        assert!(said, "{line}");
+    };
+    check(waits());
+    let mut first = start("h1");
+    assert_eq!(places(&[&first, &second], 1).0, expected(0, 2, 1));
+    first.kill();
+    while waits() != "stopping the workers: the connection to the leader broke" {}
+    check(waits());
+
+    let mut first = start("h1");
+    assert_eq!(places(&[&first, &second], 1).0, expected(1, 2, 1));
+    gate.open_for(2);
+    assert_eq!((first.code(), second.code()), (Some(0), Some(0)));
+}
+
 /// A number from a run's first epoch.
 fn first_loss(run: &Path) -> f64 {
     metrics(run)[0]["train_loss"].as_f64().expect("a number")

@@ -127,6 +127,12 @@ impl Agent {
         for action in self.member.handle(self.origin.elapsed(), event) {
             match action {
                 MemberAction::Connect => self.connect(),
+                MemberAction::Wait { why, left } => {
+                    (self.setting.tell)(&format!(
+                        "waiting for the leading node, up to {:.0} s: {why}",
+                        left.as_secs_f64()
+                    ));
+                }
                 MemberAction::Disconnect => {
                     self.channel.take().into_iter().for_each(|channel| channel.close());
                     self.links += 1;

@@ -59,6 +59,13 @@ pub enum MemberEvent {
 pub enum MemberAction {
     /// Connect to the leader at the endpoint, or become it.
     Connect,
+    /// Tell the user that no leader answers. The member tries again.
+    Wait {
+        /// The reason.
+        why: String,
+        /// How long it tries.
+        left: Time,
+    },
     /// Close the connection, which yields no further events.
     Disconnect,
     /// Send a message to the leader.
@@ -81,8 +88,9 @@ pub enum MemberAction {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Without workers and without a leader, until the deadline; `retry` is the time of the next attempt.
-    Seeking { deadline: Time, retry: Option<Time>, why: String },
+    /// Without workers and without a leader, until the deadline; `retry` is the time of the next attempt. The user is
+    /// told once.
+    Seeking { deadline: Time, retry: Option<Time>, why: String, told: bool },
     /// Connected to a leader, without workers.
     Idle,
     /// Workers run.
@@ -118,11 +126,10 @@ pub struct Member {
 impl Member {
     /// An agent without workers. It looks for its leader at the first [`MemberEvent::Tick`].
     pub fn new(myself: Myself, timing: Timing, now: Time) -> Self {
-        let state = State::Seeking { deadline: now + timing.join, retry: Some(now), why: "no attempt was made".into() };
-        Member {
+        let mut member = Member {
             myself,
             timing,
-            state,
+            state: State::Over,
             visits: 0,
             linked: false,
             port: 0,
@@ -133,7 +140,9 @@ impl Member {
             lease: now,
             has_killed: false,
             actions: Vec::new(),
-        }
+        };
+        member.seek(now, "no attempt was made");
+        member
     }
 
     /// Handles an event at `now`, which never decreases.
@@ -143,8 +152,11 @@ impl Member {
         match event {
             MemberEvent::Linked { port } => self.linked(now, port),
             MemberEvent::NotLinked { why } => {
-                if let State::Seeking { deadline, .. } = self.state {
-                    self.state = State::Seeking { deadline, retry: Some(now + RETRY), why };
+                if let State::Seeking { deadline, retry, why: last, told } = &mut self.state {
+                    if !std::mem::replace(told, true) {
+                        self.actions.push(MemberAction::Wait { why: why.clone(), left: deadline.saturating_sub(now) });
+                    }
+                    (*retry, *last) = (Some(now + RETRY), why);
                 }
             }
             MemberEvent::Lost => self.lost(now, "the connection to the leader broke"),
@@ -195,15 +207,16 @@ impl Member {
                 self.actions.push(MemberAction::Stop { why: why.to_owned() });
             }
             State::Idle | State::Ended { .. } => self.seek(now, why),
-            State::Seeking { deadline, .. } => {
-                self.state = State::Seeking { deadline, retry: Some(now + RETRY), why: why.to_owned() };
+            State::Seeking { deadline, told, .. } => {
+                self.state = State::Seeking { deadline, retry: Some(now + RETRY), why: why.to_owned(), told };
             }
             State::Stopping { .. } | State::Over => {}
         }
     }
 
     fn seek(&mut self, now: Time, why: &str) {
-        self.state = State::Seeking { deadline: now + self.timing.join, retry: Some(now), why: why.to_owned() };
+        let (deadline, why) = (now + self.timing.join, why.to_owned());
+        self.state = State::Seeking { deadline, retry: Some(now), why, told: false };
     }
 
     fn hear(&mut self, now: Time, message: ToMember) {
@@ -341,7 +354,7 @@ impl Member {
             self.beats.push_back((number, now));
             self.actions.push(MemberAction::Send(ToLeader::Beat { number }));
         }
-        if let State::Seeking { deadline, retry, why } = &mut self.state {
+        if let State::Seeking { deadline, retry, why, .. } = &mut self.state {
             if now >= *deadline {
                 let why = std::mem::take(why);
                 self.exit(Verdict::NoLeader { why });

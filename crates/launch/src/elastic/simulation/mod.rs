@@ -341,6 +341,7 @@ impl Simulation {
     fn act(&mut self, node: usize, action: MemberAction) {
         let life = self.nodes[node].life;
         match action {
+            MemberAction::Wait { .. } => {}
             MemberAction::Connect => {
                 let is_over = |leader: &Leader| leader.verdict().is_some() && !leader.has_peers();
                 if self.endpoint == node && self.nodes[node].leader.as_ref().is_none_or(is_over) {
