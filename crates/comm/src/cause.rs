@@ -113,7 +113,7 @@ impl fmt::Display for CauseKind {
 pub struct Cause {
     /// The rank that failed; `None` if no single rank is to blame.
     pub rank: Option<usize>,
-    /// The machine it ran on; empty if unknown.
+    /// The machine it ran on; empty if unknown. Without a rank, the machine on which the cause was raised.
     pub host: String,
     /// The sort of failure.
     pub kind: CauseKind,
@@ -135,7 +135,7 @@ impl fmt::Debug for Cause {
 }
 
 impl Cause {
-    /// A cause raised now, on this machine.
+    /// A cause raised now, on this machine, that blames no rank.
     pub fn new(kind: CauseKind, message: impl Into<String>) -> Self {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64);
         Cause {
@@ -149,13 +149,19 @@ impl Cause {
         }
     }
 
-    /// Names the rank that failed.
+    /// Names the rank that failed. A group that raises the cause adds the rank's machine, which need not be this one.
     pub fn of_rank(mut self, rank: usize) -> Self {
         self.rank = Some(rank);
+        self.host.clear();
         self
     }
 
-    /// Names the failed rank's machine.
+    /// Names the rank that failed, which runs on this machine.
+    pub fn of_rank_here(self, rank: usize) -> Self {
+        Cause { rank: Some(rank), ..self }
+    }
+
+    /// Names the failed rank's machine, where no group knows it.
     pub fn on_host(mut self, host: impl Into<String>) -> Self {
         self.host = host.into();
         self

@@ -51,6 +51,8 @@ pub(crate) struct Failure {
     state: Mutex<State>,
     settled: Condvar,
     relay: OnceLock<Arc<dyn Relay>>,
+    /// The machine of each rank of the job, once all have met.
+    hosts: OnceLock<Vec<String>>,
     /// Closes when observers have been told of the latest event. Their thread first waits for the one before.
     telling: Mutex<Option<Receiver<Told>>>,
 }
@@ -72,6 +74,21 @@ impl Failure {
         let _ = self.relay.set(relay);
     }
 
+    /// From now on causes that name a rank also name its machine, by this table of the job's ranks.
+    pub(crate) fn set_hosts(&self, hosts: Vec<String>) {
+        // Set once, when the job's group is formed.
+        let _ = self.hosts.set(hosts);
+    }
+
+    /// The cause, with the machine of the rank that it names.
+    pub(crate) fn placed(&self, mut cause: Cause) -> Cause {
+        let host = cause.rank.and_then(|rank| self.hosts.get()?.get(rank));
+        if let (Some(host), true) = (host, cause.host.is_empty()) {
+            cause.host.clone_from(host);
+        }
+        cause
+    }
+
     /// Whether the group has failed: one atomic load.
     #[inline]
     pub(crate) fn is_stopping(&self) -> bool {
@@ -80,7 +97,7 @@ impl Failure {
 
     /// Stops this rank, and proposes `cause` unless something was proposed or decided before.
     pub(crate) fn raise(&self, cause: Cause) {
-        let cause = Arc::new(cause);
+        let cause = Arc::new(self.placed(cause));
         {
             let mut state = self.lock();
             if state.proposed.is_some() || state.verdict.is_some() {
@@ -122,7 +139,8 @@ impl Failure {
     }
 
     /// Reports to rank 0 that this rank waits.
-    pub(crate) fn warn(&self, stall: Arc<Cause>) {
+    pub(crate) fn warn(&self, stall: Cause) {
+        let stall = Arc::new(self.placed(stall));
         match self.relay.get() {
             Some(relay) => relay.warn(stall),
             None => self.stalled(stall),
@@ -282,7 +300,7 @@ mod tests {
         };
         failure.observe(0, observer("before"));
         failure.observe(1, Arc::new(|_| panic!("an observer may panic")));
-        failure.warn(Arc::new(cause("it has not come")));
+        failure.warn(cause("it has not come"));
         failure.raise(cause("first"));
         failure.settle(Arc::new(cause("second")));
         failure.wait_for_observers(LIMIT);
@@ -305,7 +323,7 @@ mod tests {
                 let _ = held.lock().unwrap().recv();
             }),
         );
-        failure.warn(Arc::new(cause("it has not come")));
+        failure.warn(cause("it has not come"));
         assert!(heard.recv_timeout(LIMIT).unwrap());
         failure.raise(cause("first"));
         assert_eq!(failure.cause().unwrap().message, "first");

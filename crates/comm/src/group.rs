@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::cause::{Cause, CauseKind};
+use crate::cause::{Cause, CauseKind, host_name};
 use crate::engine::Engine;
 use crate::error::JoinError;
 use crate::failure::{Failure, GroupEvent};
@@ -100,11 +100,18 @@ impl Ties {
     }
 }
 
+/// The failure state of ranks that are threads of this process.
+fn failure_here(ranks: usize) -> Arc<Failure> {
+    let failure = Failure::default();
+    failure.set_hosts(vec![host_name(); ranks]);
+    Arc::new(failure)
+}
+
 impl Group {
     /// A group of one rank, which opens no connection.
     pub fn single() -> Self {
-        let members = Members::of_job(0, vec![crate::cause::host_name()], Identity::default());
-        Self::of(members, None, None, Ties::within_process(Arc::default(), GroupOptions::default()))
+        let members = Members::of_job(0, 1, Identity::default());
+        Self::of(members, None, None, Ties::within_process(failure_here(1), GroupOptions::default()))
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -118,11 +125,10 @@ impl Group {
             return Ok((0..n).map(|_| Group::single()).collect());
         }
         let region = Arc::new(Region::private(n).map_err(|source| JoinError::SharedMemory { source })?);
-        let failure = Arc::new(Failure::default());
-        let hosts = vec![crate::cause::host_name(); n];
+        let failure = failure_here(n);
         (0..n)
             .map(|rank| {
-                let members = Members::of_job(rank, hosts.clone(), Identity::default());
+                let members = Members::of_job(rank, n, Identity::default());
                 let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
                 Self::new(members, Some(transport), Ties::within_process(failure.clone(), options))
             })
@@ -181,8 +187,7 @@ impl Group {
 
     /// A cause that names the given rank of the group and its host.
     pub(crate) fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
-        let host = self.core.members.hosts.get(rank).cloned().unwrap_or_default();
-        Cause::new(kind, message).of_rank(self.job_rank(rank)).on_host(host)
+        self.core.ties.failure.placed(Cause::new(kind, message).of_rank(self.job_rank(rank)))
     }
 
     /// The recorder of this rank's operations. The activity set here tells the other ranks why they wait.
@@ -251,9 +256,9 @@ impl fmt::Debug for Group {
 impl Drop for Core {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Members { rank, job_ranks, hosts, .. } = &self.members;
+            let Members { rank, job_ranks, .. } = &self.members;
             let cause = Cause::new(CauseKind::Error, "it panicked; see its standard error");
-            self.ties.failure.raise(cause.of_rank(job_ranks[*rank]).on_host(hosts[*rank].clone()));
+            self.ties.failure.raise(cause.of_rank(job_ranks[*rank]));
         }
         if let Some(engine) = &mut self.engine {
             engine.close();

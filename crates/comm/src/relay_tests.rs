@@ -227,7 +227,7 @@ fn errors_of_an_all_reduce(attack: Attack, count: usize) -> Vec<String> {
     let accepted = accepting.join().unwrap().expect("only one side has finished the handshake");
     let failure = Arc::<Failure>::default();
     let ranks = [accepted, connected].into_iter().enumerate().map(|(rank, link)| {
-        let members = Members::of_job(rank, vec![host_name(); 2], identity);
+        let members = Members::of_job(rank, 2, identity);
         let transport = TcpTransport::new(members.clone(), vec![(1 - rank, link)]).unwrap();
         let (options, reach) = (GroupOptions::default(), Reach::within_process());
         let ties = Ties::new(failure.clone(), FlightRecorder::default(), options, reach, None);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::cause::{Cause, CauseKind};
 use crate::error::JoinError;
 use crate::group::{Group, Ties};
-use crate::rendezvous::form::{Board, Seat};
+use crate::rendezvous::form::{Board, Formed, Seat};
 use crate::transport::Members;
 
 impl Group {
@@ -64,13 +64,13 @@ impl Group {
         let rank = board.members.iter().position(|&member| member == members.rank).unwrap_or(0);
         let job_ranks: Vec<_> = board.members.iter().map(|&member| members.job_ranks[member]).collect();
         if let [_] = job_ranks[..] {
-            let (hosts, identity) = (vec![members.hosts[members.rank].clone()], members.identity);
-            return Group::new(Members { rank, job_ranks, hosts, identity, path }, None, self.ties().clone());
+            let identity = members.identity;
+            return Group::new(Members { rank, job_ranks, identity, path }, None, self.ties().clone());
         }
         let Ties { reach, options, .. } = self.ties();
         let (identity, address, deadline) = (members.identity, "their group", Instant::now() + options.timeout);
         let seat = Seat { rank, job_ranks, path, identity, reach, address, deadline };
-        let (members, transport) = seat.form(board)?;
+        let Formed { members, transport, .. } = seat.form(board)?;
         Group::new(members, Some(transport), self.ties().clone())
     }
 }

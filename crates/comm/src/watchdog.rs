@@ -171,7 +171,7 @@ impl Shared {
                 // Writes to the control connection, which may take a heartbeat.
                 drop(state);
                 match due {
-                    Due::Warning(entry) => self.failure.warn(Arc::new(entry.cause())),
+                    Due::Warning(entry) => self.failure.warn(entry.cause()),
                     Due::End(entry) => self.failure.raise(entry.cause()),
                 }
                 state = self.lock();
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn time_in_which_the_process_was_stopped_is_no_wait() {
         let patience = Patience { timeout: Duration::from_secs(600), warning: Duration::from_secs(30) };
-        let members = Members::of_job(0, vec!["h".to_owned(); 2], Identity::default());
+        let members = Members::of_job(0, 2, Identity::default());
         let scene = Arc::new(Scene::new(members, None, patience));
         let operation = scene.begin("all_reduce", 4);
         let began = Instant::now();

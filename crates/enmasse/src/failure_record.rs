@@ -50,7 +50,7 @@ pub fn keep_failure(run: Option<&Path>, group: Option<&Group>, failure: &Failure
             group.abort(own.clone());
             group.cause().map_or(own, |cause| (*cause).clone())
         }
-        None => Cause::new(CauseKind::Error, message.clone()).of_rank(0),
+        None => Cause::new(CauseKind::Error, message.clone()).of_rank_here(0),
     };
     keep(&FailureRecord::of_cause(&own), run);
 }

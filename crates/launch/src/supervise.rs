@@ -373,7 +373,7 @@ impl Workers {
         };
         let rank = rank.or_else(|| cause.as_ref()?.rank);
         let exception = || uncaught(status.flatten()?, &stderr);
-        let cause = cause.or_else(|| Some(Cause::new(CauseKind::Error, exception()?).of_rank(rank?)));
+        let cause = cause.or_else(|| Some(Cause::new(CauseKind::Error, exception()?).of_rank_here(rank?)));
         let output = self.job.output;
         Outcome::Failed(Box::new(Failure {
             rank,

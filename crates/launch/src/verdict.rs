@@ -46,7 +46,7 @@ pub(crate) fn first_failure(ended: &[Ended]) -> Option<(Option<usize>, Option<Ca
     let cause = own().or_else(of_it).or_else(|| causes().next()).map(|(_, cause)| cause.clone());
     let written = || {
         let (record, _) = records().find(|(_, by)| *by == rank)?;
-        let cause = Cause::new(CauseKind::Error, record.message.clone()).of_rank(rank);
+        let cause = Cause::new(CauseKind::Error, record.message.clone()).of_rank_here(rank);
         Some(Cause { time: record.time, ..cause })
     };
     let cause = cause.or_else(written);

@@ -107,9 +107,17 @@ impl Card {
     }
 }
 
+/// What ranks that have met are to each other.
+pub(crate) struct Formed {
+    pub members: Members,
+    /// The machine of each of them.
+    pub hosts: Vec<String>,
+    pub transport: Box<dyn Transport>,
+}
+
 impl Seat<'_> {
     /// Every step from ranks that can communicate to the first operation.
-    pub(crate) fn form(&self, board: &dyn Board) -> Result<(Members, Box<dyn Transport>), JoinError> {
+    pub(crate) fn form(&self, board: &dyn Board) -> Result<Formed, JoinError> {
         let choice = self.reach.transport;
         let cards = board.exchange("card", &Card::own(choice).to_text())?;
         let cards = cards.iter().map(|text| Card::from_text(text)).collect::<Option<Vec<_>>>();
@@ -122,14 +130,8 @@ impl Seat<'_> {
             let rank = self.job_ranks[self.rank];
             return Err(JoinError::Refused { rank, address: self.address.to_owned(), why });
         }
-        let hosts = cards.iter().map(|card| card.host.clone()).collect();
-        let members = Members {
-            rank: self.rank,
-            job_ranks: self.job_ranks.clone(),
-            hosts,
-            identity: self.identity,
-            path: self.path,
-        };
+        let members =
+            Members { rank: self.rank, job_ranks: self.job_ranks.clone(), identity: self.identity, path: self.path };
 
         let region = match choice {
             TransportChoice::Tcp => Err("not requested".into()),
@@ -146,7 +148,8 @@ impl Seat<'_> {
             }
         };
         board.exchange("ready", "")?;
-        Ok((members, transport))
+        let hosts = cards.into_iter().map(|card| card.host).collect();
+        Ok(Formed { members, hosts, transport })
     }
 
     /// Shared memory for all ranks, or the reason why none of them uses it.

@@ -30,7 +30,7 @@ pub(crate) mod liaison;
 mod meeting;
 mod whereabouts;
 
-use form::{Network, Reach, Seat};
+use form::{Formed, Network, Reach, Seat};
 use liaison::Liaison;
 use meeting::Meeting;
 use whereabouts::Whereabouts;
@@ -165,12 +165,12 @@ impl Rendezvous {
         let (rank, identity) = (self.rank, self.identity());
         let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
         let meeting = Meeting { rendezvous: &self, store: &entrance.store, failure: &failure, deadline };
-        let (members, transport) = seat.form(&meeting).map_err(|error| {
+        let Formed { members, hosts, transport } = seat.form(&meeting).map_err(|error| {
             // Tells the other ranks at once, so that they need not wait for their deadlines.
             let cause = Cause::new(CauseKind::Error, error.to_string());
             failure.raise(match error {
                 JoinError::Missing { .. } => cause,
-                _ => cause.of_rank(self.rank),
+                _ => cause.of_rank_here(self.rank),
             });
             match failure.cause() {
                 // The group's first cause is a better answer than this rank's own observation.
@@ -178,6 +178,7 @@ impl Rendezvous {
                 _ => error,
             }
         })?;
+        failure.set_hosts(hosts);
         let mut liaison = entrance.liaison;
         if let Liaison::Server(server) = &mut liaison {
             server.shut_the_door();

@@ -86,7 +86,7 @@ impl<'a> Turn<'a> {
             if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank)
                 && let Some(stall) = members.late(&late, self, waited)
             {
-                self.failure.warn(Arc::from(stall));
+                self.failure.warn(*stall);
             }
         }
         Ok(())
@@ -107,30 +107,27 @@ pub(crate) struct Members {
     pub rank: usize,
     /// The number of each rank in the whole job, which messages use.
     pub job_ranks: Vec<usize>,
-    /// The machine of each rank.
-    pub hosts: Vec<String>,
     pub identity: Identity,
     pub path: GroupPath,
 }
 
 impl Members {
     /// The members of a whole job.
-    pub(crate) fn of_job(rank: usize, hosts: Vec<String>, identity: Identity) -> Self {
-        Members { rank, job_ranks: (0..hosts.len()).collect(), hosts, identity, path: GroupPath::default() }
+    pub(crate) fn of_job(rank: usize, world_size: usize, identity: Identity) -> Self {
+        Members { rank, job_ranks: (0..world_size).collect(), identity, path: GroupPath::default() }
     }
 
     pub(crate) fn world_size(&self) -> usize {
-        self.hosts.len()
+        self.job_ranks.len()
     }
 
-    /// A cause that blames `rank`, on its host, during `operation`.
+    /// A cause that blames `rank` during `operation`.
     pub(crate) fn blame(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Stop {
         Stop::Raise(self.cause_of(rank, kind, operation, message))
     }
 
     fn cause_of(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Box<Cause> {
-        let host = self.hosts.get(rank).cloned().unwrap_or_default();
-        let cause = Cause::new(kind, message).of_rank(self.job_ranks[rank]).on_host(host);
+        let cause = Cause::new(kind, message).of_rank(self.job_ranks[rank]);
         Box::new(cause.during(operation.describe(), operation.sequence))
     }
 
@@ -167,8 +164,7 @@ impl Members {
             }
         };
         let message = format!("{who} {what} after {:.0} s", waited.as_secs_f64());
-        let host = self.hosts.get(first).cloned().unwrap_or_default();
-        Some(Cause::new(CauseKind::Timeout, message).of_rank(self.job_ranks[first]).on_host(host))
+        Some(Cause::new(CauseKind::Timeout, message).of_rank(self.job_ranks[first]))
     }
 
     /// Compares the headers of all ranks. Every rank finds the same pair: rank 0 and the first rank that differs.
@@ -198,7 +194,7 @@ mod tests {
 
     #[test]
     fn late_ranks_are_named_with_their_omission() {
-        let members = Members::of_job(0, vec!["h".to_owned(); 4], Identity::default());
+        let members = Members::of_job(0, 4, Identity::default());
         let (operation, failure) = (Operation::barrier(), Failure::default());
         let patience = Patience { timeout: Duration::MAX, warning: Duration::MAX };
         let check = |late: &[usize], agreed: bool, expected: &str| {

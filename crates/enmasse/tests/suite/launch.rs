@@ -314,3 +314,24 @@ fn two_hosts_train_as_one() {
     };
     assert!(weights("four") == weights("hosts"), "the weights differ");
 }
+
+/// All ranks find the difference at the same time. Each blames the second host's first rank, which runs on no other host.
+#[test]
+fn a_rank_of_another_host_is_named_with_its_own_host() {
+    let Some(network) = Network::up(&["h1", "h2"]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (crate::common::pictures(folder.path(), 10), folder.path().join("run"));
+    let own = env!("CARGO_BIN_EXE_enmasse");
+    let host = |rank: &str, host: &str, options: &[&str]| {
+        let mut command = network.command(host, own);
+        command.args(["launch", "--nnodes", "2", "--node-rank", rank, "--master-addr", "h1", "-n", "2", own, "train"]);
+        command.arg(&data).args(["--model", "mlp", "--size", "8", "--batch", "2", "--out"]);
+        command.arg(&out).args(options);
+        Running::start(command.env("ENMASSE_TOKEN", "a secret that both hosts know"))
+    };
+    let hosts = [host("0", "h1", &["--isa", "portable"]), host("1", "h2", &[])];
+    for ended in hosts.map(Running::finish) {
+        let error = ended.stderr.lines().find(|line| line.starts_with("error: "));
+        assert!(error.is_some_and(|line| line.starts_with("error: rank 2 on host h2 is out of step: ")), "{ended:?}");
+    }
+}
