@@ -202,7 +202,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::thread;
 
-    const LIMIT: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
     fn waiting_for_a_value_works_locally_and_remotely() {

@@ -120,7 +120,7 @@ impl ChannelListener {
                 admit(channel);
             }
         });
-        Ok(ChannelListener { _acceptor: Acceptor::start(listener, token, admit)? })
+        Ok(ChannelListener { _acceptor: Acceptor::start(listener, token, 0, admit)? })
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const LIMIT: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
     fn channels_carry_messages_between_members_of_a_job() {

@@ -229,7 +229,7 @@ mod tests {
             let mut rendezvous = Rendezvous::tcp(&format!("tcp://{address}"), rank, 3).unwrap();
             rendezvous.meeting_point = MeetingPoint::AgentStore { same_machine: true };
             rendezvous.attempt = restarts[rank];
-            rendezvous.join_timeout = Duration::from_secs(30);
+            rendezvous.join_timeout = Duration::from_secs(60);
             rendezvous
         };
         (0..3).map(rank).collect()
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn starts_of_rank_0_are_counted_and_its_programs_are_not() {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut store = AgentStore::connect(&play_store().to_string(), deadline).unwrap();
         for (worker, expected) in [("a 1", 0), ("a 1", 0), ("a 2", 1), ("b 2", 2), ("b 2", 2), ("a 1", 3)] {
             assert_eq!(count(&mut store, "job", worker).unwrap(), expected, "{worker}");
@@ -332,7 +332,7 @@ mod tests {
         let rank = |rank: usize, ports: &[u16]| {
             let mut rendezvous = Rendezvous::tcp(&format!("tcp://127.0.0.1:{}", ports[0]), rank, 2).unwrap();
             rendezvous.more_ports = ports[1..].to_vec();
-            rendezvous.join_timeout = Duration::from_secs(30);
+            rendezvous.join_timeout = Duration::from_secs(60);
             rendezvous
         };
         let error = rank(0, &ports).join().unwrap_err().to_string();

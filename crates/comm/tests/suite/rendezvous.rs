@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use crate::common::{DEADLINE, join_all, joined, rendezvous, run_all, run_ranks};
@@ -81,21 +82,18 @@ fn equal_tokens_join_and_others_are_refused() {
     let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
     assert_eq!(run_ranks(groups, |group| group.barrier()), [Ok(()), Ok(())]);
 
-    let mut ranks = rendezvous(2, TransportChoice::Auto);
-    ranks[0].token = Some(Token::generate().unwrap());
-    ranks[0].join_timeout = Duration::from_secs(1);
-    let texts = errors(ranks);
-    assert_contains(&texts[0], "rank 1 of 2 did not join");
-    assert_contains(&texts[1], "hold different tokens: give all ranks the same ENMASSE_TOKEN");
+    check_stray(
+        |rank| rank.token = Some(Token::from_bytes([9; 32])),
+        "rank 2 and the rank at 127.0.0.1:",
+        "hold different tokens: give all ranks the same ENMASSE_TOKEN",
+    );
 }
 
 /// Any user of the machine knew the secret of ranks that were given none.
 #[test]
 fn the_secret_on_loopback_was_a_public_constant() {
-    let mut ranks = rendezvous(2, TransportChoice::Auto);
-    ranks[0].join_timeout = Duration::from_secs(1);
-    ranks[1].token = Some(Token::from_bytes(blake3::derive_key("enmasse without token", b"")));
-    assert_contains(&errors(ranks)[1], "hold different tokens");
+    let public = Token::from_bytes(blake3::derive_key("enmasse without token", b""));
+    check_stray(|rank| rank.token = Some(public.clone()), "hold different tokens", "");
 
     let mut ranks = rendezvous(2, TransportChoice::Auto);
     ranks[1].token = Some(Token::of_user().unwrap());
@@ -121,15 +119,20 @@ fn a_token_file_is_private_and_gone_afterwards() {
 
 #[test]
 fn missing_ranks_are_named_to_every_rank() {
-    let mut ranks = rendezvous(5, TransportChoice::Auto);
-    for rank in &mut ranks {
-        rank.join_timeout = Duration::from_secs(1);
-    }
-    ranks.remove(4);
-    ranks.remove(2);
-    for text in errors(ranks) {
-        assert_contains(&text, "ranks 2, 4 of 5 did not join at 127.0.0.1:");
-    }
+    // The others must have joined before the deadline, which may be too short for them on a busy machine.
+    let texts = [1, 4, 16].map(Duration::from_secs).into_iter().map(|limit| {
+        let mut ranks = rendezvous(5, TransportChoice::Auto);
+        for rank in &mut ranks {
+            rank.join_timeout = limit;
+        }
+        ranks.remove(4);
+        ranks.remove(2);
+        errors(ranks)
+    });
+    let expected = "ranks 2, 4 of 5 did not join at 127.0.0.1:";
+    let all: Vec<_> =
+        texts.map_while(|texts| (!texts.iter().all(|text| text.contains(expected))).then_some(texts)).collect();
+    assert!(all.len() < 3, "{all:?} lack {expected:?}");
 }
 
 #[test]
@@ -140,34 +143,40 @@ fn a_missing_rank_0_is_reported() {
     assert_contains(&errors(ranks)[0], "rank 1 has not reached rank 0 at 127.0.0.1:");
 }
 
-/// One rank of three is started differently: it learns why it is refused, and the others do not wait long for it.
-fn check_stray(change: impl Fn(&mut Rendezvous), expected: &str) {
-    let mut ranks = rendezvous(3, TransportChoice::Auto);
-    for rank in &mut ranks {
-        rank.join_timeout = Duration::from_secs(2);
+/// Joins each rank in a thread of its own; the results arrive in the order in which the ranks end.
+fn join_each(ranks: Vec<Rendezvous>, sender: &Sender<Result<Group, JoinError>>) {
+    for rank in ranks {
+        let sender = sender.clone();
+        std::thread::spawn(move || sender.send(rank.join()));
     }
-    change(&mut ranks[2]);
-    assert_contains(&errors(ranks)[2], expected);
+}
+
+/// A fourth rank, started differently, takes the place of rank 2 of three. It learns why it is refused, and then the
+/// right rank 2 comes.
+fn check_stray(change: impl Fn(&mut Rendezvous), expected: &str, too: &str) {
+    let mut ranks = rendezvous(3, TransportChoice::Auto);
+    let late = ranks.remove(2);
+    let mut stray = Rendezvous::tcp(&format!("tcp://{}", late.address), 2, 3).unwrap();
+    change(&mut stray);
+    let (sender, receiver) = channel();
+    ranks.push(stray);
+    join_each(ranks, &sender);
+    let text = receiver.recv_timeout(DEADLINE).unwrap().unwrap_err().to_string();
+    assert_contains(&text, expected);
+    assert_contains(&text, too);
+    join_each(vec![late], &sender);
+    // Nobody leaves before all have joined.
+    let groups: Vec<_> = (0..3).map(|_| receiver.recv_timeout(DEADLINE).unwrap().unwrap()).collect();
+    assert!(groups.iter().all(|group| group.world_size() == 3));
 }
 
 #[test]
 fn strays_are_refused() {
-    check_stray(|rank| rank.job = "another".into(), "it belongs to another job");
-    check_stray(|rank| rank.attempt = 1, "it belongs to attempt 1, and attempt 0 is running");
-    check_stray(|rank| rank.world_size = 4, "was started with a world size of 4, rank 0 with 3");
-    check_stray(|rank| rank.transport = TransportChoice::Tcp, "the transport is auto on rank 0 and tcp on rank 2");
-}
-
-#[test]
-fn a_rank_started_twice_is_refused() {
-    let mut ranks = rendezvous(3, TransportChoice::Auto);
-    for rank in &mut ranks {
-        rank.join_timeout = Duration::from_secs(2);
-    }
-    ranks[2].rank = 1;
-    let texts = errors(ranks);
-    assert_contains(&texts[0], "rank 2 of 3 did not join");
-    assert!(texts[1..].iter().any(|text| text.contains("rank 1 has joined already")), "{texts:?}");
+    let refused = "rank 2 was refused at 127.0.0.1:";
+    check_stray(|rank| rank.job = "another".into(), refused, "it belongs to another job");
+    check_stray(|rank| rank.attempt = 1, refused, "it belongs to attempt 1, and attempt 0 is running");
+    check_stray(|rank| rank.world_size = 4, refused, "was started with a world size of 4, rank 0 with 3");
+    check_stray(|rank| rank.rank = 1, "rank 1 was refused at 127.0.0.1:", "rank 1 has joined already");
 }
 
 #[test]
