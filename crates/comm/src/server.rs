@@ -78,7 +78,8 @@ impl Server {
             let hall = hall.clone();
             move |link, introduction| hall.admit(link, &introduction)
         });
-        let acceptor = Acceptor::start(listener, token, admit).map_err(|source| JoinError::Thread { source })?;
+        let acceptor =
+            Acceptor::start(listener, token, world_size, admit).map_err(|source| JoinError::Thread { source })?;
         Ok(Server { hall, acceptor: Some(acceptor) })
     }
 

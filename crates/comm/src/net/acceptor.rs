@@ -1,26 +1,30 @@
-//! Accepts connections in such a way that strangers without the token cannot block the ranks.
+//! Accepts connections in such a way that strangers without the token cannot keep ranks out.
 //!
-//! Every connection proves the token in its own thread, within a deadline. The number of unproven connections is
-//! limited: when one more arrives, the oldest is closed, since a rank's own proof takes only milliseconds.
+//! One thread takes all connections through their handshake, as their bytes arrive. Their number and their time are
+//! limited. When one more arrives, what the others have sent is read first; then one of them makes room, drawn at random
+//! and if possible among those that have said nothing. A rank can be that one, and tries again: a flood delays it.
 
-use std::collections::VecDeque;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 
-use super::handshake::{Introduction, receive};
+use super::handshake::{Introduction, Reception};
 use super::link::Link;
-use crate::token::Token;
+use crate::token::{Token, random};
 
-/// Limit of connections that are proving the token at the same time.
+/// Limit of connections that are proving the token at the same time, in addition to one for each expected rank.
 const PENDING: usize = 64;
 /// Time limit of one proof.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Connections that the kernel keeps until they are accepted, if its own limit is not lower. Where they are too few,
+/// it drops the packets of ranks, which try again only after a second.
+const BACKLOG: i32 = 4096;
 
 /// Handles a connection that has proved the token; the introduction has not been answered yet. Runs in the connection's
 /// own thread.
@@ -34,13 +38,16 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(crate) fn start(listener: TcpListener, token: Token, admit: Arc<Admit>) -> io::Result<Self> {
+    /// Accepts connections, of about `expected` ranks at a time.
+    pub(crate) fn start(listener: TcpListener, token: Token, expected: usize, admit: Arc<Admit>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
+        rustix::net::listen(&listener, BACKLOG)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let lobby = Lobby::new(expected)?;
         let thread = std::thread::Builder::new().name("enmasse-accept".into()).spawn({
             let wake = wake.clone();
-            move || serve(&listener, &wake, &token, &admit)
+            move || serve(&listener, &wake, lobby, &token, &admit)
         })?;
         Ok(Acceptor { address, wake, thread: Some(thread) })
     }
@@ -55,77 +62,122 @@ impl Drop for Acceptor {
         // An event counter accepts any number below its maximum.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
+            // It ends soon: it waits for nothing but this word, and blocks on no connection.
             let _ = thread.join();
         }
     }
 }
 
-/// Connections that have not proved the token yet, oldest first.
-#[derive(Default)]
-struct Pending {
-    next: u64,
-    streams: VecDeque<(u64, TcpStream)>,
+/// Connections that have not proved the token yet.
+struct Lobby {
+    room: usize,
+    waiting: Vec<Waiting>,
+    /// State of the random numbers that choose who makes room.
+    draws: u64,
 }
 
-fn serve(listener: &TcpListener, wake: &OwnedFd, token: &Token, admit: &Arc<Admit>) {
-    let pending = Arc::new(Mutex::new(Pending::default()));
+struct Waiting {
+    until: Instant,
+    reception: Reception,
+}
+
+impl Lobby {
+    fn new(expected: usize) -> io::Result<Self> {
+        let [a, b, c, d, e, f, g, h, ..] = random()?;
+        Ok(Lobby { room: PENDING + expected, waiting: vec![], draws: u64::from_le_bytes([a, b, c, d, e, f, g, h]) })
+    }
+
+    /// Lets a connection in. Where there is no room, another one goes, if possible one that has not said hello: a rank
+    /// does that at once.
+    fn enter(&mut self, stream: TcpStream) {
+        // A connection that cannot be kept is dropped; a rank tries again.
+        let Ok(reception) = Reception::new(stream) else { return };
+        if self.waiting.len() >= self.room {
+            let silent: Vec<_> = (0..self.waiting.len()).filter(|&i| !self.waiting[i].reception.is_greeted()).collect();
+            let draw = self.draw();
+            let place = match silent.len() {
+                0 => draw % self.waiting.len(),
+                count => silent[draw % count],
+            };
+            self.waiting.swap_remove(place);
+        }
+        self.waiting.push(Waiting { until: Instant::now() + HANDSHAKE, reception });
+    }
+
+    fn draw(&mut self) -> usize {
+        // Knuth's generator. The low bits are the least random ones.
+        self.draws = self.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.draws >> 33) as usize
+    }
+
+    /// Waits for bytes of a connection, a new connection or the word to stop, and until the first connection is late.
+    /// Takes each connection as far as its bytes go.
+    fn attend(&mut self, listener: &TcpListener, wake: &OwnedFd, token: &Token) -> Result<Event, Errno> {
+        let first = self.waiting.iter().map(|one| one.until).min();
+        let left = first.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let streams = self.waiting.iter().map(|one| PollFd::new(one.reception.stream(), PollFlags::IN));
+        let mut polled: Vec<_> = [PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)]
+            .into_iter()
+            .chain(streams)
+            .collect();
+        // Without connections this wait has no deadline, but an owner: dropping the acceptor ends it.
+        poll(&mut polled, left.as_ref())?;
+        let mut ready = polled.iter().map(|one| !one.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        drop(polled);
+        let [calls, stops] = [ready.next(), ready.next()].map(|ready| ready == Some(true));
+        let mut proved = vec![];
+        let now = Instant::now();
+        for mut one in std::mem::take(&mut self.waiting) {
+            let advanced = if ready.next() == Some(true) { one.reception.advance(token) } else { Ok(false) };
+            match advanced {
+                Ok(true) => proved.push(one.reception),
+                Ok(false) if now < one.until => self.waiting.push(one),
+                // Late, or not a rank.
+                Ok(false) | Err(_) => {}
+            }
+        }
+        Ok(Event { calls, stops, proved })
+    }
+}
+
+struct Event {
+    /// A new connection can be accepted.
+    calls: bool,
+    stops: bool,
+    /// Connections whose introduction and proof are complete.
+    proved: Vec<Reception>,
+}
+
+fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token, admit: &Arc<Admit>) {
     loop {
-        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
-        // This wait has no deadline, but an owner: dropping the acceptor ends it.
-        match poll(&mut ready, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let event = match lobby.attend(listener, wake, token) {
+            Ok(event) => event,
+            Err(Errno::INTR) => continue,
             Err(_) => return,
+        };
+        if event.stops {
+            return;
         }
-        if !ready[1].revents().is_empty() {
-            break;
+        for reception in event.proved {
+            let admit = admit.clone();
+            if let Ok((link, introduction)) = reception.end(token, HANDSHAKE) {
+                // A connection without a thread is dropped; a rank tries again.
+                let thread = std::thread::Builder::new().name("enmasse-admit".into());
+                let _ = thread.spawn(move || admit(link, introduction));
+            }
         }
-        match listener.accept() {
-            Ok((stream, _)) => begin(stream, &pending, token.clone(), admit.clone()),
-            // The connection is gone again, or too many files are open; both pass. A short pause keeps this loop from
-            // spinning.
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
-            Err(_) => {}
+        // One at a time, so that a rank is not sent away while its bytes wait to be read.
+        if event.calls {
+            match listener.accept() {
+                Ok((stream, _)) => lobby.enter(stream),
+                // The connection is gone again, or too many files are open; both pass. A short pause keeps this loop from
+                // spinning.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => {}
+            }
         }
     }
-    for (_, stream) in lock(&pending).streams.drain(..) {
-        let _ = stream.shutdown(Shutdown::Both);
-    }
-}
-
-fn begin(stream: TcpStream, pending: &Arc<Mutex<Pending>>, token: Token, admit: Arc<Admit>) {
-    // A connection that cannot be kept is dropped; a rank tries again.
-    let Ok(copy) = stream.try_clone() else { return };
-    let number = {
-        let mut pending = lock(pending);
-        if pending.streams.len() == PENDING
-            && let Some((_, oldest)) = pending.streams.pop_front()
-        {
-            let _ = oldest.shutdown(Shutdown::Both);
-        }
-        pending.next += 1;
-        let number = pending.next;
-        pending.streams.push_back((number, copy));
-        number
-    };
-    let forget = {
-        let pending = pending.clone();
-        move || lock(&pending).streams.retain(|(other, _)| *other != number)
-    };
-    let forget_if_unstarted = forget.clone();
-    let thread = std::thread::Builder::new().name("enmasse-handshake".into()).spawn(move || {
-        let received = receive(stream, &token, HANDSHAKE);
-        forget();
-        if let Ok((link, introduction)) = received {
-            admit(link, introduction);
-        }
-    });
-    if thread.is_err() {
-        forget_if_unstarted();
-    }
-}
-
-fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -133,24 +185,57 @@ mod tests {
     use super::*;
     use crate::net::handshake::{Purpose, answer, introduce};
     use crate::operation::Identity;
-    use std::sync::mpsc;
+    use std::io::{Read, Write};
+    use std::sync::mpsc::{Receiver, channel};
 
-    #[test]
-    fn strangers_cannot_block_ranks() {
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// An acceptor, its token, and the ranks that it admits.
+    fn open() -> (Acceptor, Token, Receiver<Introduction>) {
+        let (sender, receiver) = channel();
         let token = Token::generate().unwrap();
-        let (sender, receiver) = mpsc::channel();
         let admit: Arc<Admit> = Arc::new(move |link, who| {
             answer(&link, None).unwrap();
             sender.send(who).unwrap();
         });
-        let acceptor = Acceptor::start(TcpListener::bind("127.0.0.1:0").unwrap(), token.clone(), admit).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        (Acceptor::start(listener, token.clone(), 2, admit).unwrap(), token, receiver)
+    }
+
+    #[test]
+    fn strangers_cannot_block_ranks() {
+        let (acceptor, token, receiver) = open();
         let strangers: Vec<_> = (0..2 * PENDING).map(|_| TcpStream::connect(acceptor.address()).unwrap()).collect();
         let stream = TcpStream::connect(acceptor.address()).unwrap();
         let (identity, host) = (Identity::default(), "h".to_owned());
         let who = Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host };
-        introduce(stream, &token, &who, HANDSHAKE).unwrap();
-        assert_eq!(receiver.recv_timeout(HANDSHAKE).unwrap(), who);
+        introduce(stream, &token, &who, LIMIT).unwrap();
+        assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), who);
         drop(acceptor);
         drop(strangers);
+    }
+
+    /// A rank that had said hello was the oldest connection once 64 strangers had come, and was closed.
+    #[test]
+    fn silent_strangers_evicted_a_rank_that_had_said_hello() {
+        let (acceptor, _, _receiver) = open();
+        let mut rank = TcpStream::connect(acceptor.address()).unwrap();
+        rank.set_read_timeout(Some(LIMIT)).unwrap();
+        rank.write_all(&crate::net::handshake::hello(&[1; 32])).unwrap();
+        let mut heard = [0; 72];
+        rank.read_exact(&mut heard).unwrap();
+        let mut strangers: Vec<_> = (0..4 * PENDING).map(|_| TcpStream::connect(acceptor.address()).unwrap()).collect();
+        // The last one knows that all before it were accepted.
+        let mut last = strangers.pop().unwrap();
+        last.set_read_timeout(Some(LIMIT)).unwrap();
+        last.write_all(&crate::net::handshake::hello(&[2; 32])).unwrap();
+        last.read_exact(&mut heard).unwrap();
+        let open = |stream: &mut TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            stream.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        assert!(open(&mut rank));
+        let left = strangers.iter_mut().filter_map(|stranger| open(stranger).then_some(())).count();
+        assert!(left <= PENDING + 2, "{left} strangers");
     }
 }

@@ -12,8 +12,10 @@ use crate::net::handshake::{HandshakeError, Introduction, Purpose, introduce};
 use crate::net::link::Link;
 use crate::token::Token;
 
-/// Pause between two attempts to reach rank 0.
+/// Longest pause after the first attempt to reach a rank.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often the pause doubles while a rank is sent away.
+const DOUBLINGS: u32 = 4;
 /// Time limit of a single attempt: a lost packet should not use up the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Wrong proofs of the token before they are believed: bytes that were changed on the way make a proof wrong too.
@@ -37,7 +39,7 @@ pub(super) fn to_rank_0(
     let is_certain = matches!(whereabouts, Whereabouts::Known(_)) && rendezvous.more_ports.is_empty();
     let may_change = matches!(secret, Secret::InFile(_));
     let left = || deadline.saturating_duration_since(Instant::now());
-    let mut refusals = 0;
+    let (mut refusals, mut closings) = (0, 0);
     let mut why = String::from(UNTRIED);
     while !left().is_zero() && !failure.is_stopping() {
         let targets = rendezvous.targets(whereabouts).unwrap_or_else(|problem| {
@@ -51,7 +53,10 @@ pub(super) fn to_rank_0(
                 Ok(connection) => return Ok(connection),
                 // The last attempt runs out of time, and its error says less than the earlier ones.
                 Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && why != UNTRIED => {}
-                Err(HandshakeError::Io(error)) => why = error.to_string(),
+                Err(HandshakeError::Io(error)) => {
+                    closings += u32::from(is_passing(&error));
+                    why = error.to_string();
+                }
                 Err(HandshakeError::Token) => {
                     refusals += 1;
                     why = format!("the listener at {target} holds another token");
@@ -65,7 +70,7 @@ pub(super) fn to_rank_0(
                 Err(refusal) => why = format!("refused at {target}: {refusal}"),
             }
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause(rank, closings));
     }
     let seconds = rendezvous.join_timeout.as_secs_f64();
     Err(JoinError::Unreachable { rank, address, seconds, why })
@@ -92,14 +97,108 @@ fn attempt(
     Ok((link, token))
 }
 
-/// Connects to another rank, which already listens.
+/// Connects to another rank, which already listens. A flood of strangers can make it close connections, so this tries
+/// until the deadline, or until `go_on` has an error. The other error is the reason why the rank cannot be reached.
 pub(super) fn to_rank(
     address: SocketAddr,
     token: &Token,
     introduction: &Introduction,
     deadline: Instant,
-) -> Result<Link, String> {
-    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let stream = TcpStream::connect_timeout(&address, left()).map_err(|error| error.to_string())?;
-    introduce(stream, token, introduction, left()).map_err(|error| error.to_string())
+    go_on: impl Fn() -> Result<(), JoinError>,
+) -> Result<Result<Link, String>, JoinError> {
+    let left = || deadline.saturating_duration_since(Instant::now()).min(ATTEMPT).max(Duration::from_millis(1));
+    let (mut refusals, mut closings) = (0, 0);
+    loop {
+        let stream = TcpStream::connect_timeout(&address, left()).map_err(HandshakeError::from);
+        let error = match stream.and_then(|stream| introduce(stream, token, introduction, left())) {
+            Ok(link) => return Ok(Ok(link)),
+            Err(error) => error,
+        };
+        match &error {
+            HandshakeError::Io(error) if is_passing(error) => closings += 1,
+            HandshakeError::Token if refusals + 1 < REFUSALS => refusals += 1,
+            _ => return Ok(Err(error.to_string())),
+        }
+        if Instant::now() >= deadline {
+            return Ok(Err(error.to_string()));
+        }
+        go_on()?;
+        std::thread::sleep(pause(introduction.rank, closings));
+    }
+}
+
+/// Whether a listener may have sent a connection away for want of room, or was too busy to answer in time.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof | WouldBlock)
+}
+
+/// The pause of a rank that was sent away so often: longer each time, and different for each rank, so that ranks that
+/// were sent away together do not return together.
+fn pause(rank: usize, closings: u32) -> Duration {
+    let longest = PAUSE * (1 << closings.min(DOUBLINGS));
+    let lot = (rank as u32).wrapping_mul(0x9e37_79b9).wrapping_add(closings.wrapping_mul(0x85eb_ca6b)) >> 24;
+    longest / 2 + longest / 2 * lot / 256
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::handshake::{answer, receive};
+    use crate::operation::Identity;
+    use std::net::TcpListener;
+
+    /// A rank that was sent away once, as in a flood, did not come again.
+    #[test]
+    fn a_data_connection_that_was_closed_was_not_tried_again() {
+        let limit = Duration::from_secs(60);
+        let token = Token::from_bytes([1; 32]);
+        let (identity, host) = (Identity::default(), "h".to_owned());
+        let who = Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host };
+        let reach = |address, go_on: &dyn Fn() -> Result<(), JoinError>| {
+            to_rank(address, &token, &who, Instant::now() + limit, go_on)
+        };
+        let check = |closings: usize| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let accepting = std::thread::spawn({
+                let token = token.clone();
+                move || {
+                    (0..closings).for_each(|_| drop(listener.accept().unwrap()));
+                    let (link, introduction) = receive(listener.accept().unwrap().0, &token, limit).unwrap();
+                    answer(&link, None).unwrap();
+                    introduction
+                }
+            });
+            reach(address, &|| Ok(())).unwrap().unwrap();
+            assert_eq!(accepting.join().unwrap(), who);
+        };
+        check(0);
+        check(1);
+        check(3);
+        // Nobody listens there, which does not pass.
+        let refused = reach(SocketAddr::from(([127, 0, 0, 1], 1)), &|| Ok(())).unwrap();
+        assert!(refused.is_err_and(|why| why.starts_with("Connection refused")));
+        // The group fails meanwhile.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let closing = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        let failed = reach(address, &|| Err(JoinError::Rank { rank: 7, world_size: 2 }));
+        assert!(matches!(failed, Err(JoinError::Rank { rank: 7, .. })));
+        closing.join().unwrap();
+    }
+
+    #[test]
+    fn pauses_grow_and_differ_between_ranks() {
+        let check = |closings, least: u64, most: u64| {
+            let pauses: std::collections::HashSet<_> = (0..64).map(|rank| pause(rank, closings)).collect();
+            let expected = Duration::from_millis(least)..=Duration::from_millis(most);
+            assert!(pauses.iter().all(|pause| expected.contains(pause)), "{closings}: {pauses:?}");
+            assert!(pauses.len() > 32, "{closings}: {pauses:?}");
+        };
+        check(0, 10, 20);
+        check(1, 20, 40);
+        check(4, 160, 320);
+        check(u32::MAX, 160, 320);
+    }
 }

@@ -4,10 +4,10 @@
 //! The ranks of a job communicate through the store at rank 0. Those of a group split from another use that group's
 //! operations. Everything else is the same for both.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{JoinError, TransportChoice, connect};
@@ -139,7 +139,10 @@ impl Seat<'_> {
         };
         let network = self.reach.network.as_ref().filter(|_| choice != TransportChoice::Shared);
         let transport: Box<dyn Transport> = match (region, network) {
-            (Ok(region), _) => Box::new(SharedTransport::new(Arc::new(region), members.clone())),
+            (Ok(region), _) => {
+                board.exchange("ready", "")?;
+                Box::new(SharedTransport::new(Arc::new(region), members.clone()))
+            }
             (Err(why), None) => return Err(JoinError::NotShared { why }),
             (Err(_), Some(network)) => {
                 let links = self.connect_all(board, network)?;
@@ -147,7 +150,6 @@ impl Seat<'_> {
                 Box::new(transport.map_err(|source| JoinError::Thread { source })?)
             }
         };
-        board.exchange("ready", "")?;
         let hosts = cards.into_iter().map(|card| card.host).collect();
         Ok(Formed { members, hosts, transport })
     }
@@ -189,8 +191,8 @@ impl Seat<'_> {
         })
     }
 
-    /// A connection to every other rank: this rank connects to the lower ones, and accepts connections from the higher
-    /// ones.
+    /// A connection to every other rank, once all ranks have theirs: this rank connects to the lower ones, and accepts
+    /// connections from the higher ones.
     fn connect_all(&self, board: &dyn Board, network: &Network) -> Result<Vec<(usize, Link)>, JoinError> {
         let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
         let job_rank = self.job_ranks[rank];
@@ -199,24 +201,21 @@ impl Seat<'_> {
             true => network.token.clone(),
             false => network.token.derive(format!("group {}", self.path).as_bytes()),
         };
-        let (sender, receiver) = mpsc::channel();
-        let sender = Mutex::new(sender);
-        let job_ranks = self.job_ranks.clone();
+        let arrivals = Arc::<Arrivals>::default();
+        let (job_ranks, arrived) = (self.job_ranks.clone(), arrivals.clone());
         let admit: Arc<Admit> = Arc::new(move |link, who| {
             let ours = who.purpose == Purpose::Data && who.identity == identity && who.world_size == ranks;
             let higher = job_ranks.iter().skip(rank + 1).position(|&other| other == who.rank);
             let other = higher.filter(|_| ours && who.target == job_rank).map(|higher| rank + 1 + higher);
-            let refusal = other.is_none().then(|| format!("rank {job_rank} expects another rank"));
-            if answer(&link, refusal.as_deref()).is_ok()
-                && let Some(other) = other
-                && let Ok(sender) = sender.lock()
-            {
-                let _ = sender.send((other, link));
+            match other {
+                Some(other) => arrived.admit(other, link),
+                // The end of the connection tells the other side as much.
+                None => drop(answer(&link, Some(&format!("rank {job_rank} expects another rank")))),
             }
         });
         let thread = |source| JoinError::Thread { source };
         let listener = TcpListener::bind((network.ip, 0)).map_err(thread)?;
-        let acceptor = Acceptor::start(listener, token.clone(), admit).map_err(thread)?;
+        let acceptor = Acceptor::start(listener, token.clone(), ranks, admit).map_err(thread)?;
         let addresses = board.exchange("address", &acceptor.address().to_string())?;
 
         let mut links = vec![];
@@ -230,22 +229,52 @@ impl Seat<'_> {
                 address.set_ip(network.ip_of_rank_0);
             }
             introduction.target = self.job_ranks[other];
-            let link = connect::to_rank(address, &token, &introduction, self.deadline)
+            let link = connect::to_rank(address, &token, &introduction, self.deadline, || board.go_on_waiting())?
                 .map_err(|why| JoinError::Refused { rank: job_rank, address: text.clone(), why })?;
             links.push((other, link));
         }
-        while links.len() + 1 < ranks {
-            match receiver.recv_timeout(self.left().min(LOOK)) {
-                Ok((other, _)) if links.iter().any(|(known, _)| *known == other) => {}
-                Ok(connection) => links.push(connection),
-                Err(_) => board.go_on_waiting()?,
-            }
+        while !arrivals.are(ranks - rank - 1, self.left().min(LOOK)) {
+            board.go_on_waiting()?;
         }
+        // Until every rank has its connections, one that heard no answer may come again.
+        board.exchange("ready", "")?;
+        drop(acceptor);
+        links.extend(std::mem::take(&mut *arrivals.links()));
         Ok(links)
     }
 
     fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Connections from higher ranks, by their places in the group.
+#[derive(Default)]
+struct Arrivals {
+    links: Mutex<BTreeMap<usize, Link>>,
+    changed: Condvar,
+}
+
+impl Arrivals {
+    /// Answers a rank, and keeps its latest connection: a rank that comes again has given up the one before. The answer
+    /// is sent under the lock, so whoever knows of it finds the connection here.
+    fn admit(&self, other: usize, link: Link) {
+        let mut links = self.links();
+        if answer(&link, None).is_ok() {
+            links.insert(other, link);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Whether so many have arrived within `limit`.
+    fn are(&self, expected: usize, limit: Duration) -> bool {
+        let few = |links: &mut BTreeMap<_, _>| links.len() < expected;
+        let waited = self.changed.wait_timeout_while(self.links(), limit, few).unwrap_or_else(PoisonError::into_inner);
+        !waited.1.timed_out()
+    }
+
+    fn links(&self) -> MutexGuard<'_, BTreeMap<usize, Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -272,7 +301,7 @@ mod tests {
             let store = Store::Here(values.clone());
             std::thread::spawn(move || {
                 let rendezvous = &Rendezvous::tcp("tcp://127.0.0.1:1", rank, 3).unwrap();
-                let deadline = Instant::now() + Duration::from_secs(20);
+                let deadline = Instant::now() + Duration::from_secs(60);
                 let meeting = Meeting { rendezvous, store: &store, failure: &Failure::default(), deadline };
                 let (reach, identity, path) = (&Reach::within_process(), Identity::default(), GroupPath::default());
                 let seat = Seat { rank, job_ranks: vec![0, 1, 2], path, identity, reach, address: "", deadline };
