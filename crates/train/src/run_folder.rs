@@ -65,6 +65,18 @@ pub enum RunError {
         .0.display()
     )]
     HoldsNoCheckpoint(PathBuf),
+    /// `--resume` was given, and epochs were saved, but the checkpoint is gone.
+    #[error(
+        "{}: checkpoints/last.safetensors is gone, though {epochs} epochs are recorded; copy another checkpoint of the run \
+         there (best.safetensors) and resume, or choose another --out",
+        path.display()
+    )]
+    LostCheckpoint {
+        /// The folder.
+        path: PathBuf,
+        /// Lines of its `metrics.jsonl`.
+        epochs: usize,
+    },
     /// Another process writes to the folder.
     #[error("{}: another process is training there; wait until it ends, or choose another --out", .0.display())]
     Busy(PathBuf),
@@ -180,6 +192,16 @@ impl RunPaths {
     /// Whether `--resume` finds a checkpoint here. Without one it starts fresh.
     pub fn is_resumable(&self) -> bool {
         self.last_checkpoint().exists()
+    }
+
+    /// An error where the last checkpoint must have existed: the record of an epoch precedes the first checkpoint at most
+    /// once. A fresh start would overwrite everything that the run still has.
+    fn check_not_lost(&self) -> Result<(), RunError> {
+        if self.is_resumable() || !self.metrics().exists() {
+            return Ok(());
+        }
+        let epochs = read(&self.metrics())?.matches('\n').count();
+        if epochs > 1 { Err(RunError::LostCheckpoint { path: self.root.clone(), epochs }) } else { Ok(()) }
     }
 
     /// The configuration of the run to be resumed, as TOML; `None` if a run would start fresh.
@@ -310,6 +332,7 @@ impl RunFolder {
             let error = if paths.is_resumable() { RunError::HoldsRun } else { RunError::HoldsNoCheckpoint };
             return Err(error(root.to_owned()));
         }
+        paths.check_not_lost()?;
         let claim = Claim::take(root, attempt, lock)?;
         let folders = [root.to_owned(), paths.checkpoints(), paths.charts(), paths.weights()];
         for folder in folders.iter().filter(|folder| folder.is_dir()) {

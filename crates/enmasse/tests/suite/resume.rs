@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::common::runs::Folder;
-use crate::common::{Ended, enmasse, files, pictures, refused};
+use crate::common::runs::{Folder, tensors};
+use crate::common::{Ended, enmasse, failed, files, pictures, refused};
 
 /// Every file of a run, with its content and the time of its last change.
 fn state(run: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
@@ -97,6 +97,24 @@ fn a_best_checkpoint_that_is_lost_is_told_and_replaced() {
     check(None, "3", Some("it does not exist"));
     check(Some(&damaged), "4", Some("is damaged"));
     check(Some(&whole[..99]), "5", Some(""));
+}
+
+/// Regression test: it was started anew, with the settings of the command line, over what was left of it.
+#[test]
+fn a_run_whose_last_checkpoint_is_gone_goes_on_from_another() {
+    let folder = Folder::new("3");
+    let run = folder.path("run");
+    enmasse(&folder.arguments(&run, &["--devices", "cpu:1", "--keep", "all"])).well();
+    let checkpoints = run.join("checkpoints");
+    let last = checkpoints.join("last.safetensors");
+    let whole = tensors(&run, "last.safetensors");
+    fs::remove_file(&last).unwrap();
+    let resume = || enmasse(&["train", "--resume", "--out", &run.display().to_string()]);
+    let ended = resume();
+    failed(&ended, 1, &["checkpoints/last.safetensors is gone, though 3 epochs are recorded", "best.safetensors"]);
+    fs::copy(checkpoints.join("epoch-0.safetensors"), &last).unwrap();
+    resume().well();
+    assert!(tensors(&run, "last.safetensors") == whole);
 }
 
 /// Regression test: the records of earlier epochs vanished without a word.

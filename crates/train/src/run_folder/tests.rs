@@ -48,6 +48,23 @@ fn contents_of_a_folder_decide_whether_it_opens() {
     check(&["config.toml", "checkpoints/last.safetensors"], true, Ok(true));
 }
 
+/// Regression test: such a run was started anew, with the settings of the command line, over what was left of it.
+#[test]
+fn a_run_whose_last_checkpoint_is_gone_is_not_started_anew() {
+    let check = |records: &str, expected: Option<&str>| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("metrics.jsonl"), records).unwrap();
+        let found = open(folder.path(), true).err().map(|error| error.to_string());
+        assert_eq!(found.map(|text| text.replace(&folder.path().display().to_string(), "RUN")).as_deref(), expected);
+    };
+    check("", None);
+    // Killed between the record of the first epoch and its checkpoint.
+    check("{}\n", None);
+    let lost = "RUN: checkpoints/last.safetensors is gone, though 2 epochs are recorded; copy another checkpoint of the run \
+                there (best.safetensors) and resume, or choose another --out";
+    check("{}\n{}\n", Some(lost));
+}
+
 #[test]
 fn impossible_folders() {
     let folder = tempfile::tempdir().unwrap();
