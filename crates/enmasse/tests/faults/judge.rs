@@ -76,7 +76,11 @@ fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
 /// Resumes a run in which a file is damaged. It never trains on the damage without a word: either it refuses, or it tells,
 /// or the file does not matter. Returns whether it told, and whether the run ended as an undisturbed one.
 fn judge_damaged(workshop: &Workshop, run: &Path, victim: Victim) -> Result<(bool, bool), String> {
-    let resumed = workshop.resume_bare(run);
+    // Where no checkpoint is left, the command names the settings, as that of any fresh start.
+    let resumed = match run.join(Victim::Last.name()).exists() {
+        true => workshop.resume_bare(run),
+        false => workshop.resume(run, 1),
+    };
     let context = |problem: String| format!("resumed: {problem}; {}", resumed.told());
     let file = Path::new(victim.name()).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if resumed.code != Some(0) {
