@@ -51,7 +51,8 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
     if saved.classes != now.classes {
         return Some(format!("has {}, and the data have {}", listed(&saved.classes), listed(&now.classes)));
     }
-    (saved.split != now.split).then(|| "is a run with other pictures".to_owned())
+    (saved.split != now.split)
+        .then(|| "is a run with other pictures than its split.json or the data have now".to_owned())
 }
 
 fn listed(classes: &[String]) -> String {
@@ -95,6 +96,7 @@ mod tests {
         check(model, Some("trains the model mlp, not lenet"));
         let six = CheckpointMeta { classes: classes(&["a", "b", "c", "d", "e", "f"]), ..saved.clone() };
         check(six, Some("has 2 classes (a, b), and the data have 6 classes (a, b, c, d, e, ...)"));
-        check(CheckpointMeta { split: "x".into(), ..saved.clone() }, Some("is a run with other pictures"));
+        let split = CheckpointMeta { split: "x".into(), ..saved.clone() };
+        check(split, Some("is a run with other pictures than its split.json or the data have now"));
     }
 }

@@ -193,12 +193,15 @@ impl<'a> Trainer<'a> {
                 }
             }
         }
+        let run_bytes = session.writer.as_ref().map_or(0, |writer| writer.paths().bytes());
+        // The last operation of all ranks comes after the last file, since no rank waits for another after it.
+        let peak_rss_bytes = self.peak_rss_of_all()?;
         let done = DoneRecord {
             best_val_accuracy: session.position.best_val_accuracy.unwrap_or(f64::NAN),
             seconds: began.elapsed().as_secs_f64(),
-            peak_rss_bytes: self.peak_rss_of_all()?,
+            peak_rss_bytes,
             run: session.run_folder().or_else(|| self.config.out.clone()).unwrap_or_default(),
-            run_bytes: session.writer.as_ref().map_or(0, |writer| writer.paths().bytes()),
+            run_bytes,
         };
         self.trained = Some(Trained { program: session.program, evaluation: session.evaluation });
         Ok(done)
