@@ -12,6 +12,8 @@ pub enum Place {
     Pictures,
     /// A file of the run folder other than logs, which rank 0 writes: moments within checkpoints, mostly.
     Run,
+    /// A rank's own log.
+    Log,
     /// Sending on a TCP connection.
     Link,
 }
@@ -65,7 +67,7 @@ pub enum Act {
 }
 
 /// A file of the run folder.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Victim {
     Last,
     Best,
@@ -117,11 +119,12 @@ pub enum Kind {
     FlippedLink,
     DamagedFile,
     FaultInResume,
+    Restarted,
 }
 
 impl Kind {
     /// All, with their shares among drawn faults. Those that wait for heartbeats are rare, because they take seconds.
-    pub const ALL: [(Kind, u64); 15] = [
+    pub const ALL: [(Kind, u64); 16] = [
         (Kind::KillRank, 12),
         (Kind::KillRanks, 8),
         (Kind::KillLauncher, 8),
@@ -137,6 +140,7 @@ impl Kind {
         (Kind::FlippedLink, 8),
         (Kind::DamagedFile, 14),
         (Kind::FaultInResume, 14),
+        (Kind::Restarted, 8),
     ];
 }
 
@@ -159,6 +163,7 @@ impl fmt::Display for Kind {
             Kind::FlippedLink => "bit flipped on a connection",
             Kind::DamagedFile => "file damaged before resume",
             Kind::FaultInResume => "job killed, and a fault in its resume",
+            Kind::Restarted => "one rank killed under --max-restarts",
         })
     }
 }
@@ -237,6 +242,7 @@ impl Fault {
     fn of_kind(kind: Kind, draws: &mut Draws, calls: &Calls) -> Self {
         let (rank, place) = match kind {
             Kind::CutLink | Kind::FlippedLink => (draws.below(2) as usize, Place::Link),
+            Kind::FailedCall if draws.below(8) == 0 => (draws.below(2) as usize, Place::Log),
             Kind::FailedCall | Kind::FullDisk | Kind::ShortWrite => (0, Place::Run),
             Kind::UnreadablePicture => (draws.below(2) as usize, Place::Pictures),
             // Half of the moments lie within a write to the run folder.
@@ -246,7 +252,7 @@ impl Fault {
         let nth = 1 + draws.below(calls[&(rank, place)]);
         let errors = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS];
         let act = match kind {
-            Kind::KillRank => Act::Kill(Victims::Rank),
+            Kind::KillRank | Kind::Restarted => Act::Kill(Victims::Rank),
             Kind::KillRanks => Act::Kill(Victims::Ranks),
             Kind::KillLauncher => Act::Kill(Victims::Launcher),
             Kind::KillJob | Kind::DamagedFile | Kind::FaultInResume => Act::Kill(Victims::Job),

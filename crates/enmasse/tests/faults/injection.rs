@@ -65,7 +65,9 @@ impl Injector {
 
     /// The rank that makes a call, and what it is about, if moments are counted in it.
     fn place(&self, call: &Call, object: &Path) -> Option<(i32, usize, Place)> {
-        let place = if object.starts_with(&self.run) && !object.starts_with(self.run.join("logs")) {
+        let place = if object.starts_with(self.run.join("logs")) {
+            Place::Log
+        } else if object.starts_with(&self.run) {
             Place::Run
         } else if object.starts_with(&self.data) && call.name == "openat" {
             Place::Pictures
@@ -79,7 +81,7 @@ impl Injector {
         match place {
             Place::Run if rank != 0 => None,
             Place::Link if !is_tcp(call) => None,
-            Place::Pictures | Place::Run | Place::Link => Some((process, rank, place)),
+            Place::Pictures | Place::Run | Place::Log | Place::Link => Some((process, rank, place)),
         }
     }
 

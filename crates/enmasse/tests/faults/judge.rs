@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::fault::{Act, Damage, Fault, Scenario, Victim, Victims};
-use crate::run::{Ended, State, Workshop};
+use crate::fault::{Act, Damage, Fault, Kind, Scenario, Victim, Victims};
+use crate::run::{Ended, Start, State, Workshop};
 
 /// How a scenario went.
 pub struct Verdict {
@@ -30,7 +30,8 @@ pub fn run(workshop: &Workshop, scenario: &Scenario) -> Result<Verdict, String> 
 }
 
 fn judge(workshop: &Workshop, scenario: &Scenario, run: &Path) -> Result<Verdict, String> {
-    let ended = disturb(workshop, scenario.first, scenario.tcp, run, false)?;
+    let start = if scenario.kind == Kind::Restarted { Start::Restarting } else { Start::Fresh };
+    let ended = disturb(workshop, scenario.first, scenario.tcp, run, start)?;
     let (hit, completed, named) = (ended.hit.is_some(), ended.code == Some(0), ended.code == Some(1));
     let verdict = Verdict { hit, completed, named, resumed: true };
     if let Some((victim, damage)) = scenario.damage
@@ -40,26 +41,32 @@ fn judge(workshop: &Workshop, scenario: &Scenario, run: &Path) -> Result<Verdict
         return Ok(Verdict { named, resumed, ..verdict });
     }
     if let Some(second) = scenario.second {
-        disturb(workshop, second, scenario.tcp, run, true)?;
+        disturb(workshop, second, scenario.tcp, run, Start::Resumed)?;
     }
     let resumed = workshop.resume(run, scenario.resumed_ranks);
     let context = |problem: String| format!("resumed: {problem}; {}", resumed.told());
     check(resumed.code == Some(0), || context("failed".to_owned()))?;
     check_losses(workshop, &resumed).map_err(context)?;
-    check_leftovers(run, &resumed).map_err(context)?;
+    check_leftovers(run).map_err(context)?;
     check_state(workshop, run).map_err(context)?;
     Ok(verdict)
 }
 
 /// Starts a run, or goes on with it, with a fault, and checks what must hold then.
-fn disturb(workshop: &Workshop, fault: Fault, tcp: bool, run: &Path, resumed: bool) -> Result<Ended, String> {
-    let ended = workshop.disturb(run, fault, tcp, resumed);
+fn disturb(workshop: &Workshop, fault: Fault, tcp: bool, run: &Path, start: Start) -> Result<Ended, String> {
+    let ended = workshop.disturb(run, fault, tcp, start);
     let judge = || {
-        check_end(fault, &ended)?;
+        match start {
+            Start::Fresh | Start::Resumed => check_end(fault, &ended)?,
+            Start::Restarting => {
+                check(ended.code == Some(0), || "the launcher did not restart".to_owned())?;
+                check(ended.left.is_empty(), || format!("processes {:?} are left", ended.left))?;
+            }
+        }
         check_losses(workshop, &ended)?;
         check_whole(run)?;
         if ended.code == Some(0) {
-            check_leftovers(run, &ended)?;
+            check_leftovers(run)?;
             check_state(workshop, run)?;
         }
         Ok(())
@@ -85,11 +92,17 @@ fn judge_damaged(workshop: &Workshop, run: &Path, victim: Victim) -> Result<(boo
     let file = Path::new(victim.name()).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if resumed.code != Some(0) {
         let errors = resumed.errors();
-        let is_refused = resumed.code == Some(1) && errors.len() == 1 && errors[0].contains(file);
-        check(is_refused, || context("not refused in one line that names the file".to_owned()))?;
-        return Ok((true, false));
+        let is_refused = resumed.code == Some(1) && errors.len() == 1;
+        check(is_refused, || context("not refused in one line".to_owned()))?;
+        let is_named = errors[0].contains(file);
+        // A configuration that ends early, but between two lines, is one with other settings.
+        check(is_named || victim == Victim::Config, || context("the refusal does not name the file".to_owned()))?;
+        return Ok((is_named, false));
     }
-    check_leftovers(run, &resumed).map_err(context)?;
+    if is_finished(&resumed) {
+        return Ok((false, workshop.state == State::of(run).unwrap_or_default()));
+    }
+    check_leftovers(run).map_err(context)?;
     let is_told = |line: &str| line.contains(file) && !line.starts_with("settings: ");
     let warned = resumed.stderr.lines().any(|line| is_told(line) || line.contains(" -> "));
     let (state, whole) = (State::of(run).map_err(context)?, &workshop.state);
@@ -149,10 +162,10 @@ fn check_end(fault: Fault, ended: &Ended) -> Result<(), String> {
         Act::Fail(error) => failed(&[&[ranks[rank]], reasons(error)]),
         Act::FillDisk => failed(&[&[ranks[rank]], reasons(Errno::NOSPC)]),
         Act::Shorten => well(),
-        Act::Cut => failed(&[ranks, &["connection"]]),
-        // A handshake may be repeated. Otherwise a bit of its proof looks like another token.
+        Act::Cut => failed(&[ranks, &["connection", "was refused at"]]),
+        // A handshake may be repeated. Otherwise a bit of its proof looks like another token, for example.
         Act::Flip { .. } if ended.code == Some(0) => well(),
-        Act::Flip { .. } => failed(&[&["a frame's MAC is wrong", "the tokens differ"], ranks]),
+        Act::Flip { .. } => failed(&[&["a frame's MAC is wrong", "was refused at"], ranks]),
     }
 }
 
@@ -190,25 +203,29 @@ fn check_state(workshop: &Workshop, run: &Path) -> Result<(), String> {
     check(state.best == workshop.state.best, || "best.safetensors differs".to_owned())
 }
 
-/// A run that ended well has no temporary files and no claims.
-fn check_leftovers(run: &Path, ended: &Ended) -> Result<(), String> {
-    // A finished run is left alone, with the empty claim of a writer that was killed after its last file.
-    if ended.stderr.contains("nothing left to do") {
-        return Ok(());
-    }
-    let mut folders = vec![run.to_owned()];
+/// A run that ended well has no temporary files, and at most one claim: its launched job's, or that of a writer that was
+/// killed after its last file. It is empty.
+fn check_leftovers(run: &Path) -> Result<(), String> {
+    let (mut folders, mut claims) = (vec![run.to_owned()], 0);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).map_err(|error| error.to_string())?.flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            // Those of claims, tokens and temporary files.
-            let is_hidden = name.starts_with('.') && name != ".lock";
-            check(!is_hidden, || format!("{} is left", path.display()))?;
+            let is_claim = name.starts_with(".attempt-");
+            claims += usize::from(is_claim);
+            // Other names with a point are those of tokens, removed claims and temporary files.
+            let is_left = name.starts_with('.') && name != ".lock" && !is_claim;
+            check(!is_left && claims < 2, || format!("{} is left", path.display()))?;
             if path.is_dir() {
                 folders.push(path);
             }
         }
     }
     Ok(())
+}
+
+/// Whether a resume found a finished run, which it leaves alone.
+fn is_finished(resumed: &Ended) -> bool {
+    resumed.stderr.contains("nothing left to do")
 }
 
 /// Damages a file; `false` if there is no such file, or no checkpoint to resume from.

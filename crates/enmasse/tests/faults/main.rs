@@ -96,6 +96,17 @@ fn a_cause_from_before_the_ranks_have_met_is_told_once() {
     survive(&workshop, &scenarios);
 }
 
+/// Regression test: the other rank had left by then, and the launcher waited for ever.
+#[test]
+fn a_rank_that_stands_still_at_its_last_file_is_named() {
+    let Some(workshop) = Workshop::open() else { return };
+    let moment = Moment { rank: 0, place: Place::Run, nth: workshop.writes.len() as u64 };
+    survive(
+        &workshop,
+        &[("the last file".to_owned(), Scenario::of_fault(Kind::Hang, Fault { moment, act: Act::Hang }))],
+    );
+}
+
 #[test]
 fn runs_survive_the_faults_of_seeds() {
     let seeds = match named_seeds() {

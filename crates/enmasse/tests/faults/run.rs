@@ -35,6 +35,16 @@ const MARK: &str = "FAULTS_JOB";
 /// Ranks of a run that meets a fault.
 const RANKS: usize = 2;
 
+/// How a disturbed run is started.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    Fresh,
+    /// Where an earlier start has stopped.
+    Resumed,
+    /// By a launcher that starts the ranks once more when one fails.
+    Restarting,
+}
+
 /// How a job ended.
 #[derive(Debug)]
 pub struct Ended {
@@ -72,7 +82,7 @@ impl Ended {
 }
 
 /// What a run leaves, as far as it is the same for all runs.
-#[derive(PartialEq)]
+#[derive(Default, PartialEq)]
 pub struct State {
     /// The epochs' records without times.
     pub epochs: Vec<String>,
@@ -121,13 +131,12 @@ impl Workshop {
     pub fn open() -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         write_pictures(&folder.path().join("pictures"));
-        let state = State { epochs: vec![], last: vec![], best: vec![] };
         let calls = [Calls::new(), Calls::new()];
         let (losses, next) = (BTreeMap::new(), AtomicU64::new(0));
-        let mut workshop = Workshop { folder, losses, state, calls, writes: vec![], next };
+        let mut workshop = Workshop { folder, losses, state: State::default(), calls, writes: vec![], next };
         for tcp in [false, true] {
             let run = workshop.new_run();
-            let ended = match workshop.start(&run, workshop.train(&run, RANKS, &[]), tcp, None) {
+            let ended = match workshop.start(&run, workshop.train(RANKS, &run, &[]), tcp, None) {
                 Ok(ended) => ended,
                 Err(error) => {
                     needs::skip(Need::HeldCalls, error);
@@ -154,20 +163,36 @@ impl Workshop {
         self.folder.path().join(format!("run-{}", self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// A run of three epochs of twelve steps each, with a checkpoint after every fifth step, or its resumption.
-    fn train(&self, run: &Path, ranks: usize, others: &[&str]) -> Command {
-        let mut command = program();
-        command.arg("train").arg(self.data()).arg("--out").arg(run).args(["--devices", &format!("cpu:{ranks}")]);
-        command
-            .args(["--model", "mlp", "--size", "8", "--batch", "2", "--shards", "2", "--lr", "0.01", "--epochs", "3"]);
-        command.args(["--threads", "1", "--loader-threads", "1", "--save-every", "5", "--log-every", "1", "--json"]);
-        command.args(others);
+    /// Trains for three epochs of twelve steps each, with a checkpoint after every fifth step.
+    fn train(&self, ranks: usize, run: &Path, others: &[&str]) -> Command {
+        let mut command = self.train_by(program(), run);
+        command.args(["--devices", &format!("cpu:{ranks}")]).args(others);
         command
     }
 
-    /// Starts a run, or goes on with it, and lets a fault happen.
-    pub fn disturb(&self, run: &Path, fault: Fault, tcp: bool, resumed: bool) -> Ended {
-        let mut command = self.train(run, RANKS, if resumed { &["--resume"] } else { &[] });
+    /// The same, started by a command that runs its arguments as ranks.
+    fn train_by(&self, mut command: Command, run: &Path) -> Command {
+        command.arg("train").arg(self.data()).arg("--out").arg(run);
+        command
+            .args(["--model", "mlp", "--size", "8", "--batch", "2", "--shards", "2", "--lr", "0.01", "--epochs", "3"]);
+        command.args(["--threads", "1", "--loader-threads", "1", "--save-every", "5", "--log-every", "1", "--json"]);
+        command
+    }
+
+    /// Starts a run and lets a fault happen.
+    pub fn disturb(&self, run: &Path, fault: Fault, tcp: bool, how: Start) -> Ended {
+        let mut command = match how {
+            Start::Fresh => self.train(RANKS, run, &[]),
+            Start::Resumed => self.train(RANKS, run, &["--resume"]),
+            Start::Restarting => {
+                let mut launch = program();
+                let ranks = RANKS.to_string();
+                launch.args(["launch", "-n", &ranks, "--max-restarts", "1", env!("CARGO_BIN_EXE_enmasse")]);
+                launch = self.train_by(launch, run);
+                launch.arg("--resume");
+                launch
+            }
+        };
         if matches!(fault.act, Act::Hang | Act::Freeze) {
             command.args(["--heartbeat", &HEARTBEAT.to_string()]);
         }
@@ -176,7 +201,7 @@ impl Workshop {
 
     /// Goes on with a run, without a fault.
     pub fn resume(&self, run: &Path, ranks: usize) -> Ended {
-        let command = self.train(run, ranks, &["--resume"]);
+        let command = self.train(ranks, run, &["--resume"]);
         self.start(run, command, false, None).expect("held calls, as before")
     }
 
