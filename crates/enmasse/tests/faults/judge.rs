@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::fault::{Act, Damage, Fault, Kind, Scenario, Victim, Victims};
-use crate::run::{Ended, Start, State, Workshop};
+use crate::run::{Ended, Reference, Start, State};
 
 /// How a scenario went.
 pub struct Verdict {
@@ -22,39 +22,39 @@ pub struct Verdict {
 }
 
 /// Runs a scenario. The error is what did not hold.
-pub fn run(workshop: &Workshop, scenario: &Scenario) -> Result<Verdict, String> {
-    let run = workshop.new_run();
-    let verdict = judge(workshop, scenario, &run);
+pub fn run(reference: &Reference, scenario: &Scenario) -> Result<Verdict, String> {
+    let run = reference.new_run();
+    let verdict = judge(reference, scenario, &run);
     let _ = fs::remove_dir_all(&run);
     verdict.map_err(|problem| format!("{problem}\n  {scenario:?}"))
 }
 
-fn judge(workshop: &Workshop, scenario: &Scenario, run: &Path) -> Result<Verdict, String> {
+fn judge(reference: &Reference, scenario: &Scenario, run: &Path) -> Result<Verdict, String> {
     let start = if scenario.kind == Kind::Restarted { Start::Restarting } else { Start::Fresh };
-    let ended = disturb(workshop, scenario.first, scenario.tcp, run, start)?;
+    let ended = disturb(reference, scenario.first, scenario.tcp, run, start)?;
     let (hit, completed, named) = (ended.hit.is_some(), ended.code == Some(0), ended.code == Some(1));
     let verdict = Verdict { hit, completed, named, resumed: true };
     if let Some((victim, damage)) = scenario.damage
         && apply(run, victim, damage)?
     {
-        let (named, resumed) = judge_damaged(workshop, run, victim)?;
+        let (named, resumed) = judge_damaged(reference, run, victim)?;
         return Ok(Verdict { named, resumed, ..verdict });
     }
     if let Some(second) = scenario.second {
-        disturb(workshop, second, scenario.tcp, run, Start::Resumed)?;
+        disturb(reference, second, scenario.tcp, run, Start::Resumed)?;
     }
-    let resumed = workshop.resume(run, scenario.resumed_ranks);
+    let resumed = reference.resume(run, scenario.resumed_ranks);
     let context = |problem: String| format!("resumed: {problem}; {}", resumed.told());
     check(resumed.code == Some(0), || context("failed".to_owned()))?;
-    check_losses(workshop, &resumed).map_err(context)?;
+    check_losses(reference, &resumed).map_err(context)?;
     check_leftovers(run).map_err(context)?;
-    check_state(workshop, run).map_err(context)?;
+    check_state(reference, run).map_err(context)?;
     Ok(verdict)
 }
 
 /// Starts a run, or goes on with it, with a fault, and checks what must hold then.
-fn disturb(workshop: &Workshop, fault: Fault, tcp: bool, run: &Path, start: Start) -> Result<Ended, String> {
-    let ended = workshop.disturb(run, fault, tcp, start);
+fn disturb(reference: &Reference, fault: Fault, tcp: bool, run: &Path, start: Start) -> Result<Ended, String> {
+    let ended = reference.disturb(run, fault, tcp, start);
     let judge = || {
         match start {
             Start::Fresh | Start::Resumed => check_end(fault, &ended)?,
@@ -63,11 +63,11 @@ fn disturb(workshop: &Workshop, fault: Fault, tcp: bool, run: &Path, start: Star
                 check(ended.left.is_empty(), || format!("processes {:?} are left", ended.left))?;
             }
         }
-        check_losses(workshop, &ended)?;
+        check_losses(reference, &ended)?;
         check_whole(run)?;
         if ended.code == Some(0) {
             check_leftovers(run)?;
-            check_state(workshop, run)?;
+            check_state(reference, run)?;
         }
         Ok(())
     };
@@ -82,11 +82,11 @@ fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
 
 /// Resumes a run in which a file is damaged. It never trains on the damage without a word: either it refuses, or it tells,
 /// or the file does not matter. Returns whether it told, and whether the run ended as an undisturbed one.
-fn judge_damaged(workshop: &Workshop, run: &Path, victim: Victim) -> Result<(bool, bool), String> {
+fn judge_damaged(reference: &Reference, run: &Path, victim: Victim) -> Result<(bool, bool), String> {
     // Where no checkpoint is left, the command names the settings, as that of any fresh start.
     let resumed = match run.join(Victim::Last.name()).exists() {
-        true => workshop.resume_bare(run),
-        false => workshop.resume(run, 1),
+        true => reference.resume_bare(run),
+        false => reference.resume(run, 1),
     };
     let context = |problem: String| format!("resumed: {problem}; {}", resumed.told());
     let file = Path::new(victim.name()).file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -100,13 +100,13 @@ fn judge_damaged(workshop: &Workshop, run: &Path, victim: Victim) -> Result<(boo
         return Ok((is_named, false));
     }
     if is_finished(&resumed) {
-        return Ok((false, workshop.state == State::of(run).unwrap_or_default()));
+        return Ok((false, reference.state == State::of(run).unwrap_or_default()));
     }
     check_leftovers(run).map_err(context)?;
     let is_told = |line: &str| line.contains(file) && !line.starts_with("settings: ");
     let warned = resumed.stderr.lines().any(|line| is_told(line) || line.contains(" -> "));
-    let (state, whole) = (State::of(run).map_err(context)?, &workshop.state);
-    let trained = check_losses(workshop, &resumed).is_ok() && state.last == whole.last;
+    let (state, whole) = (State::of(run).map_err(context)?, &reference.state);
+    let trained = check_losses(reference, &resumed).is_ok() && state.last == whole.last;
     let differs = match victim {
         // The best of the epochs to come takes its place.
         Victim::Best => !trained || state.epochs != whole.epochs,
@@ -162,9 +162,9 @@ fn check_end(fault: Fault, ended: &Ended) -> Result<(), String> {
         Act::Fail(error) => failed(&[&[ranks[rank]], reasons(error)]),
         Act::FillDisk => failed(&[&[ranks[rank]], reasons(Errno::NOSPC)]),
         Act::Shorten => well(),
+        // A handshake is repeated, or ends like one with a wrong token.
+        Act::Cut | Act::Flip { .. } if ended.code == Some(0) => well(),
         Act::Cut => failed(&[ranks, &["connection", "was refused at"]]),
-        // A handshake may be repeated. Otherwise a bit of its proof looks like another token, for example.
-        Act::Flip { .. } if ended.code == Some(0) => well(),
         Act::Flip { .. } => failed(&[&["a frame's MAC is wrong", "was refused at"], ranks]),
     }
 }
@@ -179,8 +179,8 @@ fn reasons(error: Errno) -> &'static [&'static str] {
 }
 
 /// Every loss is that of an undisturbed run.
-fn check_losses(workshop: &Workshop, ended: &Ended) -> Result<(), String> {
-    let other = ended.losses().into_iter().find(|(step, loss)| workshop.losses.get(step) != Some(loss));
+fn check_losses(reference: &Reference, ended: &Ended) -> Result<(), String> {
+    let other = ended.losses().into_iter().find(|(step, loss)| reference.losses.get(step) != Some(loss));
     check(other.is_none(), || format!("step {other:?} has another loss"))
 }
 
@@ -196,11 +196,11 @@ fn check_whole(run: &Path) -> Result<(), String> {
 }
 
 /// Files and weights are those of an undisturbed run.
-fn check_state(workshop: &Workshop, run: &Path) -> Result<(), String> {
+fn check_state(reference: &Reference, run: &Path) -> Result<(), String> {
     let state = State::of(run)?;
-    check(state.epochs == workshop.state.epochs, || format!("records differ: {:?}", state.epochs))?;
-    check(state.last == workshop.state.last, || "last.safetensors differs".to_owned())?;
-    check(state.best == workshop.state.best, || "best.safetensors differs".to_owned())
+    check(state.epochs == reference.state.epochs, || format!("records differ: {:?}", state.epochs))?;
+    check(state.last == reference.state.last, || "last.safetensors differs".to_owned())?;
+    check(state.best == reference.state.best, || "best.safetensors differs".to_owned())
 }
 
 /// A run that ended well has no temporary files, and at most one claim: its launched job's, or that of a writer that was

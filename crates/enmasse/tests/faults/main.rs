@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use fault::{Act, Draws, Fault, Kind, Moment, Place, Scenario, Victims};
-use run::Workshop;
+use run::Reference;
 use rustix::io::Errno;
 use table::Table;
 
@@ -26,11 +26,11 @@ const SEEDS: &str = "ENMASSE_TEST_FAULTS";
 
 /// Runs scenarios, two at a time, and prints their table.
 #[track_caller]
-fn survive(workshop: &Workshop, scenarios: &[(String, Scenario)]) {
+fn survive(reference: &Reference, scenarios: &[(String, Scenario)]) {
     let (next, table, problems) = (AtomicU64::new(0), Mutex::new(Table::default()), Mutex::new(Vec::new()));
     let work = || {
         while let Some((name, scenario)) = scenarios.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-            let verdict = judge::run(workshop, scenario);
+            let verdict = judge::run(reference, scenario);
             table.lock().expect("no panic").add(scenario.kind, &verdict);
             if let Err(problem) = verdict {
                 println!("{name}: {problem}");
@@ -56,21 +56,21 @@ fn named_seeds() -> Option<Range<u64>> {
 
 #[test]
 fn runs_survive_faults_of_every_kind() {
-    let Some(workshop) = Workshop::open() else { return };
+    let Some(reference) = Reference::open() else { return };
     let scenarios = Kind::ALL.map(|(kind, _)| {
-        let scenario = Scenario::of_kind(kind, &mut Draws(7), &workshop.calls);
+        let scenario = Scenario::of_kind(kind, &mut Draws(7), &reference.calls);
         (kind.to_string(), scenario)
     });
-    survive(&workshop, &scenarios);
+    survive(&reference, &scenarios);
 }
 
 /// A checkpoint in the middle of an epoch; in the long form also the end of the epoch, with its record, its charts, and the
 /// best and the last checkpoint.
 #[test]
 fn every_call_of_a_checkpoint_may_fail_or_be_the_last() {
-    let Some(workshop) = Workshop::open() else { return };
+    let Some(reference) = Reference::open() else { return };
     let is_checkpoint = |(name, path): &(&str, PathBuf)| *name == "rename" && path.ends_with("last.safetensors");
-    let renames = (1..).zip(&workshop.writes).filter(|(_, write)| is_checkpoint(write)).map(|(nth, _)| nth);
+    let renames = (1..).zip(&reference.writes).filter(|(_, write)| is_checkpoint(write)).map(|(nth, _)| nth);
     let renames: Vec<u64> = renames.collect();
     // The folder is opened and synced after the rename.
     let until = renames[if needs::time() { 2 } else { 1 }] + 2;
@@ -81,28 +81,28 @@ fn every_call_of_a_checkpoint_may_fail_or_be_the_last() {
             acts.map(|(kind, act)| (format!("call {nth}"), Scenario::of_fault(kind, Fault { moment, act })))
         })
         .collect();
-    survive(&workshop, &scenarios);
+    survive(&reference, &scenarios);
 }
 
 /// Regression test: each rank printed such a cause, and the launcher another line.
 #[test]
 fn a_cause_from_before_the_ranks_have_met_is_told_once() {
-    let Some(workshop) = Workshop::open() else { return };
+    let Some(reference) = Reference::open() else { return };
     let scenarios = [7, 9].map(|nth| {
         let moment = Moment { rank: 1, place: Place::Link, nth };
         let act = Act::Flip { bit: 12_615_993_421_004_055_590 };
         (format!("send {nth}"), Scenario::of_fault(Kind::FlippedLink, Fault { moment, act }))
     });
-    survive(&workshop, &scenarios);
+    survive(&reference, &scenarios);
 }
 
 /// Regression test: the other rank had left by then, and the launcher waited for ever.
 #[test]
 fn a_rank_that_stands_still_at_its_last_file_is_named() {
-    let Some(workshop) = Workshop::open() else { return };
-    let moment = Moment { rank: 0, place: Place::Run, nth: workshop.writes.len() as u64 };
+    let Some(reference) = Reference::open() else { return };
+    let moment = Moment { rank: 0, place: Place::Run, nth: reference.writes.len() as u64 };
     survive(
-        &workshop,
+        &reference,
         &[("the last file".to_owned(), Scenario::of_fault(Kind::Hang, Fault { moment, act: Act::Hang }))],
     );
 }
@@ -114,8 +114,8 @@ fn runs_survive_the_faults_of_seeds() {
         None if needs::time() => 0..40,
         None => return,
     };
-    let Some(workshop) = Workshop::open() else { return };
+    let Some(reference) = Reference::open() else { return };
     let command = |seed| format!("{SEEDS}={seed} cargo test -p enmasse --test faults seeds");
-    let scenarios: Vec<_> = seeds.map(|seed| (command(seed), Scenario::of_seed(seed, &workshop.calls))).collect();
-    survive(&workshop, &scenarios);
+    let scenarios: Vec<_> = seeds.map(|seed| (command(seed), Scenario::of_seed(seed, &reference.calls))).collect();
+    survive(&reference, &scenarios);
 }

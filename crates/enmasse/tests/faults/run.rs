@@ -115,7 +115,7 @@ fn tensors(path: &Path) -> Result<Vec<(String, Vec<u32>)>, String> {
 }
 
 /// Pictures, and the run without a fault to which all others are compared.
-pub struct Workshop {
+pub struct Reference {
     folder: tempfile::TempDir,
     pub losses: BTreeMap<u64, String>,
     pub state: State,
@@ -126,17 +126,17 @@ pub struct Workshop {
     next: AtomicU64,
 }
 
-impl Workshop {
+impl Reference {
     /// `None` if the kernel holds no calls for other processes; the test is then in the table.
     pub fn open() -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         write_pictures(&folder.path().join("pictures"));
         let calls = [Calls::new(), Calls::new()];
         let (losses, next) = (BTreeMap::new(), AtomicU64::new(0));
-        let mut workshop = Workshop { folder, losses, state: State::default(), calls, writes: vec![], next };
+        let mut reference = Reference { folder, losses, state: State::default(), calls, writes: vec![], next };
         for tcp in [false, true] {
-            let run = workshop.new_run();
-            let ended = match workshop.start(&run, workshop.train(RANKS, &run, &[]), tcp, None) {
+            let run = reference.new_run();
+            let ended = match reference.start(&run, reference.train(RANKS, &run, &[]), tcp, None) {
                 Ok(ended) => ended,
                 Err(error) => {
                     needs::skip(Need::HeldCalls, error);
@@ -145,13 +145,14 @@ impl Workshop {
             };
             assert_eq!((ended.code, &ended.left[..]), (Some(0), &[][..]), "{ended:?}");
             let state = State::of(&run).expect("a whole run");
+            let losses = ended.losses();
             if tcp {
-                assert!(state == workshop.state, "shared memory and TCP differ");
+                assert!(state == reference.state && losses == reference.losses, "shared memory and TCP differ");
             }
-            (workshop.losses, workshop.state) = (ended.losses(), state);
-            (workshop.calls[usize::from(tcp)], workshop.writes) = (ended.calls, ended.writes);
+            (reference.losses, reference.state) = (losses, state);
+            (reference.calls[usize::from(tcp)], reference.writes) = (ended.calls, ended.writes);
         }
-        Some(workshop)
+        Some(reference)
     }
 
     fn data(&self) -> PathBuf {
