@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, and the crates'
-dependencies in ARCHITECTURE.md."""
+"""Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, the crates'
+dependencies in ARCHITECTURE.md, and that links and paths in documents lead somewhere."""
 import pathlib
 import re
 import subprocess
@@ -79,8 +79,40 @@ def untruths():
                 yield f"ARCHITECTURE.md: {crate} depends on {other}, which must stand in a lower row of the picture"
 
 
+def anchors(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for heading in re.findall(r"^#+ +(.*)$", prose, re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def dead_ends():
+    """Relative links, and paths of the repository in `code`, that lead nowhere. Links to other hosts are not followed."""
+    paths = set(tracked())
+    paths |= {str(parent) for path in paths for parent in pathlib.PurePath(path).parents}
+    tops = {path for path in paths if "/" not in path}
+    # ARCHITECTURE.md names files by the end of their paths.
+    ends = {"/".join(parts[start:]) for parts in (path.split("/") for path in paths) for start in range(len(parts))}
+    for document in sorted(path for path in paths if path.endswith(".md")):
+        text = (ROOT / document).read_text()
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"\w+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = (ROOT / document).parent / path if path else ROOT / document
+            if not file.exists():
+                yield f"{document}: the link to {target} leads to no file"
+            elif anchor and anchor not in anchors(file.read_text()):
+                yield f"{document}: the link to {target} leads to no heading"
+        for path in re.findall(r"`([\w./-]+)`", text):
+            path = path.rstrip("/")
+            ours = path.split("/")[0] in tops or path.endswith(".rs")
+            if ours and path not in ends:
+                yield f"{document}: `{path}` is no path of the repository"
+
+
 def main():
-    found = [*problems(), *untruths()]
+    found = [*problems(), *untruths(), *dead_ends()]
     print("\n".join(found) or "guards: nothing found")
     sys.exit(1 if found else 0)
 

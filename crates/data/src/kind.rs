@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EvalTransform, RandomCrop, RandomResizedCrop, TrainTransform};
 
-/// What a data set is. [`crate::open`] finds it out.
+/// What a data set is. [`crate::open()`] finds it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataKind {

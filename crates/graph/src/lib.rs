@@ -1,6 +1,6 @@
 //! The training step as a plan: the user describes a model once, and every rank runs the same flat list of instructions.
 //!
-//! [`compile`] turns a model into its plans. [`Builder`] records the forward graph and checks shapes. Passes freeze and
+//! [`compile()`] turns a model into its plans. [`Builder`] records the forward graph and checks shapes. Passes freeze and
 //! fuse. Autodiff adds the backward nodes. Further passes add the collectives, the check and the update. The memory pass
 //! gives every value a place in an arena sized before the first step. Nothing here performs arithmetic on tensors or
 //! knows a device: devices run [`Plan`]s.

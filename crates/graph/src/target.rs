@@ -43,7 +43,7 @@ impl fmt::Display for FilterOrder {
 /// Rewrites a forward graph before memory is planned. The given values must stay.
 pub type Fuse<'a> = dyn Fn(&mut Graph, &[ValueId]) + 'a;
 
-/// A device's decisions about plans, as `Device::target` returns them. [`crate::compile`] uses the default.
+/// A device's decisions about plans, as `Device::target` returns them. [`crate::compile()`] uses the default.
 pub struct Target<'a> {
     /// The order in which it stores filters.
     pub filters: FilterOrder,

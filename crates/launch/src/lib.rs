@@ -5,7 +5,7 @@
 //! periodically. In every case the launch ends with all processes of the job gone, and with the first cause named
 //! ([`Outcome`]).
 //!
-//! - [`plan`]: the [`Assignment`] and the ranks that one attempt would start on this node.
+//! - [`plan()`]: the [`Assignment`] and the ranks that one attempt would start on this node.
 //! - [`LaunchedRank`]: how a rank learns its place.
 //! - [`STORE_FD`], [`TOKEN_FD`], [`report_cause`]: what a rank inherits, and how it reports a cause.
 //! - [`spawn`], [`run_threads`]: ranks as threads of one process; [`spawn_processes`]: as processes of the same

@@ -188,7 +188,7 @@ impl Script {
         }
     }
 
-    /// The script. [`crate::check`] finds nothing in it.
+    /// The script. [`crate::check()`] finds nothing in it.
     pub fn text(&self) -> Result<String, ScriptError> {
         self.check_words()?;
         let mut text = String::from("#!/bin/bash\n");

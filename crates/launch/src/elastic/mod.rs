@@ -2,7 +2,7 @@
 //!
 //! Every node runs an agent. The agent that listens at the rendezvous endpoint is also the *leader*: it admits the
 //! others, starts an attempt when there are enough, and stops all workers when a node is lost, leaves, joins, or fails.
-//! Both sides are state machines without IO and without a clock ([`Leader`], [`Member`]): they take events and the
+//! Both sides are state machines without IO and without a clock ([`leader`], [`member`]): they take events and the
 //! time, and return actions, so that thousands of seeded schedules of faults run in virtual time.
 //!
 //! Invariants under all failures:
@@ -17,8 +17,7 @@
 //!   which takes the checkpoints of one attempt only, decides between them.
 //!
 //! Workers are restarted at every change. Changing a world in place would need one more answer of the leader where it
-//! now sends [`ToMember::Stop`], with an epoch next to the attempt's number.
-//! sends [`ToMember::Stop`], with an epoch beside the attempt's number.
+//! now sends [`message::ToMember::Stop`], with an epoch next to the attempt's number.
 
 mod agent;
 mod hall;
