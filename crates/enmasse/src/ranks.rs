@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use enmasse_comm::{CauseKind, Group, GroupOptions};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions};
 use enmasse_cpu::Cores;
 use enmasse_device::Device;
 use enmasse_doctor::FailureRecord;
@@ -236,7 +236,13 @@ fn exit_code(outcome: &Outcome) -> u8 {
 /// The exit code with which the ranks stopped as requested.
 fn stopped(outcome: &Outcome) -> Option<u8> {
     let Outcome::Failed(failure) = outcome else { return None };
-    let Some(Status::Code(code)) = failure.status else { return None };
+    stop_code(failure.status?, failure.cause.as_ref())
+}
+
+/// The same, by how the blamed rank ended. One that others blame for a cause may end in this way, too, since the launcher
+/// then asks it to stop.
+fn stop_code(status: Status, cause: Option<&Cause>) -> Option<u8> {
+    let (Status::Code(code), None) = (status, cause) else { return None };
     [REQUEUED, INTERRUPTED, TERMINATED].into_iter().find(|known| i32::from(*known) == code)
 }
 
@@ -268,6 +274,18 @@ fn clear(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression test: a job with a cause ended like one that was asked to stop, without a word.
+    #[test]
+    fn a_rank_that_is_blamed_has_not_stopped_as_requested() {
+        let cause = Cause::new(CauseKind::Error, "a frame's MAC is wrong").of_rank(0);
+        let check = |status, cause, expected| assert_eq!(stop_code(status, cause), expected, "{status:?} {cause:?}");
+        check(Status::Code(143), None, Some(143));
+        check(Status::Code(75), None, Some(75));
+        check(Status::Code(143), Some(&cause), None);
+        check(Status::Code(1), None, None);
+        check(Status::Signal(15), None, None);
+    }
 
     #[test]
     fn ranks_divide_the_cores_that_they_share() {
