@@ -206,7 +206,7 @@ fn a_rank_outside_ends_the_group_too() {
 
 #[test]
 fn a_late_rank_of_a_group_is_named_by_its_job_rank() {
-    let timeout = Duration::from_secs(2);
+    let timeout = Duration::from_secs(5);
     let options = GroupOptions { timeout, ..GroupOptions::default() };
     let causes = run_ranks(Group::threads_with(3, options).unwrap(), move |group| {
         let part = group.split((group.rank() > 0).then_some(0), 0).unwrap();

@@ -115,9 +115,7 @@ fn a_rank_that_joins_in_time_is_waited_for() {
         (text, group.barrier())
     });
     let text = results[1].0.as_deref().unwrap();
-    assert!(
-        text.ends_with("kept the others waiting during barrier #1: it had not joined the operation after 0 s"),
-        "{text}"
-    );
+    let expected = "kept the others waiting during barrier #1: it had not joined the operation after ";
+    assert!(text.contains(expected), "{text}");
     assert!(results.iter().all(|(_, result)| result.is_ok()));
 }
