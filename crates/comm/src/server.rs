@@ -10,7 +10,7 @@ use crate::control::{LINGER, Line, Message, VERDICT};
 use crate::error::JoinError;
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
-use crate::net::acceptor::{Acceptor, Admit};
+use crate::net::acceptor::{Acceptor, Door};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
 use crate::net::mac::Altered;
@@ -74,12 +74,8 @@ impl Server {
             emptied: Condvar::new(),
         });
         failure.set_relay(Arc::new(ToHall { hall: Arc::downgrade(&hall) }));
-        let admit: Arc<Admit> = Arc::new({
-            let hall = hall.clone();
-            move |link, introduction| hall.admit(link, &introduction)
-        });
-        let acceptor =
-            Acceptor::start(listener, token, world_size, admit).map_err(|source| JoinError::Thread { source })?;
+        let acceptor = Acceptor::start(listener, token, world_size, hall.clone())
+            .map_err(|source| JoinError::Thread { source })?;
         Ok(Server { hall, acceptor: Some(acceptor) })
     }
 
@@ -123,9 +119,9 @@ impl Drop for Server {
     }
 }
 
-impl Hall {
-    /// Runs in the thread of one connection, once it has proved the token.
-    fn admit(&self, link: Link, who: &Introduction) {
+impl Door for Hall {
+    fn admit(&self, link: Link, who: Introduction) {
+        let who = &who;
         let refusal = self.seat(who).err();
         let answered = answer(&link, refusal.as_deref());
         if refusal.is_some() {
@@ -156,6 +152,13 @@ impl Hall {
         }
     }
 
+    /// The rank cannot come back later, since it has been refused.
+    fn has_no_thread(&self, why: &str) {
+        self.failure.raise(Cause::new(CauseKind::Error, why).of_rank_here(0));
+    }
+}
+
+impl Hall {
     /// Admits a connection, or gives the reason to refuse it. A control connection takes its rank's seat, so that of two
     /// that arrive together one is refused.
     fn seat(&self, who: &Introduction) -> Result<(), String> {

@@ -24,6 +24,8 @@ pub enum Need {
     Namespaces,
     /// A control group of the test's own.
     ControlGroup,
+    /// A limit of threads for one process alone, which must be of another user.
+    Limits,
     /// A login session with a terminal.
     Terminal,
     /// System calls of other processes that the kernel holds until the test answers them.
@@ -42,6 +44,7 @@ impl Need {
             Need::Hosts => "hosts",
             Need::Namespaces => "namespaces",
             Need::ControlGroup => "cgroup",
+            Need::Limits => "limits",
             Need::Terminal => "terminal",
             Need::HeldCalls => "held-calls",
             Need::Level => "level",

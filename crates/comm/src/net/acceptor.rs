@@ -7,15 +7,16 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use super::handshake::{Introduction, Reception};
+use super::handshake::{Introduction, Reception, answer};
 use super::link::Link;
+use crate::error::JoinError;
 use crate::token::{Token, random};
 
 /// Limit of connections that are proving the token at the same time, in addition to one for each expected rank.
@@ -26,9 +27,20 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 /// it drops the packets of ranks, which try again only after a second.
 const BACKLOG: i32 = 4096;
 
-/// Handles a connection that has proved the token; the introduction has not been answered yet. Runs in the connection's
-/// own thread.
-pub(crate) type Admit = dyn Fn(Link, Introduction) + Send + Sync;
+/// Decides on connections that have proved the token.
+pub(crate) trait Door: Send + Sync {
+    /// Handles a connection; the introduction has not been answered yet. Runs in the connection's own thread.
+    fn admit(&self, link: Link, introduction: Introduction);
+
+    /// No thread could be started for a connection, which has been told why.
+    fn has_no_thread(&self, _why: &str) {}
+}
+
+impl<F: Fn(Link, Introduction) + Send + Sync> Door for F {
+    fn admit(&self, link: Link, introduction: Introduction) {
+        self(link, introduction);
+    }
+}
 
 /// A listening socket with its thread. Dropping it closes the socket; accepted connections stay open.
 pub(crate) struct Acceptor {
@@ -39,7 +51,7 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     /// Accepts connections, of about `expected` ranks at a time.
-    pub(crate) fn start(listener: TcpListener, token: Token, expected: usize, admit: Arc<Admit>) -> io::Result<Self> {
+    pub(crate) fn start(listener: TcpListener, token: Token, expected: usize, door: Arc<dyn Door>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         rustix::net::listen(&listener, BACKLOG)?;
@@ -47,7 +59,7 @@ impl Acceptor {
         let lobby = Lobby::new(expected)?;
         let thread = std::thread::Builder::new().name("enmasse-accept".into()).spawn({
             let wake = wake.clone();
-            move || serve(&listener, &wake, lobby, &token, &admit)
+            move || serve(&listener, &wake, lobby, &token, &door)
         })?;
         Ok(Acceptor { address, wake, thread: Some(thread) })
     }
@@ -149,7 +161,7 @@ struct Event {
     proved: Vec<Reception>,
 }
 
-fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token, admit: &Arc<Admit>) {
+fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token, door: &Arc<dyn Door>) {
     loop {
         let event = match lobby.attend(listener, wake, token) {
             Ok(event) => event,
@@ -160,11 +172,8 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token
             return;
         }
         for reception in event.proved {
-            let admit = admit.clone();
             if let Ok((link, introduction)) = reception.end(token, HANDSHAKE) {
-                // A connection without a thread is dropped; a rank tries again.
-                let thread = std::thread::Builder::new().name("enmasse-admit".into());
-                let _ = thread.spawn(move || admit(link, introduction));
+                admit(door, link, introduction);
             }
         }
         // One at a time, so that a rank is not sent away while its bytes wait to be read.
@@ -180,10 +189,31 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token
     }
 }
 
+/// Hands over a connection in a thread of its own.
+fn admit(door: &Arc<dyn Door>, link: Link, introduction: Introduction) {
+    // A closure that gets no thread is lost, but not what it shares.
+    let visit = Arc::new(Mutex::new(Some((link, introduction))));
+    let take = |visit: &Mutex<Option<_>>| visit.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let hand_over = {
+        let (door, visit) = (door.clone(), visit.clone());
+        move || {
+            if let Some((link, introduction)) = take(&visit) {
+                door.admit(link, introduction);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("enmasse-admit".into()).spawn(hand_over);
+    if let (Err(source), Some((link, _))) = (thread, take(&visit)) {
+        let why = JoinError::Thread { source }.to_string();
+        let _ = answer(&link, Some(&why));
+        door.has_no_thread(&why);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::handshake::{Purpose, answer, introduce};
+    use crate::net::handshake::{Purpose, introduce};
     use crate::operation::Identity;
     use std::io::{Read, Write};
     use std::sync::mpsc::{Receiver, channel};
@@ -194,12 +224,12 @@ mod tests {
     fn open() -> (Acceptor, Token, Receiver<Introduction>) {
         let (sender, receiver) = channel();
         let token = Token::generate().unwrap();
-        let admit: Arc<Admit> = Arc::new(move |link, who| {
+        let door = Arc::new(move |link: Link, who| {
             answer(&link, None).unwrap();
             sender.send(who).unwrap();
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        (Acceptor::start(listener, token.clone(), 2, admit).unwrap(), token, receiver)
+        (Acceptor::start(listener, token.clone(), 2, door).unwrap(), token, receiver)
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::acceptor::{Acceptor, Admit};
+use super::acceptor::Acceptor;
 use super::configure;
 use super::handshake::{HandshakeError, Introduction, Purpose, answer, introduce};
 use super::link::Link;
@@ -107,7 +107,7 @@ impl ChannelListener {
         admit: impl Fn(Channel) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let identity = Identity::of_job(job, 0);
-        let admit: Arc<Admit> = Arc::new(move |link: Link, who: Introduction| {
+        let door = Arc::new(move |link: Link, who: Introduction| {
             let refusal = match who {
                 _ if who.purpose != Purpose::Agent => Some("this address is for agents, not for ranks"),
                 _ if who.identity != identity => Some("it belongs to another job: do two jobs use one address?"),
@@ -120,7 +120,7 @@ impl ChannelListener {
                 admit(channel);
             }
         });
-        Ok(ChannelListener { _acceptor: Acceptor::start(listener, token, 0, admit)? })
+        Ok(ChannelListener { _acceptor: Acceptor::start(listener, token, 0, door)? })
     }
 }
 

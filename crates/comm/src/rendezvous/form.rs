@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::{JoinError, TransportChoice, connect};
 use crate::cause::host_name;
 use crate::group_path::GroupPath;
-use crate::net::acceptor::{Acceptor, Admit};
+use crate::net::acceptor::Acceptor;
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
 use crate::operation::Identity;
@@ -203,7 +203,7 @@ impl Seat<'_> {
         };
         let arrivals = Arc::<Arrivals>::default();
         let (job_ranks, arrived) = (self.job_ranks.clone(), arrivals.clone());
-        let admit: Arc<Admit> = Arc::new(move |link, who| {
+        let door = Arc::new(move |link: Link, who: Introduction| {
             let ours = who.purpose == Purpose::Data && who.identity == identity && who.world_size == ranks;
             let higher = job_ranks.iter().skip(rank + 1).position(|&other| other == who.rank);
             let other = higher.filter(|_| ours && who.target == job_rank).map(|higher| rank + 1 + higher);
@@ -215,7 +215,7 @@ impl Seat<'_> {
         });
         let thread = |source| JoinError::Thread { source };
         let listener = TcpListener::bind((network.ip, 0)).map_err(thread)?;
-        let acceptor = Acceptor::start(listener, token.clone(), ranks, admit).map_err(thread)?;
+        let acceptor = Acceptor::start(listener, token.clone(), ranks, door).map_err(thread)?;
         let addresses = board.exchange("address", &acceptor.address().to_string())?;
 
         let mut links = vec![];

@@ -102,7 +102,7 @@ fn without_a_thread_to_start_the_report_says_so() {
     }
     let ended = finish(command.args([env!("CARGO_BIN_EXE_enmasse"), "doctor", "--json"]));
     if ended.stdout.is_empty() && !ended.stderr.contains("panicked") {
-        needs::skip(Need::Namespaces, format_args!("the program does not start under the limit: {}", ended.stderr));
+        needs::skip(Need::Limits, format_args!("the program does not start under the limit: {}", ended.stderr));
         return;
     }
     let report = report(&ended);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use crate::common::{
 };
 use enmasse_cpu::Isa;
 use enmasse_train::Checkpoint;
+use needs::Need;
 use rustix::process::Signal;
 
 /// Time limit for all ranks to end; on a busy machine the kernel may schedule them late.
@@ -207,6 +209,15 @@ fn by_hand_command(rank: usize, world_size: usize, port: u16, arguments: &[Strin
     command
 }
 
+/// A program that runs a command, with the command's variables.
+fn through(program: &str, options: &[&str], command: &Command) -> Command {
+    let mut outer = Command::new(program);
+    plain_environment(&mut outer);
+    outer.args(options).arg(command.get_program()).args(command.get_args());
+    outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    outer
+}
+
 fn by_hand(rank: usize, world_size: usize, port: u16, arguments: &[String]) -> Running {
     Running::start(&mut by_hand_command(rank, world_size, port, arguments))
 }
@@ -246,6 +257,44 @@ fn ranks_that_were_launched_by_hand_or_by_launch() {
     let ended = finish(half.args(&words).env("RANK", "0"));
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.contains("WORLD_SIZE is not set"), "{}", ended.stderr);
+}
+
+/// Wherever the limit strikes, the rank says so at once, and the other rank learns it. Rank 0 was silent for a minute, and
+/// rank 1 was blamed.
+#[test]
+fn a_rank_that_can_start_no_thread_was_silent() {
+    if !rustix::process::geteuid().is_root() {
+        return needs::skip(Need::Limits, "takes root");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let words = arguments(&pictures(folder.path(), 10), &folder.path().join("run"), &["--max-steps", "1"]);
+    let limits = (1..).map_while(|limit| {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let with_token = |mut command: Command| {
+            command.env("ENMASSE_TOKEN", "a secret that both users know");
+            Running::start(&mut command)
+        };
+        let mut limited = by_hand_command(0, 2, port, &words);
+        limited.env("HOME", folder.path());
+        // The other user has no processes, so the limit is this rank's.
+        let user = ["--reuid=65533", "--clear-groups", "prlimit", &format!("--nproc={limit}")];
+        let second = with_token(by_hand_command(1, 2, port, &words));
+        let first = with_token(through("setpriv", &user, &limited)).finish();
+        let says = |ended: &Ended| {
+            let threads =
+                ended.stderr.contains("cannot start a thread") || ended.stderr.contains("cannot handle signals");
+            threads.then(|| assert_eq!(ended.code, Some(1), "limit {limit}: {ended:?}"))
+        };
+        says(&first)?;
+        // Otherwise rank 0 ended before it listened.
+        if first.stderr.contains("while it was formed") {
+            let second = second.finish();
+            assert!(says(&second).is_some(), "limit {limit}: {second:?}");
+        }
+        Some(limit)
+    });
+    assert!(limits.count() > 3);
 }
 
 #[test]
