@@ -2,7 +2,7 @@
 //!
 //! `{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1700000000"}}}`
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,7 +29,7 @@ pub(crate) struct ErrorRecord {
 impl ErrorRecord {
     /// The content of a file; `None` if it is missing or malformed.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let file = File::open(path).ok()?;
+        let file = enmasse_files::open_regular(path).ok()?;
         let written = file.metadata().ok()?.modified().ok()?;
         let mut text = Vec::new();
         file.take(LIMIT).read_to_end(&mut text).ok()?;
@@ -73,6 +73,14 @@ fn milliseconds(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_record_held_up_the_launcher() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("error.json");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+        assert_eq!(ErrorRecord::read(&pipe), None);
+    }
 
     #[test]
     fn records() {
