@@ -49,7 +49,8 @@ enum Fault {
 
 impl From<String> for Fault {
     fn from(problem: String) -> Self {
-        Fault::Picture(problem)
+        // Decoders end some of their messages with a line break.
+        Fault::Picture(problem.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -120,4 +121,20 @@ fn check_dimensions(width: usize, height: usize, bytes: usize, densest: usize) -
 /// The error for a picture of another mode.
 fn not_rgb(mode: &str) -> Fault {
     Fault::Picture(format!("not an RGB picture but of mode {mode}; convert it, or pass --convert-rgb"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some messages of the decoder of JPEG ended with an empty line.
+    #[test]
+    fn a_problem_is_one_line() {
+        let check = |bytes: &[u8], expected: &str| {
+            assert_eq!(decode(bytes, true, &mut Picture::default()).unwrap_err(), expected);
+        };
+        let cut = "a damaged or truncated JPEG: I/O errors Not enough bytes, expected";
+        check(&[0xFF, 0xD8], &format!("{cut} 1 but found 0"));
+        check(&[0xFF, 0xD8, 0xFF, 0xE0, 0], &format!("{cut} 2 but found 1"));
+    }
 }
