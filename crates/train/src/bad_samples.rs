@@ -69,6 +69,8 @@ pub(crate) fn to_lines(samples: &BTreeSet<BadSample>) -> String {
 /// Reads the output of [`to_lines`]. A line without a tab is a name alone.
 pub(crate) fn from_lines(text: &str) -> BTreeSet<BadSample> {
     let sample = |line: &str| {
+        // Of an editor that ends lines in another way.
+        let line = line.trim_end_matches('\r');
         let (name, problem) = line.split_once('\t').unwrap_or((line, "unknown reason"));
         BadSample { name: name.to_owned(), problem: problem.to_owned() }
     };
@@ -124,5 +126,13 @@ mod tests {
         let met = BadSamples::default().meet(&[odd.clone(), odd]);
         assert_eq!(to_lines(&met.into_iter().collect()), "a b .jpg\tnot a picture\n");
         assert_eq!(to_lines(&from_lines("a.jpg")), "a.jpg\tunknown reason\n");
+    }
+
+    /// The last line kept it if no line feed followed, and the next reading of the list removed it.
+    #[test]
+    fn a_carriage_return_is_no_part_of_a_reason() {
+        for text in ["a.jpg\tcut\r\n", "a.jpg\tcut\r", "a.jpg\tcut\r\r\n"] {
+            assert_eq!(to_lines(&from_lines(text)), "a.jpg\tcut\n");
+        }
     }
 }
