@@ -10,6 +10,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONGEST = 700  # lines of a Rust file; most stay under 500
 FIXTURES = 3 << 20  # bytes of all fixtures together
+CORPUS = 300_000  # bytes of all inputs of fuzz targets together
 FORBIDDEN = [
     (r"\btodo!\(|\bunimplemented!\(|#\[ignore", "unfinished or ignored code"),
     (r"/work/|/tmp/target-|\bhelper session\b", "a path or word of one machine"),
@@ -26,11 +27,14 @@ def tracked():
 
 
 def problems():
-    fixtures = 0
+    fixtures = corpus = 0
     for path in tracked():
         data = (ROOT / path).read_bytes()
         if "/fixtures/" in f"/{path}" and not path.endswith((".py", ".rs", ".md")):
             fixtures += len(data)
+            continue
+        if path.startswith("fuzz/corpus/"):
+            corpus += len(data)
             continue
         try:
             text = data.decode()
@@ -43,13 +47,15 @@ def problems():
                 yield f"{path}: {lines} lines; split it below {LONGEST}"
             if not text.startswith("//!"):
                 yield f"{path}: does not open with //! and the module's purpose"
-        if path in EXEMPT or path == "Cargo.lock":
+        if path in EXEMPT or path.endswith("Cargo.lock"):
             continue
         is_test = "/tests" in path or "_tests" in path
         for pattern, meaning in FORBIDDEN + (IN_TESTS if is_test else []):
             for match in re.finditer(pattern, text):
                 line = text.count("\n", 0, match.start()) + 1
                 yield f"{path}:{line}: {match.group(0)!r}: {meaning}"
+    if corpus > CORPUS:
+        yield f"the inputs of fuzz targets take {corpus} bytes together; at most {CORPUS}"
     if fixtures > FIXTURES:
         yield f"fixtures take {fixtures} bytes together; at most {FIXTURES}"
 

@@ -42,7 +42,7 @@ pub(crate) enum Message {
 
 impl Message {
     /// `None` if the frame is malformed.
-    fn from_frame(kind: u8, payload: &[u8]) -> Option<Self> {
+    pub(crate) fn from_frame(kind: u8, payload: &[u8]) -> Option<Self> {
         let cause = || Cause::from_bytes(payload).ok().map(Arc::new);
         match kind {
             HEARTBEAT if payload.is_empty() => Some(Message::Standing(None)),

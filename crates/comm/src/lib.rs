@@ -17,6 +17,8 @@ mod engine;
 mod error;
 mod failure;
 mod flight;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod group;
 mod group_path;
 mod net;

@@ -189,7 +189,7 @@ impl Store {
 }
 
 /// Splits a request into its key and the rest.
-fn split_key(payload: &[u8]) -> Option<(&str, &[u8])> {
+pub(crate) fn split_key(payload: &[u8]) -> Option<(&str, &[u8])> {
     let (&length, rest) = payload.split_first()?;
     let (key, rest) = rest.split_at_checked(length.into())?;
     Some((std::str::from_utf8(key).ok()?, rest))

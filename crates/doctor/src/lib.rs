@@ -11,6 +11,8 @@ mod environment;
 mod failure_record;
 pub mod flight_record;
 mod flights;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gpu;
 mod lists;
 mod log_folder;

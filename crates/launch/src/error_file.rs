@@ -36,7 +36,7 @@ impl ErrorRecord {
         Self::parse(&String::from_utf8_lossy(&text), milliseconds(written))
     }
 
-    fn parse(text: &str, time: u64) -> Option<Self> {
+    pub(crate) fn parse(text: &str, time: u64) -> Option<Self> {
         let record: Value = serde_json::from_str(text).ok()?;
         let message = record.get("message")?;
         let text = message.as_str().or_else(|| message.get("message")?.as_str())?;

@@ -24,6 +24,8 @@ mod elastic;
 mod environment;
 mod error;
 mod error_file;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod groups;
 mod guard;
 mod inherited;

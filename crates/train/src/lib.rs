@@ -12,6 +12,8 @@ mod confusion;
 mod engine;
 mod error;
 mod evaluation;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod loaded;
 mod memory;
 mod plans;

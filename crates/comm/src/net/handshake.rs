@@ -209,7 +209,7 @@ fn keys(
 }
 
 impl Introduction {
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.purpose as u8];
         bytes.extend((self.rank as u32).to_le_bytes());
         bytes.extend((self.target as u32).to_le_bytes());
@@ -221,7 +221,7 @@ impl Introduction {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&purpose, rest) = bytes.split_first()?;
         let purpose = [Purpose::Control, Purpose::Store, Purpose::Data, Purpose::Agent]
             .into_iter()

@@ -21,7 +21,7 @@ pub(crate) struct Frame {
 }
 
 /// Writes a frame with a single write.
-fn write_frame(mut stream: impl Write, outbound: &mut Outbound, kind: u8, payload: &[u8]) -> io::Result<()> {
+pub(crate) fn write_frame(mut stream: impl Write, outbound: &mut Outbound, kind: u8, payload: &[u8]) -> io::Result<()> {
     let [l0, l1, l2, l3] = (payload.len() as u32).to_le_bytes();
     let mut head = [0; HEAD_BYTES + MAC_BYTES];
     let (plain, mac) = head.split_at_mut(HEAD_BYTES);
@@ -35,7 +35,7 @@ fn write_frame(mut stream: impl Write, outbound: &mut Outbound, kind: u8, payloa
 }
 
 /// Reads a frame of at most `limit` bytes of payload.
-fn read_frame(mut stream: impl Read, inbound: &mut Inbound, limit: usize) -> io::Result<Frame> {
+pub(crate) fn read_frame(mut stream: impl Read, inbound: &mut Inbound, limit: usize) -> io::Result<Frame> {
     let (mut head, mut mac) = ([0; HEAD_BYTES], [0; MAC_BYTES]);
     stream.read_exact(&mut head)?;
     stream.read_exact(&mut mac)?;

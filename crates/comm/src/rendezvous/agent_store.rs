@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection to the agent's store.
 #[derive(Debug)]
-pub(super) struct AgentStore {
+pub(crate) struct AgentStore {
     stream: TcpStream,
     deadline: Instant,
 }

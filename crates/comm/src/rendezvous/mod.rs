@@ -22,13 +22,13 @@ use crate::server::Server;
 use crate::store::{Store, StoreError};
 use crate::token::Token;
 
-mod agent_store;
+pub(crate) mod agent_store;
 mod connect;
 mod environment;
 pub(crate) mod form;
 pub(crate) mod liaison;
 mod meeting;
-mod whereabouts;
+pub(crate) mod whereabouts;
 
 use form::{Formed, Network, Reach, Seat};
 use liaison::Liaison;

@@ -25,7 +25,7 @@ pub(super) enum Whereabouts {
 
 /// The notice that rank 0 publishes: the attempt it begins, and where it listens.
 #[derive(Debug, PartialEq, Eq)]
-struct Notice {
+pub(crate) struct Notice {
     attempt: u32,
     /// `None` if rank 0 is on the store's machine.
     ip: Option<IpAddr>,
@@ -33,12 +33,12 @@ struct Notice {
 }
 
 impl Notice {
-    fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let ip = self.ip.map_or("-".to_owned(), |ip| ip.to_string());
         format!("{} {ip} {}", self.attempt, self.port)
     }
 
-    fn from_text(text: &str) -> Option<Self> {
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut word = || words.next();
         let attempt = word()?.parse().ok()?;

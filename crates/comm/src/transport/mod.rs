@@ -12,7 +12,7 @@ use crate::operation::{Header, Identity, Operation};
 
 use region::Region;
 
-mod frames;
+pub(crate) mod frames;
 pub(crate) mod region;
 pub(crate) mod shared;
 pub(crate) mod tcp;

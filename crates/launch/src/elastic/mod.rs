@@ -23,7 +23,7 @@ mod agent;
 mod hall;
 mod leader;
 mod member;
-mod message;
+pub(crate) mod message;
 mod run;
 #[cfg(test)]
 mod simulation;

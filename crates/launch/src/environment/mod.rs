@@ -9,7 +9,7 @@ use std::ffi::OsString;
 mod clusters;
 mod error;
 mod mpi;
-mod node_list;
+pub(crate) mod node_list;
 mod ports;
 mod rendezvous;
 mod slurm;

@@ -7,7 +7,7 @@
 use thiserror::Error;
 
 /// Limit of the nodes in a list.
-const MOST_NODES: usize = 1 << 16;
+pub(crate) const MOST_NODES: usize = 1 << 16;
 /// Longest accepted name of a node.
 const LONGEST_NAME: usize = 255;
 
@@ -36,7 +36,7 @@ pub enum NodeListError {
 }
 
 /// The nodes of a list, in order: `gpu08`, `gpu09`, `gpu10` and `login` for `gpu[08-10],login`.
-pub(super) fn expand_node_list(list: &str) -> Result<Vec<String>, NodeListError> {
+pub(crate) fn expand_node_list(list: &str) -> Result<Vec<String>, NodeListError> {
     let shown = || shortened(list);
     let mut nodes = Vec::new();
     for part in split(list) {

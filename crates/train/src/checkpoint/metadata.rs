@@ -108,7 +108,7 @@ macro_rules! metadata {
             }
 
             /// The error is the second part of a sentence that begins with the file.
-            pub(super) fn from_map(map: &BTreeMap<String, String>) -> Result<Self, String> {
+            pub(crate) fn from_map(map: &BTreeMap<String, String>) -> Result<Self, String> {
                 let read = |name: &str| map.get(name).ok_or_else(|| format!("is not a checkpoint: it has no {name}"));
                 Ok(CheckpointMeta {
                     $($name: read(stringify!($name)).and_then(|text| {
@@ -152,7 +152,7 @@ metadata! {
 }
 
 impl CheckpointMeta {
-    pub(super) fn to_map(&self) -> BTreeMap<String, String> {
+    pub(crate) fn to_map(&self) -> BTreeMap<String, String> {
         let fixed = [
             ("format_version", FORMAT_VERSION.to_string()),
             ("enmasse_version", env!("CARGO_PKG_VERSION").to_owned()),

@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Writes the first inputs of every fuzz target: valid ones, from which the fuzzer finds the others. Inputs that once broke
+something lie beside them under names of their own. Pictures and weights begin with the fixtures of `data` and `weights`.
+
+    fuzz/corpus.py
+"""
+import collections
+import gzip
+import json
+import pickle
+import struct
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def text(value, length="<H"):
+    value = value.encode()
+    return struct.pack(length, len(value)) + value
+
+
+def cause(kind, rank, host, operation, message):
+    numbers = struct.pack("<BBiQQQ", 1, kind, 9, rank, 17, 1_700_000_000_000)
+    return numbers + text(host) + text(operation) + text(message)
+
+
+def causes():
+    yield cause(1, 2, "node1", "all_reduce(sum) of 1000 f32", "connection closed without goodbye")
+    yield cause(2, 0, "", "", "")
+    yield cause(8, 2**64 - 1, "node2", "step", "zwölf")
+
+
+def control():
+    yield b"\x01"
+    yield b"\x01" + struct.pack("<Q", 31_400) + b"reading a batch"
+    for kind, payload in zip([2, 3, 5], causes()):
+        yield bytes([kind]) + payload
+
+
+def introduction():
+    for purpose in range(1, 5):
+        yield struct.pack("<BIIIQII", purpose, 3, 0, 4, 7, 8, 9) + b"node1"
+
+
+def header():
+    for kind in range(1, 7):
+        yield struct.pack("<8Q", 4 << 32 | kind << 16 | 1 << 8, 7, 0, 17, 1000, 0, 2, kind - 1)
+
+
+def store():
+    key = b"address/3"
+    yield bytes([len(key)]) + key + b"10.0.0.3:4321"
+    yield bytes([len(key)]) + key + struct.pack("<I", 60_000)
+    yield b"3 10.0.0.1 29500"
+    yield b"0 - 29500"
+    yield b"7 fe80::1 1"
+
+
+def frames():
+    yield struct.pack("<IB", 5, 3) + b"hello"
+    yield struct.pack("<IB", 0, 1)
+    yield struct.pack("<IB", 2**32 - 1, 1) + b"short"
+
+
+def collective():
+    yield b"\xff\xff\0" + bytes(range(64))
+    yield b"\x10\0\x80" + bytes(range(64))
+    yield b"\x50\0\x01" + bytes(range(64))
+
+
+def handshake():
+    hello = b"enmasse" + bytes([4]) + bytes(32)
+    yield hello
+    yield hello + text("x" * 34) + bytes(32)
+    yield b"enmasse\xff"
+    yield b"GET / HTTP/1.1\r\n\r\n"
+
+
+def agent_store():
+    yield b"\0" + text("3 10.0.0.1 29500", "<Q") + struct.pack("<q", 1)
+    yield b"\x01" + struct.pack("<q", -1)
+    yield b"\0" + struct.pack("<Q", 2**63)
+
+
+def variables(**values):
+    return "".join(f"{name}={value}\n" for name, value in values.items()).encode()
+
+
+def environment():
+    torch = {"RANK": 3, "WORLD_SIZE": 8, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 1, "GROUP_WORLD_SIZE": 4,
+             "MASTER_ADDR": "node1", "MASTER_PORT": 29500}
+    yield variables(**torch)
+    yield variables(**torch, TORCHELASTIC_RESTART_COUNT=2, TORCHELASTIC_MAX_RESTARTS=3, TORCHELASTIC_RUN_ID="a",
+                    TORCHELASTIC_USE_AGENT_STORE="True", ENMASSE_JOIN_TIMEOUT="1.5", ENMASSE_HEARTBEAT="2")
+    yield variables(RANK=0, WORLD_SIZE=1, MASTER_ADDR="::1", MASTER_PORT=1)
+    yield variables(SLURM_JOB_ID=12, SLURM_PROCID=3, SLURM_NTASKS=4, SLURM_LOCALID=1, SLURM_NODEID=1, SLURM_NNODES=2,
+                    SLURM_TASKS_PER_NODE="2(x2)", SLURM_STEP_NODELIST="node[1-2]", SLURM_STEP_ID=0, SLURM_RESTART_COUNT=1,
+                    SLURM_STEP_NUM_TASKS=4, SLURM_STEP_TASKS_PER_NODE="2(x2)", SLURM_STEP_NUM_NODES=2)
+    yield variables(OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2, OMPI_COMM_WORLD_LOCAL_RANK=1,
+                    OMPI_COMM_WORLD_LOCAL_SIZE=2, OMPI_MCA_orte_hnp_uri="1.0;tcp://10.0.0.1:9")
+    yield variables(PMI_RANK=1, PMI_SIZE=2, MPI_LOCALRANKID=1, MPI_LOCALNRANKS=2, PMI_ID=1)
+    yield variables(LSB_JOBID=7, LSB_MCPU_HOSTS="node1 2 node2 2", LSF_PM_TASKID=1)
+    yield variables(SLURM_JOB_ID=12, SLURM_NTASKS=4)
+
+
+def node_list():
+    for nodes in ["node[1-3,7],login", "gpu08", "rack[0-1]n[08-10] x", "a[1-65536]", "[1-2]", "a[1", "a[3-1]"]:
+        yield nodes.encode()
+
+
+def elastic():
+    long = "<I"
+    yield b"\x01" + struct.pack("<QI", 7, 1) + text("node1", long) + text("10.0.0.1", long) + struct.pack("<HII", 1, 2, 3)
+    yield b"\x02" + struct.pack("<I", 9)
+    yield b"\x03" + struct.pack("<I", 1)
+    yield b"\x04" + struct.pack("<IIB", 1, 3, 2) + text("rank 3 failed", long)
+    yield b"\x05" + struct.pack("<IH", 1, 29500)
+    yield b"\x06"
+    yield b"\x02" + struct.pack("<QIIIII", 7, 1, 0, 2, 0, 4) + text("node1", long) + struct.pack("<H", 29500)
+    yield b"\x03" + struct.pack("<I", 1) + text("a node joined", long)
+    yield b"\x04"
+    yield b"\x05" + text("node1", long) + b"\x01" + text("rank 3 failed", long)
+    yield b"\x06" + struct.pack("<II", 1, 2)
+    yield b"\x07" + struct.pack("<i", 15)
+    yield b"\x08" + text("no route", long)
+
+
+def error_file():
+    trace = "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nValueError: no\n"
+    extra = {"py_callstack": trace, "timestamp": "1700000000"}
+    yield json.dumps({"message": {"message": "ValueError: no", "extraInfo": extra}}).encode()
+    yield json.dumps({"message": "ValueError: no"}).encode()
+    yield trace.encode()
+    yield "".join(f"[rank0]: {line}\n" for line in trace.splitlines()).encode()
+
+
+def configuration():
+    yield b"model = \"resnet18\"\nlr = 0.1\nepochs = 3\nbatch_size = 32\nmomentum = 0.9\n"
+    yield b"lr = 1e-3\noptimizer = \"adamw\"\nweight_decay = 0.05\nema = 0.999\nprecision = \"bf16\"\nexact = true\n"
+    yield b"mean = [0.5]\nstd = [0.25]\nsize = 28\nthreads = 2\nschedule = \"cosine\"\nlabel_smoothing = 0.1\n"
+    yield b"keep = \"all\"\ndevice = \"cpu\"\nmetrics = \"top5\"\nnot_a_setting = 1\n"
+
+
+def checkpoint():
+    meta = {"model": "resnet18", "classes": json.dumps(["rose", "Gänse\"\n"]), "size": 64, "resize": 73,
+            "mean": "[0.485, 0.456, 0.406]", "std": "[0.229, 0.224, 0.225]", "configuration": "lr = 0.1\n", "split": "abc",
+            "seed": 2**64 - 1, "epoch": 3, "samples_consumed": 64, "epoch_sums": "0.30000000000000004 5 64 top5=0.1",
+            "optimizer_step": 7, "best_val_accuracy": "0.6666666666666666"}
+    yield "\0".join(f"{key}={value}" for key, value in meta.items()).encode()
+    yield "\0".join(f"{key}={value}" for key, value in (meta | {"epoch_sums": "NaN 0 0", "mean": "[]"}).items()).encode()
+
+
+def lists():
+    yield b"2 chosen by measuring\nwinograd conv 3x3 64 64\ngemm conv 1x1 64 64\n"
+    yield b"0 chosen by measuring\n"
+    yield b"a b/c.jpg\tthe file is empty\nd.png\ttruncated\n"
+
+
+def records():
+    yield json.dumps({"time": "2026-01-31 23:59:59", "rank": 1, "host": "node1", "process": 11, "kind": "killed", "signal": 9,
+                      "status": "signal 9", "operation": "step #3", "message": "gone", "stderr": ["a", "b"]}).encode()
+    operations = [{"sequence": 7, "operation": "barrier", "queued": 10, "started": 11, "ended": None}]
+    yield json.dumps({"rank": 0, "time": 20, "activity": "starting", "since": 5, "operations": operations}).encode()
+
+
+def log():
+    lines = ["rank 0 of 2, node1:11, cpu", "rank 1 of 2, node2:22, cpu (avx2, 1 thread)", "model:  mlp"]
+    ends = ["done in 2.0 s: best", "stopped in epoch 1", "error: rank 1 on host node2 exited: gone"]
+    for end in ends:
+        yield "".join(f"20260131-2359{second:02} {line}\n" for second, line in enumerate([*lines, end])).encode()
+    yield b"20260131-235900 not distributed: node1:4711, cpu\n"
+
+
+def pickles():
+    shared = [1, 2]
+    values = [
+        None, {"epoch": 3, "lr": 0.1, "name": "ä", "bytes": b"\0\xff", "big": 2**70, "minus": -2**40},
+        [shared, shared, (1,), (1, 2), (1, 2, 3), (), {1, 2}, frozenset([3])],
+        collections.OrderedDict(a=1, b=[True, False]), [[[[[[]]]]]],
+    ]
+    for value in values:
+        for protocol in [0, 2, 4]:
+            yield pickle.dumps(value, protocol)
+
+
+def safetensors():
+    entries = {"fc.weight": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]},
+               "fc.bias": {"dtype": "BF16", "shape": [2], "data_offsets": [8, 12]}, "__metadata__": {"format": "pt"}}
+    head = json.dumps(entries).encode()
+    yield struct.pack("<Q", len(head)) + head + struct.pack("<2f", 0.5, -1) + b"\x80\x3f\0\0"
+
+
+def legacy():
+    """Written before PyTorch 1.6: magic, version, system, one tensor, its storage."""
+    tensor = (b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04Nt"
+              b"QK\0(K\x02K\x02t(K\x02K\x01t\x89NtR")
+    head = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.}.\x80\x02}X\x01\0\0\0w"
+    yield head + tensor + b"s.](X\x01\0\0\x000e." + struct.pack("<q4f", 4, 0, 1, 2, 3)
+
+
+def weights():
+    yield from safetensors()
+    yield from legacy()
+
+
+def dataset():
+    def files(layout, pictures, labels):
+        return struct.pack("<BH", layout, len(pictures)) + pictures + labels
+
+    def idx(*dimensions):
+        size = 1
+        for dimension in dimensions:
+            size *= dimension
+        return struct.pack(f">HBB{len(dimensions)}I", 0, 8, len(dimensions), *dimensions) + bytes(size)
+
+    class Array:
+        """A pickle of an array of bytes, as NumPy writes it."""
+
+        def __reduce__(self):
+            return bytearray, (bytes(3072),)
+
+    names = [f"class {index}" for index in range(100)]
+    yield files(0, pickle.dumps({"data": Array(), "labels": [3]}, 2), pickle.dumps({"label_names": names[:10]}, 2))
+    yield files(1, b"\x03" + bytes(3072), "\n".join(names[:10]).encode())
+    yield files(2, pickle.dumps({"data": Array(), "fine_labels": [3]}, 2), pickle.dumps({"fine_label_names": names}, 2))
+    yield files(3, b"\x01\x03" + bytes(3072), "\n".join(names).encode())
+    yield files(4, idx(2, 28, 28), idx(2))
+    yield files(5, gzip.compress(idx(2, 28, 28), mtime=0), gzip.compress(idx(2), mtime=0))
+
+
+def slurm():
+    yield (b"#!/bin/bash\n#SBATCH --job-name=flowers\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --time=1-12:00:00\n"
+           b"#SBATCH --output=logs/%j.out\n#SBATCH --signal=B:USR1@120\nexport MASTER_ADDR=$(hostname)\nrun='runs/a b'\n"
+           b"srun enmasse train \"$HOME/data\" --out \"$run\" && wait\n")
+    yield b"#!/bin/bash\n#SBATCH --ntasks=4\n#SBATCH --output= a.out\n#SBATCH --array=0-3%2\npython train.py &\nwait\n"
+    yield (b"JobId=3 ArrayJobId=1 ArrayTaskId=0 JobName=a b JobState=RUNNING Reason=None Restarts=2 ExitCode=0:0 "
+           b"RunTime=00:00:04 TimeLimit=00:05:00 NodeList=node[1-2] WorkDir=/home/a StdOut=/home/a/out 3.txt Power= \n")
+    yield b"welcome\n12;alpha\n"
+    yield b"7\n1\nlr=0.1,0.2\nUSR1@60\n"
+    yield b"--model=a,b\n1-12:30\nUNLIMITED\nTERM@65535\n"
+
+
+TARGETS = {
+    "agent_store": agent_store, "cause": causes, "checkpoint": checkpoint, "collective": collective,
+    "configuration": configuration, "control": control, "dataset": dataset, "elastic": elastic, "environment": environment,
+    "error_file": error_file, "frames": frames, "handshake": handshake, "header": header, "introduction": introduction,
+    "lists": lists, "log": log, "node_list": node_list, "pickle": pickles, "records": records, "slurm": slurm, "store": store,
+    "weights": weights,
+}
+
+
+def main():
+    for target, inputs in TARGETS.items():
+        folder = CORPUS / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for index, content in enumerate(inputs()):
+            (folder / f"valid-{index:02}").write_bytes(content)
+
+
+main()

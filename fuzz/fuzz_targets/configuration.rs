@@ -1,0 +1,5 @@
+//! Configuration files.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| enmasse_train::fuzzing::configuration(bytes));

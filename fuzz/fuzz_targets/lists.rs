@@ -1,0 +1,5 @@
+//! A run's lists of algorithms and of unreadable pictures.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| enmasse_train::fuzzing::lists(bytes));

@@ -1,0 +1,24 @@
+//! JPEG and PNG pictures.
+
+#![no_main]
+
+use enmasse_data::{Picture, decode};
+use enmasse_heap::peak_of;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let mut picture = Picture::default();
+    let (result, peak) = peak_of(|| decode::decode(bytes, true, &mut picture));
+    match result {
+        Ok(()) => {
+            let pixels = picture.width() * picture.height();
+            assert!(pixels > 0 && picture.pixels().len() == 3 * pixels);
+            assert!(peak <= 15 * pixels + 4 * bytes.len() + (1 << 20), "it took {peak} bytes");
+        }
+        Err(problem) => assert!(!problem.contains('\n') && !problem.contains("panicked"), "{problem}"),
+    }
+    // The same picture, or an error that names its mode.
+    let mut strict = Picture::default();
+    if decode::decode(bytes, false, &mut strict).is_ok() {
+        assert_eq!(strict.pixels(), picture.pixels());
+    }
+});
