@@ -203,7 +203,9 @@ fn admit(door: &Arc<dyn Door>, link: Link, introduction: Introduction) {
         }
     };
     let thread = std::thread::Builder::new().name("enmasse-admit".into()).spawn(hand_over);
-    if let (Err(source), Some((link, _))) = (thread, take(&visit)) {
+    if let Err(source) = thread
+        && let Some((link, _)) = take(&visit)
+    {
         let why = JoinError::Thread { source }.to_string();
         let _ = answer(&link, Some(&why));
         door.has_no_thread(&why);
@@ -243,6 +245,19 @@ mod tests {
         assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), who);
         drop(acceptor);
         drop(strangers);
+    }
+
+    #[test]
+    fn connections_that_had_proved_the_token_were_dropped() {
+        let (acceptor, token, receiver) = open();
+        for attempt in 0..200 {
+            let stream = TcpStream::connect(acceptor.address()).unwrap();
+            let identity = Identity { attempt, ..Identity::default() };
+            let (purpose, host) = (Purpose::Data, "h".to_owned());
+            let who = Introduction { purpose, rank: 1, target: 0, world_size: 2, identity, host };
+            introduce(stream, &token, &who, LIMIT).unwrap();
+            assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), who);
+        }
     }
 
     /// A rank that had said hello was the oldest connection once 64 strangers had come, and was closed.
