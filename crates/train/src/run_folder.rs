@@ -40,7 +40,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
 use crate::checkpoint::Draft;
-use crate::{Attempt, TrainConfig, TrainError};
+use crate::{Attempt, CheckpointMeta, TrainConfig, TrainError};
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
@@ -236,7 +236,14 @@ impl RunPaths {
 
     /// The checkpoint whose weights a run is used with: the best one, or the last one if no whole epoch has ended yet.
     pub fn require_weights(&self) -> Result<PathBuf, RunError> {
-        let found = [self.best_checkpoint(), self.last_checkpoint()].into_iter().find(|path| path.exists());
+        let (best, last) = (self.best_checkpoint(), self.last_checkpoint());
+        // A damaged file is an error when it is read.
+        let had_best = || CheckpointMeta::load(&last).is_ok_and(|meta| meta.best_val_accuracy.is_some());
+        if !best.exists() && had_best() {
+            let reason = format!("is gone; name {} to use the last weights of the run instead", last.display());
+            return Err(RunError::Content { path: best, reason });
+        }
+        let found = [best, last].into_iter().find(|path| path.exists());
         let reason = match self.holds_run() {
             true => "is a run without a checkpoint: it ended before the first one",
             false => "is not a run folder: it has no checkpoints/best.safetensors",
