@@ -1,4 +1,4 @@
-//! JPEG and PNG pictures.
+//! Pictures of every format.
 
 #![no_main]
 

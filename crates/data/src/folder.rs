@@ -14,7 +14,7 @@ use enmasse_files::name_of;
 use crate::{DataError, Dataset, LeftOut, Picture, decode};
 
 /// Extensions of picture files, in any case. The content decides which format a file has.
-pub(crate) const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+pub(crate) const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "bmp", "gif"];
 
 /// Pictures in class folders, or a part of them.
 #[derive(Clone, Debug)]

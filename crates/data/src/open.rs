@@ -260,15 +260,23 @@ fn recognise(root: &Path) -> Vec<(&'static Layout, PathBuf)> {
 
 /// The error that lists what was looked for, and where to get it.
 fn nothing_found(root: &Path) -> DataError {
-    let archive = root.read_dir().into_iter().flatten().flatten().find_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        [".tar.gz", ".tgz", ".tar", ".zip"].iter().any(|ending| name.ends_with(ending)).then_some(name)
-    });
-    if let Some(archive) = archive {
+    let find = |endings: &[&str]| {
+        root.read_dir().into_iter().flatten().flatten().find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            endings.iter().any(|ending| name.ends_with(ending)).then_some(name)
+        })
+    };
+    if let Some(archive) = find(&[".tar.gz", ".tgz", ".tar", ".zip"]) {
         return DataError::layout(
             root,
             format!("it has no data set, only the archive {archive}: extract it there first"),
         );
+    }
+    if let Some(table) = find(&[".csv", ".tsv", ".parquet"]) {
+        let problem = format!(
+            "it has no class folders of pictures, and labels are not read from {table}: put the pictures of each class into a folder of its name; several labels of a picture, and numbers as targets, are not supported"
+        );
+        return DataError::layout(root, problem);
     }
     let known = [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist].map(|kind| {
         let layouts = || LAYOUTS.iter().filter(move |layout| layout.kind == kind);

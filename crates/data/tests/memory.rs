@@ -81,6 +81,28 @@ fn jpeg(claimed: u16) -> Vec<u8> {
     bytes
 }
 
+/// A BMP header that claims dimensions.
+fn bmp(claimed: u32) -> Vec<u8> {
+    let mut bytes = b"BM\0\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0".to_vec();
+    bytes.extend([claimed, claimed, 1 | 24 << 16].map(u32::to_le_bytes).concat());
+    bytes.resize(54, 0);
+    bytes
+}
+
+/// A GIF of one pixel whose canvas may claim more.
+fn gif(claimed: u16) -> Vec<u8> {
+    let [low, high] = claimed.to_le_bytes();
+    let canvas = [b'G', b'I', b'F', b'8', b'9', b'a', low, high, low, high, 0x80, 0, 0];
+    [&canvas[..], &[0; 6], b",\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0;"].concat()
+}
+
+/// The start of a lossy WebP that claims dimensions.
+fn webp(claimed: u16) -> Vec<u8> {
+    let [low, high] = claimed.to_le_bytes();
+    let frame = [0x10, 0, 0, 0x9D, 0x01, 0x2A, low, high, low, high];
+    [b"RIFF\x16\0\0\0WEBPVP8 \x0A\0\0\0".as_slice(), &frame].concat()
+}
+
 /// A JPEG header of 1 KB took 268 MB in each loader thread.
 #[test]
 fn a_short_file_cannot_claim_many_pixels() {
@@ -92,6 +114,10 @@ fn a_short_file_cannot_claim_many_pixels() {
     };
     check(jpeg(9216), 9216);
     check(png(9216, None), 9216);
+    check(bmp(9216), 9216);
+    check(gif(9216), 9216);
+    check(webp(9216), 9216);
+    assert_eq!(decoded(&gif(1)).0, Ok(()));
 }
 
 /// A file of 2 MB took 709 MB.

@@ -81,10 +81,14 @@ mod tests {
 
     #[test]
     fn the_first_one_is_a_warning() {
-        let sample = |name: &str| BadSample { name: name.to_owned(), problem: "not a JPEG or PNG picture".to_owned() };
+        let sample = |name: &str| BadSample {
+            name: name.to_owned(),
+            problem: "not a JPEG, PNG, WebP, BMP or GIF picture".to_owned(),
+        };
         let mut skipped = Skipped::default();
         skipped.resume(&[sample("a.jpg")]);
-        let warning = "warning: skipped a picture that cannot be read: b.jpg (not a JPEG or PNG picture)";
+        let warning =
+            "warning: skipped a picture that cannot be read: b.jpg (not a JPEG, PNG, WebP, BMP or GIF picture)";
         assert_eq!(skipped.add(&sample("b.jpg")).as_deref(), Some(warning));
         assert_eq!(skipped.add(&sample("c.jpg")), None);
         assert!(skipped.line().unwrap().starts_with("unreadable: 3 pictures were skipped: a.jpg"));

@@ -57,7 +57,7 @@ impl TrainedModel {
         &self.classifier.classes
     }
 
-    /// The most probable classes of a JPEG or PNG file, at most five. The picture is prepared as validation pictures were.
+    /// The most probable classes of a picture file, at most five. The picture is prepared as validation pictures were.
     pub fn predict(&mut self, picture: impl AsRef<Path>) -> Result<Prediction, TrainError> {
         let convert_rgb = self.classifier.configuration.convert_rgb;
         let mut predictions = self.classifier.predict(self.program.as_mut(), &[picture], NAMED, convert_rgb)?;

@@ -1,13 +1,17 @@
 //! Decodes files to RGB pixels, with the same result as Pillow. A file's content decides its format, not its name.
 //!
 //! JPEG pictures differ from Pillow's by at most a few levels (photographs: 0.013 on average, 3 at most). libjpeg
-//! smooths colours less if they are stored at half the resolution and the picture has fewer than five columns.
+//! smooths colours less if they are stored at half the resolution and the picture has fewer than five columns. The pixels
+//! of all other formats are the same.
 //!
 //! Orientation tags are ignored, as by torchvision's loaders. Nothing here panics on a damaged file: even a panic of a
 //! decoder becomes an error that names the file.
 
+mod bmp;
+mod gif;
 mod jpeg;
 mod png;
+mod webp;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,13 +70,14 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Decodes a JPEG or PNG file's bytes to RGB.
+/// Decodes the bytes of a JPEG, PNG, WebP, BMP or GIF file to RGB; of an animation the first frame.
 ///
 /// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error with Pillow's name of its mode, unless
 /// `convert_rgb` asks to convert it as by Pillow's `convert("RGB")`. The error is a sentence without the file's name.
 ///
 /// Decoding P pixels takes 3 P bytes for the picture and, while it lasts, at most 6 P for the coefficients of a progressive
-/// JPEG (12 P with CMYK's inks) or 4 P for the samples of a PNG that is converted; P is at most 89,478,485.
+/// JPEG (12 P with CMYK's inks), 4 P for the samples of a PNG that is converted, 1 P for the numbers of a GIF's or BMP's
+/// colours, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485.
 pub fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
     decode_checked(bytes, convert_rgb, picture).map_err(|fault| match fault {
         Fault::Picture(problem) => problem,
@@ -85,19 +90,21 @@ fn decode_checked(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Res
         [] => return Err("the file is empty".into()),
         [0xFF, 0xD8, ..] => jpeg::decode,
         [0x89, b'P', b'N', b'G', ..] => png::decode,
-        _ => return Err(format!("not a JPEG or PNG picture{}", seems(bytes)).into()),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => webp::decode,
+        [b'G', b'I', b'F', b'8', ..] => gif::decode,
+        [b'B', b'M', ..] => bmp::decode,
+        _ => return Err(format!("not a JPEG, PNG, WebP, BMP or GIF picture{}", seems(bytes)).into()),
     };
     let result = catch_unwind(AssertUnwindSafe(|| decoder(bytes, convert_rgb, picture)));
     result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))
 }
 
-/// The apparent format of a file that is neither JPEG nor PNG.
+/// The apparent format of a file that cannot be read.
 fn seems(bytes: &[u8]) -> &'static str {
     match bytes {
-        [b'G', b'I', b'F', b'8', ..] => ", but a GIF",
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => ", but a WebP",
-        [b'B', b'M', ..] => ", but a BMP",
         [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => ", but a TIFF",
+        [b'P', b'1'..=b'6', space, ..] if space.is_ascii_whitespace() => ", but a PPM",
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => ", but an AVIF or HEIC",
         _ if bytes.iter().take(512).all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) => ", but text",
         _ => "",
     }

@@ -53,7 +53,7 @@ fn decodes_as_pillow_does() {
         let ours = decode::open(fixture(file), mode != "RGB").unwrap();
         let (mean, near, largest) = difference(&ours, &pixels(text(&case, "expected")));
         println!("{file}: mean difference {mean:.4}, within two levels {near:.5}, largest {largest}");
-        if file.ends_with(".png") {
+        if !file.ends_with(".jpg") {
             assert_eq!(largest, 0, "{file}");
         } else {
             assert!(mean <= 0.5 && near >= 0.99 && largest <= 6, "{file}: {mean} {near} {largest}");
@@ -75,14 +75,16 @@ fn other_modes_are_errors_by_default() {
     }
 }
 
-/// A truncated JPEG or PNG is an error; a damaged one is an error or a picture, never a panic.
+/// A truncated picture is an error; a damaged one is an error or a picture, never a panic.
 #[test]
 fn truncated_and_damaged() {
     for case in cases("decode") {
         let file = text(&case, "file");
         let whole = std::fs::read(fixture(file)).unwrap();
         let mut picture = Picture::default();
-        for part in [1, 2, 9, 10, 30, 50, 70, 90, 97] {
+        // Of an animated GIF nothing after the first frame is read.
+        let read = if file == "picture.animation.gif" { 50 } else { 97 };
+        for part in [1, 2, 9, 10, 30, 50, 70, 90, 97].into_iter().filter(|&part| part <= read) {
             let end = whole.len() * part / 100;
             assert!(decode::decode(&whole[..end], true, &mut picture).is_err(), "{file} cut at {part} %");
         }
@@ -155,8 +157,10 @@ fn unusable_files() {
         assert!(error.contains(name) && error.contains(expected) && !error.contains('\n'), "{error}");
     };
     check("empty.jpg", b"", "the file is empty");
-    check("text.jpg", b"no picture at all\n", "not a JPEG or PNG picture, but text");
-    check("moving.png", b"GIF89a\x01\0\x01\0", "but a GIF");
+    check("text.jpg", b"no picture at all\n", "not a JPEG, PNG, WebP, BMP or GIF picture, but text");
+    check("scan.png", b"II*\0\x08\0\0\0", "but a TIFF");
+    check("plain.bmp", b"P6 1 1 255\n\0\0\0", "but a PPM");
+    check("phone.jpg", b"\0\0\0\x18ftypheic", "but an AVIF or HEIC");
     check("start.jpg", b"\xFF\xD8\xFF", "damaged or truncated JPEG");
     check("start.png", b"\x89PNG\r\n\x1A\n", "damaged or truncated PNG");
 

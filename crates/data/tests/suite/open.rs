@@ -219,6 +219,11 @@ fn folders_without_data() {
     refused(root.path(), &["the archive flower_photos.tgz: extract it there first"]);
     refused(&root.path().join("flower_photos.tgz"), &["this is a file", "must be extracted first"]);
     refused(&root.path().join("nowhere"), &["cannot read", "nowhere: no such file or directory"]);
+
+    // Labels of several kinds often come in a table beside the pictures.
+    let root = tempdir().unwrap();
+    write(root.path(), "labels.csv", b"one.jpg,0.5");
+    refused(root.path(), &["labels are not read from labels.csv", "numbers as targets, are not supported"]);
 }
 
 /// Creates a set, damages it, and expects an error with these words.

@@ -51,9 +51,7 @@ pub fn command() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_parser(value_parser!(PathBuf))
-                .help(
-                    "JPEG or PNG files, and folders: all pictures in them, at any depth, in the order of their paths",
-                ),
+                .help("Picture files, and folders: all pictures in them, at any depth, in the order of their paths"),
         )
         .arg(arguments::count("top", "K", "Classes to tell of each picture [default: 5, with --csv 1]"))
         .arg(

@@ -155,7 +155,7 @@ fn invalid_pictures() {
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path), &'a [&'a str]);
     let spoil: [Spoil; 5] = [
         ("zero bytes", &|path| drop(File::create(path).unwrap()), &["empty"]),
-        ("text", &|path| fs::write(path, "not a picture").unwrap(), &["not a JPEG or PNG"]),
+        ("text", &|path| fs::write(path, "not a picture").unwrap(), &["not a JPEG, PNG"]),
         (
             "grayscale",
             &|path| write_jpeg(path, 12, 14, &grey, ColorType::Luma),

@@ -90,6 +90,10 @@ fn pictures_that_cannot_be_read_are_named() {
         assert_eq!(ended.stderr, format!("error: {expected}\n"));
     };
     fs::create_dir_all(path("empty/inner")).unwrap();
-    check(&[&path("empty")], 1, &format!("{}: there are no pictures (jpg, jpeg, png) in it", path("empty")));
+    check(
+        &[&path("empty")],
+        1,
+        &format!("{}: there are no pictures (jpg, jpeg, png, webp, bmp, gif) in it", path("empty")),
+    );
     check(&[&path("empty"), "--csv", "--json"], 2, "--csv: cannot be combined with --json; use one of them");
 }

@@ -77,7 +77,7 @@ fn a_resumed_run_goes_on_with_its_list() {
     assert!(ended.stderr.contains("unreadable: 2 pictures were skipped: "), "{ended:?}");
     let list = fs::read_to_string(out.join("logs/unreadable.txt")).unwrap();
     assert!(list.contains("dark/001.jpg\tno such file or directory\n"), "{list}");
-    assert!(list.contains("red/001.jpg\tnot a JPEG or PNG picture, but text\n"), "{list}");
+    assert!(list.contains("red/001.jpg\tnot a JPEG, PNG, WebP, BMP or GIF picture, but text\n"), "{list}");
     assert_eq!(metrics(&out).iter().map(|epoch| epoch["unreadable"].clone()).collect::<Vec<_>>(), [1, 2]);
 }
 

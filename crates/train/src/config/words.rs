@@ -53,6 +53,19 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         ],
         Answer("there is no such augmentation yet; use --augment and --flip"),
     ),
+    (
+        &[
+            "multilabel",
+            "multi_label",
+            "regression",
+            "task",
+            "problem_type",
+            "bce_loss",
+            "label_column_name",
+            "label_col",
+        ],
+        Answer("a picture has one class, its folder's name; several labels, and numbers as targets, are not supported"),
+    ),
     (&["ra_sampler", "ra_reps", "aug_repeats"], Answer("there is no repeated augmentation yet; leave it out")),
     (&["dummy"], Answer("enmasse bench step measures on synthetic pictures")),
     // Model.
