@@ -2,12 +2,14 @@
 
 #![no_main]
 
-use enmasse_data::{Picture, decode};
+use enmasse_data::{Picture, ReadOptions, decode};
 use enmasse_heap::peak_of;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let strict = ReadOptions { convert_rgb: false, exif_transpose: true };
+    let converting = ReadOptions { convert_rgb: true, ..strict };
     let mut picture = Picture::default();
-    let (result, peak) = peak_of(|| decode::decode(bytes, true, &mut picture));
+    let (result, peak) = peak_of(|| decode::decode(bytes, converting, &mut picture));
     match result {
         Ok(()) => {
             let pixels = picture.width() * picture.height();
@@ -17,8 +19,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         Err(problem) => assert!(!problem.contains('\n') && !problem.contains("panicked"), "{problem}"),
     }
     // The same picture, or an error that names its mode.
-    let mut strict = Picture::default();
-    if decode::decode(bytes, false, &mut strict).is_ok() {
-        assert_eq!(strict.pixels(), picture.pixels());
+    let mut same = Picture::default();
+    if decode::decode(bytes, strict, &mut same).is_ok() {
+        assert_eq!(same.pixels(), picture.pixels());
     }
 });

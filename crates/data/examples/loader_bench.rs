@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, EvalTransform};
+use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, ReadOptions};
 use enmasse_data::{Folder, Sharding, TrainLoader, TrainTransform};
 
 fn main() -> Result<(), DataError> {
@@ -23,7 +23,7 @@ fn main() -> Result<(), DataError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (threads, size, passes) = (number("--threads", cores), number("--size", 224), number("--passes", 5));
     let sharding = Sharding::one(0, 1, number("--batch", 32));
-    let folder = Arc::new(Folder::scan(root)?.convert_rgb(true));
+    let folder = Arc::new(Folder::scan(root)?.read_with(ReadOptions { convert_rgb: true, ..ReadOptions::default() }));
     let pool = DecodePool::new(threads)?;
     let train = TrainLoader::new(&pool, folder.clone(), TrainTransform::new(size), sharding.clone(), 0)?;
     measure("train", threads, passes, &folder, |epoch| train.epoch(epoch, 0))?;

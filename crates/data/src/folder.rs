@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use enmasse_files::name_of;
 
-use crate::{DataError, Dataset, LeftOut, Picture, decode};
+use crate::decode::{self, ReadOptions};
+use crate::{DataError, Dataset, LeftOut, Picture};
 
 /// Extensions of picture files, in any case. The content decides which format a file has.
 pub(crate) const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "bmp", "gif"];
@@ -23,7 +24,7 @@ pub struct Folder {
     classes: Vec<String>,
     /// Path relative to `root`, and class. Shared, since lists of a million files are cloned with the folder.
     files: Arc<Vec<(String, usize)>>,
-    convert_rgb: bool,
+    options: ReadOptions,
     left_out: LeftOut,
 }
 
@@ -45,7 +46,7 @@ impl Folder {
             let pictures = pictures(&root.join(&relative), &mut left_out)?;
             files.extend(pictures.into_iter().map(|file| (format!("{relative}/{file}"), label)));
         }
-        Ok(Folder { root: root.to_owned(), classes, files: Arc::new(files), convert_rgb: false, left_out })
+        Ok(Folder { root: root.to_owned(), classes, files: Arc::new(files), options: ReadOptions::default(), left_out })
     }
 
     /// A data set from a stored list of relative paths; each path's last folder is its class.
@@ -60,7 +61,13 @@ impl Folder {
             };
             labelled.push((file, label));
         }
-        Ok(Folder { root, classes, files: Arc::new(labelled), convert_rgb: false, left_out: LeftOut::default() })
+        Ok(Folder {
+            root,
+            classes,
+            files: Arc::new(labelled),
+            options: ReadOptions::default(),
+            left_out: LeftOut::default(),
+        })
     }
 
     /// Labels the same pictures by another list of classes, such as a trained model's, which must contain every class.
@@ -84,10 +91,9 @@ impl Folder {
         Ok(self)
     }
 
-    /// Whether pictures that are not RGB are converted as by Pillow's `convert("RGB")`; otherwise they are errors.
-    pub fn convert_rgb(mut self, convert: bool) -> Self {
-        self.convert_rgb = convert;
-        self
+    /// How the files become RGB pixels.
+    pub fn read_with(self, options: ReadOptions) -> Self {
+        Folder { options, ..self }
     }
 
     /// Class names, sorted by bytes; a label is a position in this list.
@@ -147,7 +153,7 @@ impl Dataset for Folder {
     }
 
     fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
-        decode::read_file(&self.path(index), self.convert_rgb, picture)
+        decode::read_file(&self.path(index), self.options, picture)
     }
 
     fn name(&self, index: usize) -> String {

@@ -56,6 +56,7 @@ mod transform;
 pub use bad_sample::BadSample;
 pub use batch::Batch;
 pub use dataset::{Dataset, Picture};
+pub use decode::ReadOptions;
 pub use error::DataError;
 pub use folder::{Folder, list_pictures};
 pub use kind::{Crop, DataKind, Normalization};

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::decode::ReadOptions;
 use crate::folder::holds_pictures;
 use crate::packed::Packed;
 use crate::split::held_out;
@@ -17,13 +18,13 @@ pub struct OpenOptions {
     pub split_seed: u64,
     /// The fraction of each class for validation, in [0, 1).
     pub val_fraction: f64,
-    /// Whether pictures that are not RGB are converted; otherwise they are errors.
-    pub convert_rgb: bool,
+    /// How picture files become RGB pixels.
+    pub reading: ReadOptions,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { split: SplitKind::Seeded, split_seed: 0, val_fraction: 0.2, convert_rgb: false }
+        OpenOptions { split: SplitKind::Seeded, split_seed: 0, val_fraction: 0.2, reading: ReadOptions::default() }
     }
 }
 

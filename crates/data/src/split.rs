@@ -5,6 +5,7 @@ use std::path::Path;
 use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
 
+use crate::decode::ReadOptions;
 use crate::mt19937::PythonRandom;
 use crate::{DataError, Dataset, Folder, LeftOut, OpenOptions};
 
@@ -61,12 +62,12 @@ impl Split {
             );
             return Err(DataError::layout(root, problem));
         }
-        Ok(split.convert_rgb(options.convert_rgb))
+        Ok(split.read_with(options.reading))
     }
 
-    /// Whether pictures of both parts that are not RGB are converted; see [`Folder::convert_rgb`].
-    pub fn convert_rgb(self, convert: bool) -> Self {
-        Split { train: self.train.convert_rgb(convert), val: self.val.convert_rgb(convert) }
+    /// How the files of both parts become RGB pixels.
+    pub fn read_with(self, options: ReadOptions) -> Self {
+        Split { train: self.train.read_with(options), val: self.val.read_with(options) }
     }
 
     /// What the scan of both parts found and could not use.

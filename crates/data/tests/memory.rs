@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 
-use enmasse_data::{Dataset, Folder, Picture, decode};
+use enmasse_data::{Dataset, Folder, Picture, ReadOptions, decode};
 use enmasse_heap::{held_after, peak_of};
 use png::{BitDepth, ColorType, Encoder, Info};
 
+const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, exif_transpose: true };
+
 /// The decoder's answer, and the greatest number of bytes that it held.
 fn decoded(bytes: &[u8]) -> (Result<(), String>, usize) {
-    peak_of(|| decode::decode(bytes, true, &mut Picture::default()))
+    peak_of(|| decode::decode(bytes, CONVERTING, &mut Picture::default()))
 }
 
 /// A PNG of 8x8 pixels whose header may claim more.
@@ -38,7 +40,7 @@ fn the_next_picture_frees_a_large_one() {
     let mut picture = Picture::default();
     let mut held = |edge: u16| {
         let bytes = square(edge, false);
-        let ((), more) = held_after(|| decode::decode(&bytes, true, &mut picture).unwrap());
+        let ((), more) = held_after(|| decode::decode(&bytes, CONVERTING, &mut picture).unwrap());
         more
     };
     let pixels = |edge: isize| edge * edge * 3;

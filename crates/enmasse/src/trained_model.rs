@@ -59,8 +59,8 @@ impl TrainedModel {
 
     /// The most probable classes of a picture file, at most five. The picture is prepared as validation pictures were.
     pub fn predict(&mut self, picture: impl AsRef<Path>) -> Result<Prediction, TrainError> {
-        let convert_rgb = self.classifier.configuration.convert_rgb;
-        let mut predictions = self.classifier.predict(self.program.as_mut(), &[picture], NAMED, convert_rgb)?;
+        let reading = self.classifier.configuration.reading();
+        let mut predictions = self.classifier.predict(self.program.as_mut(), &[picture], NAMED, reading)?;
         predictions.pop().ok_or(TrainError::NotFitted)
     }
 }

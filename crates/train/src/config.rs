@@ -222,6 +222,9 @@ settings! {
         /// Convert pictures that are not RGB
         /// Such pictures are errors otherwise.
         convert_rgb: bool = false, "", ANY, Run;
+        /// Turn pictures by their EXIF orientation
+        /// As Pillow's ImageOps.exif_transpose does, in JPEG, PNG and WebP files. Pictures are taken as stored otherwise, as by torchvision.
+        exif_transpose: bool = false, "", ANY, Run;
         /// Pictures that cannot be read
         /// "error" ends the run. "skip" trains on the next picture of the epoch instead, and leaves it out of validation; the run names all of them at its end and in logs/unreadable.txt.
         on_bad_sample: OnBadSample = OnBadSample::Error, "RULE", ANY, Run;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Picture, Resizer, Sharding, decode};
+use enmasse_data::{
+    BadSample, DataError, Dataset, DecodePool, EvalLoader, Picture, ReadOptions, Resizer, Sharding, decode,
+};
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
 use serde::Serialize;
@@ -38,7 +40,7 @@ impl Classifier {
         program: &mut dyn Program,
         images: &[impl AsRef<Path>],
         top: usize,
-        convert_rgb: bool,
+        reading: ReadOptions,
     ) -> Result<Vec<Prediction>, TrainError> {
         let plan = &program.plans().evaluate;
         let (batch, [height, width, channels]) = (plan.batch, plan.picture());
@@ -48,7 +50,7 @@ impl Classifier {
         for chunk in images.chunks(batch) {
             let mut pixels = vec![0; batch * bytes];
             for (image, place) in chunk.iter().zip(pixels.chunks_exact_mut(bytes)) {
-                let picture = decode::open(image.as_ref(), convert_rgb)?;
+                let picture = decode::open(image.as_ref(), reading)?;
                 self.transform.fit(&picture, &mut resizer, place);
             }
             let pictures = HostBatch { images: pixels, labels: vec![-1; batch], sample_indices: vec![0; batch] };
@@ -71,10 +73,10 @@ impl Classifier {
         pool: &DecodePool,
         images: Vec<PathBuf>,
         top: usize,
-        convert_rgb: bool,
+        reading: ReadOptions,
         mut each: impl FnMut(Result<Prediction, &BadSample>),
     ) -> Result<(), TrainError> {
-        let pictures = Arc::new(Pictures { images, convert_rgb });
+        let pictures = Arc::new(Pictures { images, reading });
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
         let loader = EvalLoader::new(pool, pictures.clone(), self.transform.clone(), sharding)?.skip_unreadable(true);
         for batch in loader.pass() {
@@ -104,7 +106,7 @@ impl Classifier {
 /// Pictures by their paths, without labels.
 struct Pictures {
     images: Vec<PathBuf>,
-    convert_rgb: bool,
+    reading: ReadOptions,
 }
 
 impl Dataset for Pictures {
@@ -117,7 +119,7 @@ impl Dataset for Pictures {
     }
 
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        decode::open(&self.images[index], self.convert_rgb)
+        decode::open(&self.images[index], self.reading)
     }
 
     fn name(&self, index: usize) -> String {

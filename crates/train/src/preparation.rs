@@ -1,6 +1,8 @@
 //! How pictures are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
-use enmasse_data::{Crop, DataKind, EvalTransform, Normalization, OpenOptions, Sampler, SplitKind, TrainTransform};
+use enmasse_data::{
+    Crop, DataKind, EvalTransform, Normalization, OpenOptions, ReadOptions, Sampler, SplitKind, TrainTransform,
+};
 
 use crate::{Augmentation, SamplerKind, SplitRule, TrainConfig, TrainingData};
 
@@ -56,7 +58,12 @@ impl TrainConfig {
             SplitRule::Seeded => SplitKind::Seeded,
             SplitRule::Python => SplitKind::Python,
         };
-        OpenOptions { split, split_seed: self.split_seed, convert_rgb: self.convert_rgb, ..OpenOptions::default() }
+        OpenOptions { split, split_seed: self.split_seed, reading: self.reading(), ..OpenOptions::default() }
+    }
+
+    /// How picture files become RGB pixels.
+    pub fn reading(&self) -> ReadOptions {
+        ReadOptions { convert_rgb: self.convert_rgb, exif_transpose: self.exif_transpose }
     }
 
     /// The order of training samples. PyTorch's pads, as its `DistributedSampler` does by default.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, DataKind, Dataset, Folder, LeftOut, OpenOptions, Split, TrainTransform};
+use enmasse_data::{DataError, DataKind, Dataset, Folder, LeftOut, OpenOptions, ReadOptions, Split, TrainTransform};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -91,10 +91,10 @@ impl TrainingData {
     }
 
     /// The same files as in an earlier run.
-    pub fn from_record(root: &Path, record: SplitRecord, convert_rgb: bool) -> Result<Self, TrainError> {
+    pub fn from_record(root: &Path, record: SplitRecord, reading: ReadOptions) -> Result<Self, TrainError> {
         let part = |files: Vec<String>| Folder::from_lists(root, record.classes.clone(), files);
         let split = Split { train: part(record.train)?, val: part(record.validation)? };
-        Ok(Self::of_split(split.convert_rgb(convert_rgb)))
+        Ok(Self::of_split(split.read_with(reading)))
     }
 
     fn of_split(split: Split) -> Self {

@@ -4,12 +4,13 @@
 //! smooths colours less if they are stored at half the resolution and the picture has fewer than five columns. The pixels
 //! of all other formats are the same.
 //!
-//! Orientation tags are ignored, as by torchvision's loaders. Nothing here panics on a damaged file: even a panic of a
+//! Orientation tags are ignored, as by torchvision's loaders, unless [`ReadOptions`] asks for them. Nothing here panics on a damaged file: even a panic of a
 //! decoder becomes an error that names the file.
 
 mod bmp;
 mod gif;
 mod jpeg;
+mod orientation;
 mod png;
 mod webp;
 
@@ -27,17 +28,26 @@ const MAX_PIXELS: usize = 89_478_485;
 /// Limit of a picture file's bytes.
 const MAX_FILE_BYTES: u64 = 512 << 20;
 
+/// How picture files become RGB pixels. The default refuses pictures that are not RGB, and takes them as stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// Whether pictures that are not RGB are converted as by Pillow's `convert("RGB")`; otherwise they are errors.
+    pub convert_rgb: bool,
+    /// Whether pictures are turned and mirrored by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
+    pub exif_transpose: bool,
+}
+
 /// Reads and decodes one picture file. See [`decode`].
-pub fn open(path: impl AsRef<Path>, convert_rgb: bool) -> Result<Picture, DataError> {
+pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Picture, DataError> {
     let mut picture = Picture::default();
-    read_file(path.as_ref(), convert_rgb, &mut picture)?;
+    read_file(path.as_ref(), options, &mut picture)?;
     Ok(picture)
 }
 
 /// [`open`] into a picture whose memory is reused.
-pub(crate) fn read_file(path: &Path, convert_rgb: bool, picture: &mut Picture) -> Result<(), DataError> {
+pub(crate) fn read_file(path: &Path, options: ReadOptions, picture: &mut Picture) -> Result<(), DataError> {
     let bytes = read_regular(path, MAX_FILE_BYTES).map_err(|source| DataError::read(path, source))?;
-    decode_checked(&bytes, convert_rgb, picture).map_err(|fault| match fault {
+    decode_checked(&bytes, options, picture).map_err(|fault| match fault {
         Fault::Picture(problem) => DataError::picture(path.display().to_string(), problem),
         Fault::Memory(source) => DataError::read(path, source),
     })
@@ -73,19 +83,19 @@ impl From<io::Error> for Fault {
 /// Decodes the bytes of a JPEG, PNG, WebP, BMP or GIF file to RGB; of an animation the first frame.
 ///
 /// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error with Pillow's name of its mode, unless
-/// `convert_rgb` asks to convert it as by Pillow's `convert("RGB")`. The error is a sentence without the file's name.
+/// [`ReadOptions::convert_rgb`] asks to convert it. The error is a sentence without the file's name.
 ///
 /// Decoding P pixels takes 3 P bytes for the picture and, while it lasts, at most 6 P for the coefficients of a progressive
 /// JPEG (12 P with CMYK's inks), 4 P for the samples of a PNG that is converted, 1 P for the numbers of a GIF's or BMP's
-/// colours, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485.
-pub fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), String> {
-    decode_checked(bytes, convert_rgb, picture).map_err(|fault| match fault {
+/// colours, 3 P to turn it, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485.
+pub fn decode(bytes: &[u8], options: ReadOptions, picture: &mut Picture) -> Result<(), String> {
+    decode_checked(bytes, options, picture).map_err(|fault| match fault {
         Fault::Picture(problem) => problem,
         Fault::Memory(error) => error.to_string(),
     })
 }
 
-fn decode_checked(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
+fn decode_checked(bytes: &[u8], options: ReadOptions, picture: &mut Picture) -> Result<(), Fault> {
     let decoder = match bytes {
         [] => return Err("the file is empty".into()),
         [0xFF, 0xD8, ..] => jpeg::decode,
@@ -95,8 +105,12 @@ fn decode_checked(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Res
         [b'B', b'M', ..] => bmp::decode,
         _ => return Err(format!("not a JPEG, PNG, WebP, BMP or GIF picture{}", seems(bytes)).into()),
     };
-    let result = catch_unwind(AssertUnwindSafe(|| decoder(bytes, convert_rgb, picture)));
-    result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))
+    let result = catch_unwind(AssertUnwindSafe(|| decoder(bytes, options.convert_rgb, picture)));
+    result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))?;
+    if options.exif_transpose {
+        orientation::transpose(picture, orientation::orientation(bytes))?;
+    }
+    Ok(())
 }
 
 /// The apparent format of a file that cannot be read.
@@ -138,7 +152,7 @@ mod tests {
     #[test]
     fn a_problem_is_one_line() {
         let check = |bytes: &[u8], expected: &str| {
-            assert_eq!(decode(bytes, true, &mut Picture::default()).unwrap_err(), expected);
+            assert_eq!(decode(bytes, ReadOptions::default(), &mut Picture::default()).unwrap_err(), expected);
         };
         let cut = "a damaged or truncated JPEG: I/O errors Not enough bytes, expected";
         check(&[0xFF, 0xD8], &format!("{cut} 1 but found 0"));

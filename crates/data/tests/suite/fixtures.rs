@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 
 use enmasse_data::{
     Canvas, CropBox, DataError, EvalTransform, Picture, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
-    RandomStream, Resizer, Transform, decode,
+    RandomStream, ReadOptions, Resizer, Transform, decode,
 };
 use serde_json::Value;
+
+const PLAIN: ReadOptions = ReadOptions { convert_rgb: false, exif_transpose: false };
+const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, ..PLAIN };
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -34,7 +37,7 @@ fn crop_box(value: &Value) -> CropBox {
 
 /// A picture that Pillow wrote as an RGB PNG.
 fn pixels(name: &str) -> Picture {
-    decode::open(fixture(name), false).unwrap()
+    decode::open(fixture(name), PLAIN).unwrap()
 }
 
 /// Mean difference, fraction of the values within two levels, and largest difference.
@@ -50,7 +53,7 @@ fn difference(ours: &Picture, theirs: &Picture) -> (f64, f64, u8) {
 fn decodes_as_pillow_does() {
     for case in cases("decode") {
         let (file, mode) = (text(&case, "file"), text(&case, "mode"));
-        let ours = decode::open(fixture(file), mode != "RGB").unwrap();
+        let ours = decode::open(fixture(file), ReadOptions { convert_rgb: mode != "RGB", ..PLAIN }).unwrap();
         let (mean, near, largest) = difference(&ours, &pixels(text(&case, "expected")));
         println!("{file}: mean difference {mean:.4}, within two levels {near:.5}, largest {largest}");
         if !file.ends_with(".jpg") {
@@ -61,11 +64,24 @@ fn decodes_as_pillow_does() {
     }
 }
 
+/// `ImageOps.exif_transpose`; without the option the orientation is ignored, as by torchvision.
+#[test]
+fn turns_pictures_as_pillow_does() {
+    for case in cases("turned") {
+        let (file, options) = (text(&case, "file"), ReadOptions { exif_transpose: true, ..PLAIN });
+        let (_, _, largest) =
+            difference(&decode::open(fixture(file), options).unwrap(), &pixels(text(&case, "expected")));
+        assert!(largest <= if file.ends_with(".jpg") { 2 } else { 0 }, "{file}: {largest}");
+        let stored = decode::open(fixture(file), PLAIN).unwrap();
+        assert_eq!((stored.width(), stored.height()), (13, 9), "{file}");
+    }
+}
+
 #[test]
 fn other_modes_are_errors_by_default() {
     for case in cases("decode") {
         let (file, mode) = (text(&case, "file"), text(&case, "mode"));
-        let result = decode::open(fixture(file), false);
+        let result = decode::open(fixture(file), PLAIN);
         assert_eq!(result.is_ok(), mode == "RGB", "{file}");
         if let Err(error) = result {
             let error = error.to_string();
@@ -86,13 +102,13 @@ fn truncated_and_damaged() {
         let read = if file == "picture.animation.gif" { 50 } else { 97 };
         for part in [1, 2, 9, 10, 30, 50, 70, 90, 97].into_iter().filter(|&part| part <= read) {
             let end = whole.len() * part / 100;
-            assert!(decode::decode(&whole[..end], true, &mut picture).is_err(), "{file} cut at {part} %");
+            assert!(decode::decode(&whole[..end], CONVERTING, &mut picture).is_err(), "{file} cut at {part} %");
         }
         for damage in 0..whole.len().min(1500) {
             let mut bytes = whole.clone();
             let at = damage * 7919 % bytes.len();
             bytes[at] ^= 1 << (damage % 8);
-            let _ = decode::decode(&bytes, true, &mut picture);
+            let _ = decode::decode(&bytes, CONVERTING, &mut picture);
         }
     }
 }
@@ -151,7 +167,7 @@ fn unusable_files() {
     let check = |name: &str, content: &[u8], expected: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
-        let error = decode::open(&path, false).unwrap_err();
+        let error = decode::open(&path, PLAIN).unwrap_err();
         assert!(matches!(error, DataError::Picture { .. }), "{error:?}");
         let error = error.to_string();
         assert!(error.contains(name) && error.contains(expected) && !error.contains('\n'), "{error}");
@@ -174,7 +190,7 @@ fn unusable_files() {
     header.extend(checksum.to_be_bytes());
     check("huge.png", &[b"\x89PNG\r\n\x1A\n\0\0\0\x0D".as_slice(), &header].concat(), "100000x100000 exceed");
 
-    let missing = decode::open(folder.path().join("missing.jpg"), false).unwrap_err().to_string();
+    let missing = decode::open(folder.path().join("missing.jpg"), PLAIN).unwrap_err().to_string();
     assert!(missing.contains("missing.jpg: no such file or directory"), "{missing}");
 }
 
@@ -184,12 +200,12 @@ fn misnamed_but_good() {
     let folder = tempfile::tempdir().unwrap();
     for (from, name) in [("picture.rgb.png", "a.jpg"), ("picture.444.jpg", "b.png")] {
         std::fs::copy(fixture(from), folder.path().join(name)).unwrap();
-        assert_eq!(decode::open(folder.path().join(name), false).unwrap(), pixels_of(from));
+        assert_eq!(decode::open(folder.path().join(name), PLAIN).unwrap(), pixels_of(from));
     }
 }
 
 fn pixels_of(name: &str) -> Picture {
-    decode::open(fixture(name), false).unwrap()
+    decode::open(fixture(name), PLAIN).unwrap()
 }
 
 /// Stray bytes between headers are skipped, as by libjpeg, but a truncated picture is still not accepted as complete.
@@ -199,9 +215,9 @@ fn stray_bytes_between_headers() {
     let tables = whole.windows(2).position(|w| w == [0xFF, 0xDB]).unwrap();
     let stray = [&whole[..tables], &[0; 7], &whole[tables..]].concat();
     let mut picture = Picture::default();
-    decode::decode(&stray, false, &mut picture).unwrap();
+    decode::decode(&stray, PLAIN, &mut picture).unwrap();
     assert_eq!(picture, pixels_of("picture.420.jpg"));
-    let error = decode::decode(&stray[..stray.len() * 2 / 3], false, &mut picture).unwrap_err();
+    let error = decode::decode(&stray[..stray.len() * 2 / 3], PLAIN, &mut picture).unwrap_err();
     assert!(error.contains("no end marker"), "{error}");
 }
 

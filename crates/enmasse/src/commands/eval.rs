@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, Command};
-use enmasse_data::{DataKind, Dataset, DecodePool, EvalLoader, Folder, LeftOut, OpenData, OpenOptions, Sharding};
+use enmasse_data::{
+    DataKind, Dataset, DecodePool, EvalLoader, Folder, LeftOut, OpenData, OpenOptions, ReadOptions, Sharding,
+};
 use enmasse_files::write_whole;
 use enmasse_train::{
     Confusion, EpochPosition, Evaluation, MetricName, OnBadSample, RunPaths, Setting, Source, TrainConfig,
@@ -42,6 +44,7 @@ const EVALUATION: &[&str] = &[
     "isa",
     "exact",
     "convert_rgb",
+    "exif_transpose",
     "on_bad_sample",
     "metrics",
     "timeout",
@@ -129,8 +132,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let (data, left_out) = match (known, part) {
         (Some(known), _) => (test_part(&weights, known, &root)?, LeftOut::default()),
-        (None, Part::Validation) => validation_part(&weights, saved.as_ref(), &root, config.convert_rgb)?,
-        (None, _) => open_folder(&weights, &root, config.convert_rgb)?,
+        (None, Part::Validation) => validation_part(&weights, saved.as_ref(), &root, config.reading())?,
+        (None, _) => open_folder(&weights, &root, config.reading())?,
     };
     let confusion = matches.get_one::<PathBuf>("confusion").cloned();
     let task = Task { weights, data, left_out, part, config, confusion };
@@ -296,17 +299,17 @@ fn validation_part(
     weights: &Weights,
     saved: Option<&TrainConfig>,
     root: &Path,
-    convert_rgb: bool,
+    reading: ReadOptions,
 ) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
     let Some(saved) = saved else {
         return Err(Failure::Usage("--split val: only a run folder knows which part of DATA validated it".to_owned()));
     };
     let paths = RunPaths::new(&weights.path);
     let data = match paths.split().exists() {
-        true => TrainingData::from_record(root, paths.read_split().map_err(Failure::error)?, convert_rgb)?,
+        true => TrainingData::from_record(root, paths.read_split().map_err(Failure::error)?, reading)?,
         false => {
-            let saved = TrainConfig { convert_rgb, ..saved.clone() };
-            TrainingData::open(root, &saved.open_options())?
+            let options = OpenOptions { reading, ..saved.open_options() };
+            TrainingData::open(root, &options)?
         }
     };
     Ok((data.validation, data.left_out))
@@ -318,7 +321,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// Pictures in folders, labelled by the classes of the weights.
-fn open_folder(weights: &Weights, root: &Path, convert_rgb: bool) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
+fn open_folder(weights: &Weights, root: &Path, reading: ReadOptions) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
     let parts: Vec<&str> = ["train", "val", "test"].into_iter().filter(|part| root.join(part).is_dir()).collect();
     if parts.len() > 1 && parts[0] == "train" {
         return Err(Failure::Error(format!(
@@ -344,5 +347,5 @@ fn open_folder(weights: &Weights, root: &Path, convert_rgb: bool) -> Result<(Arc
         }
     };
     let left_out = folder.left_out().clone();
-    Ok((Arc::new(folder.convert_rgb(convert_rgb)), left_out))
+    Ok((Arc::new(folder.read_with(reading)), left_out))
 }

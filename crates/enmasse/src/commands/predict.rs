@@ -30,6 +30,7 @@ const PREDICTION: &[&str] = &[
     "isa",
     "exact",
     "convert_rgb",
+    "exif_transpose",
     "json",
 ];
 
@@ -97,7 +98,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output.text(header(top));
     }
     let mut unreadable = 0;
-    weights.classifier.predict_each(program.as_mut(), &pool, images, top, config.convert_rgb, |found| match found {
+    weights.classifier.predict_each(program.as_mut(), &pool, images, top, config.reading(), |found| match found {
         Ok(prediction) => match form {
             Form::Json => output.json(serde_json::json!(prediction)),
             Form::Csv => output.text(row(&prediction)),

@@ -223,7 +223,7 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
     let data = match resumed.filter(|paths| paths.split().exists()) {
         Some(paths) => {
             let split = paths.read_split().map_err(Failure::error)?;
-            TrainingData::from_record(&root, split, config.convert_rgb)?
+            TrainingData::from_record(&root, split, config.reading())?
         }
         None => TrainingData::open(&root, &config.open_options())?,
     };

@@ -27,7 +27,7 @@ pub struct Weights {
 pub const PREPARATION: &[&str] = &["size", "mean", "std"];
 
 /// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
-const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "on_bad_sample", "metrics"];
+const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "exif_transpose", "on_bad_sample", "metrics"];
 
 /// The defaults of commands that use weights, as far as they differ from those of training.
 pub const OF_A_RUN: &[(&str, &str)] = &[
@@ -41,6 +41,7 @@ pub const OF_A_RUN: &[(&str, &str)] = &[
     ("isa", "as in the run"),
     ("exact", "as in the run"),
     ("convert_rgb", "as in the run"),
+    ("exif_transpose", "as in the run"),
     ("on_bad_sample", "as in the run"),
     ("metrics", "as in the run"),
 ];

@@ -122,6 +122,8 @@ fn options_of_a_run() {
     check("mnist", &[], "--split python --split-seed 3", Warned(&parts));
     let converted = "--convert-rgb has no effect on CIFAR and MNIST: only pictures in folders are converted";
     check("mnist", &[], "--convert-rgb", Warned(&[converted]));
+    let turned = "--exif-transpose has no effect on CIFAR and MNIST: only pictures in folders have an orientation";
+    check("mnist", &[], "--exif-transpose", Warned(&[turned]));
 }
 
 #[test]

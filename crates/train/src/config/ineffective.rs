@@ -42,6 +42,7 @@ const RULES: &[(&str, Effect)] = &[
     ("split_seed", Effect::Unless(parts)),
     ("prefix", Effect::Unless(random_weights)),
     ("convert_rgb", Effect::Unless(known_pictures)),
+    ("exif_transpose", Effect::Unless(no_files)),
     ("on_bad_sample", Effect::Unless(whole_files)),
     ("ranks", Effect::Unless(launcher)),
 ];
@@ -60,6 +61,10 @@ fn random_weights(config: &TrainConfig, _: &Surroundings) -> Option<&'static str
 
 fn known_pictures(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
     is_known(surroundings.kind).then_some("on CIFAR and MNIST: only pictures in folders are converted")
+}
+
+fn no_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only pictures in folders have an orientation")
 }
 
 fn whole_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -223,7 +228,7 @@ mod tests {
         let check = |flags: &str, surroundings: Surroundings, expected: &[&str]| {
             assert_eq!(layers(flags, "", "").without_effect(&surroundings), expected, "{flags} {surroundings:?}");
         };
-        let all = "crop_padding=2 split=python split_seed=1 convert_rgb=true on_bad_sample=skip ranks=thread";
+        let all = "crop_padding=2 split=python split_seed=1 convert_rgb=true exif_transpose=true on_bad_sample=skip ranks=thread";
         check(all, Surroundings { is_padded: true, ..FOLDER }, &[]);
         check(
             "ranks=process convert_rgb=false",
@@ -246,6 +251,9 @@ mod tests {
         for kind in [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist] {
             let converted = "--convert-rgb has no effect on CIFAR and MNIST: only pictures in folders are converted";
             check("convert_rgb=true", Surroundings { kind, ..FOLDER }, &[converted]);
+            let turned =
+                "--exif-transpose has no effect on CIFAR and MNIST: only pictures in folders have an orientation";
+            check("exif_transpose=true", Surroundings { kind, ..FOLDER }, &[turned]);
             let whole =
                 "--on-bad-sample skip has no effect on CIFAR and MNIST, whose files are read whole before the run";
             check("on_bad_sample=skip", Surroundings { kind, ..FOLDER }, &[whole]);
