@@ -222,7 +222,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Total time that [`next`](Iterator::next) has waited for pictures.
+    /// Total time that [`next`](Iterator::next) has taken. It waits for pictures, and does hardly anything else.
     pub fn waited(&self) -> Duration {
         self.waited
     }
@@ -252,9 +252,9 @@ impl Iterator for Batches {
     type Item = Result<Batch, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let began = Instant::now();
         let pending = self.under_way.pop_front()?;
         self.submit_next();
-        let began = Instant::now();
         let result = pending.and_then(|pending| pending.wait());
         self.waited += began.elapsed();
         if result.is_err() {

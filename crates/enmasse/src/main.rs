@@ -4,6 +4,7 @@ mod arguments;
 mod attempt;
 mod command_line;
 mod commands;
+mod data_bound;
 mod facts;
 mod failure;
 mod failure_record;

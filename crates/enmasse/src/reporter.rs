@@ -5,12 +5,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use enmasse_data::BadSample;
+use enmasse_machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, RunPaths, SaveReason, Saved,
     StartRecord, Started, StepRecord, StoppedRecord, TrainConfig,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
+use crate::data_bound::DataBound;
 use crate::facts::{self, facts};
 use crate::failure::Failure;
 use crate::output::{Output, say};
@@ -33,6 +35,8 @@ pub struct Reporter {
     log: Option<RankLog>,
     /// The pictures that cannot be read.
     skipped: Skipped,
+    /// How long training waits for pictures.
+    data_bound: DataBound,
     /// How long the run is, as far as the configuration says.
     course: Course,
     /// Number of ranks, once it is known.
@@ -65,6 +69,7 @@ impl Reporter {
             settings: None,
             log: None,
             skipped: Skipped::default(),
+            data_bound: DataBound::default(),
             course: Course::default(),
             world_size: 1,
             log_every: 0,
@@ -74,11 +79,13 @@ impl Reporter {
         }
     }
 
-    /// Makes it a run of this configuration, and adds the ranks and the settings to the facts.
-    pub fn introduce(self, ranks: Vec<String>, config: &TrainConfig) -> Self {
+    /// Makes it a run of this configuration, whose ranks have `cores` cores each, and adds the ranks and the settings to the
+    /// facts.
+    pub fn introduce(self, ranks: Vec<String>, config: &TrainConfig, cores: usize) -> Self {
         let course = Course { epochs: config.epochs as u64, max_steps: config.max_steps, ..Course::default() };
         let (settings, log_every) = (Some(facts::settings(config)), config.log_every);
-        Reporter { introduction: ranks, settings, course, log_every, ..self }
+        let data_bound = DataBound::new(cores);
+        Reporter { introduction: ranks, settings, course, log_every, data_bound, ..self }
     }
 
     /// Also writes the lines to a log, but only once the run begins: before that the folder may turn out to be another
@@ -202,7 +209,7 @@ fn fitted(text: String, width: Option<usize>) -> String {
 /// The kind of a line.
 #[derive(Clone, Copy)]
 enum Line {
-    /// Known before the first epoch: for people, besides the figures.
+    /// For people, besides the figures.
     Fact,
     /// A result.
     Figure,
@@ -219,6 +226,7 @@ impl Callback for Reporter {
         self.world_size = started.world_size;
         self.course = Course { global_batch, validation, ..self.course };
         self.meter = Meter::new(self.course);
+        self.data_bound.begin(started, ProcessorTime::gather());
         self.skipped.resume(&started.unreadable);
         if let Some(run) = &started.run {
             self.skipped.listed_in(RunPaths::new(run).unreadable());
@@ -284,6 +292,9 @@ impl Reporter {
     fn epoch(&mut self, record: &EpochRecord) {
         let epochs = self.course.epochs;
         epoch_lines(record, epochs).into_iter().for_each(|line| self.line(Line::Figure, line));
+        if let Some(line) = self.data_bound.epoch(record, ProcessorTime::gather()) {
+            self.line(Line::Fact, line);
+        }
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Epoch(record).to_line());
         }

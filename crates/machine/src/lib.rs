@@ -6,8 +6,10 @@ mod cgroup;
 mod free;
 mod meminfo;
 mod process;
+mod processor;
 
 pub use cgroup::Limits;
 pub use free::{Bound, Free};
 pub use meminfo::MemInfo;
 pub use process::{peak_rss_bytes, resident_bytes};
+pub use processor::ProcessorTime;

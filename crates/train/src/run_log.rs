@@ -28,6 +28,9 @@ pub struct EpochRecord {
     pub learning_rate: f64,
     /// Over all ranks, training only.
     pub images_per_second: f64,
+    /// Share of the time of training, after its first batch, that the loop waited for batches: 0 to 1, of the rank that waited
+    /// longest. A device that computes on its own may have been busy meanwhile. Waiting for other ranks is no part of it.
+    pub data_wait: f64,
     /// Seconds of the epoch, including validation.
     pub seconds: f64,
     /// Number of ranks.
@@ -44,7 +47,7 @@ pub struct EpochRecord {
 }
 
 /// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 12] = [
+pub(crate) const EPOCH_RECORD_NAMES: [&str; 13] = [
     "event",
     "epoch",
     "train_loss",
@@ -53,6 +56,7 @@ pub(crate) const EPOCH_RECORD_NAMES: [&str; 12] = [
     "val_accuracy",
     "learning_rate",
     "images_per_second",
+    "data_wait",
     "seconds",
     "world_size",
     "partial",
@@ -138,6 +142,7 @@ mod tests {
             val_accuracy: 0.5,
             learning_rate: 1e-3,
             images_per_second: 100.5,
+            data_wait: 0.125,
             seconds: 2.0,
             world_size: 2,
             partial: false,
@@ -154,8 +159,7 @@ mod tests {
     fn lines_are_the_contract() {
         let epoch =
             r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"train_accuracy":0.25,"val_loss":null,"#;
-        let rest =
-            r#""val_accuracy":0.5,"learning_rate":0.001,"images_per_second":100.5,"seconds":2.0,"world_size":2}"#;
+        let rest = r#""val_accuracy":0.5,"learning_rate":0.001,"images_per_second":100.5,"data_wait":0.125,"seconds":2.0,"world_size":2}"#;
         assert_eq!(RunEvent::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
         let logged = EpochRecord { metrics: [("val_top5".to_owned(), 0.75)].into(), ..record(3) };
         let rest = rest.replace('}', r#","val_top5":0.75}"#);

@@ -5,9 +5,9 @@ mod prepare;
 mod save;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use enmasse_comm::{Group, ShardMap};
+use enmasse_comm::{Group, Reduction, ShardMap};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
 use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Metric, Mode, PerSample, Phase, Tensor};
@@ -235,6 +235,8 @@ struct Epoch {
 struct EpochTimes {
     learning_rate: f64,
     images_per_second: f64,
+    /// As in [`EpochRecord`], of this rank.
+    data_wait: f64,
     seconds: f64,
 }
 
@@ -323,6 +325,11 @@ impl Session {
         }
         self.list_bad_samples()?;
         callbacks.on_validation_end(&validation)?;
+        let mut data_wait = [times.data_wait];
+        if let Some(group) = group {
+            // Every step waits for the slowest rank, so a mean would hide one slow disk among many ranks.
+            group.all_reduce_with(&mut data_wait, Reduction::Max)?;
+        }
         let training = self.position.means(training_metrics(self.program.plans()));
         let training = training.map(|(name, mean)| (format!("train_{name}"), mean));
         let validated = validation.metrics.iter().map(|(name, mean)| (format!("val_{name}"), *mean));
@@ -334,6 +341,7 @@ impl Session {
             val_accuracy: validation.accuracy,
             learning_rate: times.learning_rate,
             images_per_second: times.images_per_second,
+            data_wait: data_wait[0],
             seconds: times.seconds,
             world_size: self.map.ranks(),
             partial: self.rest_of_epoch() > 0,
@@ -356,7 +364,7 @@ impl Session {
         let began = Instant::now();
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
-        let batches = self.train.epoch(self.position.epoch, first as usize);
+        let mut batches = self.train.epoch(self.position.epoch, first as usize);
         // A run resumed with another global batch continues after the last sample that it saw.
         let epoch = Epoch { began, first, total: first + self.rest_of_epoch() * global_batch };
         // The progress at the last step, for an epoch that is resumed after it.
@@ -364,8 +372,11 @@ impl Session {
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         // A step and its learning rate.
         let mut in_flight: Option<(Ticket, f64)> = None;
+        // When the first batch came, and the wait for it, which no step could have hidden.
+        let mut steady: Option<(Instant, Duration)> = None;
         at(group, "reading a batch");
-        for batch in batches {
+        while let Some(batch) = batches.next() {
+            steady.get_or_insert_with(|| (Instant::now(), batches.waited()));
             let batch = Arc::new(batch.map_err(TrainError::of_batch)?);
             at(group, "computing a step");
             if let Some(step) = in_flight.take_if(|_| self.must_drain(config, 1)) {
@@ -399,7 +410,10 @@ impl Session {
         }
         let seconds = began.elapsed().as_secs_f64();
         let images_per_second = (self.position.samples - first) as f64 / seconds;
-        Ok(EpochTimes { learning_rate, images_per_second, seconds })
+        let data_wait = steady.map_or(0.0, |(came, first_wait)| {
+            (batches.waited() - first_wait).as_secs_f64() / came.elapsed().as_secs_f64().max(1e-9)
+        });
+        Ok(EpochTimes { learning_rate, images_per_second, data_wait, seconds })
     }
 
     /// Whether some code reads the state after the `ahead`-th step from here, so that no later step may have begun.

@@ -322,7 +322,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         false => Audience::Nobody,
     };
     let ranks = rank.introductions(&device.name())?;
-    let mut reporter = Reporter::new(audience).introduce(ranks, config);
+    let mut reporter = Reporter::new(audience).introduce(ranks, config, cores() / rank.local_ranks());
     if let Some(run) = &config.out {
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));

@@ -38,6 +38,7 @@ fn train_eval_predict() {
             "val_accuracy",
             "learning_rate",
             "images_per_second",
+            "data_wait",
             "seconds",
             "world_size",
         ];
@@ -47,7 +48,8 @@ fn train_eval_predict() {
             (&"epoch".into(), &number.into(), &1.into())
         );
         let accuracy = epoch["val_accuracy"].as_f64().unwrap();
-        assert!((0.0..=1.0).contains(&accuracy) && epoch["images_per_second"].as_f64().unwrap() > 0.0);
+        assert!((0.0..=1.0).contains(&accuracy) && (0.0..=1.0).contains(&epoch["data_wait"].as_f64().unwrap()));
+        assert!(epoch["images_per_second"].as_f64().unwrap() > 0.0);
     }
     assert_eq!(first["learning_rate"], 0.02);
     assert_eq!(keys(done), ["event", "best_val_accuracy", "seconds", "peak_rss_bytes", "run", "run_bytes"]);
@@ -197,7 +199,7 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
     let lines = train(&data, &run, &["--metrics", "top2,gradient_norm", "--epochs", "1", "--json"]).well().json();
-    assert_eq!(keys(&lines[0])[10..], ["train_gradient_norm", "train_top2", "val_top2"]);
+    assert_eq!(keys(&lines[0])[11..], ["train_gradient_norm", "train_top2", "val_top2"]);
     assert_eq!(metrics(&run), lines[..1]);
     let eval = |others: &[&str]| {
         let fixed = ["eval", &run.display().to_string(), "--split", "val", "--json", "--devices", "cpu:2"];

@@ -5,6 +5,7 @@ mod averages;
 mod callbacks;
 mod common;
 mod data_parallel;
+mod data_wait;
 mod fit;
 mod hosting;
 mod initial_weights;

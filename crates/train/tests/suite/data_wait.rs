@@ -1,0 +1,120 @@
+//! The share of training that waits for pictures.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::Colours;
+use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_data::{DataError, Dataset, Picture, Sharding, TrainOrder};
+use enmasse_graph::Tensor;
+use enmasse_train::{Callback, CallbackResult, Control, EpochRecord, TrainConfig, TrainError, Trainer, TrainingData};
+
+/// Per rank and step. Two loader threads then make two batches ahead.
+const BATCH: usize = 4;
+
+/// Pictures of which a few come late.
+struct Pictures {
+    colours: Colours,
+    late: Vec<Late>,
+}
+
+/// A picture whose batch keeps training of a rank waiting for three times as long as the test has run before.
+struct Late {
+    /// A picture of the second batch.
+    index: usize,
+    /// Pictures of the fourth batch, which is ordered when training asks for the second one.
+    ordered: Vec<usize>,
+    began: Instant,
+    asked: Mutex<Option<Instant>>,
+    is_asked: Condvar,
+    /// How long training has waited for the picture, at least.
+    held: Mutex<Duration>,
+}
+
+impl Late {
+    fn meet(&self, index: usize) {
+        if self.ordered.contains(&index) {
+            self.asked.lock().unwrap().get_or_insert_with(Instant::now);
+            self.is_asked.notify_all();
+        }
+        if index == self.index {
+            let asked = self.is_asked.wait_while(self.asked.lock().unwrap(), |asked| asked.is_none()).unwrap().unwrap();
+            while asked.elapsed() < 3 * (asked - self.began) {
+                std::thread::yield_now();
+            }
+            *self.held.lock().unwrap() = asked.elapsed();
+        }
+    }
+}
+
+impl Dataset for Pictures {
+    fn len(&self) -> usize {
+        self.colours.len()
+    }
+    fn label(&self, index: usize) -> usize {
+        self.colours.label(index)
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        self.late.iter().for_each(|late| late.meet(index));
+        self.colours.read(index)
+    }
+}
+
+/// Keeps the share of the last epoch.
+struct Share(f64);
+
+impl Callback for Share {
+    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+        self.0 = record.data_wait;
+        Ok(())
+    }
+}
+
+fn net(x: Tensor, classes: usize) -> Tensor {
+    x.flatten().linear("fc", classes)
+}
+
+#[test]
+fn every_rank_knows_the_wait_of_the_slowest() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |ranks: usize, slow: Range<usize>| {
+        let config = TrainConfig {
+            model: "net".into(),
+            epochs: 1,
+            batch: Some(BATCH),
+            size: Some(8),
+            out: Some(folder.path().join(format!("{ranks} {slow:?}"))),
+            ..TrainConfig::default()
+        };
+        let samples = 6 * BATCH * ranks;
+        let order = TrainOrder::new(config.seed, samples, BATCH * ranks).unwrap().epoch(0);
+        let began = Instant::now();
+        let late = slow.map(|rank| {
+            let own = Sharding::one(rank, ranks, BATCH);
+            let (index, ordered) = (order.hosted(1, &own)[0], order.hosted(3, &own));
+            let (asked, is_asked, held) = Default::default();
+            Late { index, ordered, began, asked, is_asked, held }
+        });
+        let train = Arc::new(Pictures { colours: Colours(samples), late: late.collect() });
+        let data = TrainingData::new(train.clone(), Arc::new(Colours(8)));
+        let shares = enmasse_launch::spawn(ranks, |group| {
+            let mut share = Share(f64::NAN);
+            let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+            let trainer = Trainer::new(config.clone(), &device).group(group).loader_threads(2);
+            trainer.callback(&mut share).fit(&net, &data)?;
+            Ok::<_, TrainError>(share.0)
+        });
+        let (shares, whole) = (shares.unwrap(), began.elapsed());
+        // Training lasted no longer than the test, and waited no shorter than it was held up.
+        let held = train.late.iter().map(|late| *late.held.lock().unwrap()).max().unwrap();
+        let least = held.as_secs_f64() / whole.as_secs_f64();
+        assert!(held > Duration::ZERO && (least..=1.0).contains(&shares[0]), "{least}: {shares:?}");
+        assert!(shares.iter().all(|share| *share == shares[0]), "{shares:?}");
+    };
+    check(1, 0..1);
+    check(2, 0..1);
+    check(2, 1..2);
+    // The greatest, not the sum.
+    check(2, 0..2);
+}
