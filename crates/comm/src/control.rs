@@ -1,9 +1,10 @@
 //! Liveness: the control connections, and the place where the first cause is decided.
 //!
-//! Every rank but 0 keeps one connection to rank 0's [`crate::server::Server`]. A dedicated thread reads it, so that a busy rank is
-//! never taken for a dead one, and makes no other input or output, so that nothing delays it. End of file without goodbye
-//! means death; silence longer than the heartbeat, while this thread itself ran, is reported as silence. Every cause raised on any rank goes to the server. The first becomes the verdict, which the server sends
-//! to all.
+//! Every rank but 0 keeps one connection to rank 0's [`crate::server::Server`]. A dedicated thread reads it, so that a
+//! busy rank is never taken for a dead one. The thread makes no other input or output, so that nothing delays it. End of
+//! file without goodbye means death; silence longer than the heartbeat, while this thread itself ran, is reported as
+//! silence. Every cause raised on any rank goes to the server. The first becomes the verdict, which the server sends to
+//! all.
 
 use std::io;
 use std::net::Shutdown;

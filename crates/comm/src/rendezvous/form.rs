@@ -257,7 +257,7 @@ struct Arrivals {
 
 impl Arrivals {
     /// Answers a rank, and keeps its latest connection: a rank that comes again has given up the one before. The answer
-    /// is sent under the lock, so whoever knows of it finds the connection here.
+    /// is sent under the lock, so a thread that knows of it finds the connection here.
     fn admit(&self, other: usize, link: Link) {
         let mut links = self.links();
         if answer(&link, None).is_ok() {

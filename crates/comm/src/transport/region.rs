@@ -233,7 +233,7 @@ impl Drop for Region {
 mod tests {
     use super::*;
 
-    /// Files of any kind were mapped, as long as their size was right: whoever could shrink one could kill the ranks.
+    /// Files of any kind were mapped, as long as their size was right. A program that shrank one killed the ranks.
     #[test]
     fn any_file_of_the_right_size_was_mapped() {
         let bytes = Region::bytes(3).unwrap();

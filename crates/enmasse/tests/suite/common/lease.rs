@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// A lease on a file: whoever opens the file waits until the lease is dropped, or for the seconds in
+/// A lease on a file: a program that opens the file waits until the lease is dropped, or for the seconds in
 /// `/proc/sys/fs/lease-break-time`, which are 45 if nobody has changed them.
 pub struct Lease(File);
 
