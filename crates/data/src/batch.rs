@@ -3,9 +3,10 @@
 //! The device reads the buffer into which the pictures are written, so a [`HostMemory`] allocates it. The memory of
 //! dropped batches serves later ones: a driver may take long to allocate more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use enmasse_tensor::{AlignedBuffer, HostBuffer, HostMemory};
 
@@ -125,8 +126,13 @@ impl fmt::Debug for Recycler {
     }
 }
 
+/// The longest piece in which time without a picture is counted.
+const SLICE: Duration = Duration::from_secs(1);
+
 /// A batch that is being filled.
 pub(crate) struct Pending {
+    /// A task for each: it makes the sample of this place.
+    pub places: Vec<usize>,
     state: Mutex<State>,
     done: Condvar,
     home: Arc<Recycler>,
@@ -134,22 +140,24 @@ pub(crate) struct Pending {
 
 struct State {
     buffers: Buffers,
-    unfinished: usize,
+    /// Tasks.
+    unfinished: BTreeSet<usize>,
     unreadable: Unreadable,
     /// The error of the earliest sample with an error.
     failed: Option<(usize, DataError)>,
 }
 
 impl Pending {
-    /// A batch of `samples` samples, none of which is done yet. Fails if there is no memory for it.
-    pub fn new(samples: usize, home: &Arc<Recycler>) -> Result<Self, DataError> {
+    /// A batch of the samples of `places`, none of which is done yet. Fails if there is no memory for it.
+    pub fn new(places: Vec<usize>, home: &Arc<Recycler>) -> Result<Self, DataError> {
         let mut buffers = home.buffers()?;
         buffers.labels.clear();
         buffers.labels.resize(home.batch, -1);
         buffers.indices.clear();
         buffers.indices.resize(home.batch, u64::MAX);
-        let state = State { buffers, unfinished: samples, unreadable: Unreadable::new(), failed: None };
-        Ok(Pending { state: Mutex::new(state), done: Condvar::new(), home: home.clone() })
+        let unfinished = (0..places.len()).collect();
+        let state = Mutex::new(State { buffers, unfinished, unreadable: Unreadable::new(), failed: None });
+        Ok(Pending { places, state, done: Condvar::new(), home: home.clone() })
     }
 
     /// Stores the sample of place `task`, if it has one, and those that were skipped on the way to it.
@@ -175,16 +183,32 @@ impl Pending {
             }
             Err(_) => {}
         }
-        state.unfinished -= 1;
-        if state.unfinished == 0 {
+        state.unfinished.remove(&task);
+        if state.unfinished.is_empty() {
             self.done.notify_all();
         }
     }
 
-    /// The batch, once all its samples are done; the error of the earliest failed sample.
-    pub fn wait(&self) -> Result<Batch, DataError> {
-        let waiting = self.done.wait_while(lock(&self.state), |state| state.unfinished > 0);
-        let mut state = waiting.unwrap_or_else(PoisonError::into_inner);
+    /// The batch, once all its samples are done; the error of the earliest failed sample. If none becomes done for
+    /// `patience`, the place of one that is not.
+    pub fn wait(&self, patience: Duration) -> Result<Result<Batch, DataError>, usize> {
+        let mut state = lock(&self.state);
+        // Counted in slices: while the process is stopped, at most one of them passes.
+        let mut waited = Duration::ZERO;
+        while let Some(&task) = state.unfinished.first() {
+            let slice = patience.saturating_sub(waited).min(SLICE);
+            if slice.is_zero() {
+                return Err(self.places[task]);
+            }
+            let before = state.unfinished.len();
+            let waiting = self.done.wait_timeout_while(state, slice, |state| !state.unfinished.is_empty());
+            state = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            waited = if state.unfinished.len() < before { Duration::ZERO } else { waited + slice };
+        }
+        Ok(self.close(&mut state))
+    }
+
+    fn close(&self, state: &mut State) -> Result<Batch, DataError> {
         if let Some((_, error)) = state.failed.take() {
             return Err(error);
         }

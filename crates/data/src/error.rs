@@ -1,7 +1,9 @@
 //! Errors in data: one line each, with the fault, its place, and what to do.
 
+use std::any::Any;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::{BadSample, Dataset};
 
@@ -56,6 +58,18 @@ pub enum DataError {
         count: usize,
         /// The last one.
         last: BadSample,
+    },
+    /// A file system does not answer.
+    #[error(
+        "{name}: neither this picture nor another could be read for {} s; check its disk or file server, or raise \
+         the timeout",
+        .patience.as_secs_f64()
+    )]
+    Stalled {
+        /// A sample that is being read, by its index and the data set's own name.
+        name: String,
+        /// The longest time without a picture.
+        patience: Duration,
     },
     /// There are fewer samples than in one global batch.
     #[error(
@@ -143,6 +157,18 @@ impl DataError {
     /// The error of a sample that does not fit: it is named by its index, and by the data set's own name if that is another.
     pub fn of_sample(dataset: &dyn Dataset, index: usize, problem: impl Into<String>) -> Self {
         DataError::Sample { name: describe_sample(dataset, index), problem: problem.into() }
+    }
+
+    /// The error of a sample that is not read for `patience`.
+    pub(crate) fn stalled(dataset: &dyn Dataset, index: usize, patience: Duration) -> Self {
+        DataError::Stalled { name: describe_sample(dataset, index), patience }
+    }
+
+    /// The error of a custom data set or transform that panicked.
+    pub(crate) fn panicked(name: impl Into<String>, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied());
+        let message = text.and_then(|text| text.lines().next()).unwrap_or("no message").to_owned();
+        DataError::Panicked { name: name.into(), message }
     }
 
     pub(crate) fn picture(name: impl Into<String>, problem: impl ToString) -> Self {

@@ -4,7 +4,6 @@
 //! reused. The content of a batch depends on (seed, epoch, batch, shards) and the files alone, not on the number of
 //! threads: the substitute of a sample that is skipped is the next one in the order of the epoch.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -233,15 +232,15 @@ impl Batches {
         }
         let places = self.source.samples.places(self.next);
         self.next += 1;
-        let pending = match Pending::new(places.len(), &self.recycler) {
+        let pending = match Pending::new(places, &self.recycler) {
             Ok(pending) => Arc::new(pending),
             Err(error) => return self.under_way.push_back(Err(error)),
         };
         self.under_way.push_back(Ok(pending.clone()));
-        let (source, tasks) = (self.source.clone(), places.len());
+        let (source, tasks) = (self.source.clone(), pending.places.len());
         let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
             let mut unreadable = Unreadable::new();
-            let result = source.fill(places[task], scratch, &mut unreadable);
+            let result = source.fill(pending.places[task], scratch, &mut unreadable);
             pending.finish(task, result, scratch.canvas.picture().pixels(), unreadable);
         });
         self.pool.submit(Job { tasks, cancelled: self.cancelled.clone(), run });
@@ -255,7 +254,10 @@ impl Iterator for Batches {
         let began = Instant::now();
         let pending = self.under_way.pop_front()?;
         self.submit_next();
-        let result = pending.and_then(|pending| pending.wait());
+        let patience = self.pool.longest_wait();
+        let result = pending.and_then(|pending| {
+            pending.wait(patience).unwrap_or_else(|place| Err(self.source.stalled(place, patience)))
+        });
         self.waited += began.elapsed();
         if result.is_err() {
             self.cancelled.store(true, Ordering::Relaxed);
@@ -346,8 +348,14 @@ impl Source {
         result.unwrap_or_else(|panic| {
             let name = catch_unwind(AssertUnwindSafe(|| describe_sample(self.dataset.as_ref(), index)));
             let name = name.unwrap_or_else(|_| format!("sample {index}"));
-            Err(DataError::Panicked { name, message: panic_message(&*panic) })
+            Err(DataError::panicked(name, &*panic))
         })
+    }
+
+    /// The error of a place whose sample is not read for too long.
+    fn stalled(&self, place: usize, patience: Duration) -> DataError {
+        let index = self.samples.candidates(place).next().unwrap_or(place);
+        DataError::stalled(self.dataset.as_ref(), index, patience)
     }
 
     /// The error of a sample that does not fit.
@@ -380,9 +388,4 @@ impl Source {
         let label = self.dataset.label(index);
         i32::try_from(label).map_err(|_| self.misfit(index, format!("its label {label} is too large")))
     }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied());
-    text.and_then(|text| text.lines().next()).unwrap_or("no message").to_owned()
 }

@@ -2,16 +2,21 @@
 //! them is dropped.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Canvas, DataError};
+use crate::{Canvas, DataError, Dataset};
 
 /// Decode threads, shared by any number of loaders. Clones are the same pool.
 #[derive(Clone)]
-pub struct DecodePool(Arc<Threads>);
+pub struct DecodePool {
+    threads: Arc<Threads>,
+    patience: Duration,
+}
 
 impl DecodePool {
     /// Starts `threads` threads, at least one. Fails if the system refuses.
@@ -25,19 +30,50 @@ impl DecodePool {
             })?;
             pool.handles.push(handle);
         }
-        Ok(DecodePool(Arc::new(pool)))
+        Ok(DecodePool { threads: Arc::new(pool), patience: Self::PATIENCE })
+    }
+
+    /// How long a batch waits for a picture unless [`patience`](Self::patience) says otherwise: ten minutes, as ranks wait
+    /// for each other.
+    pub const PATIENCE: Duration = Duration::from_secs(600);
+
+    /// Sets how long a batch waits while none of its pictures is finished. After that the loader ends with an error that names
+    /// one: the file system does not answer. Time in which the whole process is stopped does not count.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// Number of threads.
     pub(crate) fn threads(&self) -> usize {
-        self.0.handles.len()
+        self.threads.handles.len()
+    }
+
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.patience
+    }
+
+    /// [`Dataset::reading_bytes`], which may open files, on a thread of the pool. Fails if there is no answer for the longest
+    /// time that a batch waits for a picture.
+    pub fn reading_bytes(&self, dataset: &Arc<dyn Dataset>) -> Result<usize, DataError> {
+        let (send, answer) = channel();
+        let asked = dataset.clone();
+        let run = Arc::new(move |_: usize, _: &mut Scratch| {
+            // Nobody waits any more after an earlier error.
+            let _ = send.send(catch_unwind(AssertUnwindSafe(|| asked.reading_bytes())));
+        });
+        self.submit(Job { tasks: 1, cancelled: Arc::default(), run });
+        match answer.recv_timeout(self.patience) {
+            Ok(result) => result.map_err(|panic| DataError::panicked("the data set", &*panic)),
+            Err(_) => Err(DataError::stalled(dataset.as_ref(), 0, self.patience)),
+        }
     }
 
     /// Queues a job after the earlier ones.
     pub(crate) fn submit(&self, job: Job) {
         if job.tasks > 0 {
-            lock(&self.0.shared.queue).jobs.push_back((job, 0));
-            self.0.shared.wake.notify_all();
+            lock(&self.threads.shared.queue).jobs.push_back((job, 0));
+            self.threads.shared.wake.notify_all();
         }
     }
 }
@@ -150,8 +186,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
-
     use super::*;
 
     /// The end of a pool waited for ever for a picture whose file server was gone.
@@ -168,7 +202,7 @@ mod tests {
         });
         pool.submit(Job { tasks: 1, cancelled: Arc::default(), run });
         begins.recv_timeout(Duration::from_secs(60)).unwrap();
-        let mut threads = Arc::into_inner(pool.0).unwrap();
+        let mut threads = Arc::into_inner(pool.threads).unwrap();
         threads.end(Duration::from_millis(10));
         assert_eq!(threads.handles.len(), 2);
         drop(release);

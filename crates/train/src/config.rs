@@ -346,8 +346,8 @@ settings! {
         /// Measure the fastest convolutions first
         /// Otherwise they follow from a convolution's shape. Rank 0 measures for all; --resume reuses what it chose.
         tune: bool = false, "", ANY, Run;
-        /// Longest wait for a rank
-        /// In seconds, in an operation of all ranks. After that the run fails, and names the rank.
+        /// Longest wait for a rank or a picture
+        /// In seconds. After that the run fails, and names the rank that the others waited for, or the picture.
         timeout: f64 = 600.0, "SECONDS", above(0), Run;
         /// Longest silence of a rank
         /// In seconds. A rank that hangs or is cut off ends the run after that; a run that is stopped as a whole goes on.

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, DataKind, Dataset, Folder, LeftOut, OpenOptions, ReadOptions, Split, TrainTransform};
+use enmasse_data::{
+    DataError, DataKind, Dataset, DecodePool, Folder, LeftOut, OpenOptions, ReadOptions, Split, TrainTransform,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -130,8 +132,8 @@ impl TrainingData {
     }
 
     /// Bytes that reading a picture of any part takes at its peak.
-    pub(crate) fn reading_bytes(&self) -> usize {
-        self.train.reading_bytes().max(self.validation.reading_bytes())
+    pub(crate) fn reading_bytes(&self, pool: &DecodePool) -> Result<usize, DataError> {
+        Ok(pool.reading_bytes(&self.train)?.max(pool.reading_bytes(&self.validation)?))
     }
 
     /// Classes and samples as text, one per line, for ranks to compare.

@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -45,6 +46,45 @@ impl Dataset for Coded {
         let (width, height) = (9 + index % 4, 8 + index % 5);
         Picture::new(width, height, (0..width * height * 3).map(|i| (i * 7 + index * 31) as u8).collect())
     }
+}
+
+/// Its first picture is not read before the sender is gone.
+struct Stalled(Mutex<Receiver<()>>);
+
+impl Dataset for Stalled {
+    fn len(&self) -> usize {
+        8
+    }
+    fn label(&self, _: usize) -> usize {
+        0
+    }
+    fn name(&self, index: usize) -> String {
+        format!("{index}.jpg")
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        if index == 0 {
+            let _ = self.0.lock().unwrap().recv();
+        }
+        Picture::new(8, 8, vec![0; 192])
+    }
+}
+
+/// With a single rank nobody else noticed that a disk did not answer, and the run waited for ever.
+#[test]
+fn a_loader_waited_for_ever_for_a_disk_that_does_not_answer() {
+    let (disk, answer) = channel::<()>();
+    let pool = DecodePool::new(2).unwrap().patience(Duration::from_millis(1500));
+    let dataset = Arc::new(Stalled(Mutex::new(answer)));
+    let loader = EvalLoader::new(&pool, dataset, EvalTransform::new(8), ALONE).unwrap();
+    let mut batches = loader.pass();
+    let error = batches.next().unwrap().unwrap_err();
+    drop(disk);
+    assert_eq!(
+        error.to_string(),
+        "sample 0 (0.jpg): neither this picture nor another could be read for 1.5 s; check its disk or file server, \
+         or raise the timeout"
+    );
+    assert!(batches.next().is_none());
 }
 
 const ALONE: Sharding = Sharding { hosted: 0..1, shards: 1, batch: 4 };

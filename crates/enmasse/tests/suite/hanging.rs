@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::lease::Lease;
 use crate::common::runs::{Folder, arguments, assert_same};
-use crate::common::{Running, enmasse, exists, files, pictures, program, send};
+use crate::common::{Running, enmasse, exists, failed, files, pictures, program, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -44,6 +44,30 @@ fn a_rank_that_waits_for_its_disk_is_named() {
     for part in ["kept the others waiting during", "was reading a batch for", "was in all_reduce(sum) of"] {
         assert!(page.contains(part), "{part}: {page}");
     }
+}
+
+/// Where no rank waits for another, a run waited for its disk for ever.
+#[test]
+fn a_disk_that_answers_no_rank_ends_the_run() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (data, run) = (temporary.path().join("data"), temporary.path().join("run"));
+    fs::create_dir(&data).unwrap();
+    for part in ["train", "val"] {
+        fs::rename(pictures(temporary.path(), 8), data.join(part)).unwrap();
+    }
+    let (one, two) = (["--devices", "cpu:1", "--timeout", "2"], ["--devices", "cpu:2", "--timeout", "2"]);
+    enmasse(&arguments(&data, &run, &["--epochs", "1", "--devices", "cpu:1"])).well();
+    let check = |part: &str, arguments: &[String], seconds: &str| {
+        let part = data.join(part);
+        let _leases: Vec<_> = files(&part).iter().map(|file| Lease::replace(file)).collect();
+        let part = part.display().to_string();
+        let limit = format!("could be read for {seconds} s; check its disk or file server, or raise the timeout");
+        failed(&enmasse(arguments), 1, &[&part, &limit]);
+    };
+    check("train", &arguments(&data, &run.with_extension("one"), &one), "2");
+    check("train", &arguments(&data, &run.with_extension("two"), &two), "4");
+    let eval = [&["eval", run.to_str().unwrap(), data.to_str().unwrap()][..], &one].concat();
+    check("val", &eval.into_iter().map(str::to_owned).collect::<Vec<_>>(), "2");
 }
 
 /// Like `docker pause` and `scontrol suspend`, for longer than a heartbeat.

@@ -1,6 +1,8 @@
 //! Defaults that depend on circumstances: ranks, threads and batch follow from the machine, size and
 //! normalisation from the data set.
 
+use std::time::Duration;
+
 use super::{DEFAULT_GLOBAL_BATCH, Devices, TrainConfig};
 
 /// Height and width of pictures if the data set has no size of its own: the training size of torchvision's models.
@@ -43,6 +45,14 @@ impl TrainConfig {
     pub fn batch_per_shard(&self, shards: usize) -> usize {
         let shards = shards.max(1);
         self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + shards / 2) / shards).max(1))
+    }
+
+    /// How long a rank waits for pictures (`DecodePool::patience`): `--timeout`, or twice that where other ranks wait for it,
+    /// since those end the run after `--timeout` with a cause that names the rank. Nobody else does if all ranks wait for
+    /// their pictures.
+    pub fn patience(&self, world_size: usize) -> Duration {
+        let limits = if world_size > 1 { 2.0 } else { 1.0 };
+        Duration::try_from_secs_f64(limits * self.timeout).unwrap_or(Duration::MAX)
     }
 
     /// Computing threads of the rank at `local_rank`: `--threads`, or its share of the node's cores.

@@ -36,7 +36,7 @@ impl Session {
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
         let sharding = Sharding { hosted: map.hosted(rank), shards, batch: config.batch_per_shard(shards) };
-        let pool = DecodePool::new(trainer.loader_threads)?;
+        let pool = DecodePool::new(trainer.loader_threads)?.patience(config.patience(world_size));
         let preparation = Preparation::of(config, data);
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler());
         let (pictures, seed) = (data.train.clone(), config.seed);
@@ -78,7 +78,7 @@ impl Session {
                 RankKind::Process => 1,
             },
             world_size,
-            decoders: [trainer.loader_threads, data.reading_bytes()],
+            decoders: [trainer.loader_threads, data.reading_bytes(&evaluation.pool)?],
             loading: loaded_at_a_time(config, &plans),
         };
         let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
