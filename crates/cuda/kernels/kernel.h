@@ -1,0 +1,30 @@
+// What all kernels share: how one is declared, the element types of maps, and the values of a step.
+//
+// A kernel takes one struct. KERNEL(name, Arguments) { ... } declares it: for a card as a __global__ function, on the host as
+// a function that the emulation calls for each thread. The body names the struct `a`.
+#pragma once
+
+#ifdef __CUDACC_RTC__
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+#define KERNEL(name, Arguments) extern "C" __global__ void name(const Arguments a)
+#else
+#include "host.h"
+#endif
+
+// The numbers of a step, which the program writes before each step.
+struct StepValues {
+    uint64_t epoch;
+    uint64_t optimizer_step;  // from 1
+    float learning_rate;
+    float stop;  // 1 if this rank was asked to stop
+    float save;  // 1 if this rank was asked for a checkpoint
+};
+
+// The first loss that was not finite since the program cleared this. While `shard` is not 0, nothing changes state.
+struct Failure {
+    uint32_t shard;  // its number plus 1, or 0
+    float loss;
+};

@@ -1,0 +1,6 @@
+//! NVIDIA's GPUs: a plan becomes CUDA work, which is planned without a card, printed, and checked.
+//!
+//! The kernels are in `kernels/`, in CUDA C++ that also compiles for the host, where tests run them.
+
+mod kernels;
+mod work;

@@ -1,0 +1,140 @@
+//! Pieces of CUDA work as plain data: kernels with their operands as places in memory, before anything has an address.
+//!
+//! A kernel takes one argument, a struct in the layout of C. [`Kernel::pack`] makes its bytes once places have addresses.
+//! Until then work can be printed, compared and checked.
+
+use std::fmt;
+
+use enmasse_graph::Arena;
+
+/// A region of the card's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Memory {
+    /// An arena of the plan.
+    Arena(Arena),
+    /// The parameters as convolutions multiply them: in the element type of maps, at the index of the parameter.
+    Rounded,
+    /// What an instruction uses for itself alone.
+    Scratch,
+    /// The numbers of the step: `StepValues` in `kernels/kernel.h`.
+    Step,
+    /// The first loss that was not finite: `Failure` in `kernels/kernel.h`.
+    Failure,
+}
+
+/// A place in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub memory: Memory,
+    /// Bytes from its start.
+    pub offset: usize,
+}
+
+/// Some bytes from a place on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub place: Place,
+    pub bytes: usize,
+}
+
+/// A field of the struct that a kernel takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Argument {
+    /// The address of memory that the kernel reads.
+    Read(Span),
+    /// The address of memory that the kernel writes whole, before it reads any of it.
+    Write(Span),
+    /// The address of memory that the kernel changes.
+    Change(Span),
+    /// A null address, for an operand that is left out.
+    Null,
+    /// An unsigned number of 32 bits.
+    U32(u32),
+    /// An unsigned number of 64 bits.
+    U64(u64),
+    /// A float.
+    F32(f32),
+}
+
+impl Argument {
+    /// An operand to read that may be left out.
+    pub fn optional(span: Option<Span>) -> Self {
+        span.map_or(Argument::Null, Argument::Read)
+    }
+}
+
+/// A kernel with its operands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kernel {
+    /// Its name in the module.
+    pub name: String,
+    /// Blocks, in three dimensions.
+    pub grid: [u32; 3],
+    /// Threads of a block, in one dimension.
+    pub block: u32,
+    pub arguments: Vec<Argument>,
+}
+
+impl Kernel {
+    /// The bytes of the struct. `address` gives the address of a place.
+    pub fn pack(&self, address: &dyn Fn(Place) -> u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut align = 1;
+        let mut push = |field: &[u8]| {
+            bytes.resize(bytes.len().next_multiple_of(field.len()), 0);
+            bytes.extend_from_slice(field);
+            align = align.max(field.len());
+        };
+        for argument in &self.arguments {
+            match argument {
+                Argument::Read(span) | Argument::Write(span) | Argument::Change(span) => {
+                    push(&address(span.place).to_ne_bytes());
+                }
+                Argument::Null => push(&0u64.to_ne_bytes()),
+                Argument::U32(number) => push(&number.to_ne_bytes()),
+                Argument::U64(number) => push(&number.to_ne_bytes()),
+                Argument::F32(number) => push(&number.to_ne_bytes()),
+            }
+        }
+        bytes.resize(bytes.len().next_multiple_of(align), 0);
+        bytes
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Memory::Arena(arena) => write!(f, "{arena}"),
+            Memory::Rounded => f.write_str("rounded"),
+            Memory::Scratch => f.write_str("scratch"),
+            Memory::Step => f.write_str("step"),
+            Memory::Failure => f.write_str("failure"),
+        }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}:{}", self.place.memory, self.place.offset, self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_have_the_layout_of_c() {
+        let place = |offset| Place { memory: Memory::Scratch, offset };
+        let check = |arguments: &[Argument], expected: &[u8]| {
+            let kernel = Kernel { name: "k".into(), grid: [1; 3], block: 1, arguments: arguments.to_vec() };
+            assert_eq!(kernel.pack(&|place| 0x1000 + place.offset as u64), expected);
+        };
+        let span = Span { place: place(4), bytes: 8 };
+        check(&[], &[]);
+        check(&[Argument::U32(7)], &[7, 0, 0, 0]);
+        check(&[Argument::U32(7), Argument::Read(span)], &[7, 0, 0, 0, 0, 0, 0, 0, 4, 16, 0, 0, 0, 0, 0, 0]);
+        check(&[Argument::U64(1), Argument::F32(1.0)], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0]);
+        check(&[Argument::Null, Argument::Write(span)], &[0, 0, 0, 0, 0, 0, 0, 0, 4, 16, 0, 0, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,1 @@
+//! For tests: NVIDIA's driver and libraries over host memory, and our kernels compiled for the host.
