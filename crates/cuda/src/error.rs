@@ -1,0 +1,73 @@
+//! What can go wrong with NVIDIA's libraries: each error is one line, with what to do where that is known.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::libraries::Library;
+
+/// Why a library of NVIDIA's cannot be used, or what it refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// No place has the library.
+    #[error("{library} is missing: no {files} in {places}; {} it", library.remedy())]
+    Missing {
+        /// The library.
+        library: Library,
+        /// The names that its file can have.
+        files: String,
+        /// Where it was looked for.
+        places: String,
+    },
+    /// The library is there, but the system does not load it.
+    #[error("{library} cannot be loaded: {why}; {} it again, or another version", library.remedy())]
+    Unusable {
+        /// The library.
+        library: Library,
+        /// What the system's loader says, with the path.
+        why: String,
+    },
+    /// The library lacks a function.
+    #[error("{library} ({}) has no function {function}: its version is too old, or too new; {} another", path.display(), library.remedy())]
+    Function {
+        /// The library.
+        library: Library,
+        /// Its file.
+        path: PathBuf,
+        /// The function.
+        function: &'static str,
+    },
+    /// The library's version cannot be used.
+    #[error("{library} ({}) has version {version}, {why}; {} another", path.display(), library.remedy())]
+    Version {
+        /// The library.
+        library: Library,
+        /// Its file.
+        path: PathBuf,
+        /// Its version.
+        version: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A call failed.
+    #[error("{library}: {function} failed: {why}")]
+    Call {
+        /// The library.
+        library: Library,
+        /// The function.
+        function: &'static str,
+        /// The library's own words.
+        why: String,
+    },
+    /// No engine of the library takes an operation.
+    #[error("{library} takes no {operation}: {why}")]
+    Refused {
+        /// The library.
+        library: Library,
+        /// The operation, with its shapes and types.
+        operation: String,
+        /// The reason.
+        why: String,
+    },
+}

@@ -1,0 +1,213 @@
+//! NVIDIA's libraries, found and loaded at run time. Nothing links to them, so that one binary runs with and without a GPU,
+//! and with the libraries of CUDA 12 and 13.
+//!
+//! [`places`] says where a library may lie, [`Libraries::load`] loads the first one that the system takes, and
+//! [`functions!`] declares a table of its functions.
+
+mod functions;
+mod places;
+
+use std::env;
+use std::error::Error;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+
+use crate::error::CudaError;
+
+pub(crate) use functions::functions;
+pub use places::{GIVEN, Machine, Origin, Place, folders, places};
+
+/// A library of NVIDIA's, in the versions that this build can use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Library {
+    /// The driver: CUDA's driver API.
+    Driver,
+    /// cuDNN 9.
+    Cudnn,
+    /// cuBLASLt of CUDA 12 or 13, but of no later CUDA than this major version, the driver's.
+    CublasLt {
+        /// Major version of CUDA.
+        newest: u32,
+    },
+    /// The compiler at run time of exactly this major version of CUDA. cuDNN loads it.
+    Nvrtc {
+        /// Major version of CUDA.
+        major: u32,
+    },
+}
+
+impl Library {
+    /// The names of its file, the best first.
+    fn files(self) -> Vec<String> {
+        match self {
+            Library::Driver => vec!["libcuda.so.1".to_owned()],
+            Library::Cudnn => vec!["libcudnn.so.9".to_owned()],
+            Library::CublasLt { newest } => [13, 12]
+                .iter()
+                .filter(|major| **major <= newest)
+                .map(|major| format!("libcublasLt.so.{major}"))
+                .collect(),
+            Library::Nvrtc { major } => vec![format!("libnvrtc.so.{major}")],
+        }
+    }
+
+    /// Which package brings the library, as a request that ends before its object.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Library::Driver => "NVIDIA's driver brings it: install",
+            Library::Cudnn => "PyPI's nvidia-cudnn-cu12 (or -cu13) or NVIDIA's package cudnn9 brings it: install",
+            Library::CublasLt { .. } => {
+                "PyPI's nvidia-cublas-cu12 (nvidia-cublas for CUDA 13) or the CUDA toolkit brings it: install"
+            }
+            Library::Nvrtc { .. } => {
+                "PyPI's nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc for CUDA 13) or the CUDA toolkit brings it: install"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Library::Driver => "NVIDIA's driver",
+            Library::Cudnn => "cuDNN",
+            Library::CublasLt { .. } => "cuBLASLt",
+            Library::Nvrtc { .. } => "NVRTC",
+        })
+    }
+}
+
+/// The environment and the files of this process's machine.
+struct ThisMachine;
+
+impl Machine for ThisMachine {
+    fn variable(&self, name: &str) -> Option<OsString> {
+        env::var_os(name)
+    }
+
+    fn names(&self, folder: &Path) -> Vec<String> {
+        let entries = read_dir(folder).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    fn text(&self, file: &Path) -> Option<String> {
+        read_to_string(file).ok()
+    }
+
+    fn target(&self, path: &Path) -> Option<PathBuf> {
+        path.canonicalize().ok()
+    }
+}
+
+/// The folders in which this process looks for NVIDIA's libraries, the first choice first.
+pub fn machine_folders() -> Vec<PathBuf> {
+    folders(&places(&ThisMachine))
+}
+
+/// The places of this machine's libraries.
+#[derive(Clone, Debug)]
+pub struct Libraries {
+    places: Vec<Place>,
+}
+
+impl Libraries {
+    /// Reads the environment and lists folders; loads nothing.
+    pub fn gather() -> Self {
+        Libraries { places: places(&ThisMachine) }
+    }
+
+    /// Libraries in these folders alone.
+    pub fn in_folders(folders: &[PathBuf]) -> Self {
+        let places = folders.iter().map(|folder| Place::new(Origin::Given, folder)).collect();
+        Libraries { places }
+    }
+
+    /// Loads the first file that the system takes.
+    ///
+    /// # Errors
+    /// [`CudaError::Missing`], or [`CudaError::Unusable`] if there is a file, but none that the system loads.
+    pub fn load(&self, library: Library) -> Result<Loaded, CudaError> {
+        let mut refused = None;
+        for candidate in self.candidates(&library.files()) {
+            // SAFETY: the initialisers of NVIDIA's libraries have no preconditions, as those of the system's own. A file
+            // under such a name in a folder that the user names is as trusted as the program.
+            match unsafe { Handle::open(Some(&candidate), RTLD_NOW | RTLD_LOCAL) } {
+                Ok(handle) => return Ok(Loaded { library, path: candidate, handle }),
+                Err(error) => {
+                    let why = error.source().map_or_else(|| error.to_string(), |words| words.to_string());
+                    // The loader's words for a file that is nowhere. The name is the one asked for, not a dependency's.
+                    let absent = candidate.parent() == Some(Path::new(""))
+                        && why.starts_with(&format!("{}:", candidate.display()))
+                        && why.contains("No such file");
+                    if !absent {
+                        refused.get_or_insert(why);
+                    }
+                }
+            }
+        }
+        Err(match refused {
+            Some(why) => CudaError::Unusable { library, why },
+            None => CudaError::Missing {
+                library,
+                files: library.files().join(" or "),
+                places: places::describe(&self.places),
+            },
+        })
+    }
+
+    /// What to ask the loader for: a bare name where the loader searches itself, otherwise paths of files that exist.
+    fn candidates(&self, files: &[String]) -> Vec<PathBuf> {
+        let mut candidates: Vec<PathBuf> = Vec::new();
+        for place in &self.places {
+            let paths = files.iter().map(|file| match place.origin {
+                Origin::LoaderPath | Origin::System => PathBuf::from(file),
+                _ => place.folder.join(file),
+            });
+            for path in paths {
+                let bare = path.parent() == Some(Path::new(""));
+                if (bare || path.exists()) && !candidates.contains(&path) {
+                    candidates.push(path);
+                }
+            }
+        }
+        candidates
+    }
+}
+
+/// A library in this process. It is never unloaded: the libraries keep state of threads and of the process's end.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Which one.
+    pub library: Library,
+    /// The file, or its bare name if the system's loader found it.
+    pub path: PathBuf,
+    handle: Handle,
+}
+
+impl Loaded {
+    /// The address of a function.
+    ///
+    /// # Errors
+    /// [`CudaError::Function`] if the library does not have it.
+    pub(crate) fn address(&self, function: &'static str) -> Result<*const (), CudaError> {
+        // SAFETY: the address is only looked up; [`functions!`] says what it is.
+        let symbol = unsafe { self.handle.get::<*const ()>(function.as_bytes()) };
+        let missing = || CudaError::Function { library: self.library, path: self.path.clone(), function };
+        symbol.map(|symbol| symbol.into_raw().cast_const().cast()).map_err(|_| missing())
+    }
+
+    /// Keeps the library in the process for ever, so that addresses of its functions stay good.
+    pub(crate) fn keep(self) -> PathBuf {
+        std::mem::forget(self.handle);
+        self.path
+    }
+}
+
+#[cfg(test)]
+mod tests;
