@@ -1,11 +1,10 @@
 //! The device: its threads and instruction-set level, and how plans become a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Hosting, Memory, Program};
+use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Schedule};
 use enmasse_graph::{Choices, Plan, Plans, Precision};
 
 use crate::affinity::Cores;
-use crate::hosting::Schedule;
 use crate::isa::Isa;
 use crate::peak::{Product, peak_gflops};
 use crate::pool::{Pool, Threads};

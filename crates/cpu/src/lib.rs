@@ -33,7 +33,6 @@ mod function;
 mod gemm;
 #[cfg(test)]
 mod guard;
-mod hosting;
 mod instruction;
 mod isa;
 mod loss;

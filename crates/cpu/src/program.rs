@@ -16,7 +16,7 @@ use enmasse_tensor::AlignedBuffer;
 
 use crate::instruction::StepValues;
 use crate::pool::Threads;
-use crate::prepare::{KernelOptions, is_of_a_shard};
+use crate::prepare::KernelOptions;
 use bound::Bound;
 pub(crate) use bound::memory;
 
@@ -50,14 +50,6 @@ impl Profile {
     }
 }
 
-/// Whether an arena's contents outlive a step.
-fn is_state(arena: Arena) -> bool {
-    match arena {
-        Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => true,
-        Arena::Input | Arena::Gradients | Arena::Activations => false,
-    }
-}
-
 /// An arena filled with zeros.
 fn allocate(arena: Arena, bytes: usize) -> Result<AlignedBuffer, DeviceError> {
     AlignedBuffer::zeroed(bytes).map_err(|_| DeviceError::Memory { arena: arena.to_string(), bytes })
@@ -70,7 +62,7 @@ impl CpuProgram {
         threads: Threads,
         kernels: KernelOptions,
     ) -> Result<Self, DeviceError> {
-        let arenas = plans.arenas().into_iter().filter(|&(arena, _)| is_state(arena));
+        let arenas = plans.arenas().into_iter().filter(|&(arena, _)| arena.outlives_step());
         let state = arenas.map(|(arena, bytes)| Ok((arena, allocate(arena, bytes)?)));
         let state = state.collect::<Result<Vec<_>, DeviceError>>()?;
         let bound = Bound::new(&plans, &state, group, threads, kernels)?;
@@ -190,8 +182,8 @@ impl Program for CpuProgram {
             }
             self.ledger.go_on(mode, phase)?;
             // Phases of a shard run together; another forward phase begins another step.
-            let goes_on = |phase: &&Phase| is_of_a_shard(**phase) && **phase != Phase::Forward;
-            let more = if is_of_a_shard(phase) { others.iter().take_while(goes_on).count() } else { 0 };
+            let goes_on = |phase: &&Phase| phase.is_of_a_shard() && **phase != Phase::Forward;
+            let more = if phase.is_of_a_shard() { others.iter().take_while(goes_on).count() } else { 0 };
             let (now, later) = rest.split_at(1 + more);
             rest = later;
             if let (false, Some((values, _))) = (self.ledger.is_void(), &mut self.latest) {

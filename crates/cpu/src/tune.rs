@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use enmasse_device::{DeviceError, HostBatch};
+use enmasse_device::{DeviceError, HostBatch, Schedule};
 use enmasse_graph::{Arena, Choices, Node, Plan, Plans, Slot, ValueId};
 use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
 
 use crate::algorithm::Algorithm;
-use crate::hosting::Schedule;
 use crate::instruction::{Instruction, Machine, StepValues};
 use crate::pool::Threads;
 use crate::prepare::KernelOptions;

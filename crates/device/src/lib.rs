@@ -12,6 +12,7 @@ mod ledger;
 mod metrics;
 mod program;
 mod request;
+mod schedule;
 mod tensors;
 
 pub use batch::{Batch, HostBatch, check_batch};
@@ -21,4 +22,5 @@ pub use ledger::{Ledger, Ticket};
 pub use metrics::{StepMetrics, first_non_finite, step_metrics};
 pub use program::{Device, Fill, Memory, Program, Read, StepInputs, Which};
 pub use request::DeviceRequest;
+pub use schedule::Schedule;
 pub use tensors::{Tensor, check_same_state, find_tensor, from_torch, to_torch};

@@ -92,6 +92,14 @@ impl Phase {
     pub const ALL: [Phase; 6] =
         [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce, Phase::Check, Phase::Update];
 
+    /// Whether it runs for every shard, rather than once for their sum.
+    pub fn is_of_a_shard(self) -> bool {
+        match self {
+            Phase::Forward | Phase::Loss | Phase::Backward => true,
+            Phase::Reduce | Phase::Check | Phase::Update => false,
+        }
+    }
+
     /// The name in plans and messages.
     pub fn name(self) -> &'static str {
         match self {

@@ -30,6 +30,16 @@ pub enum Arena {
     Activations,
 }
 
+impl Arena {
+    /// Whether its contents outlive a step.
+    pub fn outlives_step(self) -> bool {
+        match self {
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => true,
+            Arena::Input | Arena::Gradients | Arena::Activations => false,
+        }
+    }
+}
+
 impl fmt::Display for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -10,7 +10,7 @@ mod update;
 use std::ops::Range;
 
 use enmasse_comm::ShardMap;
-use enmasse_device::DeviceError;
+use enmasse_device::{DeviceError, Schedule};
 use enmasse_graph::{Arena, Bucket, FilterOrder, Node, NormStatistics, Op, Phase, Plan};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
@@ -21,7 +21,6 @@ use crate::collectives::{self, BucketSum, StatisticsExchange, SumExchange};
 use crate::element::Element;
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::function;
-use crate::hosting::Schedule;
 use crate::instruction::{Instruction, kernel};
 use crate::isa::Isa;
 use crate::loss;
@@ -85,7 +84,7 @@ impl<'a> Preparation<'a> {
             return Err(DeviceError::Unsupported(reason));
         }
         let prepare = |hosted: usize, index: usize, node: &Node| {
-            if hosted > 0 && (node.op.is_joint() || !is_of_a_shard(node.phase)) {
+            if hosted > 0 && (node.op.is_joint() || !node.phase.is_of_a_shard()) {
                 return Ok(Instruction::nothing());
             }
             let chosen = Algorithm::chosen(plan, index)?;
@@ -395,13 +394,5 @@ impl<'a> Preparation<'a> {
             }
         };
         Ok(instruction)
-    }
-}
-
-/// Whether a phase runs for every shard, rather than once for their sum.
-pub(crate) fn is_of_a_shard(phase: Phase) -> bool {
-    match phase {
-        Phase::Forward | Phase::Loss | Phase::Backward => true,
-        Phase::Reduce | Phase::Check | Phase::Update => false,
     }
 }

@@ -4,16 +4,15 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use enmasse_comm::{Group, tree_fold};
-use enmasse_device::{DeviceError, Hosting, Memory, StepMetrics, step_metrics};
+use enmasse_device::{DeviceError, Hosting, Memory, Schedule, StepMetrics, step_metrics};
 use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
-use super::{allocate, is_state};
+use super::allocate;
 use crate::affinity::Pinned;
-use crate::hosting::Schedule;
 use crate::instruction::{Machine, StepValues};
 use crate::pool::{Pool, Threads};
-use crate::prepare::{KernelOptions, Preparation, Prepared, is_of_a_shard};
+use crate::prepare::{KernelOptions, Preparation, Prepared};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
@@ -47,7 +46,7 @@ pub(crate) fn memory(
     let schedule = Schedule::new(hosting, plans.train.as_ref());
     // Preparing touches no operand, so null addresses are enough.
     let (_, _, scratch) = prepare(plans, hosting, &schedule, &|_| std::ptr::null_mut(), kernels)?;
-    let state = plans.arenas().into_iter().filter(|&(arena, _)| is_state(arena)).map(|(_, bytes)| bytes).sum();
+    let state = plans.arenas().into_iter().filter(|&(arena, _)| arena.outlives_step()).map(|(_, bytes)| bytes).sum();
     Ok(Memory {
         state,
         gradients: schedule.slots * plans.arena_bytes(Arena::Gradients),
@@ -94,7 +93,7 @@ impl Bound {
             arenas.push((arena, allocate(arena, count * plans.arena_bytes(arena))?));
         }
         let start = |arena: Arena| {
-            let of = if is_state(arena) { state } else { &arenas };
+            let of = if arena.outlives_step() { state } else { &arenas };
             of.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, buffer)| buffer.as_ptr())
         };
         let (train, evaluate, scratch) = prepare(plans, &hosting, &schedule, &start, kernels)?;
@@ -171,7 +170,7 @@ impl Bound {
                 }
             }
         };
-        let shards = if is_of_a_shard(phases[0]) { self.schedule.shards.len() } else { 1 };
+        let shards = if phases[0].is_of_a_shard() { self.schedule.shards.len() } else { 1 };
         if self.schedule.lockstep || shards == 1 {
             for index in range {
                 (0..shards).try_for_each(|shard| execute(shard, index))?;

@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use enmasse_comm::{Fold, HostedShard};
-use enmasse_device::Hosting;
 use enmasse_graph::Plan;
+
+use crate::Hosting;
 
 /// The hosted shards in execution order, and what the program holds for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub struct Schedule {
+    /// The shards, in the order in which they run.
     pub shards: Vec<HostedShard>,
     /// Whether all shards run each instruction before any shard runs the next. This is so if they exchange statistics
     /// in the middle of a pass, and each shard then has its own activations. Otherwise they run one after another and
@@ -22,7 +24,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// The schedule of a program's hosted shards; `train` is its training plan, if it has one.
-    pub(crate) fn new(hosting: &Hosting, train: Option<&Plan>) -> Self {
+    pub fn new(hosting: &Hosting, train: Option<&Plan>) -> Self {
         let exchanges = |plan: &Plan| plan.instructions.iter().any(|node| node.op.is_joint());
         let lockstep = hosting.count() > 1 && train.is_some_and(exchanges);
         let shards = if lockstep { together(hosting) } else { hosting.map().schedule(hosting.rank()) };
@@ -33,13 +35,13 @@ impl Schedule {
     }
 
     /// One shard that represents all, for inspecting or measuring instructions.
-    pub(crate) fn sample() -> Self {
+    pub fn sample() -> Self {
         let shard = HostedShard { shard: 0, slot: 0, folds: Vec::new() };
         Schedule { shards: vec![shard], lockstep: false, slots: 1, partials: std::iter::once(0..1).collect() }
     }
 
     /// Number of activation arenas.
-    pub(crate) fn activations(&self) -> usize {
+    pub fn activations(&self) -> usize {
         if self.lockstep { self.shards.len() } else { 1 }
     }
 }

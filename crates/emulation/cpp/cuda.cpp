@@ -1,0 +1,427 @@
+// NVIDIA's driver over host memory: the functions of libcuda.so.1 that enmasse uses, with their ABI.
+//
+// A stream is a queue. Nothing in it runs before the host waits for it, or another stream that the host waits for depends on
+// it. So a missing event, or host memory that is reused too early, gives wrong results here every time, and not only on a
+// card on a bad day. Memory is filled with NaN when it is allocated.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "run.h"
+
+namespace {
+
+using Address = unsigned long long;
+using Work = std::function<void()>;
+
+enum Result {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    LAUNCH_FAILED = 719,
+    CAPTURE_UNSUPPORTED = 900,
+};
+
+const std::map<int, std::pair<const char *, const char *>> RESULTS = {
+    {SUCCESS, {"CUDA_SUCCESS", "no error"}},
+    {INVALID_VALUE, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+    {OUT_OF_MEMORY, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+    {NOT_INITIALIZED, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
+    {NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
+    {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
+    {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+    {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
+    {LAUNCH_FAILED, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
+    {CAPTURE_UNSUPPORTED, {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
+};
+
+struct Stream {
+    std::deque<Work> queue;
+    unsigned long long done = 0;  // what has left the queue
+    bool running = false;
+    std::vector<Work> *capture = nullptr;
+
+    unsigned long long end() const { return done + queue.size(); }
+
+    // Runs the first of what was queued, up to a place.
+    void run(unsigned long long place) {
+        while (done < place && !queue.empty()) {
+            Work work = std::move(queue.front());
+            queue.pop_front();
+            done++;
+            work();
+        }
+    }
+};
+
+struct Event {
+    Stream *stream = nullptr;
+    unsigned long long place = 0;
+};
+
+struct Graph {
+    std::vector<Work> work;
+};
+
+std::recursive_mutex mutex;
+bool initialized = false;
+// The first error of any work. As on a card, everything fails after it.
+int failed = SUCCESS;
+std::map<Address, size_t> allocated;
+size_t used = 0;
+std::set<Stream *> streams;
+thread_local void *context = nullptr;
+int device_context;
+
+long setting(const char *name, long usual) {
+    const char *text = getenv(name);
+    return text ? atol(text) : usual;
+}
+
+long devices() { return setting("EMULATED_GPUS", 1); }
+size_t memory() { return size_t(setting("EMULATED_GPU_MIB", 4096)) << 20; }
+
+int state() {
+    if (!initialized) return NOT_INITIALIZED;
+    return context ? failed : INVALID_CONTEXT;
+}
+
+// Queues work, or records it while the stream is captured.
+int enqueue(void *handle, Work work) {
+    auto *stream = static_cast<Stream *>(handle);
+    if (int wrong = state()) return wrong;
+    if (!streams.count(stream)) return INVALID_HANDLE;
+    if (stream->capture) {
+        stream->capture->push_back(std::move(work));
+    } else {
+        stream->queue.push_back(std::move(work));
+    }
+    return SUCCESS;
+}
+
+// Whether bytes of device memory lie in one allocation.
+bool is_allocated(Address start, size_t bytes) {
+    auto after = allocated.upper_bound(start);
+    if (after == allocated.begin()) return false;
+    auto found = std::prev(after);
+    return start + bytes <= found->first + found->second;
+}
+
+}  // namespace
+
+#define LOCKED std::lock_guard<std::recursive_mutex> lock(mutex)
+#define CHECKED(function)           \
+    LOCKED;                         \
+    if (int wrong = state()) return wrong
+
+extern "C" {
+
+// For the other emulated libraries: runs a function with a copy of its data, in the order of the stream.
+int emulation_enqueue(void *stream, void (*function)(const void *), const void *data, size_t bytes) {
+    LOCKED;
+    auto begin = static_cast<const char *>(data);
+    auto copy = std::make_shared<std::vector<char>>(begin, begin + bytes);
+    return enqueue(stream, [function, copy] { function(copy->data()); });
+}
+
+int cuInit(unsigned flags) {
+    LOCKED;
+    if (flags) return INVALID_VALUE;
+    if (devices() == 0) return NO_DEVICE;
+    initialized = true;
+    return SUCCESS;
+}
+
+int cuDriverGetVersion(int *version) {
+    *version = int(setting("EMULATED_CUDA", 12080));
+    return SUCCESS;
+}
+
+int cuGetErrorName(int error, const char **text) {
+    auto found = RESULTS.find(error);
+    *text = found == RESULTS.end() ? nullptr : found->second.first;
+    return *text ? SUCCESS : INVALID_VALUE;
+}
+
+int cuGetErrorString(int error, const char **text) {
+    auto found = RESULTS.find(error);
+    *text = found == RESULTS.end() ? nullptr : found->second.second;
+    return *text ? SUCCESS : INVALID_VALUE;
+}
+
+int cuDeviceGetCount(int *count) {
+    *count = int(devices());
+    return initialized ? SUCCESS : NOT_INITIALIZED;
+}
+
+int cuDeviceGet(int *device, int ordinal) {
+    if (!initialized) return NOT_INITIALIZED;
+    if (ordinal < 0 || ordinal >= devices()) return INVALID_DEVICE;
+    *device = ordinal;
+    return SUCCESS;
+}
+
+int cuDeviceGetName(char *name, int length, int device) {
+    snprintf(name, size_t(length), "Emulated GPU %d", device);
+    return SUCCESS;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int) {
+    const std::map<int, int> values = {{16, 4}, {75, 9}, {76, 0}};
+    auto found = values.find(attribute);
+    if (found == values.end()) return INVALID_VALUE;
+    *value = found->second;
+    return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRetain(void **made, int) {
+    *made = &device_context;
+    return initialized ? SUCCESS : NOT_INITIALIZED;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+
+int cuCtxSetCurrent(void *chosen) {
+    context = chosen;
+    return SUCCESS;
+}
+
+int cuMemGetInfo_v2(size_t *free, size_t *total) {
+    CHECKED();
+    *free = memory() - used;
+    *total = memory();
+    return SUCCESS;
+}
+
+int cuMemAlloc_v2(Address *place, size_t bytes) {
+    CHECKED();
+    if (bytes == 0) return INVALID_VALUE;
+    void *start = used + bytes <= memory() ? aligned_alloc(512, (bytes + 511) / 512 * 512) : nullptr;
+    if (!start) return OUT_OF_MEMORY;
+    memset(start, 0xFF, bytes);
+    *place = Address(start);
+    allocated[*place] = bytes;
+    used += bytes;
+    return SUCCESS;
+}
+
+int cuMemFree_v2(Address place) {
+    LOCKED;
+    auto found = allocated.find(place);
+    if (found == allocated.end()) return INVALID_VALUE;
+    // As on a card: work that may use the memory ends first.
+    for (Stream *stream : streams) stream->run(stream->end());
+    used -= found->second;
+    allocated.erase(found);
+    free(reinterpret_cast<void *>(place));
+    return SUCCESS;
+}
+
+int cuMemHostAlloc(void **place, size_t bytes, unsigned) {
+    CHECKED();
+    *place = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (!*place) return OUT_OF_MEMORY;
+    memset(*place, 0xFF, bytes);
+    return SUCCESS;
+}
+
+int cuMemFreeHost(void *place) {
+    LOCKED;
+    free(place);
+    return SUCCESS;
+}
+
+int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *stream) {
+    CHECKED();
+    if (!is_allocated(to, bytes)) return INVALID_VALUE;
+    return enqueue(stream, [=] { memcpy(reinterpret_cast<void *>(to), from, bytes); });
+}
+
+int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
+    CHECKED();
+    if (!is_allocated(from, bytes)) return INVALID_VALUE;
+    return enqueue(stream, [=] { memcpy(to, reinterpret_cast<const void *>(from), bytes); });
+}
+
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
+    CHECKED();
+    if (!is_allocated(from, bytes) || !is_allocated(to, bytes)) return INVALID_VALUE;
+    return enqueue(stream, [=] { memmove(reinterpret_cast<void *>(to), reinterpret_cast<const void *>(from), bytes); });
+}
+
+int cuMemsetD8Async(Address place, unsigned char value, size_t bytes, void *stream) {
+    CHECKED();
+    if (!is_allocated(place, bytes)) return INVALID_VALUE;
+    return enqueue(stream, [=] { memset(reinterpret_cast<void *>(place), value, bytes); });
+}
+
+int cuStreamCreate(void **made, unsigned) {
+    CHECKED();
+    auto *stream = new Stream;
+    streams.insert(stream);
+    *made = stream;
+    return SUCCESS;
+}
+
+int cuStreamDestroy_v2(void *handle) {
+    LOCKED;
+    auto *stream = static_cast<Stream *>(handle);
+    if (!streams.count(stream)) return INVALID_HANDLE;
+    stream->run(stream->end());
+    streams.erase(stream);
+    delete stream;
+    return SUCCESS;
+}
+
+int cuStreamSynchronize(void *handle) {
+    CHECKED();
+    auto *stream = static_cast<Stream *>(handle);
+    if (!streams.count(stream)) return INVALID_HANDLE;
+    if (stream->capture) return CAPTURE_UNSUPPORTED;
+    stream->run(stream->end());
+    return failed;
+}
+
+int cuEventCreate(void **made, unsigned) {
+    CHECKED();
+    *made = new Event;
+    return SUCCESS;
+}
+
+int cuEventDestroy_v2(void *event) {
+    LOCKED;
+    delete static_cast<Event *>(event);
+    return SUCCESS;
+}
+
+int cuEventRecord(void *handle, void *stream) {
+    CHECKED();
+    auto *recorded = static_cast<Stream *>(stream);
+    if (!streams.count(recorded)) return INVALID_HANDLE;
+    // Graphs of one stream are enough here.
+    if (recorded->capture) return CAPTURE_UNSUPPORTED;
+    *static_cast<Event *>(handle) = Event{recorded, recorded->end()};
+    return SUCCESS;
+}
+
+int cuEventQuery(void *handle) {
+    CHECKED();
+    auto *event = static_cast<Event *>(handle);
+    return !event->stream || event->stream->done >= event->place ? SUCCESS : NOT_READY;
+}
+
+int cuEventSynchronize(void *handle) {
+    CHECKED();
+    auto *event = static_cast<Event *>(handle);
+    if (event->stream) event->stream->run(event->place);
+    return failed;
+}
+
+int cuEventElapsedTime(float *milliseconds, void *, void *) {
+    *milliseconds = 0.001f;
+    return SUCCESS;
+}
+
+int cuStreamWaitEvent(void *stream, void *handle, unsigned) {
+    CHECKED();
+    Event event = *static_cast<Event *>(handle);
+    if (!event.stream) return SUCCESS;
+    if (static_cast<Stream *>(stream)->capture) return CAPTURE_UNSUPPORTED;
+    return enqueue(stream, [event] { event.stream->run(event.place); });
+}
+
+int cuModuleLoadDataEx(void **module, const void *text, unsigned, int *, void **) {
+    CHECKED();
+    if (!strstr(static_cast<const char *>(text), ".version")) return INVALID_VALUE;
+    *module = &device_context;
+    return SUCCESS;
+}
+
+int cuModuleUnload(void *) { return SUCCESS; }
+
+int cuModuleGetFunction(void **function, void *, const char *name) {
+    CHECKED();
+    *function = const_cast<emulation_kernel *>(emulation_find(name));
+    return *function ? SUCCESS : NOT_FOUND;
+}
+
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **parameters, void **) {
+    CHECKED();
+    auto *kernel = static_cast<const emulation_kernel *>(function);
+    if (!gx || gx > 0x7FFFFFFF || !gy || gy > 65535 || !gz || gz > 65535 || !bx || by != 1 || bz != 1 || bx > 1024 || shared) {
+        return INVALID_VALUE;
+    }
+    auto begin = static_cast<const char *>(parameters[0]);
+    auto copy = std::make_shared<std::vector<char>>(begin, begin + emulation_size(kernel));
+    return enqueue(stream, [=] {
+        if (!failed && emulation_launch(kernel, gx, gy, gz, bx, copy->data()) != 0) failed = LAUNCH_FAILED;
+    });
+}
+
+int cuStreamBeginCapture_v2(void *handle, int) {
+    CHECKED();
+    auto *stream = static_cast<Stream *>(handle);
+    if (!streams.count(stream)) return INVALID_HANDLE;
+    if (stream->capture) return CAPTURE_UNSUPPORTED;
+    stream->capture = new std::vector<Work>;
+    return SUCCESS;
+}
+
+int cuStreamEndCapture(void *handle, void **graph) {
+    CHECKED();
+    auto *stream = static_cast<Stream *>(handle);
+    if (!streams.count(stream) || !stream->capture) return INVALID_VALUE;
+    *graph = new Graph{std::move(*stream->capture)};
+    delete stream->capture;
+    stream->capture = nullptr;
+    return SUCCESS;
+}
+
+int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long) {
+    CHECKED();
+    *made = new Graph(*static_cast<Graph *>(graph));
+    return SUCCESS;
+}
+
+int cuGraphLaunch(void *handle, void *stream) {
+    CHECKED();
+    auto *graph = static_cast<Graph *>(handle);
+    return enqueue(stream, [graph] {
+        for (const Work &work : graph->work) work();
+    });
+}
+
+int cuGraphExecDestroy(void *graph) {
+    LOCKED;
+    for (Stream *stream : streams) stream->run(stream->end());
+    delete static_cast<Graph *>(graph);
+    return SUCCESS;
+}
+
+int cuGraphDestroy(void *graph) {
+    LOCKED;
+    delete static_cast<Graph *>(graph);
+    return SUCCESS;
+}
+
+}  // extern "C"
