@@ -1,7 +1,8 @@
 // What all kernels share: how one is declared, the element types of maps, and the values of a step.
 //
 // A kernel takes one struct. KERNEL(name, Arguments) { ... } declares it: for a card as a __global__ function, on the host as
-// a function that the emulation calls for each thread. The body names the struct `a`.
+// a function that the emulation calls for each thread. The body names the struct `a`. SHARED(float[32][33], tile) declares
+// memory of the block; it stands before any branch.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -9,7 +10,14 @@ typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
-#define KERNEL(name, Arguments) extern "C" __global__ void name(const Arguments a)
+template <class T> struct Same {
+    using Type = T;
+};
+#define SHARED(T, name) __shared__ typename Same<T>::Type name
+#define KERNEL(name, Arguments) \
+    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Arguments a)
+// A card checks each access itself.
+#define CHECK_ALIGNED(address, bytes)
 #else
 #include "host.h"
 #endif

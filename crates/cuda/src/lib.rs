@@ -5,6 +5,8 @@
 mod error;
 mod kernels;
 pub mod libraries;
+#[cfg(test)]
+mod test_support;
 mod work;
 
 pub use error::CudaError;

@@ -30,6 +30,8 @@ pub enum Need {
     Terminal,
     /// System calls of other processes that the kernel holds until the test answers them.
     HeldCalls,
+    /// A C++ compiler.
+    Compiler,
     /// An instruction-set level of the processor.
     Level,
 }
@@ -47,6 +49,7 @@ impl Need {
             Need::Limits => "limits",
             Need::Terminal => "terminal",
             Need::HeldCalls => "held-calls",
+            Need::Compiler => "c++",
             Need::Level => "level",
         }
     }

@@ -1,1 +1,30 @@
 //! The kernels of `kernels/`, each as a function from operands to [`Kernel`](crate::work::Kernel).
+//!
+//! Sizes are those of a plan that the program has accepted: no value has 2^32 pixels, rows or channels. Every operand
+//! begins at a multiple of 16 bytes.
+
+pub(crate) mod elementwise;
+
+use enmasse_tensor::DType;
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// The most blocks of a kernel that loops over its work. It is a constant, so that results do not depend on the card: it
+/// fills the largest card eight times over.
+const BLOCKS: usize = 132 * 8;
+
+/// Blocks for `items`, one for each thread; further ones are a loop's.
+fn blocks(items: usize) -> [u32; 3] {
+    [items.div_ceil(THREADS as usize).clamp(1, BLOCKS) as u32, 1, 1]
+}
+
+/// Blocks for a pass over elements, 16 bytes for each thread.
+fn pass(elements: usize, dtype: DType) -> [u32; 3] {
+    blocks(elements.div_ceil(16 / dtype.size()))
+}
+
+/// A kernel's name for maps of this type.
+fn named(name: &str, dtype: DType) -> String {
+    format!("{name}_{dtype}")
+}

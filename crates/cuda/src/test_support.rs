@@ -1,0 +1,187 @@
+//! Runs kernels on vectors, and judges what they do to memory beside their results.
+
+use std::collections::BTreeMap;
+
+use enmasse_emulation::Kernels;
+use enmasse_tensor::{Bf16, DType, RandomStream};
+
+use crate::work::{Argument, Kernel, Memory, Place, Span};
+
+/// Plain values, of which any bytes are one.
+///
+/// # Safety
+/// The type has no padding and no invalid values.
+pub(crate) unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($t:ty)*) => {
+        // SAFETY: numbers.
+        $(unsafe impl Plain for $t {})*
+    };
+}
+
+plain!(u8 u32 i32 u64 i64 f32 Bf16);
+
+/// An element type of maps.
+pub(crate) trait Element: Plain + PartialEq + std::fmt::Debug {
+    const DTYPE: DType;
+    /// The distance from 1 to the next value, halved: the error of rounding.
+    const UNIT: f64;
+    fn of(value: f64) -> Self;
+    fn get(self) -> f64;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+    const UNIT: f64 = 1.0 / (1 << 24) as f64;
+    fn of(value: f64) -> Self {
+        value as f32
+    }
+    fn get(self) -> f64 {
+        self.into()
+    }
+}
+
+impl Element for Bf16 {
+    const DTYPE: DType = DType::Bf16;
+    const UNIT: f64 = 1.0 / 256.0;
+    fn of(value: f64) -> Self {
+        Bf16::from_f32(value as f32)
+    }
+    fn get(self) -> f64 {
+        self.to_f32().into()
+    }
+}
+
+/// `n` values in -scale..scale, a function of `key`.
+pub(crate) fn noise<E: Element>(key: u64, n: usize, scale: f64) -> Vec<E> {
+    let mut stream = RandomStream::new(0, "test", 0, key);
+    (0..n).map(|_| E::of(stream.uniform(-scale, scale))).collect()
+}
+
+/// The values as the reference takes them.
+pub(crate) fn wide<E: Element>(values: &[E]) -> Vec<f64> {
+    values.iter().map(|&value| value.get()).collect()
+}
+
+/// Asserts that every value is the expected one with an error of `tolerance` relative to the largest, rounded once to the
+/// element type. NaN is expected as NaN.
+#[track_caller]
+pub(crate) fn assert_rounded<E: Element>(what: &str, found: &[E], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let finite = expected.iter().filter(|value| value.is_finite());
+    let error = tolerance * finite.fold(1e-30f64, |most, value| most.max(value.abs()));
+    for (i, (a, b)) in found.iter().zip(expected).enumerate() {
+        let near = (a.get() - b).abs() <= error + E::UNIT * b.abs();
+        assert!(near || a.get() == *b || (a.get().is_nan() && b.is_nan()), "{what} [{i}]: {a:?} instead of {b}");
+    }
+}
+
+/// Memory for the operands of kernels. Between them lie bytes of ones, which read as NaN.
+pub(crate) struct Bench {
+    kernels: &'static Kernels,
+    memory: BTreeMap<Memory, Vec<u128>>,
+}
+
+/// Bytes between operands.
+const GAP: usize = 64;
+
+impl Bench {
+    /// `None` where kernels cannot be compiled.
+    pub(crate) fn new() -> Option<Self> {
+        Some(Bench { kernels: Kernels::get()?, memory: BTreeMap::new() })
+    }
+
+    /// A copy of values.
+    pub(crate) fn put<T: Plain>(&mut self, values: &[T]) -> Span {
+        self.put_in(Memory::Scratch, values)
+    }
+
+    /// A copy of values in a certain memory, after those that are already there.
+    pub(crate) fn put_in<T: Plain>(&mut self, memory: Memory, values: &[T]) -> Span {
+        let region = self.memory.entry(memory).or_default();
+        let bytes = size_of_val(values);
+        let place = Place { memory, offset: size_of_val(&region[..]) };
+        region.resize(region.len() + (bytes + GAP).div_ceil(16), u128::MAX);
+        // SAFETY: the region has just grown by at least these bytes.
+        unsafe {
+            let to = region.as_mut_ptr().cast::<u8>().add(place.offset);
+            to.copy_from_nonoverlapping(values.as_ptr().cast(), bytes);
+        }
+        Span { place, bytes }
+    }
+
+    /// Room for `len` results.
+    pub(crate) fn room<T: Plain>(&mut self, len: usize) -> Span {
+        self.put(&vec![0xffu8; len * size_of::<T>()])
+    }
+
+    /// The values at a place.
+    pub(crate) fn get<T: Plain>(&self, span: Span) -> Vec<T> {
+        let bytes = &bytes(&self.memory[&span.place.memory])[span.place.offset..][..span.bytes];
+        assert_eq!(bytes.as_ptr().align_offset(align_of::<T>()), 0);
+        // SAFETY: aligned bytes of that number, of which any are a value.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<T>(), span.bytes / size_of::<T>()) }.to_vec()
+    }
+
+    /// Runs a kernel twice, with different bytes in what it says that it writes.
+    ///
+    /// # Panics
+    /// If it fails, or changes anything else, or leaves some of it unwritten, or depends on what was there.
+    #[track_caller]
+    pub(crate) fn run(&mut self, kernel: &Kernel) {
+        let before = self.memory.clone();
+        let after = self.run_over(kernel, 0xff);
+        self.memory = before;
+        self.memory = self.run_over(kernel, 0x5a);
+        for (memory, region) in &self.memory {
+            let differs = || after[memory].iter().zip(region).position(|(a, b)| a != b).map(|at| at * 16);
+            let name = &kernel.name;
+            assert!(after[memory] == *region, "{name}: {memory}+{:?} depends on what was there", differs());
+        }
+    }
+
+    #[track_caller]
+    fn run_over(&mut self, kernel: &Kernel, fill: u8) -> BTreeMap<Memory, Vec<u128>> {
+        let (mut read, mut written, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+        for argument in &kernel.arguments {
+            match *argument {
+                Argument::Read(span) => read.push(span),
+                Argument::Write(span) => written.push(span),
+                Argument::Change(span) => changed.push(span),
+                Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => {}
+            }
+        }
+        for &span in written.iter().filter(|span| !read.contains(span)) {
+            self.bytes_mut(span).fill(fill);
+        }
+        let before = self.memory.clone();
+        let addresses: BTreeMap<Memory, u64> =
+            self.memory.iter_mut().map(|(&memory, region)| (memory, region.as_mut_ptr() as u64)).collect();
+        let arguments = kernel.pack(&|place| addresses[&place.memory] + place.offset as u64);
+        // SAFETY: the operands lie in this memory; the test is wrong if they do not.
+        let result = unsafe { self.kernels.run(&kernel.name, kernel.grid, kernel.block, &arguments) };
+        result.unwrap_or_else(|message| panic!("{message}"));
+        let after = self.memory.clone();
+        for &span in written.iter().chain(&changed) {
+            let old = bytes(&before[&span.place.memory])[span.place.offset..][..span.bytes].to_vec();
+            self.bytes_mut(span).copy_from_slice(&old);
+        }
+        assert!(self.memory == before, "{} changes more than it says", kernel.name);
+        self.memory = before;
+        after
+    }
+
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        let region = self.memory.get_mut(&span.place.memory).expect("memory of a kernel's operand");
+        // SAFETY: the bytes of the region.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(region.as_mut_ptr().cast::<u8>(), size_of_val(&region[..])) };
+        &mut bytes[span.place.offset..][..span.bytes]
+    }
+}
+
+fn bytes(region: &[u128]) -> &[u8] {
+    // SAFETY: the bytes of the region.
+    unsafe { std::slice::from_raw_parts(region.as_ptr().cast(), size_of_val(region)) }
+}

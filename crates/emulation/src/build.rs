@@ -1,0 +1,174 @@
+//! Compiles the shared objects, each once for each text of its sources.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use needs::Need;
+
+/// A shared object, by the name under which programs load it.
+struct Library {
+    name: &'static str,
+    /// C++ files in `cpp/`.
+    sources: &'static [&'static str],
+    /// Whether it also holds the `cuda` crate's kernels.
+    kernels: bool,
+}
+
+/// The kernels, with what runs them.
+const KERNELS: Library = Library { name: "libenmasse_kernels.so", sources: &["host.cpp"], kernels: true };
+
+/// Kernels for the tests of this crate.
+#[cfg(test)]
+const RULES: Library = Library { name: "libenmasse_rules.so", sources: &["host.cpp", "rules.cu"], kernels: false };
+
+/// All that [`folder`] holds.
+const LIBRARIES: [Library; 1] = [KERNELS];
+
+/// No contraction: the kernels say where they want a fused product, here as on a card.
+const FLAGS: [&str; 10] = [
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-U_FORTIFY_SOURCE",
+    "-Wall",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+];
+
+/// The folder with every library, for the loader of a program under test. `None` without a compiler: the test is then in
+/// the table of those that did not run.
+pub fn folder() -> Option<&'static Path> {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    compiler()
+        .then(|| {
+            FOLDER.get_or_init(|| {
+                let libraries = LIBRARIES.map(|library| (library.name, library.build()));
+                let texts: Vec<_> = libraries.iter().map(|(_, path)| path.as_os_str().as_encoded_bytes()).collect();
+                let folder = cache().join(format!("libraries-{}", digest(&texts)));
+                whole(&folder, |fresh| {
+                    fs::create_dir(fresh).expect("a new folder");
+                    for (name, path) in &libraries {
+                        fs::hard_link(path, fresh.join(name)).expect("a link");
+                    }
+                });
+                folder
+            })
+        })
+        .map(PathBuf::as_path)
+}
+
+/// The shared object with the kernels.
+pub(crate) fn kernels() -> PathBuf {
+    KERNELS.build()
+}
+
+/// The shared object with kernels for tests.
+#[cfg(test)]
+pub(crate) fn rules() -> PathBuf {
+    RULES.build()
+}
+
+/// Whether there is a compiler. If not, the test is in the table.
+pub(crate) fn compiler() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let found = *FOUND.get_or_init(|| Command::new("c++").arg("--version").output().is_ok());
+    if !found {
+        needs::skip(Need::Compiler, "there is no c++");
+    }
+    found
+}
+
+impl Library {
+    /// Compiles what has changed since the last time, and links it.
+    fn build(&self) -> PathBuf {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("cpp");
+        let product = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/kernels");
+        let headers = [files(&own, "h"), files(&product, "h")].concat();
+        let mut sources: Vec<PathBuf> = self.sources.iter().map(|name| own.join(name)).collect();
+        if self.kernels {
+            sources.extend(files(&product, "cu"));
+        }
+        let mut objects = Vec::new();
+        // One process compiles while others wait for it.
+        let lock = File::create(cache().join("lock")).expect("a lock file");
+        lock.lock().expect("a lock");
+        std::thread::scope(|scope| {
+            for source in &sources {
+                let texts: Vec<Vec<u8>> = headers.iter().chain([source]).map(|path| read(path)).collect();
+                let name = source.file_stem().expect("a name").to_string_lossy();
+                let object = cache().join(format!("{name}-{}.o", digest(&texts)));
+                objects.push(object.clone());
+                let include = [&own, &product].map(|folder| format!("-I{}", folder.display()));
+                scope.spawn(move || {
+                    whole(&object, |fresh| {
+                        run(Command::new("c++").args(FLAGS).args(include).args(["-x", "c++", "-c"]).arg(source), fresh);
+                    });
+                });
+            }
+        });
+        let texts: Vec<_> = objects.iter().map(|path| path.as_os_str().as_encoded_bytes()).collect();
+        let library = cache().join(format!("{}-{}", self.name, digest(&texts)));
+        whole(&library, |fresh| {
+            let soname = format!("-Wl,-soname,{}", self.name);
+            run(Command::new("c++").args(["-shared", "-Wl,-z,defs", &soname]).args(&objects), fresh);
+        });
+        library
+    }
+}
+
+/// Where everything built lies: beside the programs of tests, in cargo's folder.
+fn cache() -> &'static Path {
+    static CACHE: OnceLock<PathBuf> = OnceLock::new();
+    CACHE.get_or_init(|| {
+        let program = std::env::current_exe().expect("the path of this program");
+        let folder = program.parent().expect("a folder").join("emulation");
+        fs::create_dir_all(&folder).expect("a folder");
+        folder
+    })
+}
+
+/// Makes a path that does not exist yet, so that it appears whole.
+fn whole(path: &Path, make: impl FnOnce(&Path)) {
+    if path.exists() {
+        return;
+    }
+    let fresh = path.with_added_extension(std::process::id().to_string());
+    make(&fresh);
+    if fs::rename(&fresh, path).is_err() {
+        assert!(path.exists(), "{} cannot be made", path.display());
+        fs::remove_dir_all(&fresh).expect("a folder of this process");
+    }
+}
+
+/// The files of a folder with this extension, sorted.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of sources");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|found| found == extension));
+    paths.sort();
+    paths
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A name for these texts, and for how they are compiled.
+fn digest(texts: &[impl AsRef<[u8]>]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for text in texts.iter().map(AsRef::as_ref).chain(FLAGS.iter().map(|flag| flag.as_bytes())) {
+        hasher.update(&(text.len() as u64).to_le_bytes()).update(text);
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+/// Runs the compiler.
+fn run(command: &mut Command, output: &Path) {
+    let result = command.arg("-o").arg(output).output().expect("c++ runs");
+    assert!(result.status.success(), "{command:?}: {}", String::from_utf8_lossy(&result.stderr));
+}
