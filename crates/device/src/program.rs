@@ -103,6 +103,11 @@ pub trait Device: Send + Sync {
         Arc::new(SystemMemory)
     }
 
+    /// The free bytes of the device's own memory; `None` if programs take memory of the host.
+    fn free_memory(&self) -> Result<Option<usize>, DeviceError> {
+        Ok(None)
+    }
+
     /// The memory that a program of these plans would hold, which is not allocated.
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError>;
 

@@ -81,15 +81,21 @@ pub fn from_file(report: &str) -> impl Iterator<Item = String> {
     report.lines().map(|line| format!("weights:  {line}"))
 }
 
-/// What the process of a rank takes, and the parts of it, in one unit. "base" is the program with its data's index and buffers.
+/// What a rank takes, and the parts of it, in one unit. "base" is the program with its data's index and buffers.
 fn memory(memory: &RankMemory) -> String {
     // Numbers of up to four digits fit 80 columns.
     const MIB: usize = 1 << 20;
-    let RankMemory { activations, weights, batches, base } = *memory;
-    let total = memory.total();
+    let RankMemory { activations, weights, batches, base, on_device } = *memory;
+    let total = if on_device { activations + weights } else { memory.total() };
     let (unit, name, decimals) = if total < 9999 * MIB { (MIB, "MiB", 0) } else { (1024 * MIB, "GiB", 1) };
     let [total, activations, weights, batches, base] =
         [total, activations, weights, batches, base].map(|bytes| format!("{:.decimals$}", bytes as f64 / unit as f64));
+    if on_device {
+        let process = memory.total() / MIB;
+        return format!(
+            "memory:   {total} {name} on the device: {activations} activations, {weights} weights; {process} MiB here"
+        );
+    }
     format!(
         "memory:   {total} {name} a rank: {activations} activations, {weights} weights, {batches} batches, {base} base"
     )
@@ -135,7 +141,13 @@ mod tests {
             shards: 2,
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
-            memory: RankMemory { activations: 180 << 20, weights: 170 << 20, batches: 60 << 20, base: 102 << 20 },
+            memory: RankMemory {
+                on_device: false,
+                activations: 180 << 20,
+                weights: 170 << 20,
+                batches: 60 << 20,
+                base: 102 << 20,
+            },
             tuning: Some(Tuning { measured: 12, seconds: 2.0, reused: 0, changed: 5 }),
             pretrained: Some(
                 "loaded 1 of 3 tensors from w.pth\nfc begins anew: 1000 classes in the file, 5 here".to_owned(),
@@ -173,12 +185,18 @@ metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack t
 
     #[test]
     fn memory_fits_a_line() {
-        let check = |[activations, weights, batches, base]: [usize; 4], expected: &str| {
-            let parts = RankMemory { activations, weights, batches, base };
+        let check_on = |on_device: bool, [activations, weights, batches, base]: [usize; 4], expected: &str| {
+            let parts = RankMemory { on_device, activations, weights, batches, base };
             assert_eq!(memory(&parts), expected);
             assert!(expected.len() <= 80, "{} columns", expected.len());
         };
+        let check = |parts: [usize; 4], expected: &str| check_on(false, parts, expected);
         let mib = |count: usize| count << 20;
+        check_on(
+            true,
+            [mib(80_000), mib(15_000), mib(600), mib(100)],
+            "memory:   92.8 GiB on the device: 78.1 activations, 14.6 weights; 700 MiB here",
+        );
         check([0, mib(1), mib(1) / 2, mib(9)], "memory:   10 MiB a rank: 0 activations, 1 weights, 0 batches, 9 base");
         check(
             [mib(7700), mib(1500), mib(600), mib(100)],

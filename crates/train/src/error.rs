@@ -33,7 +33,7 @@ pub enum TrainError {
     #[error(transparent)]
     Device(DeviceError),
     /// The ranks of a machine need more memory than is free there.
-    #[error("{}", too_little_memory(*ranks, *needed, *free, *limited, *batch))]
+    #[error("{}", too_little_memory(&needy(*ranks), *needed, *free, of_what(*limited), *batch))]
     Memory {
         /// The number of ranks on the machine.
         ranks: usize,
@@ -43,6 +43,16 @@ pub enum TrainError {
         free: u64,
         /// Whether a control group's limit is the reason, and not the machine's memory.
         limited: bool,
+        /// The largest batch that fits.
+        batch: Option<usize>,
+    },
+    /// A program needs more memory than is free on its device.
+    #[error("{}", too_little_memory("the run needs", *needed, *free, "on the device", *batch))]
+    DeviceMemory {
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
         /// The largest batch that fits.
         batch: Option<usize>,
     },
@@ -139,10 +149,16 @@ impl std::fmt::Debug for TrainError {
     }
 }
 
-fn too_little_memory(ranks: usize, needed: u64, free: u64, limited: bool, batch: Option<usize>) -> String {
+fn needy(ranks: usize) -> String {
+    if ranks == 1 { "the run needs".to_owned() } else { format!("{ranks} ranks of a machine need") }
+}
+
+fn of_what(limited: bool) -> &'static str {
+    if limited { "limit of the control group" } else { "memory of the machine" }
+}
+
+fn too_little_memory(who: &str, needed: u64, free: u64, limit: &str, batch: Option<usize>) -> String {
     let gibibytes = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    let who = if ranks == 1 { "the run needs".to_owned() } else { format!("{ranks} ranks of a machine need") };
-    let limit = if limited { "limit of the control group" } else { "memory of the machine" };
     let remedy = match batch {
         Some(batch) => format!("use --batch {batch}"),
         None => "even --batch 1 needs more; use a smaller --size or --model".to_owned(),

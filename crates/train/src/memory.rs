@@ -11,9 +11,11 @@ use serde::Serialize;
 
 use crate::TrainError;
 
-/// What the process of a rank takes at its peak, in bytes.
+/// What a rank takes at its peak, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RankMemory {
+    /// Whether activations and weights are in the device's own memory, and not in the process.
+    pub on_device: bool,
     /// Values of a step, and the device's scratch.
     pub activations: usize,
     /// Parameters, running statistics, gradients, the optimiser's state, averages.
@@ -25,25 +27,40 @@ pub struct RankMemory {
 }
 
 impl RankMemory {
-    /// The sum of all parts.
+    /// The sum of all parts in the memory of the process.
     pub fn total(&self) -> usize {
-        let Self { activations, weights, batches, base } = *self;
-        [activations, weights, batches, base].into_iter().fold(0, usize::saturating_add)
+        let Self { activations, weights, batches, base, on_device } = *self;
+        let program = if on_device { 0 } else { activations.saturating_add(weights) };
+        [program, batches, base].into_iter().fold(0, usize::saturating_add)
     }
 
     /// Of a program and its batches in a process that already has `resident` bytes, shared by `sharers` ranks.
-    pub(crate) fn new(program: Memory, batches: usize, process: &Process) -> Self {
+    pub(crate) fn new(program: Memory, on_device: bool, batches: usize, process: &Process) -> Self {
         let Memory { state, gradients, activations, scratch } = program;
         let weights = state + gradients;
         // Files are read before a step has written to the arenas.
-        let later = activations + scratch + gradients + batches;
+        let later = if on_device { batches } else { activations + scratch + gradients + batches };
         RankMemory {
+            on_device,
             activations: activations + scratch,
             weights,
             batches,
             base: process.bytes() + process.loading.saturating_sub(later),
         }
     }
+}
+
+/// Checks that a program fits into the device's own memory, if it has any. `with_batch` is what the program takes with another
+/// batch; the error names the largest that fits.
+pub(crate) fn check_device_memory(
+    device: &dyn Device,
+    program: Memory,
+    batch: usize,
+    with_batch: &dyn Fn(usize) -> Result<Memory, TrainError>,
+) -> Result<(), TrainError> {
+    let Some(free) = device.free_memory()?.filter(|&free| program.total() > free) else { return Ok(()) };
+    let batch = largest_batch(batch, &mut |batch| Ok(with_batch(batch)?.total() <= free))?;
+    Err(TrainError::DeviceMemory { needed: program.total() as u64, free: free as u64, batch })
 }
 
 /// A process before it writes to its arenas.
@@ -173,10 +190,12 @@ pub fn require_memory(
 ) -> Result<(), TrainError> {
     let process =
         Process { resident: resident_bytes() as usize, ranks: 1, world_size: 1, decoders: [0; 2], loading: 0 };
+    let program = |plans: &Plans| Ok(device.memory(plans, &Hosting::new(plans, None)?)?);
+    check_device_memory(device, program(plans)?, plans.evaluate.batch, &|batch| program(&compile(batch)?))?;
+    let on_device = device.free_memory()?.is_some();
     let total = |plans: &Plans| {
-        let hosting = Hosting::new(plans, None)?;
-        let pictures = plans.evaluate.shape(plans.evaluate.images).elements() * hosting.count();
-        Ok(RankMemory::new(device.memory(plans, &hosting)?, pictures, &process).total())
+        let pictures = plans.evaluate.shape(plans.evaluate.images).elements() * Hosting::new(plans, None)?.count();
+        Ok(RankMemory::new(program(plans)?, on_device, pictures, &process).total())
     };
     let with_batch = |batch: usize| total(&compile(batch)?);
     check_memory(None, total(plans)?, process.own_resident(), plans.evaluate.batch, &with_batch)

@@ -12,7 +12,7 @@ use enmasse_machine::resident_bytes;
 use super::{EvaluationInput, Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
-use crate::memory::{Process, RankMemory, check_memory};
+use crate::memory::{Process, RankMemory, check_device_memory, check_memory};
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::tuning::agree_on_algorithms;
@@ -82,12 +82,17 @@ impl Session {
             loading: loaded_at_a_time(config, &plans),
         };
         let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
-        let memory = RankMemory::new(trainer.device.memory(&plans, &hosting)?, batches, &process);
+        let program = trainer.device.memory(&plans, &hosting)?;
+        let program_with = |batch: usize| {
+            let plans = compile(&TrainConfig { batch: Some(batch), ..config.clone() })?;
+            Ok(trainer.device.memory(&plans, &hosting)?)
+        };
+        check_device_memory(trainer.device, program, sharding.batch, &program_with)?;
+        let on_device = trainer.device.free_memory()?.is_some();
+        let memory = RankMemory::new(program, on_device, batches, &process);
         let with_batch = |batch: usize| {
-            let program =
-                trainer.device.memory(&compile(&TrainConfig { batch: Some(batch), ..config.clone() })?, &hosting)?;
             let batches = (batches as u128 * batch as u128 / sharding.batch as u128) as usize;
-            Ok(RankMemory::new(program, batches, &process).total())
+            Ok(RankMemory::new(program_with(batch)?, on_device, batches, &process).total())
         };
         check_memory(group, memory.total(), process.own_resident(), sharding.batch, &with_batch)?;
         let mut program = trainer.device.compile(plans, trainer.group.clone())?;
