@@ -95,6 +95,18 @@ impl Ledger {
         }
     }
 
+    /// Records how a step ended, for a device that learns it only when it is asked: later steps may have begun. A failure
+    /// voids those, too.
+    pub fn settle(&mut self, ticket: Ticket, outcome: Result<StepMetrics, (usize, f64)>) {
+        for step in [&mut self.latest, &mut self.before].into_iter().flatten() {
+            match outcome {
+                Ok(metrics) if step.number == ticket.0 => step.metrics = Some(metrics),
+                Err(failure) if step.number >= ticket.0 => step.failure = Some(failure),
+                _ => {}
+            }
+        }
+    }
+
     /// The metrics of a step. A failure that is read no longer voids later steps.
     pub fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError> {
         let Some(step) = [self.latest, self.before].into_iter().flatten().find(|step| step.number == ticket.0) else {
@@ -133,6 +145,17 @@ mod tests {
         assert_eq!(ledger.go_on(Mode::Train, Phase::Loss).ok(), Some(ticket));
         assert!(ledger.go_on(Mode::Evaluate, Phase::Loss).is_err());
         assert!(ledger.metrics(ticket).is_err(), "nothing is measured yet");
+    }
+
+    #[test]
+    fn a_failure_that_is_learnt_late_voids_the_steps_since() {
+        let mut ledger = Ledger::default();
+        let tickets = [(); 2].map(|()| ledger.begin(Mode::Train));
+        ledger.settle(tickets[0], Err((1, f64::NAN)));
+        assert!(tickets.map(|ticket| ledger.metrics(ticket).is_err()) == [true; 2]);
+        let third = ledger.begin(Mode::Train);
+        ledger.settle(third, Ok(StepMetrics { loss: 2.0, ..StepMetrics::default() }));
+        assert_eq!(ledger.metrics(third).ok().map(|metrics| metrics.loss), Some(2.0));
     }
 
     #[test]
