@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use enmasse_device::DeviceError;
 use thiserror::Error;
 
 use crate::libraries::Library;
@@ -70,4 +71,24 @@ pub enum CudaError {
         /// The reason.
         why: String,
     },
+    /// The card has too little memory.
+    #[error("no memory for {bytes} bytes of {what} on the GPU: use a smaller --batch or --size")]
+    Memory {
+        /// What was being allocated.
+        what: String,
+        /// Its size in bytes.
+        bytes: usize,
+    },
+    /// What is wrong, in a sentence.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl From<CudaError> for DeviceError {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Memory { what, bytes } => DeviceError::Memory { arena: format!("{what} on the GPU"), bytes },
+            other => DeviceError::Unsupported(other.to_string()),
+        }
+    }
 }

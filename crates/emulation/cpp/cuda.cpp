@@ -5,7 +5,7 @@
 // card on a bad day. Memory is filled with NaN when it is allocated.
 #include <dlfcn.h>
 
-#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -17,7 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "run.h"
+// In host.cpp.
+extern "C" int emulation_run(void (*kernel)(const void *), const unsigned grid[3], unsigned block, const void *arguments,
+                             size_t bytes, char *message, size_t message_bytes);
 
 namespace {
 
@@ -82,6 +84,12 @@ struct Graph {
     std::vector<Work> work;
 };
 
+struct Kernel {
+    std::string name;
+    void (*body)(const void *);
+    size_t bytes;
+};
+
 std::recursive_mutex mutex;
 bool initialized = false;
 // The first error of any work. As on a card, everything fails after it.
@@ -89,6 +97,7 @@ int failed = SUCCESS;
 std::map<Address, size_t> allocated;
 size_t used = 0;
 std::set<Stream *> streams;
+std::map<std::string, Kernel> kernels;
 thread_local void *context = nullptr;
 int device_context;
 
@@ -118,6 +127,15 @@ int enqueue(void *handle, Work work) {
     return SUCCESS;
 }
 
+// A symbol of this library, which other libraries in the process cannot hide.
+void *own_symbol(const std::string &name) {
+    static void *self = [] {
+        Dl_info info;
+        return dladdr(&device_context, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
+    }();
+    return self ? dlsym(self, name.c_str()) : nullptr;
+}
+
 // Whether bytes of device memory lie in one allocation.
 bool is_allocated(Address start, size_t bytes) {
     auto after = allocated.upper_bound(start);
@@ -133,6 +151,7 @@ bool is_allocated(Address start, size_t bytes) {
     LOCKED;                         \
     if (int wrong = state()) return wrong
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 // For the other emulated libraries: runs a function with a copy of its data, in the order of the stream.
@@ -360,21 +379,28 @@ int cuModuleUnload(void *) { return SUCCESS; }
 
 int cuModuleGetFunction(void **function, void *, const char *name) {
     CHECKED();
-    *function = const_cast<emulation_kernel *>(emulation_find(name));
-    return *function ? SUCCESS : NOT_FOUND;
+    auto body = reinterpret_cast<void (*)(const void *)>(own_symbol(name));
+    auto bytes = static_cast<const unsigned long *>(own_symbol(std::string(name) + "_size"));
+    if (!body || !bytes) return NOT_FOUND;
+    *function = &(kernels[name] = Kernel{name, body, *bytes});
+    return SUCCESS;
 }
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *stream, void **parameters, void **) {
     CHECKED();
-    auto *kernel = static_cast<const emulation_kernel *>(function);
+    auto *kernel = static_cast<const Kernel *>(function);
     if (!gx || gx > 0x7FFFFFFF || !gy || gy > 65535 || !gz || gz > 65535 || !bx || by != 1 || bz != 1 || bx > 1024 || shared) {
         return INVALID_VALUE;
     }
     auto begin = static_cast<const char *>(parameters[0]);
-    auto copy = std::make_shared<std::vector<char>>(begin, begin + emulation_size(kernel));
+    auto copy = std::make_shared<std::vector<char>>(begin, begin + kernel->bytes);
     return enqueue(stream, [=] {
-        if (!failed && emulation_launch(kernel, gx, gy, gz, bx, copy->data()) != 0) failed = LAUNCH_FAILED;
+        const unsigned grid[3] = {gx, gy, gz};
+        char message[512] = "";
+        if (failed || emulation_run(kernel->body, grid, bx, copy->data(), copy->size(), message, sizeof(message)) == 0) return;
+        fprintf(stderr, "emulated kernel %s: %s\n", kernel->name.c_str(), message);
+        failed = LAUNCH_FAILED;
     });
 }
 
@@ -425,3 +451,4 @@ int cuGraphDestroy(void *graph) {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

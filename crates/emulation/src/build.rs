@@ -23,8 +23,11 @@ const KERNELS: Library = Library { name: "libenmasse_kernels.so", sources: &["ho
 #[cfg(test)]
 const RULES: Library = Library { name: "libenmasse_rules.so", sources: &["host.cpp", "rules.cu"], kernels: false };
 
+/// NVIDIA's driver.
+const DRIVER: Library = Library { name: "libcuda.so.1", sources: &["host.cpp", "cuda.cpp"], kernels: true };
+
 /// All that [`folder`] holds.
-const LIBRARIES: [Library; 1] = [KERNELS];
+const LIBRARIES: [Library; 1] = [DRIVER];
 
 /// No contraction: the kernels say where they want a fused product, here as on a card.
 const FLAGS: [&str; 10] = [

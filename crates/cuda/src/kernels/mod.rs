@@ -4,6 +4,7 @@
 //! begins at a multiple of 16 bytes.
 
 pub(crate) mod elementwise;
+pub(crate) mod step;
 
 use enmasse_tensor::DType;
 

@@ -1,0 +1,109 @@
+//! A card, opened: the primary context, which this process shares with libraries.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use super::Functions;
+use crate::CudaError;
+
+/// What a card is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Properties {
+    /// Its number among the visible cards.
+    pub ordinal: usize,
+    pub name: String,
+    /// Compute capability, such as 9 and 0.
+    pub capability: [u32; 2],
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+}
+
+/// The primary context of a card. Its owner keeps it alive.
+pub(crate) struct Context {
+    pub(super) functions: Arc<Functions>,
+    raw: *mut c_void,
+    device: c_int,
+    pub properties: Properties,
+}
+
+// SAFETY: the driver's contexts may be used by any thread, and by several at once.
+unsafe impl Send for Context {}
+// SAFETY: see above.
+unsafe impl Sync for Context {}
+
+/// From the driver's enumeration of attributes.
+const MULTIPROCESSOR_COUNT: c_int = 16;
+const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+
+impl Context {
+    /// Opens the card with this number among those that `CUDA_VISIBLE_DEVICES` leaves visible.
+    pub fn open(functions: Arc<Functions>, ordinal: usize) -> Result<Arc<Self>, CudaError> {
+        let (mut count, mut device, mut raw) = (0, 0, null_mut());
+        // SAFETY: each place is valid for the result that the driver writes.
+        unsafe {
+            functions.check("cuInit", (functions.cuInit)(0))?;
+            functions.check("cuDeviceGetCount", (functions.cuDeviceGetCount)(&mut count))?;
+        }
+        let number = c_int::try_from(ordinal).ok().filter(|&number| number < count).ok_or_else(|| {
+            let last = count - 1;
+            CudaError::Unsupported(match count {
+                0 => "no GPU is visible; check CUDA_VISIBLE_DEVICES".into(),
+                _ => format!("there is no GPU {ordinal}: the visible ones are 0 to {last}; check CUDA_VISIBLE_DEVICES"),
+            })
+        })?;
+        // SAFETY: as above.
+        unsafe {
+            functions.check("cuDeviceGet", (functions.cuDeviceGet)(&mut device, number))?;
+        }
+        let properties = properties(&functions, device, ordinal)?;
+        // SAFETY: as above.
+        unsafe {
+            functions.check("cuDevicePrimaryCtxRetain", (functions.cuDevicePrimaryCtxRetain)(&mut raw, device))?;
+        }
+        Ok(Arc::new(Context { functions, raw, device, properties }))
+    }
+
+    /// Makes the context that of the calling thread.
+    pub fn enter(&self) -> Result<(), CudaError> {
+        // SAFETY: the context is retained until the end of `self`.
+        self.functions.check("cuCtxSetCurrent", unsafe { (self.functions.cuCtxSetCurrent)(self.raw) })
+    }
+
+    /// Free and total bytes of the card's memory.
+    pub fn memory(&self) -> Result<[usize; 2], CudaError> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the places are valid.
+        let result = unsafe { (self.functions.cuMemGetInfo_v2)(&mut free, &mut total) };
+        self.functions.check("cuMemGetInfo", result)?;
+        Ok([free, total])
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once, and every object of it is gone: each holds the context. An error at this point
+        // has nobody to go to.
+        let _ = unsafe { (self.functions.cuDevicePrimaryCtxRelease_v2)(self.device) };
+    }
+}
+
+fn properties(functions: &Functions, device: c_int, ordinal: usize) -> Result<Properties, CudaError> {
+    let mut name = [0 as c_char; 256];
+    // SAFETY: the driver writes at most the given number of bytes, a zero among them.
+    unsafe {
+        functions.check("cuDeviceGetName", (functions.cuDeviceGetName)(name.as_mut_ptr(), 256, device))?;
+    }
+    // SAFETY: see above.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let attribute = |attribute: c_int| {
+        let mut value = 0;
+        // SAFETY: the place is valid.
+        let result = unsafe { (functions.cuDeviceGetAttribute)(&mut value, attribute, device) };
+        functions.check("cuDeviceGetAttribute", result).map(|()| u32::try_from(value).unwrap_or(0))
+    };
+    let capability = [attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?];
+    Ok(Properties { ordinal, name, capability, multiprocessors: attribute(MULTIPROCESSOR_COUNT)? })
+}

@@ -1,0 +1,107 @@
+//! The driver's functions, by their names in `libcuda.so.1`, which hold the version of each function's arguments.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null;
+
+use crate::CudaError;
+use crate::libraries::{Library, functions};
+
+type Handle = *mut c_void;
+
+functions! {
+    /// What enmasse calls of the driver.
+    pub(crate) struct Functions {
+        fn cuInit(flags: c_uint) -> c_int;
+        fn cuDriverGetVersion(version: *mut c_int) -> c_int;
+        fn cuGetErrorName(error: c_int, text: *mut *const c_char) -> c_int;
+        fn cuGetErrorString(error: c_int, text: *mut *const c_char) -> c_int;
+        fn cuDeviceGetCount(count: *mut c_int) -> c_int;
+        fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int;
+        fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -> c_int;
+        fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_int;
+        fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int) -> c_int;
+        fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int;
+        fn cuCtxSetCurrent(context: Handle) -> c_int;
+        fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int;
+        fn cuMemAlloc_v2(place: *mut u64, bytes: usize) -> c_int;
+        fn cuMemFree_v2(place: u64) -> c_int;
+        fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> c_int;
+        fn cuMemFreeHost(place: *mut c_void) -> c_int;
+        fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle) -> c_int;
+        fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle) -> c_int;
+        fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) -> c_int;
+        fn cuMemsetD8Async(place: u64, value: u8, bytes: usize, stream: Handle) -> c_int;
+        fn cuStreamCreate(stream: *mut Handle, flags: c_uint) -> c_int;
+        fn cuStreamDestroy_v2(stream: Handle) -> c_int;
+        fn cuStreamSynchronize(stream: Handle) -> c_int;
+        fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> c_int;
+        fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> c_int;
+        fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> c_int;
+        fn cuEventCreate(event: *mut Handle, flags: c_uint) -> c_int;
+        fn cuEventDestroy_v2(event: Handle) -> c_int;
+        fn cuEventRecord(event: Handle, stream: Handle) -> c_int;
+        fn cuEventSynchronize(event: Handle) -> c_int;
+        fn cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle) -> c_int;
+        fn cuModuleLoadDataEx(
+            module: *mut Handle,
+            text: *const c_void,
+            count: c_uint,
+            options: *mut c_int,
+            values: *mut *mut c_void,
+        ) -> c_int;
+        fn cuModuleUnload(module: Handle) -> c_int;
+        fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char) -> c_int;
+        fn cuLaunchKernel(
+            function: Handle,
+            grid_x: c_uint,
+            grid_y: c_uint,
+            grid_z: c_uint,
+            block_x: c_uint,
+            block_y: c_uint,
+            block_z: c_uint,
+            shared: c_uint,
+            stream: Handle,
+            arguments: *mut *mut c_void,
+            extra: *mut *mut c_void,
+        ) -> c_int;
+        fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, flags: u64) -> c_int;
+        fn cuGraphLaunch(graph: Handle, stream: Handle) -> c_int;
+        fn cuGraphExecDestroy(graph: Handle) -> c_int;
+        fn cuGraphDestroy(graph: Handle) -> c_int;
+    }
+}
+
+/// The driver's number of `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(super) const OUT_OF_MEMORY: c_int = 2;
+
+impl Functions {
+    /// The error of a call, with the driver's words.
+    pub fn check(&self, function: &'static str, result: c_int) -> Result<(), CudaError> {
+        if result == 0 {
+            return Ok(());
+        }
+        let name = self.text(self.cuGetErrorName, result);
+        let why = format!("{} ({name}){}", self.text(self.cuGetErrorString, result), advice(&name));
+        Err(CudaError::Call { library: Library::Driver, function, why })
+    }
+
+    fn text(&self, describe: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int, error: c_int) -> String {
+        let mut text = null();
+        // SAFETY: the place is valid, and the driver's texts are constants that end in a zero.
+        match unsafe { describe(error, &mut text) } {
+            // SAFETY: see above.
+            0 if !text.is_null() => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+            _ => format!("error {error}"),
+        }
+    }
+}
+
+/// The remedy for errors that users can mend.
+fn advice(name: &str) -> &'static str {
+    match name {
+        "CUDA_ERROR_NO_DEVICE" => "; check nvidia-smi, and that this container or job was given a GPU",
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" => "; the driver was updated while loaded: restart the machine",
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" => "; the driver is too old for this build of enmasse: update it",
+        _ => "",
+    }
+}

@@ -1,0 +1,136 @@
+//! Memory of the card, and page-locked memory of the host, which the card copies by itself.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use enmasse_tensor::{HostBuffer, HostMemory, HostRegion};
+
+use super::{Context, Stream};
+use crate::CudaError;
+
+/// Bytes on the card.
+pub(crate) struct Buffer {
+    context: Arc<Context>,
+    address: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Allocates memory for `what`; its contents are undefined.
+    pub fn new(context: &Arc<Context>, what: &str, bytes: usize) -> Result<Self, CudaError> {
+        context.enter()?;
+        let functions = &context.functions;
+        let mut address = 0;
+        // An empty allocation is an error of the driver.
+        // SAFETY: the place is valid.
+        let result = unsafe { (functions.cuMemAlloc_v2)(&mut address, bytes.max(1)) };
+        if result == super::functions::OUT_OF_MEMORY {
+            return Err(CudaError::Memory { what: what.into(), bytes });
+        }
+        functions.check("cuMemAlloc", result)?;
+        Ok(Buffer { context: context.clone(), address, bytes })
+    }
+
+    /// Its address on the card.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Sets all bytes to zero, in the order of the stream.
+    pub fn zero(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.context.enter()?;
+        let functions = &self.context.functions;
+        // SAFETY: the range is that of the allocation, which is freed only after the work of all streams.
+        let result = unsafe { (functions.cuMemsetD8Async)(self.address, 0, self.bytes, stream.raw()) };
+        functions.check("cuMemsetD8Async", result)
+    }
+
+    /// Copies `from` to the card, after all work of the stream, and waits for that.
+    pub fn write(&self, stream: &Stream, offset: usize, from: &[u8]) -> Result<(), CudaError> {
+        self.within(offset, from.len())?;
+        // SAFETY: the range lies in the allocation, and the source lives until the stream has been waited for.
+        unsafe { stream.write(from.as_ptr(), self.address + offset as u64, from.len()) }?;
+        stream.wait()
+    }
+
+    /// Copies from the card to `to`, after all work of the stream, and waits for that.
+    pub fn read(&self, stream: &Stream, offset: usize, to: &mut [u8]) -> Result<(), CudaError> {
+        self.within(offset, to.len())?;
+        // SAFETY: the range lies in the allocation, and the target lives until the stream has been waited for.
+        unsafe { stream.read(self.address + offset as u64, to.as_mut_ptr(), to.len()) }?;
+        stream.wait()
+    }
+
+    fn within(&self, offset: usize, bytes: usize) -> Result<(), CudaError> {
+        if offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
+            return Ok(());
+        }
+        Err(CudaError::Unsupported(format!("bytes {offset}+{bytes} lie outside a buffer of {} bytes", self.bytes)))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // The driver frees memory after the work that uses it. An error at this point has nobody to go to.
+        if self.context.enter().is_ok() {
+            // SAFETY: the address came from the driver, and is freed once.
+            let _ = unsafe { (self.context.functions.cuMemFree_v2)(self.address) };
+        }
+    }
+}
+
+/// Page-locked memory of the host.
+pub(crate) struct PinnedMemory {
+    pub context: Arc<Context>,
+}
+
+/// The bytes of one allocation.
+struct Pinned {
+    context: Arc<Context>,
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the bytes belong to their owner, like those of a box.
+unsafe impl Send for Pinned {}
+// SAFETY: see above.
+unsafe impl Sync for Pinned {}
+
+impl HostMemory for PinnedMemory {
+    fn allocate(&self, bytes: usize) -> io::Result<HostBuffer> {
+        let functions = &self.context.functions;
+        let allocated = self.context.enter().and_then(|()| {
+            let mut start: *mut c_void = null_mut();
+            // SAFETY: the place is valid. Flag 1: all contexts may copy it at full speed.
+            let result = unsafe { (functions.cuMemHostAlloc)(&mut start, bytes.max(1), 1) };
+            functions.check("cuMemHostAlloc", result).map(|()| start.cast::<u8>())
+        });
+        let start = allocated.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()))?;
+        // SAFETY: the driver has allocated these bytes.
+        unsafe { start.write_bytes(0, bytes) };
+        Ok(HostBuffer::new(Pinned { context: self.context.clone(), start, bytes }))
+    }
+}
+
+impl HostRegion for Pinned {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the allocation lives as long as `self`, and was filled with zeros.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: the address came from the driver, and is freed once. An error has nobody to go to.
+            let _ = unsafe { (self.context.functions.cuMemFreeHost)(self.start.cast()) };
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The safe layer over the emulated driver, which runs work as late as it may: what is not ordered comes out wrong.
+
+use std::sync::Arc;
+
+use enmasse_tensor::HostMemory;
+
+use super::{Buffer, Context, Event, Functions, Graph, Module, PinnedMemory, Stream};
+use crate::CudaError;
+use crate::kernels::step::{BYTES, StepValues, set_step};
+use crate::libraries::{Libraries, Library};
+
+/// The emulated card 0. `None` without a compiler: the test is then in the table.
+fn context() -> Option<Arc<Context>> {
+    Some(Context::open(functions()?, 0).unwrap())
+}
+
+fn functions() -> Option<Arc<Functions>> {
+    let libraries = Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]);
+    Some(Arc::new(Functions::load(libraries.load(Library::Driver).unwrap()).unwrap()))
+}
+
+fn bytes(buffer: &Buffer, stream: &Stream, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    buffer.read(stream, 0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn memory_goes_there_and_back() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let [free, total] = context.memory().unwrap();
+    assert!(free <= total && total > 0);
+    let buffer = Buffer::new(&context, "bytes", 5).unwrap();
+    buffer.zero(&stream).unwrap();
+    buffer.write(&stream, 1, &[7, 8, 9]).unwrap();
+    assert_eq!(bytes(&buffer, &stream, 5), [0, 7, 8, 9, 0]);
+    assert!(buffer.write(&stream, 3, &[1; 3]).is_err());
+    assert!(buffer.read(&stream, usize::MAX, &mut [0]).is_err());
+    let pinned = PinnedMemory { context: context.clone() }.allocate(3_001).unwrap();
+    assert_eq!((pinned.len(), pinned.as_ptr().align_offset(64)), (3_001, 0));
+    assert!(pinned.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn too_much_memory_is_named() {
+    let Some(context) = context() else { return };
+    let error = Buffer::new(&context, "activations", 1 << 50).err();
+    assert_eq!(error, Some(CudaError::Memory { what: "activations".into(), bytes: 1 << 50 }));
+}
+
+#[test]
+fn cards_that_are_not_there() {
+    let Some(functions) = functions() else { return };
+    let error = Context::open(functions, 7).err().unwrap().to_string();
+    assert_eq!(error, "there is no GPU 7: the visible ones are 0 to 0; check CUDA_VISIBLE_DEVICES");
+}
+
+#[test]
+fn an_event_orders_two_streams() {
+    let Some(context) = context() else { return };
+    let (copies, compute) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (from, to) = (Buffer::new(&context, "from", 4).unwrap(), Buffer::new(&context, "to", 4).unwrap());
+    from.zero(&copies).unwrap();
+    copies.wait().unwrap();
+    let source = [1, 2, 3, 4];
+    let event = Event::new(&context).unwrap();
+    let run = |ordered: bool| {
+        // SAFETY: everything lives until both streams have been waited for.
+        unsafe {
+            copies.write(source.as_ptr(), from.address(), 4).unwrap();
+            event.record(&copies).unwrap();
+            if ordered {
+                compute.wait_for(&event).unwrap();
+            }
+            compute.copy(from.address(), to.address(), 4).unwrap();
+        }
+        let found = bytes(&to, &compute, 4);
+        copies.wait().unwrap();
+        found
+    };
+    assert_eq!(run(false), [0; 4], "the emulation must show a missing event");
+    assert_eq!(run(true), source);
+}
+
+#[test]
+fn kernels_run_and_graphs_repeat_them() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let module = Module::new(&context, ".version 7.0").unwrap();
+    let error = module.function("no_such_kernel").err().unwrap().to_string();
+    assert!(error.starts_with("kernel no_such_kernel: "), "{error}");
+    let values = StepValues { epoch: 3, optimizer_step: 9, learning_rate: 0.5, stop: false, save: true };
+    let kernel = set_step(&values);
+    let function = module.function(&kernel.name).unwrap();
+    let to = Buffer::new(&context, "step", BYTES).unwrap();
+    let argument = kernel.pack(&|_| to.address());
+    let graph = Graph::capture(&stream, |stream| {
+        // SAFETY: the argument is the kernel's, and the buffer outlives the graph's launches.
+        unsafe { function.launch(stream, kernel.grid, kernel.block, &argument) }
+    });
+    let graph = graph.unwrap();
+    for _ in 0..2 {
+        to.zero(&stream).unwrap();
+        assert_eq!(bytes(&to, &stream, BYTES), [0; BYTES], "capturing runs nothing");
+        graph.launch(&stream).unwrap();
+        let found = bytes(&to, &stream, BYTES);
+        assert_eq!(found[..8], 3u64.to_ne_bytes());
+        assert_eq!(found[8..16], 9u64.to_ne_bytes());
+        assert_eq!(found[16..28], [0.5f32, 0.0, 1.0].map(f32::to_ne_bytes).concat());
+    }
+}
+
+#[test]
+fn an_error_in_a_capture_ends_it() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let refused = Graph::capture(&stream, |_| Err(CudaError::Unsupported("no".into())));
+    assert_eq!(refused.err(), Some(CudaError::Unsupported("no".into())));
+    stream.wait().unwrap();
+    let waits = Graph::capture(&stream, Stream::wait).err().unwrap().to_string();
+    assert!(waits.contains("cuStreamSynchronize") && waits.contains("CAPTURE_UNSUPPORTED"), "{waits}");
+    stream.wait().unwrap();
+}

@@ -1,0 +1,31 @@
+//! The numbers of a step.
+
+use crate::work::{Argument, Kernel, Memory, Place, Span};
+
+/// Bytes of `StepValues` in `kernels/kernel.h`.
+pub(crate) const BYTES: usize = 32;
+
+/// The numbers that change from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StepValues {
+    pub epoch: u64,
+    pub optimizer_step: u64,
+    pub learning_rate: f32,
+    pub stop: bool,
+    pub save: bool,
+}
+
+/// Writes the numbers to the card.
+pub(crate) fn set_step(values: &StepValues) -> Kernel {
+    let flag = |set: bool| Argument::F32(f32::from(u8::from(set)));
+    let to = Span { place: Place { memory: Memory::Step, offset: 0 }, bytes: BYTES };
+    let arguments = vec![
+        Argument::U64(values.epoch),
+        Argument::U64(values.optimizer_step),
+        Argument::F32(values.learning_rate),
+        flag(values.stop),
+        flag(values.save),
+        Argument::Write(to),
+    ];
+    Kernel { name: "set_step".into(), grid: [1; 3], block: 32, arguments }
+}
