@@ -1,0 +1,95 @@
+//! An engine of cuDNN with its settings, as a text from which it can be made again.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::sys::DataType;
+
+/// An engine by its number among those of an operation graph, and its knobs. The numbers belong to a version of cuDNN. As text:
+/// `eng49_k2=5_k13=1`, and `eng49_k2=5_bf16` where the type of a gradient of weights was a choice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Engine {
+    /// Its number.
+    pub(super) index: i64,
+    /// Number and value of each knob.
+    pub(super) knobs: Vec<(i32, i64)>,
+    /// The type in which it writes the gradient of weights, if there was a choice.
+    pub(super) weights: Option<DataType>,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "eng{}", self.index)?;
+        for (knob, value) in &self.knobs {
+            write!(f, "_k{knob}={value}")?;
+        }
+        self.weights.map_or(Ok(()), |weights| write!(f, "_{}", weights.name()))
+    }
+}
+
+impl FromStr for Engine {
+    type Err = ();
+
+    /// Reads the text of [`Engine`]'s `Display`, and no other.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut words = text.split('_');
+        let index = number(words.next().and_then(|word| word.strip_prefix("eng")))?;
+        let mut engine = Engine { index, knobs: Vec::new(), weights: None };
+        for word in words {
+            if engine.weights.is_some() {
+                return Err(());
+            }
+            match word.strip_prefix('k').and_then(|knob| knob.split_once('=')) {
+                Some((knob, value)) => engine.knobs.push((number(Some(knob))?, number(Some(value))?)),
+                None => {
+                    let types = [DataType::F32, DataType::F16, DataType::Bf16];
+                    engine.weights = Some(types.into_iter().find(|known| known.name() == word).ok_or(())?);
+                }
+            }
+        }
+        Ok(engine)
+    }
+}
+
+/// A number without sign or leading zeros, so that each engine has one text. Knobs and engines are never negative.
+fn number<T: FromStr + ToString>(text: Option<&str>) -> Result<T, ()> {
+    let text = text.ok_or(())?;
+    let number: T = text.parse().map_err(drop)?;
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_digits && number.to_string() == text { Ok(number) } else { Err(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_an_engine() {
+        let check = |text: &str, expected: Option<(i64, &[(i32, i64)], Option<DataType>)>| {
+            let found = text.parse::<Engine>().ok();
+            let expected = expected.map(|(index, knobs, weights)| Engine { index, knobs: knobs.to_vec(), weights });
+            assert_eq!(found, expected, "{text}");
+            assert_eq!(found.map_or(text.to_owned(), |engine| engine.to_string()), text);
+        };
+        check("eng0", Some((0, &[], None)));
+        check("eng49_k2=5_k13=1", Some((49, &[(2, 5), (13, 1)], None)));
+        check("eng49_f32", Some((49, &[], Some(DataType::F32))));
+        check("eng49_k2=5_bf16", Some((49, &[(2, 5)], Some(DataType::Bf16))));
+        for text in [
+            "",
+            "eng",
+            "engine",
+            "49",
+            "eng-1",
+            "eng01",
+            "eng1_",
+            "eng1_k",
+            "eng1_k2",
+            "eng1_k2=",
+            "eng1_f64",
+            "eng1_f32_k2=5",
+        ] {
+            assert_eq!(text.parse::<Engine>(), Err(()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Plans of convolutions: which engines take a problem, and how they are run.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::descriptor::Descriptor;
+use super::engine::Engine;
+use super::graph::{BIAS, OperationGraph, W, X, Y};
+use super::problem::{Arithmetic, Direction, Problem};
+use super::sys::{Address, Attribute, DataType, Functions, HeuristicsMode, Kind, Knob, Note, RawHandle};
+use super::{Cudnn, Handle, Target};
+use crate::error::CudaError;
+use crate::libraries::Library;
+
+/// Which engines may be taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Only engines that give the same bits each time.
+    pub deterministic: bool,
+    /// No engine that uses Winograd's algorithm or Fourier transforms, which round more.
+    pub exact: bool,
+    /// The most bytes of workspace.
+    pub workspace: u64,
+    /// The most plans.
+    pub candidates: usize,
+}
+
+/// An engine that is ready to run.
+#[derive(Debug)]
+pub struct ConvolutionPlan {
+    functions: Arc<Functions>,
+    plan: Descriptor,
+    /// What the plan refers to is dropped after it.
+    _configuration: Configuration,
+    _graph: Arc<OperationGraph>,
+    problem: Problem,
+    /// The type of the weights, or in which their gradient is written.
+    pub weights: DataType,
+    /// Bytes of workspace.
+    pub workspace: u64,
+    /// The engine. Its text makes it again: [`Cudnn::plan`].
+    pub engine: Engine,
+}
+
+/// A configuration of an engine, with what it was made of.
+#[derive(Debug)]
+struct Configuration {
+    descriptor: Descriptor,
+    _parts: Vec<Descriptor>,
+}
+
+// SAFETY: a plan is not tied to a thread. Its descriptors are read alone once they are finalized.
+unsafe impl Sync for OperationGraph {}
+
+/// Addresses in the card's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// The input, or its gradient.
+    pub x: u64,
+    /// The weights, or their gradient.
+    pub w: u64,
+    /// The output, or its gradient.
+    pub y: u64,
+    /// The bias, for a convolution that has one.
+    pub bias: u64,
+    /// At least [`ConvolutionPlan::workspace`] bytes.
+    pub workspace: u64,
+}
+
+impl Cudnn {
+    /// The engines that take a problem, the best first by cuDNN's estimate. There is at least one. The gradient of weights from
+    /// 16-bit maps is written as f32 if an engine does that, otherwise in the type of the maps.
+    ///
+    /// # Errors
+    /// [`CudaError::Refused`] with cuDNN's last reason if no engine takes it.
+    pub fn plans(
+        &self,
+        target: &Target<'_>,
+        problem: &Problem,
+        options: &Options,
+    ) -> Result<Vec<ConvolutionPlan>, CudaError> {
+        let mut why = None;
+        for weights in types_of_weights(problem) {
+            match self.plans_of_type(target, problem, *weights, options) {
+                Ok(plans) => return Ok(plans),
+                Err(error) => why = Some(error),
+            }
+        }
+        let why = why.map_or_else(String::new, |error| match error {
+            CudaError::Call { why, .. } | CudaError::Refused { why, .. } => why,
+            other => other.to_string(),
+        });
+        Err(CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why })
+    }
+
+    /// The engine of that name, without asking which is best.
+    ///
+    /// # Errors
+    /// [`CudaError::Refused`] if the name is not an engine's, or the engine does not take the problem.
+    pub fn plan(&self, target: &Target<'_>, problem: &Problem, name: &str) -> Result<ConvolutionPlan, CudaError> {
+        let refused = |why: String| CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why };
+        let engine: Engine = name.parse().map_err(|()| refused(format!("{name:?} names no engine")))?;
+        let weights = engine.weights.unwrap_or(problem.arithmetic.data_type());
+        if engine.weights.is_some() != (types_of_weights(problem).len() > 1) {
+            return Err(refused(format!("{name:?} is an engine of another problem")));
+        }
+        let made = || {
+            let graph = self.graph(target, problem, weights)?;
+            let configuration = self.configuration(target, &graph, &engine)?;
+            self.finish(target, problem, weights, &graph, configuration, engine.clone())
+        };
+        made().map_err(|error| refused(format!("{name}: {error}")))
+    }
+
+    fn graph(
+        &self,
+        target: &Target<'_>,
+        problem: &Problem,
+        weights: DataType,
+    ) -> Result<Arc<OperationGraph>, CudaError> {
+        OperationGraph::new(&self.functions, target.handle(), problem, weights).map(Arc::new)
+    }
+
+    fn plans_of_type(
+        &self,
+        target: &Target<'_>,
+        problem: &Problem,
+        weights: DataType,
+        options: &Options,
+    ) -> Result<Vec<ConvolutionPlan>, CudaError> {
+        let graph = self.graph(target, problem, weights)?;
+        let mut plans: Vec<ConvolutionPlan> = Vec::new();
+        let mut why = None;
+        for mode in [HeuristicsMode::A, HeuristicsMode::Fallback] {
+            // The fallback's engines are the slow ones that always work: they are asked for where no other is left.
+            if !plans.is_empty() {
+                break;
+            }
+            let configurations = match self.configurations(target, &graph, mode) {
+                Ok(configurations) => configurations,
+                Err(error) => {
+                    why.get_or_insert(error);
+                    continue;
+                }
+            };
+            for configuration in configurations {
+                if plans.len() == options.candidates {
+                    break;
+                }
+                let (mut engine, notes) = read(&configuration)?;
+                if !permits(problem.arithmetic, options, &notes) {
+                    continue;
+                }
+                engine.weights = (types_of_weights(problem).len() > 1).then_some(weights);
+                let configuration = Configuration { descriptor: configuration, _parts: Vec::new() };
+                match self.finish(target, problem, weights, &graph, configuration, engine) {
+                    Ok(plan) if plan.workspace <= options.workspace => plans.push(plan),
+                    Ok(_) => {}
+                    Err(error) => {
+                        why.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        if plans.is_empty() {
+            let why = why.map_or_else(|| "no engine is within the options".to_owned(), |error| error.to_string());
+            return Err(CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why });
+        }
+        Ok(plans)
+    }
+
+    /// The configurations that cuDNN proposes, the best first.
+    fn configurations(
+        &self,
+        target: &Target<'_>,
+        graph: &OperationGraph,
+        mode: HeuristicsMode,
+    ) -> Result<Vec<Descriptor>, CudaError> {
+        let heuristics = Descriptor::new(&self.functions, Kind::EngineHeuristics)?
+            .set(Attribute::HeuristicsOperationGraph, &[graph.graph.raw()])?
+            .set(Attribute::HeuristicsMode, &[mode])?;
+        let heuristics = target.describe(heuristics, Attribute::HeuristicsDevice)?.finalize()?;
+        let count = heuristics.count::<super::sys::RawDescriptor>(Attribute::HeuristicsResults)?;
+        heuristics.descriptors(Attribute::HeuristicsResults, Kind::EngineConfiguration, count)
+    }
+
+    /// The configuration of an engine.
+    fn configuration(
+        &self,
+        target: &Target<'_>,
+        graph: &OperationGraph,
+        engine: &Engine,
+    ) -> Result<Configuration, CudaError> {
+        let descriptor = Descriptor::new(&self.functions, Kind::Engine)?
+            .set(Attribute::EngineOperationGraph, &[graph.graph.raw()])?
+            .set(Attribute::EngineIndex, &[engine.index])?;
+        let descriptor = target.describe(descriptor, Attribute::EngineDevice)?.finalize()?;
+        let choice = |(knob, value): &(i32, i64)| {
+            Descriptor::new(&self.functions, Kind::KnobChoice)?
+                .set(Attribute::KnobType, &[Knob(*knob)])?
+                .set(Attribute::KnobValue, &[*value])?
+                .finalize()
+        };
+        let mut parts = engine.knobs.iter().map(choice).collect::<Result<Vec<_>, CudaError>>()?;
+        let raw: Vec<_> = parts.iter().map(Descriptor::raw).collect();
+        let mut configuration = Descriptor::new(&self.functions, Kind::EngineConfiguration)?
+            .set(Attribute::ConfigurationEngine, &[descriptor.raw()])?;
+        if !raw.is_empty() {
+            configuration = configuration.set(Attribute::ConfigurationKnobChoices, &raw)?;
+        }
+        parts.push(descriptor);
+        Ok(Configuration { descriptor: configuration.finalize()?, _parts: parts })
+    }
+
+    fn finish(
+        &self,
+        target: &Target<'_>,
+        problem: &Problem,
+        weights: DataType,
+        graph: &Arc<OperationGraph>,
+        configuration: Configuration,
+        engine: Engine,
+    ) -> Result<ConvolutionPlan, CudaError> {
+        let plan = Descriptor::new(&self.functions, Kind::ExecutionPlan)?
+            .set(Attribute::PlanConfiguration, &[configuration.descriptor.raw()])?;
+        let plan = match target.handle() {
+            Some(handle) => plan.set(Attribute::PlanHandle, &[RawHandle(handle)])?,
+            None => target.describe(plan, Attribute::PlanDevice)?,
+        };
+        let plan = plan.finalize()?;
+        let workspace = plan.one::<i64>(Attribute::PlanWorkspace)?;
+        Ok(ConvolutionPlan {
+            functions: self.functions.clone(),
+            plan,
+            _configuration: configuration,
+            _graph: graph.clone(),
+            problem: *problem,
+            weights,
+            workspace: u64::try_from(workspace).unwrap_or(0),
+            engine,
+        })
+    }
+}
+
+impl ConvolutionPlan {
+    /// The name that makes the plan again.
+    pub fn name(&self) -> String {
+        self.engine.to_string()
+    }
+
+    /// The problem that it solves.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// Submits the convolution to the handle's stream.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// The plan was made for this handle. The operands are memory of its card, as large as the problem's shapes and the workspace
+    /// say, multiples of 16, and stay until the stream has done the work. What is written overlaps nothing else.
+    pub unsafe fn execute(&self, handle: &Handle, operands: &Operands) -> Result<(), CudaError> {
+        let Operands { x, w, y, bias, workspace } = *operands;
+        let mut ids = vec![X, W, Y];
+        let mut pointers = vec![Address(x), Address(w), Address(y)];
+        if self.problem.direction == (Direction::Forward { bias: true }) {
+            ids.push(BIAS);
+            pointers.push(Address(bias));
+        }
+        let pack = Descriptor::new(&self.functions, Kind::VariantPack)?
+            .set(Attribute::PackUniqueIds, &ids)?
+            .set(Attribute::PackPointers, &pointers)?
+            .set(Attribute::PackWorkspace, &[Address(workspace)])?
+            .finalize()?;
+        // SAFETY: plan and pack are finalized; the caller promises the rest.
+        let status = unsafe { (self.functions.cudnnBackendExecute)(handle.raw(), self.plan.raw().0, pack.raw().0) };
+        self.functions.check("cudnnBackendExecute", status, || format!("{} for {}", self.engine, self.problem))
+    }
+}
+
+impl Target<'_> {
+    fn handle(&self) -> Option<*mut c_void> {
+        match self {
+            Target::Handle(handle) => Some(handle.raw()),
+            Target::Device(_) => None,
+        }
+    }
+
+    /// Names the device that a descriptor is for, unless a handle does that.
+    fn describe(&self, descriptor: Descriptor, attribute: Attribute) -> Result<Descriptor, CudaError> {
+        match self {
+            Target::Handle(_) => Ok(descriptor),
+            Target::Device(device) => descriptor.set(attribute, &[device.descriptor.raw()]),
+        }
+    }
+}
+
+/// The types in which the weights can be, the first choice first.
+fn types_of_weights(problem: &Problem) -> &'static [DataType] {
+    match (problem.direction, problem.arithmetic) {
+        (_, Arithmetic::F32 | Arithmetic::Tf32) => &[DataType::F32],
+        (Direction::BackwardWeights, Arithmetic::Bf16) => &[DataType::F32, DataType::Bf16],
+        (Direction::BackwardWeights, Arithmetic::F16) => &[DataType::F32, DataType::F16],
+        (_, Arithmetic::Bf16) => &[DataType::Bf16],
+        (_, Arithmetic::F16) => &[DataType::F16],
+    }
+}
+
+/// The engine of a configuration, and what cuDNN notes about its arithmetic.
+fn read(configuration: &Descriptor) -> Result<(Engine, Vec<Note>), CudaError> {
+    let engines = configuration.descriptors(Attribute::ConfigurationEngine, Kind::Engine, 1)?;
+    let [engine] = engines.as_slice() else {
+        let (library, function) = (Library::Cudnn, "cudnnBackendGetAttribute");
+        return Err(CudaError::Call { library, function, why: "a configuration has no engine".to_owned() });
+    };
+    let index = engine.one::<i64>(Attribute::EngineIndex)?;
+    let notes = engine.all::<Note>(Attribute::EngineNumericalNotes)?;
+    let count = configuration.count::<super::sys::RawDescriptor>(Attribute::ConfigurationKnobChoices)?;
+    let choices = configuration.descriptors(Attribute::ConfigurationKnobChoices, Kind::KnobChoice, count)?;
+    let knob = |choice: &Descriptor| {
+        Ok((choice.one::<Knob>(Attribute::KnobType)?.0, choice.one::<i64>(Attribute::KnobValue)?))
+    };
+    let knobs = choices.iter().map(knob).collect::<Result<Vec<_>, CudaError>>()?;
+    Ok((Engine { index, knobs, weights: None }, notes))
+}
+
+/// Whether an engine's arithmetic is what was asked for. cuDNN says of f32's engines that use tensor cores that they do, and
+/// those round to tf32: f32 means f32.
+fn permits(arithmetic: Arithmetic, options: &Options, notes: &[Note]) -> bool {
+    let mut refused = vec![Note::REDUCED_PRECISION_REDUCTION];
+    if arithmetic == Arithmetic::F32 {
+        refused.extend([Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS]);
+    }
+    if options.deterministic {
+        refused.push(Note::NONDETERMINISTIC);
+    }
+    if options.exact {
+        refused.extend([Note::WINOGRAD, Note::FFT]);
+    }
+    !notes.iter().any(|note| refused.contains(note))
+}

@@ -1,0 +1,98 @@
+//! A convolution to plan: what is computed from what, in which shapes and types.
+
+use std::fmt;
+
+use enmasse_graph::Conv2d;
+
+use super::sys::DataType;
+
+/// The element type of maps and weights, and how products are computed. Sums are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arithmetic {
+    /// IEEE single precision throughout: no engine that uses tensor cores, which would round to tf32.
+    F32,
+    /// f32 in memory, products of operands rounded to tf32 (10 bits of mantissa) on tensor cores.
+    Tf32,
+    /// bf16 in memory.
+    Bf16,
+    /// f16 in memory.
+    F16,
+}
+
+impl Arithmetic {
+    /// The type in memory.
+    pub const fn data_type(self) -> DataType {
+        match self {
+            Arithmetic::F32 | Arithmetic::Tf32 => DataType::F32,
+            Arithmetic::Bf16 => DataType::Bf16,
+            Arithmetic::F16 => DataType::F16,
+        }
+    }
+
+    /// The name in plans and settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arithmetic::F32 => "f32",
+            Arithmetic::Tf32 => "tf32",
+            Arithmetic::Bf16 => "bf16",
+            Arithmetic::F16 => "f16",
+        }
+    }
+}
+
+/// Which of x, w and y follows from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// `y = x * w`, plus a bias of f32 for each channel if there is one. With a bias, the sum is rounded once.
+    Forward {
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// The gradient of x from those of y and w.
+    BackwardData {
+        /// Whether it is added to what x holds.
+        accumulate: bool,
+    },
+    /// The gradient of w from x and the gradient of y.
+    BackwardWeights,
+}
+
+/// A convolution. Maps are dense NHWC, weights KRSC: `[output channels, kernel height, kernel width, input channels /
+/// groups]`. All addresses are multiples of 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Problem {
+    /// What is computed.
+    pub direction: Direction,
+    /// Shape of the input, or of its gradient.
+    pub x: [usize; 4],
+    /// Shape of the weights, or of their gradient.
+    pub w: [usize; 4],
+    /// Shape of the output, or of its gradient.
+    pub y: [usize; 4],
+    /// Window and groups.
+    pub conv: Conv2d,
+    /// Element types.
+    pub arithmetic: Arithmetic,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |shape: [usize; 4]| shape.map(|size| size.to_string()).join(",");
+        f.write_str(match self.direction {
+            Direction::Forward { bias: false } => "convolution",
+            Direction::Forward { bias: true } => "convolution with bias",
+            Direction::BackwardData { accumulate: false } => "gradient of a convolution's input",
+            Direction::BackwardData { accumulate: true } => "added gradient of a convolution's input",
+            Direction::BackwardWeights => "gradient of a convolution's weights",
+        })?;
+        write!(
+            f,
+            " {} x[{}] w[{}] y[{}] {}",
+            self.arithmetic.name(),
+            list(self.x),
+            list(self.w),
+            list(self.y),
+            self.conv
+        )
+    }
+}
