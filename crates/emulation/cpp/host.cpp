@@ -105,7 +105,7 @@ void enter(Runner *r, Fiber *fiber) {
         fiber->stack = (char *)stack;
     }
     fiber->started = true;
-    static thread_local ucontext_t context;
+    ucontext_t context;
     getcontext(&context);
     context.uc_stack.ss_sp = fiber->stack + PAGE;
     context.uc_stack.ss_size = STACK;
