@@ -16,6 +16,8 @@ pub(crate) enum Memory {
     Rounded,
     /// What an instruction uses for itself alone.
     Scratch,
+    /// Tables and factors that never change: [`Constants`].
+    Constants,
     /// The numbers of the step: `StepValues` in `kernels/kernel.h`.
     Step,
     /// The first loss that was not finite: `Failure` in `kernels/kernel.h`.
@@ -35,6 +37,29 @@ pub(crate) struct Place {
 pub(crate) struct Span {
     pub place: Place,
     pub bytes: usize,
+}
+
+/// The bytes of [`Memory::Constants`], which grow while kernels are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Constants {
+    bytes: Vec<u8>,
+}
+
+impl Constants {
+    /// Every entry starts at a multiple of this many bytes.
+    const ALIGNMENT: usize = 16;
+
+    /// Appends an entry.
+    pub fn add(&mut self, entry: &[u8]) -> Span {
+        let offset = self.bytes.len().next_multiple_of(Constants::ALIGNMENT);
+        self.bytes.resize(offset, 0);
+        self.bytes.extend_from_slice(entry);
+        Span { place: Place { memory: Memory::Constants, offset }, bytes: entry.len() }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// A field of the struct that a kernel takes.
@@ -107,6 +132,7 @@ impl fmt::Display for Memory {
             Memory::Arena(arena) => write!(f, "{arena}"),
             Memory::Rounded => f.write_str("rounded"),
             Memory::Scratch => f.write_str("scratch"),
+            Memory::Constants => f.write_str("constants"),
             Memory::Step => f.write_str("step"),
             Memory::Failure => f.write_str("failure"),
         }
@@ -122,6 +148,19 @@ impl fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn constants_are_aligned() {
+        let mut constants = Constants::default();
+        let mut check = |entry: &[u8], offset: usize| {
+            let expected = Span { place: Place { memory: Memory::Constants, offset }, bytes: entry.len() };
+            assert_eq!(constants.add(entry), expected);
+            assert_eq!(constants.bytes()[offset..], *entry);
+        };
+        check(&[1; 5], 0);
+        check(&[2; 16], 16);
+        check(&[3; 1], 32);
+    }
 
     #[test]
     fn arguments_have_the_layout_of_c() {
