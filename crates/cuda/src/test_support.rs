@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use enmasse_emulation::Kernels;
 use enmasse_tensor::{Bf16, DType, RandomStream};
 
-use crate::work::{Argument, Kernel, Memory, Place, Span};
+use crate::kernels::step::{self, StepValues};
+use crate::work::{Argument, Constants, Kernel, Memory, Place, Span};
 
 /// Plain values, of which any bytes are one.
 ///
@@ -20,7 +21,7 @@ macro_rules! plain {
     };
 }
 
-plain!(u8 u32 i32 u64 i64 f32 Bf16);
+plain!(u8 u16 u32 i32 u64 i64 f32 Bf16);
 
 /// An element type of maps.
 pub(crate) trait Element: Plain + PartialEq + std::fmt::Debug {
@@ -89,7 +90,31 @@ const GAP: usize = 64;
 impl Bench {
     /// `None` where kernels cannot be compiled.
     pub(crate) fn new() -> Option<Self> {
-        Some(Bench { kernels: Kernels::get()?, memory: BTreeMap::new() })
+        let mut bench = Bench { kernels: Kernels::get()?, memory: BTreeMap::new() };
+        bench.put_in(Memory::Failure, &[0u32; 2]);
+        Some(bench)
+    }
+
+    /// The numbers of a step, with the requests to stop and to save.
+    pub(crate) fn step(&mut self, optimizer_step: u64, learning_rate: f32, requests: [bool; 2]) {
+        let [stop, save] = requests;
+        self.replace(Memory::Step, &[0u8; step::BYTES]);
+        self.run(&step::set_step(&StepValues { epoch: 0, optimizer_step, learning_rate, stop, save }));
+    }
+
+    /// The record of a loss that was not finite.
+    pub(crate) fn fail(&mut self) {
+        self.replace(Memory::Failure, &[1, f32::NAN.to_bits()]);
+    }
+
+    /// The constants of all kernels that run from now on.
+    pub(crate) fn constants(&mut self, constants: &Constants) {
+        self.replace(Memory::Constants, constants.bytes());
+    }
+
+    fn replace<T: Plain>(&mut self, memory: Memory, values: &[T]) {
+        self.memory.remove(&memory);
+        self.put_in(memory, values);
     }
 
     /// A copy of values.
@@ -116,12 +141,33 @@ impl Bench {
         self.put(&vec![0xffu8; len * size_of::<T>()])
     }
 
+    /// Replaces values.
+    pub(crate) fn set<T: Plain>(&mut self, span: Span, values: &[T]) {
+        assert_eq!(size_of_val(values), span.bytes);
+        // SAFETY: the bytes of the values.
+        let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), span.bytes) };
+        self.bytes_mut(span).copy_from_slice(bytes);
+    }
+
     /// The values at a place.
     pub(crate) fn get<T: Plain>(&self, span: Span) -> Vec<T> {
         let bytes = &bytes(&self.memory[&span.place.memory])[span.place.offset..][..span.bytes];
         assert_eq!(bytes.as_ptr().align_offset(align_of::<T>()), 0);
         // SAFETY: aligned bytes of that number, of which any are a value.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<T>(), span.bytes / size_of::<T>()) }.to_vec()
+    }
+
+    /// Runs the kernels of an instruction in order, as [`Bench::run`] does. Their scratch is memory in which no operand lies.
+    #[track_caller]
+    pub(crate) fn run_all(&mut self, kernels: &[Kernel]) {
+        let arguments = kernels.iter().flat_map(|kernel| &kernel.arguments);
+        let end = |argument: &Argument| match argument {
+            Argument::Write(Span { place: Place { memory: Memory::Scratch, offset }, bytes }) => Some(offset + bytes),
+            _ => None,
+        };
+        let scratch = arguments.filter_map(end).max().unwrap_or(0);
+        self.memory.insert(Memory::Scratch, vec![u128::MAX; (scratch + GAP).div_ceil(16)]);
+        kernels.iter().for_each(|kernel| self.run(kernel));
     }
 
     /// Runs a kernel twice, with different bytes in what it says that it writes.

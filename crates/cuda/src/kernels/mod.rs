@@ -4,6 +4,10 @@
 //! begins at a multiple of 16 bytes.
 
 pub(crate) mod elementwise;
+pub(crate) mod loss;
+pub(crate) mod metrics;
+mod operands;
+pub(crate) mod samples;
 pub(crate) mod step;
 
 use enmasse_tensor::DType;

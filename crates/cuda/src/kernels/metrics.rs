@@ -1,0 +1,34 @@
+//! What shards tell each other about a step, and the check of their losses: `kernels/metrics.cu`.
+
+use super::operands::{FAILURE, STEP, count, float_count, floats, one_block};
+use crate::work::{Argument, Kernel, Span};
+
+/// Numbers that one kernel copies.
+const NUMBERS: usize = 8;
+
+/// This shard's part of the metrics `[shards + n + 2]`: its loss, the n `numbers`, and whether the step was told to stop and
+/// to save.
+pub(crate) fn share_metrics(shard: usize, shards: usize, loss: Span, numbers: &[Span], metrics: Span) -> Vec<Kernel> {
+    let part = |start: usize, elements: usize| Argument::Write(floats(metrics.place, start, elements));
+    let arguments =
+        vec![Argument::Read(loss), STEP, part(0, shards), part(shards + numbers.len(), 2), count(shards), count(shard)];
+    let mut kernels = vec![one_block("share_loss", arguments)];
+    for (chunk, numbers) in numbers.chunks(NUMBERS).enumerate() {
+        let mut arguments = vec![Argument::Null; NUMBERS];
+        arguments.iter_mut().zip(numbers).for_each(|(argument, &number)| *argument = Argument::Read(number));
+        arguments.push(part(shards + chunk * NUMBERS, numbers.len()));
+        arguments.push(Argument::U32(numbers.len() as u32));
+        kernels.push(one_block("share_numbers", arguments));
+    }
+    kernels
+}
+
+/// Records the first of the `losses` of all shards that is not finite, unless there is a record.
+pub(crate) fn check_finite(losses: Span) -> Kernel {
+    let arguments = vec![Argument::Read(losses), Argument::Change(FAILURE), count(float_count(losses))];
+    one_block("check_finite", arguments)
+}
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+//! Operands that many kernels have: numbers of the step, the record of a failure, scratch, and numbers of elements.
+
+use super::{BLOCKS, THREADS, step};
+use crate::work::{Argument, Kernel, Memory, Place, Span};
+
+const FLOAT: usize = size_of::<f32>();
+
+/// `StepValues` in `kernels/kernel.h`.
+pub(super) const STEP: Argument = Argument::Read(whole(Memory::Step, step::BYTES));
+
+/// `Failure` in `kernels/kernel.h`.
+pub(super) const FAILURE: Span = whole(Memory::Failure, 8);
+
+/// The scratch of an instruction.
+pub(super) const SCRATCH: Place = whole(Memory::Scratch, 0).place;
+
+const fn whole(memory: Memory, bytes: usize) -> Span {
+    Span { place: Place { memory, offset: 0 }, bytes }
+}
+
+/// A number of elements, as kernels take it.
+pub(super) fn count(elements: usize) -> Argument {
+    Argument::U64(elements as u64)
+}
+
+/// `elements` floats from the one at index `start` after a place.
+pub(super) fn floats(place: Place, start: usize, elements: usize) -> Span {
+    Span { place: Place { offset: place.offset + start * FLOAT, ..place }, bytes: elements * FLOAT }
+}
+
+/// The number of floats in a span.
+pub(super) fn float_count(span: Span) -> usize {
+    span.bytes / FLOAT
+}
+
+/// A kernel of one block.
+pub(super) fn one_block(name: &str, arguments: Vec<Argument>) -> Kernel {
+    Kernel { name: name.into(), grid: [1; 3], block: THREADS, arguments }
+}
+
+/// A kernel whose blocks take one row at a time. A block has a power of two of threads.
+pub(super) fn by_row(name: &str, rows: usize, row: usize, arguments: Vec<Argument>) -> Kernel {
+    let block = row.next_power_of_two().clamp(32, THREADS as usize) as u32;
+    Kernel { name: name.into(), grid: [rows.clamp(1, BLOCKS) as u32, 1, 1], block, arguments }
+}

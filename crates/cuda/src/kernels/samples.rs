@@ -1,0 +1,88 @@
+//! Functions of logits and labels, sample by sample: `kernels/samples.cu`. Matrices are `[N,K]`, labels `i32 [N]`.
+
+use super::operands::{by_row, count, float_count, one_block};
+use crate::work::{Argument, Constants, Kernel, Span};
+
+/// A kernel whose blocks take one of `samples` rows of `classes` at a time. Both numbers follow the operands.
+fn by_sample(name: &str, operands: &[Argument], samples: usize, classes: usize) -> Kernel {
+    by_row(name, samples, classes, [operands, &[count(samples), count(classes)]].concat())
+}
+
+/// The logarithm of the softmax over `classes`.
+pub(crate) fn log_softmax(classes: usize, x: Span, y: Span) -> Kernel {
+    let operands = [Argument::Read(x), Argument::Write(y)];
+    by_sample("log_softmax", &operands, float_count(x) / classes.max(1), classes)
+}
+
+/// `dy - exp(y) * sum of dy over classes`.
+pub(crate) fn log_softmax_backward(classes: usize, dy: Span, y: Span, dx: Span) -> Kernel {
+    let operands = [Argument::Read(dy), Argument::Read(y), Argument::Write(dx)];
+    by_sample("log_softmax_backward", &operands, float_count(dy) / classes.max(1), classes)
+}
+
+/// Each class times its factor.
+pub(crate) fn scale_classes(factors: &[f32], x: Span, y: Span, constants: &mut Constants) -> Kernel {
+    let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_ne_bytes()).collect();
+    let operands = [Argument::Read(x), Argument::Read(constants.add(&bytes)), Argument::Write(y)];
+    by_sample("scale_classes", &operands, float_count(x) / factors.len().max(1), factors.len())
+}
+
+/// The sum over classes of each sample, `[N]`.
+pub(crate) fn sum_classes(x: Span, y: Span) -> Kernel {
+    let samples = float_count(y);
+    let operands = [Argument::Read(x), Argument::Write(y)];
+    by_sample("sum_classes", &operands, samples, float_count(x) / samples.max(1))
+}
+
+/// `dy` `[N]` at every class.
+pub(crate) fn sum_classes_backward(dy: Span, dx: Span) -> Kernel {
+    let samples = float_count(dy);
+    let operands = [Argument::Read(dy), Argument::Write(dx)];
+    by_sample("sum_classes_backward", &operands, samples, float_count(dx) / samples.max(1))
+}
+
+/// 1 at each sample's label, 0 elsewhere.
+pub(crate) fn targets(labels: Span, targets: Span) -> Kernel {
+    let samples = float_count(labels);
+    let operands = [Argument::Read(labels), Argument::Write(targets)];
+    by_sample("targets", &operands, samples, float_count(targets) / samples.max(1))
+}
+
+/// 1 for each sample whose label is among its `among` largest logits, else 0.
+pub(crate) fn hits(among: usize, logits: Span, labels: Span, hits: Span) -> Kernel {
+    let samples = float_count(labels);
+    let operands = [Argument::Read(logits), Argument::Read(labels), Argument::Write(hits)];
+    let mut kernel = by_sample("hits", &operands, samples, float_count(logits) / samples.max(1));
+    kernel.arguments.push(count(among));
+    kernel
+}
+
+/// The sum over samples, times `scale`.
+pub(crate) fn sample_sum(scale: f32, values: Span, labels: Span, sum: Span) -> Kernel {
+    let arguments = vec![
+        Argument::Read(values),
+        Argument::Read(labels),
+        Argument::Write(sum),
+        count(float_count(labels)),
+        Argument::F32(scale),
+    ];
+    one_block("sample_sum", arguments)
+}
+
+/// The gradient of each value of [`sample_sum`].
+pub(crate) fn sample_sum_backward(scale: f32, labels: Span, dvalues: Span) -> Kernel {
+    let arguments =
+        vec![Argument::Read(labels), Argument::Write(dvalues), count(float_count(labels)), Argument::F32(scale)];
+    one_block("sample_sum_backward", arguments)
+}
+
+/// `x`, with zeros where there is no sample. `y` may be at the place of `x`.
+pub(crate) fn mask_samples(x: Span, labels: Span, y: Span) -> Kernel {
+    let samples = float_count(labels);
+    let operands = [Argument::Read(x), Argument::Read(labels), Argument::Write(y)];
+    by_sample("mask_samples", &operands, samples, float_count(x) / samples.max(1))
+}
+
+#[cfg(test)]
+#[path = "samples_tests.rs"]
+mod tests;
