@@ -3,12 +3,15 @@
 //! Sizes are those of a plan that the program has accepted: no value has 2^32 pixels, rows or channels. Every operand
 //! begins at a multiple of 16 bytes.
 
+pub(crate) mod average;
 pub(crate) mod elementwise;
 pub(crate) mod loss;
 pub(crate) mod metrics;
+pub(crate) mod norm;
 mod operands;
 pub(crate) mod samples;
 pub(crate) mod step;
+pub(crate) mod update;
 
 use enmasse_tensor::DType;
 

@@ -1,0 +1,21 @@
+//! The norm of all gradients: `kernels/norm.cu`.
+
+use super::operands::{SCRATCH, count, float_count, floats, one_block};
+use super::{THREADS, blocks};
+use crate::work::{Argument, Kernel, Span};
+
+/// The root of the sum of the squares of `gradients`, which are adjacent; the padding between them is zero.
+pub(crate) fn gradient_norm(gradients: Span, norm: Span) -> [Kernel; 2] {
+    let elements = float_count(gradients);
+    let grid = blocks(elements.div_ceil(16));
+    let blocks = grid[0] as usize;
+    let sums = floats(SCRATCH, 0, blocks);
+    let of_blocks = vec![Argument::Read(gradients), Argument::Write(sums), count(elements)];
+    let root = vec![Argument::Read(sums), Argument::Write(norm), count(blocks)];
+    let squares = Kernel { name: "gradient_squares".into(), grid, block: THREADS, arguments: of_blocks };
+    [squares, one_block("gradient_norm", root)]
+}
+
+#[cfg(test)]
+#[path = "norm_tests.rs"]
+mod tests;

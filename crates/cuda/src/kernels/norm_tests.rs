@@ -1,0 +1,42 @@
+//! Norms against the reference's, and their special values.
+
+use enmasse_graph::Arena;
+use enmasse_reference::kernels::update as reference;
+
+use super::*;
+use crate::test_support::{Bench, noise, wide};
+use crate::work::Memory;
+
+/// The norm of the kernels.
+fn norm(x: &[f32]) -> Option<f32> {
+    let mut bench = Bench::new()?;
+    let x = bench.put_in(Memory::Arena(Arena::Gradients), x);
+    let norm = bench.put_in(Memory::Arena(Arena::Activations), &[f32::NAN]);
+    bench.run_all(&gradient_norm(x, norm));
+    Some(bench.get::<f32>(norm)[0])
+}
+
+#[test]
+fn norms_equal_the_reference() {
+    // The last has more elements than the threads of all blocks take at once.
+    for n in [1, 3, 15, 16, 1000, 16_385, 50_001, 1_100_003] {
+        let x = noise::<f32>(7, n, 1.0);
+        let expected = reference::norm(&wide(&x));
+        let Some(found) = norm(&x) else { return };
+        let error = (f64::from(found) - expected).abs() / expected;
+        assert!(error < 2e-7, "{n}: {found} is not {expected}");
+    }
+}
+
+#[test]
+fn norms_that_are_not_finite_are_seen() {
+    let check = |x: &[f32], expected: f32| {
+        let Some(found) = norm(x) else { return };
+        assert!(found == expected || found.is_nan() && expected.is_nan(), "{x:?}: {found}");
+    };
+    check(&[0.0; 5], 0.0);
+    check(&[3.0, f32::INFINITY, 0.0, 1.0, 7.0], f32::INFINITY);
+    check(&[3.0, f32::NAN, 0.0, f32::INFINITY, 7.0], f32::NAN);
+    // The square of the first is beyond f32.
+    check(&[1e30, 1.0, 0.0, 1.0, 7.0], f32::INFINITY);
+}

@@ -1,0 +1,142 @@
+//! The optimisers over all ranges of an update: `kernels/update.cu`. Nothing changes after a failure.
+
+use enmasse_graph::{Optimizer, Update, UpdateRange};
+
+use super::operands::{FAILURE, SCRATCH, STEP, count, floats};
+use super::{BLOCKS, THREADS};
+use crate::work::{Argument, Constants, Kernel, Place, Span};
+
+/// Elements that a block takes at a time: `PIECE` in `update.cu`.
+const PIECE: usize = 8192;
+
+/// Floats of the numbers that a range has: `DescentRate` and `AdamWRate` in `update.cu`.
+const RATE: usize = 4;
+
+/// Where an update finds the elements that its ranges index. Places are those of element 0.
+#[derive(Clone, Debug)]
+pub(crate) struct UpdateOperands {
+    pub weights: Place,
+    pub gradients: Place,
+    /// One place for each name of the optimiser's state.
+    pub state: Vec<Place>,
+    /// The norm of all gradients, if they are clipped.
+    pub norm: Option<Span>,
+    /// Where the new weights also go in bf16, if they do.
+    pub rounded: Option<Place>,
+}
+
+/// The table of ranges, and what follows from it.
+struct Table {
+    /// `Ranges` in `update.cu`.
+    arguments: [Argument; 3],
+    ranges: usize,
+    pieces: usize,
+    /// The first element of all ranges, which is 0 in the table, and the number of elements from there to the end.
+    start: usize,
+    elements: usize,
+}
+
+impl Table {
+    /// `None` if there are no ranges.
+    fn new(ranges: &[UpdateRange], constants: &mut Constants) -> Option<Self> {
+        let (start, end) = (ranges.first()?.start, ranges.last()?.end());
+        let (mut bytes, mut pieces) = (Vec::new(), 0);
+        for range in ranges {
+            for number in [range.start - start, range.len, pieces] {
+                bytes.extend((number as u64).to_ne_bytes());
+            }
+            bytes.extend(range.group.weight_decay.to_ne_bytes());
+            bytes.extend(range.group.learning_rate_scale.to_ne_bytes());
+            bytes.extend([u32::from(range.adaptive), 0].map(u32::to_ne_bytes).concat());
+            pieces += range.len.div_ceil(PIECE);
+        }
+        let arguments = [Argument::Read(constants.add(&bytes)), count(ranges.len()), count(pieces)];
+        Some(Table { arguments, ranges: ranges.len(), pieces, start, elements: end - start })
+    }
+
+    /// The elements of all ranges, in an arena of floats.
+    fn span(&self, arena: Place) -> Span {
+        floats(arena, self.start, self.elements)
+    }
+
+    /// The same in an arena of bf16.
+    fn half(&self, arena: Place) -> Span {
+        let bytes = size_of::<u16>();
+        Span { place: Place { offset: arena.offset + self.start * bytes, ..arena }, bytes: self.elements * bytes }
+    }
+
+    fn kernel(&self, name: &str, blocks: usize, block: u32, operands: &[Argument]) -> Kernel {
+        let grid = [blocks.clamp(1, BLOCKS) as u32, 1, 1];
+        Kernel { name: name.into(), grid, block, arguments: [&self.arguments, operands].concat() }
+    }
+}
+
+/// The kernels of an update, in order; none without ranges. `None` if the state does not belong to the optimiser.
+pub(crate) fn update(update: &Update, operands: &UpdateOperands, constants: &mut Constants) -> Option<Vec<Kernel>> {
+    if operands.state.len() != update.optimizer.state_names().len()
+        || operands.norm.is_some() != update.clip_norm.is_some()
+    {
+        return None;
+    }
+    let Some(table) = Table::new(&update.ranges, constants) else { return Some(Vec::new()) };
+    let rates = floats(SCRATCH, 0, RATE * table.ranges);
+    let (norm, limit) = (Argument::optional(operands.norm), Argument::F32(update.clip_norm.unwrap_or(f32::INFINITY)));
+    let gradients = Argument::Read(table.span(operands.gradients));
+    let weights = table.span(operands.weights);
+    let rounded = operands.rounded.map_or(Argument::Null, |place| Argument::Change(table.half(place)));
+    let change = |place: Place| Argument::Change(table.span(place));
+    let (momentum, nesterov, trust) = match update.optimizer {
+        Optimizer::Sgd { momentum, nesterov } => (momentum, nesterov, None),
+        Optimizer::Lars { momentum, trust_coefficient, epsilon } => {
+            (momentum, false, Some([trust_coefficient, epsilon]))
+        }
+        Optimizer::AdamW { betas, epsilon } => {
+            let [first, second] = operands.state[..] else { return None };
+            let [beta1, beta2] = betas.map(Argument::F32);
+            let of_ranges = [norm, STEP, Argument::Write(rates), limit, beta1, beta2];
+            let of_elements = [
+                Argument::Read(rates),
+                Argument::Read(FAILURE),
+                gradients,
+                Argument::Change(weights),
+                change(first),
+                change(second),
+                rounded,
+                beta1,
+                beta2,
+                Argument::F32(epsilon),
+            ];
+            return Some(vec![
+                table.kernel("adamw_rates", table.ranges.div_ceil(THREADS as usize), THREADS, &of_ranges),
+                table.kernel("adamw", table.pieces, THREADS, &of_elements),
+            ]);
+        }
+    };
+    let mut kernels = Vec::new();
+    let sums = trust.map(|_| floats(SCRATCH, RATE * table.ranges, 2 * table.pieces));
+    if let Some(sums) = sums {
+        let squared = [Argument::Read(weights), gradients, Argument::Write(sums)];
+        kernels.push(table.kernel("range_squares", table.pieces, THREADS, &squared));
+    }
+    let [coefficient, epsilon] = trust.unwrap_or([1.0, 0.0]).map(Argument::F32);
+    let of_ranges = [Argument::optional(sums), norm, STEP, Argument::Write(rates), limit, coefficient, epsilon];
+    // Only LARS has sums to add for a range.
+    let threads = if trust.is_some() { THREADS } else { 32 };
+    kernels.push(table.kernel("descent_rates", table.ranges, threads, &of_ranges));
+    let of_elements = [
+        Argument::Read(rates),
+        Argument::Read(FAILURE),
+        gradients,
+        Argument::Change(weights),
+        operands.state.first().map_or(Argument::Null, |&buffer| change(buffer)),
+        rounded,
+        Argument::F32(momentum),
+        Argument::U32(nesterov.into()),
+    ];
+    kernels.push(table.kernel("descent", table.pieces, THREADS, &of_elements));
+    Some(kernels)
+}
+
+#[cfg(test)]
+#[path = "update_tests.rs"]
+mod tests;
