@@ -22,20 +22,6 @@ KERNEL(share_loss, ShareLoss) {
     }
 }
 
-struct ShareNumbers {
-    const float *numbers[8];  // [1] each
-    float *metrics;           // [count]
-    uint32_t count;
-};
-
-// Numbers of a shard side by side. One thread copies one number.
-KERNEL(share_numbers, ShareNumbers) {
-    // An index that is known to the compiler keeps the pointers out of local memory.
-    for (uint32_t at = 0; at < 8; at++) {
-        if (at == threadIdx.x && at < a.count) a.metrics[at] = *a.numbers[at];
-    }
-}
-
 struct CheckFinite {
     const float *losses;  // [shards]
     Failure *failure;

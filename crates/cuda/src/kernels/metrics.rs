@@ -1,10 +1,8 @@
 //! What shards tell each other about a step, and the check of their losses: `kernels/metrics.cu`.
 
 use super::operands::{FAILURE, STEP, count, float_count, floats, one_block};
+use super::rows;
 use crate::work::{Argument, Kernel, Span};
-
-/// Numbers that one kernel copies.
-const NUMBERS: usize = 8;
 
 /// This shard's part of the metrics `[shards + n + 2]`: its loss, the n `numbers`, and whether the step was told to stop and
 /// to save.
@@ -12,14 +10,8 @@ pub(crate) fn share_metrics(shard: usize, shards: usize, loss: Span, numbers: &[
     let part = |start: usize, elements: usize| Argument::Write(floats(metrics.place, start, elements));
     let arguments =
         vec![Argument::Read(loss), STEP, part(0, shards), part(shards + numbers.len(), 2), count(shards), count(shard)];
-    let mut kernels = vec![one_block("share_loss", arguments)];
-    for (chunk, numbers) in numbers.chunks(NUMBERS).enumerate() {
-        let mut arguments = vec![Argument::Null; NUMBERS];
-        arguments.iter_mut().zip(numbers).for_each(|(argument, &number)| *argument = Argument::Read(number));
-        arguments.push(part(shards + chunk * NUMBERS, numbers.len()));
-        arguments.push(Argument::U32(numbers.len() as u32));
-        kernels.push(one_block("share_numbers", arguments));
-    }
+    let mut kernels = rows::gather(numbers, floats(metrics.place, shards, numbers.len()).place);
+    kernels.push(one_block("share_loss", arguments));
     kernels
 }
 

@@ -11,7 +11,7 @@ const ACTIVATIONS: Memory = Memory::Arena(Arena::Activations);
 
 #[test]
 fn shared_numbers_have_fixed_places() {
-    for (shards, n) in [(1, 0), (1, 1), (3, 7), (5, 8), (2, 9), (300, 17)] {
+    for (shards, n) in [(1, 0), (1, 1), (3, 7), (5, 16), (2, 17), (300, 33)] {
         for (shard, requests) in [(0, [false, true]), (shards - 1, [true, false])] {
             let Some(mut bench) = Bench::new() else { return };
             bench.step(1, 0.5, requests);

@@ -9,8 +9,10 @@ pub(crate) mod loss;
 pub(crate) mod metrics;
 pub(crate) mod norm;
 mod operands;
+mod rows;
 pub(crate) mod samples;
 pub(crate) mod step;
+pub(crate) mod sync;
 pub(crate) mod update;
 
 use enmasse_tensor::DType;
