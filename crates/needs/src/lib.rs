@@ -16,6 +16,8 @@ pub enum Need {
     Time,
     /// A Python with PyTorch and torchvision.
     PyTorch,
+    /// NVIDIA's libraries, which need no card.
+    Cuda,
     /// A Slurm cluster of several nodes.
     Slurm,
     /// A network of several hosts.
@@ -42,6 +44,7 @@ impl Need {
         match self {
             Need::Time => "time",
             Need::PyTorch => "pytorch",
+            Need::Cuda => "cuda",
             Need::Slurm => "slurm",
             Need::Hosts => "hosts",
             Need::Namespaces => "namespaces",
@@ -122,4 +125,14 @@ pub fn pytorch() -> Option<PathBuf> {
     }
     skip(Need::PyTorch, format_args!("{} cannot import torch and torchvision", python.display()));
     None
+}
+
+/// The folder of NVIDIA's libraries that `ENMASSE_TEST_CUDA` names, as `.ci/cuda` makes it. If there is none, the test is in
+/// the table.
+pub fn cuda() -> Option<PathBuf> {
+    let folder = std::env::var_os("ENMASSE_TEST_CUDA").filter(|folder| !folder.is_empty());
+    if folder.is_none() {
+        skip(Need::Cuda, "ENMASSE_TEST_CUDA names no folder");
+    }
+    folder.map(PathBuf::from)
 }

@@ -12,6 +12,9 @@ use super::{Cudnn, Handle, Target};
 use crate::error::CudaError;
 use crate::libraries::Library;
 
+/// More knobs than a configuration sets: there are 46 kinds in cuDNN 9.28.
+const MOST_KNOBS: usize = 64;
+
 /// Which engines may be taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -131,6 +134,7 @@ impl Cudnn {
         let graph = self.graph(target, problem, weights)?;
         let mut plans: Vec<ConvolutionPlan> = Vec::new();
         let mut why = None;
+        let (mut other_arithmetic, mut too_large) = (0, 0);
         for mode in [HeuristicsMode::A, HeuristicsMode::Fallback] {
             // The fallback's engines are the slow ones that always work: they are asked for where no other is left.
             if !plans.is_empty() {
@@ -149,13 +153,14 @@ impl Cudnn {
                 }
                 let (mut engine, notes) = read(&configuration)?;
                 if !permits(problem.arithmetic, options, &notes) {
+                    other_arithmetic += 1;
                     continue;
                 }
                 engine.weights = (types_of_weights(problem).len() > 1).then_some(weights);
                 let configuration = Configuration { descriptor: configuration, _parts: Vec::new() };
                 match self.finish(target, problem, weights, &graph, configuration, engine) {
                     Ok(plan) if plan.workspace <= options.workspace => plans.push(plan),
-                    Ok(_) => {}
+                    Ok(_) => too_large += 1,
                     Err(error) => {
                         why.get_or_insert(error);
                     }
@@ -163,7 +168,13 @@ impl Cudnn {
             }
         }
         if plans.is_empty() {
-            let why = why.map_or_else(|| "no engine is within the options".to_owned(), |error| error.to_string());
+            let left_out = || {
+                let limit = options.workspace >> 20;
+                format!(
+                    "{other_arithmetic} engines compute otherwise than asked, {too_large} need more than {limit} MiB"
+                )
+            };
+            let why = why.map_or_else(left_out, |error| error.to_string());
             return Err(CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why });
         }
         Ok(plans)
@@ -317,8 +328,8 @@ fn read(configuration: &Descriptor) -> Result<(Engine, Vec<Note>), CudaError> {
     };
     let index = engine.one::<i64>(Attribute::EngineIndex)?;
     let notes = engine.all::<Note>(Attribute::EngineNumericalNotes)?;
-    let count = configuration.count::<super::sys::RawDescriptor>(Attribute::ConfigurationKnobChoices)?;
-    let choices = configuration.descriptors(Attribute::ConfigurationKnobChoices, Kind::KnobChoice, count)?;
+    // A configuration does not say how many knobs it has set, except by filling what there is room for.
+    let choices = configuration.descriptors(Attribute::ConfigurationKnobChoices, Kind::KnobChoice, MOST_KNOBS)?;
     let knob = |choice: &Descriptor| {
         Ok((choice.one::<Knob>(Attribute::KnobType)?.0, choice.one::<i64>(Attribute::KnobValue)?))
     };
@@ -329,9 +340,9 @@ fn read(configuration: &Descriptor) -> Result<(Engine, Vec<Note>), CudaError> {
 /// Whether an engine's arithmetic is what was asked for. cuDNN says of f32's engines that use tensor cores that they do, and
 /// those round to tf32: f32 means f32.
 fn permits(arithmetic: Arithmetic, options: &Options, notes: &[Note]) -> bool {
-    let mut refused = vec![Note::REDUCED_PRECISION_REDUCTION];
+    let mut refused = vec![Note::DOWN_CONVERT_INPUTS, Note::REDUCED_PRECISION_REDUCTION];
     if arithmetic == Arithmetic::F32 {
-        refused.extend([Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS]);
+        refused.push(Note::TENSOR_CORE);
     }
     if options.deterministic {
         refused.push(Note::NONDETERMINISTIC);

@@ -1,0 +1,120 @@
+//! cuDNN itself judges the graphs of every model, on cards that are described to it.
+//!
+//! A program of its own: what it loads is not the emulation that other tests load under the same names.
+
+use std::collections::BTreeMap;
+
+use enmasse_cuda::CudaError;
+use enmasse_cuda::cudnn::{Arithmetic, Cudnn, Direction, Options, Problem, Target};
+use enmasse_cuda::libraries::Libraries;
+
+mod zoo;
+
+/// The real cuDNN, if the machine has it.
+fn cudnn() -> Option<Cudnn> {
+    let folder = needs::cuda()?;
+    Some(Cudnn::load(&Libraries::in_folders(&[folder]), u32::MAX).unwrap())
+}
+
+/// Whether its engines are compiled at run time, each for some seconds. The table in `docs/cudnn-plans.md` has them.
+fn compiled(problem: &Problem) -> bool {
+    let is_short = matches!(problem.arithmetic, Arithmetic::Bf16 | Arithmetic::F16);
+    is_short && problem.direction == (Direction::Forward { bias: true })
+}
+
+/// The problem without what the program can add itself.
+fn alone(problem: &Problem) -> Problem {
+    let direction = match problem.direction {
+        Direction::Forward { .. } => Direction::Forward { bias: false },
+        Direction::BackwardData { .. } => Direction::BackwardData { accumulate: false },
+        Direction::BackwardWeights => Direction::BackwardWeights,
+    };
+    Problem { direction, ..*problem }
+}
+
+#[test]
+fn cudnn_takes_every_convolution_of_the_zoo() {
+    let Some(cudnn) = cudnn() else { return };
+    let models = enmasse_models::models().iter();
+    let all = models.flat_map(|model| zoo::convolutions(model, Arithmetic::F32));
+    let distinct: BTreeMap<String, Problem> = all.map(|problem| (problem.to_string(), problem)).collect();
+    // Each card and precision has other ones, so that all have their turn.
+    let step = if needs::time() { 5 } else { 40 };
+    for (card, (name, json)) in zoo::cards().into_iter().enumerate() {
+        let device = cudnn.device(&json).unwrap();
+        for (precision, arithmetic) in zoo::ARITHMETICS.into_iter().enumerate() {
+            for problem in distinct.values().skip((4 * card + precision) % step).step_by(step) {
+                let problem = Problem { arithmetic, ..*problem };
+                let target = Target::Device(&device);
+                let asked = if compiled(&problem) { alone(&problem) } else { problem };
+                let plans = cudnn.plans(&target, &asked, &zoo::OPTIONS);
+                let plans = match plans.or_else(|_| cudnn.plans(&target, &alone(&asked), &zoo::OPTIONS)) {
+                    Ok(plans) => plans,
+                    // Compute capability 7.5 has no bf16.
+                    Err(CudaError::Refused { .. }) if name == "T4" && arithmetic == Arithmetic::Bf16 => continue,
+                    Err(error) => panic!("{name}: {error}"),
+                };
+                let problem = *plans[0].problem();
+                // The engine's text says everything about it.
+                let again =
+                    cudnn.plan(&target, &problem, &plans[0].name()).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(
+                    (again.workspace, again.weights),
+                    (plans[0].workspace, plans[0].weights),
+                    "{name}: {problem}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn options_leave_engines_out() {
+    let Some(cudnn) = cudnn() else { return };
+    let (_, json) = zoo::cards().into_iter().find(|(name, _)| name == "A100").unwrap();
+    let device = cudnn.device(&json).unwrap();
+    let target = Target::Device(&device);
+    let model = enmasse_models::find("resnet18").unwrap();
+    let names = |direction: &dyn Fn(&Problem) -> bool, arithmetic: Arithmetic, options: Options| -> Vec<String> {
+        let problem = zoo::convolutions(&model, arithmetic).into_iter().find(|problem| direction(problem)).unwrap();
+        let plans = cudnn.plans(&target, &problem, &options).unwrap();
+        plans.iter().map(|plan| plan.name()).collect()
+    };
+    let all = Options { deterministic: false, exact: false, workspace: u64::MAX, candidates: 100 };
+    let weights = |problem: &Problem| problem.direction == Direction::BackwardWeights;
+    let count = |arithmetic, options| names(&weights, arithmetic, options).len();
+    // Tensor cores round to tf32.
+    assert!(count(Arithmetic::F32, all) < count(Arithmetic::Tf32, all));
+    let tf32 = names(&weights, Arithmetic::Tf32, all);
+    let deterministic = names(&weights, Arithmetic::Tf32, Options { deterministic: true, ..all });
+    assert!(deterministic.len() < tf32.len() && deterministic.iter().all(|name| tf32.contains(name)));
+    assert!(count(Arithmetic::Tf32, Options { workspace: 1 << 10, ..all }) < tf32.len());
+    assert_eq!(names(&weights, Arithmetic::Tf32, Options { candidates: 3, ..all }), tf32[..3]);
+    let forward = |problem: &Problem| problem.w[1] == 3 && problem.direction == (Direction::Forward { bias: false });
+    let exact = names(&forward, Arithmetic::F32, Options { exact: true, ..all });
+    assert!(exact.len() < names(&forward, Arithmetic::F32, all).len());
+}
+
+#[test]
+fn errors_have_cudnns_words() {
+    let Some(cudnn) = cudnn() else { return };
+    let check = |error: String, mentions: &[&str]| {
+        assert!(!error.contains('\n') && mentions.iter().all(|mention| error.contains(mention)), "{error}");
+    };
+    let (_, json) = zoo::cards().swap_remove(0);
+    check(
+        cudnn.device("{}").unwrap_err().to_string(),
+        &["cuDNN: cudnnBackendFinalize failed: CUDNN_STATUS_", "DeviceProperties"],
+    );
+    let device = cudnn.device(&json).unwrap();
+    let model = enmasse_models::find("lenet").unwrap();
+    let problem = zoo::convolutions(&model, Arithmetic::F32)[0];
+    let wrong = Problem { y: [problem.y[0], problem.y[1] + 1, problem.y[2], problem.y[3]], ..problem };
+    let target = Target::Device(&device);
+    let error = cudnn.plans(&target, &wrong, &zoo::OPTIONS).unwrap_err().to_string();
+    check(error, &["cuDNN takes no convolution with bias f32 x[128,28,28,3]", "CUDNN_STATUS_"]);
+    for name in ["fast", "eng9999", "eng0_f32"] {
+        let error = cudnn.plan(&target, &problem, name).unwrap_err().to_string();
+        check(error, &["cuDNN takes no convolution with bias", name]);
+    }
+}

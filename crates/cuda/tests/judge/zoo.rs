@@ -1,0 +1,65 @@
+//! The convolutions of every model's training step, and the cards for which they are planned.
+
+use std::collections::BTreeSet;
+
+use enmasse_cuda::cudnn::{Arithmetic, Direction, Options, Problem};
+use enmasse_graph::{CompileOptions, FilterOrder, Op, Target, ValueId};
+use enmasse_models::Model;
+use serde_json::{Map, Value};
+
+/// Samples of a batch.
+pub const BATCH: usize = 128;
+
+/// What is asked of an engine.
+pub const OPTIONS: Options = Options { deterministic: true, exact: false, workspace: 4 << 30, candidates: 1 };
+
+/// All precisions of a step.
+pub const ARITHMETICS: [Arithmetic; 4] = [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16, Arithmetic::F16];
+
+/// Every card, by name, as cuDNN wants it described.
+pub fn cards() -> Vec<(String, String)> {
+    let cards: Map<String, Value> = serde_json::from_str(include_str!("cards.json")).expect("an object of cards");
+    let usual = &cards["every card"];
+    let described = cards.iter().filter(|(name, _)| *name != "every card").map(|(name, own)| {
+        let mut properties = usual.as_object().expect("properties").clone();
+        properties.extend(own.as_object().expect("properties").clone());
+        (name.clone(), Value::Object(properties).to_string())
+    });
+    described.collect()
+}
+
+/// The convolutions of a model's training step, each distinct one once.
+pub fn convolutions(model: &Model, arithmetic: Arithmetic) -> Vec<Problem> {
+    let target = Target { filters: FilterOrder::Ohwi, ..Target::default() };
+    let options = CompileOptions::new(model.name(), BATCH, model.size(), 1000);
+    let plans = target.compile(&|x| model.forward(x, 1000), &options).expect("a plan");
+    let plan = plans.train.expect("a training step");
+    let mut seen = BTreeSet::new();
+    let problems = plan.instructions.iter().filter_map(|node| {
+        let shape = |id: ValueId| -> [usize; 4] {
+            let shape = &plan.values[id.0].shape;
+            std::array::from_fn(|axis| shape[axis])
+        };
+        let (inputs, output) = (&node.inputs, node.outputs.first()?);
+        let (direction, x, w, y, conv) = match &node.op {
+            Op::Conv2d(conv) => (
+                Direction::Forward { bias: inputs.len() > 2 },
+                shape(inputs[0]),
+                shape(inputs[1]),
+                shape(*output),
+                conv,
+            ),
+            Op::Conv2dBackwardData(conv) => {
+                let accumulate = inputs.len() > 2;
+                (Direction::BackwardData { accumulate }, shape(*output), shape(inputs[1]), shape(inputs[0]), conv)
+            }
+            Op::Conv2dBackwardWeights(conv) => {
+                (Direction::BackwardWeights, shape(inputs[0]), shape(*output), shape(inputs[1]), conv)
+            }
+            _ => return None,
+        };
+        let problem = Problem { direction, x, w, y, conv: *conv, arithmetic };
+        seen.insert(problem.to_string()).then_some(problem)
+    });
+    problems.collect()
+}
