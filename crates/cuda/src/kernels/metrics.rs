@@ -1,7 +1,7 @@
 //! What shards tell each other about a step, and the check of their losses: `kernels/metrics.cu`.
 
+use super::gather::gather_rows;
 use super::operands::{FAILURE, STEP, count, float_count, floats, one_block};
-use super::rows;
 use crate::work::{Argument, Kernel, Span};
 
 /// This shard's part of the metrics `[shards + n + 2]`: its loss, the n `numbers`, and whether the step was told to stop and
@@ -10,7 +10,7 @@ pub(crate) fn share_metrics(shard: usize, shards: usize, loss: Span, numbers: &[
     let part = |start: usize, elements: usize| Argument::Write(floats(metrics.place, start, elements));
     let arguments =
         vec![Argument::Read(loss), STEP, part(0, shards), part(shards + numbers.len(), 2), count(shards), count(shard)];
-    let mut kernels = rows::gather(numbers, floats(metrics.place, shards, numbers.len()).place);
+    let mut kernels = gather_rows(numbers, floats(metrics.place, shards, numbers.len()).place);
     kernels.push(one_block("share_loss", arguments));
     kernels
 }

@@ -5,11 +5,11 @@
 
 pub(crate) mod average;
 pub(crate) mod elementwise;
+mod gather;
 pub(crate) mod loss;
 pub(crate) mod metrics;
 pub(crate) mod norm;
 mod operands;
-mod rows;
 pub(crate) mod samples;
 pub(crate) mod step;
 pub(crate) mod sync;

@@ -1,7 +1,8 @@
 //! What the shards of one program combine per channel: `kernels/sync.cu`.
 
+use super::gather::{gather_rows, scatter_rows};
 use super::operands::{SCRATCH, count, float_count, floats};
-use super::{THREADS, blocks, rows};
+use super::{THREADS, blocks};
 use crate::work::{Argument, Kernel, Span};
 
 /// Mean and biased variance `[C]` over the pixels of all shards, of which all have equally many, from those of each shard.
@@ -21,9 +22,9 @@ fn sync(name: &str, of_shards: &[[Span; 2]], results: &[[Span; 2]], each: usize)
     let all = floats(SCRATCH, 0, 2 * of_shards.len() * channels);
     let result = floats(SCRATCH, 2 * of_shards.len() * channels, 2 * channels);
     let arguments = vec![Argument::Read(all), Argument::Write(result), count(of_shards.len()), count(channels)];
-    let mut kernels = rows::gather(of_shards.as_flattened(), all.place);
+    let mut kernels = gather_rows(of_shards.as_flattened(), all.place);
     kernels.push(Kernel { name: name.into(), grid: blocks(each * channels), block: THREADS, arguments });
-    kernels.extend(rows::scatter(result, results));
+    kernels.extend(scatter_rows(result, results));
     kernels
 }
 

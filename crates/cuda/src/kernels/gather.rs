@@ -1,14 +1,14 @@
-//! Rows that lie apart, side by side, and back: `kernels/rows.cu`. Rows are floats, equally many in each.
+//! Rows that lie apart, side by side, and back: `kernels/gather.cu`. Rows are floats, equally many in each.
 
 use super::operands::{count, float_count, floats};
 use super::{THREADS, blocks};
 use crate::work::{Argument, Kernel, Place, Span};
 
-/// Rows that one kernel moves: `ROWS` in `rows.cu`.
+/// Rows that one kernel moves: `ROWS` in `gather.cu`.
 const ROWS: usize = 16;
 
 /// Copies the rows `from` to one place, in order.
-pub(super) fn gather(from: &[Span], to: Place) -> Vec<Kernel> {
+pub(super) fn gather_rows(from: &[Span], to: Place) -> Vec<Kernel> {
     let elements = from.first().map_or(0, |&row| float_count(row));
     let chunk = |(number, rows): (usize, &[Span])| {
         let mut arguments = pointers(rows, Argument::Read);
@@ -20,7 +20,7 @@ pub(super) fn gather(from: &[Span], to: Place) -> Vec<Kernel> {
 }
 
 /// Copies a pair of rows to each of the pairs `to`.
-pub(super) fn scatter(from: Span, to: &[[Span; 2]]) -> Vec<Kernel> {
+pub(super) fn scatter_rows(from: Span, to: &[[Span; 2]]) -> Vec<Kernel> {
     let elements = float_count(from) / 2;
     let chunk = |rows: &[[Span; 2]]| {
         let rows = rows.as_flattened();
