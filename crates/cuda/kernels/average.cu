@@ -1,4 +1,5 @@
-// Moving averages of weights and running statistics, and the running statistics themselves. Nothing changes after a failure.
+// Moving averages of weights and running statistics, and the running statistics themselves. After a failure nothing
+// changes.
 #include "four.h"
 
 struct Average {

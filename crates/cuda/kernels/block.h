@@ -1,6 +1,6 @@
 // Reductions over the threads of a block, whose number is a power of two, at most 256. All threads take part and get the
-// result. The order of the combinations is a fixed tree, so the bits are always the same. `shared` is memory of the block, which
-// reductions may use again and again.
+// result. Values are combined in a fixed tree, so the bits are always the same. `shared` is memory of the block, which any
+// number of reductions may use.
 #pragma once
 
 #include "kernel.h"

@@ -5,13 +5,12 @@ struct ShareLoss {
     const float *loss;  // [1]
     const StepValues *step;
     float *losses;    // [shards]
-    float *requests;  // [2]
+    float *requests;  // [2], at the end of the metrics
     uint64_t shards;
     uint64_t shard;
 };
 
-// Zeros, except for this shard's loss at its own index; and at the end of the metrics the requests to stop and to save. By one
-// block.
+// The losses are zeros, except for this shard's at its own index. The requests are to stop and to save. By one block.
 KERNEL(share_loss, ShareLoss) {
     for (uint64_t shard = threadIdx.x; shard < a.shards; shard += blockDim.x) {
         a.losses[shard] = shard == a.shard ? *a.loss : 0.0f;

@@ -1,4 +1,4 @@
-// The norm of all gradients. Each block adds the squares of a fixed part of them, and one block adds the sums of all blocks.
+// The norm of all gradients. Each block adds the squares of a fixed part of them, and then one block adds all sums.
 #include "block.h"
 #include "squares.h"
 

@@ -1,5 +1,5 @@
-// Functions of logits and labels, sample by sample. A label below 0 marks a place without a sample. A block takes one sample
-// at a time.
+// Functions of logits and labels, sample by sample. A label below 0 marks a place without a sample. A block takes one
+// sample at a time.
 #include "block.h"
 #include "label.h"
 

@@ -31,8 +31,8 @@ struct Moments {
     float variances;  // the sum of squared deviations, divided by the pixels of one shard
 };
 
-// Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-// 1979.
+// Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+// variances", 1979.
 KERNEL(sync_statistics, Sync) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; at < a.channels; at += stride) {

@@ -1,7 +1,7 @@
 // The optimisers, over all ranges of an update at once.
 //
-// Ranges are cut into pieces of a fixed size, and a block takes one piece at a time. What depends on a range alone is computed
-// before the elements, by kernels that write a rate for each range. The kernels over elements change nothing after a failure.
+// Ranges are cut into pieces of a fixed size, and a block takes one piece at a time. What depends on a range alone is
+// computed before the elements, by kernels that write a rate for each range. After a failure nothing changes.
 #include "block.h"
 #include "four.h"
 #include "squares.h"

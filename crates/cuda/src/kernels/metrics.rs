@@ -4,8 +4,8 @@ use super::gather::gather_rows;
 use super::operands::{FAILURE, STEP, count, float_count, floats, one_block};
 use crate::work::{Argument, Kernel, Span};
 
-/// This shard's part of the metrics `[shards + n + 2]`: its loss, the n `numbers`, and whether the step was told to stop and
-/// to save.
+/// This shard's part of the metrics `[shards + n + 2]`: its loss, the n `numbers`, and whether the step was told to stop
+/// and to save.
 pub(crate) fn share_metrics(shard: usize, shards: usize, loss: Span, numbers: &[Span], metrics: Span) -> Vec<Kernel> {
     let part = |start: usize, elements: usize| Argument::Write(floats(metrics.place, start, elements));
     let arguments =
