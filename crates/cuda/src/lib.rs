@@ -2,6 +2,7 @@
 //!
 //! The kernels are in `kernels/`, in CUDA C++ that also compiles for the host, where tests run them.
 
+pub mod cublas_lt;
 pub mod cudnn;
 mod driver;
 mod error;

@@ -24,7 +24,8 @@ macro_rules! functions {
         #[allow(non_snake_case)]
         #[derive(Clone, Debug)]
         $visible struct $Table {
-            /// The library's file.
+            /// The library's file. Not every table is asked for it.
+            #[allow(dead_code)]
             pub path: std::path::PathBuf,
             $(pub $function: unsafe extern "C" fn($($argument: $Argument),*) -> $Result,)*
         }

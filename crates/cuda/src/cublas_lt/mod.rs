@@ -1,0 +1,358 @@
+//! Products of f32 matrices for linear layers, by cuBLASLt.
+//!
+//! Our matrices are row-major, cuBLASLt's column-major: each of ours is the transpose of what cuBLASLt sees at the same address.
+//! So it is asked for the transpose of each product, with the operands exchanged.
+
+mod sys;
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use crate::error::CudaError;
+use crate::libraries::{Libraries, Library};
+
+use sys::{Compute, Functions, OfPreference, OfProduct, Proposal};
+
+/// What all addresses are multiples of.
+const ALIGNMENT: u32 = 16;
+
+/// cuBLASLt, loaded.
+#[derive(Clone, Debug)]
+pub struct CublasLt {
+    functions: Arc<Functions>,
+    library: Library,
+}
+
+/// A product of a linear layer's matrices: `x [rows, inputs]`, `w [inputs, outputs]`, `y [rows, outputs]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Product {
+    /// `y = x w`, plus a bias for each output if there is one.
+    Forward {
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// The gradient of x: that of y times the transpose of w.
+    BackwardData,
+    /// The gradient of w: the transpose of x times the gradient of y.
+    BackwardWeights,
+}
+
+/// A product with its sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProductProblem {
+    /// What is computed.
+    pub product: Product,
+    /// Rows of x and y: samples.
+    pub rows: usize,
+    /// Columns of x.
+    pub inputs: usize,
+    /// Columns of y.
+    pub outputs: usize,
+    /// Whether products may be of operands rounded to tf32. Sums are always f32.
+    pub tf32: bool,
+}
+
+impl fmt::Display for ProductProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ProductProblem { product, rows, inputs, outputs, tf32 } = self;
+        f.write_str(match product {
+            Product::Forward { bias: false } => "product",
+            Product::Forward { bias: true } => "product with bias",
+            Product::BackwardData => "gradient of a product's input",
+            Product::BackwardWeights => "gradient of a product's weights",
+        })?;
+        write!(f, " {} x[{rows},{inputs}] w[{inputs},{outputs}]", if *tf32 { "tf32" } else { "f32" })
+    }
+}
+
+impl CublasLt {
+    /// Loads cuBLASLt, for a driver that supports CUDA up to this major version.
+    ///
+    /// # Errors
+    /// cuBLASLt is missing, or lacks a function.
+    pub fn load(libraries: &Libraries, newest: u32) -> Result<Self, CudaError> {
+        let library = Library::CublasLt { newest };
+        Ok(CublasLt { functions: Arc::new(Functions::load(libraries.load(library)?)?), library })
+    }
+
+    /// Its version, as a number: 120902 is 12.9.2.
+    pub fn version(&self) -> usize {
+        // SAFETY: the function has no precondition.
+        unsafe { (self.functions.cublasLtGetVersion)() }
+    }
+
+    /// A handle for the current context.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn handle(&self) -> Result<LtHandle, CudaError> {
+        let object = self.create("cublasLtCreate", self.functions.cublasLtDestroy, |raw| {
+            // SAFETY: `raw` is a place for the address.
+            unsafe { (self.functions.cublasLtCreate)(raw) }
+        })?;
+        Ok(LtHandle { object })
+    }
+
+    /// The algorithm that cuBLASLt's heuristics prefer, among those that give the same bits each time, with at most this many
+    /// bytes of workspace.
+    ///
+    /// # Errors
+    /// [`CudaError::Refused`] if there is none.
+    pub fn plan(&self, handle: &LtHandle, problem: &ProductProblem, workspace: u64) -> Result<ProductPlan, CudaError> {
+        let refused = |why| CudaError::Refused { library: self.library, operation: problem.to_string(), why };
+        let ProductProblem { product, rows, inputs, outputs, .. } = *problem;
+        // Shapes as cuBLASLt sees them: [columns, rows] of ours.
+        let (x, w, y) = ([inputs, rows], [outputs, inputs], [outputs, rows]);
+        let (a, b, d, transpose) = match product {
+            Product::Forward { .. } => (w, x, y, None),
+            Product::BackwardData => (w, y, x, Some(OfProduct::TransposeA)),
+            Product::BackwardWeights => (y, x, w, Some(OfProduct::TransposeB)),
+        };
+        let descriptor = self.descriptor(problem.tf32)?;
+        if let Some(operand) = transpose {
+            self.set_product(&descriptor, operand, sys::TRANSPOSED)?;
+        }
+        let bias = product == Product::Forward { bias: true };
+        if bias {
+            self.set_product(&descriptor, OfProduct::Epilogue, sys::ADD_BIAS)?;
+            // The heuristics read the alignment of the bias from its address.
+            self.set_product(&descriptor, OfProduct::BiasPointer, u64::from(ALIGNMENT))?;
+        }
+        let [a, b, d] = [self.layout(a)?, self.layout(b)?, self.layout(d)?];
+        let preference = self.preference(workspace)?;
+        let (mut proposal, mut count) = (Proposal::default(), 0);
+        // SAFETY: the objects are of the kinds that the function takes, and there is room for one proposal.
+        let status = unsafe {
+            (self.functions.cublasLtMatmulAlgoGetHeuristic)(
+                handle.object.raw,
+                descriptor.raw,
+                a.raw,
+                b.raw,
+                d.raw,
+                d.raw,
+                preference.raw,
+                1,
+                &mut proposal,
+                &mut count,
+            )
+        };
+        if status != 0 || count < 1 || proposal.state != 0 {
+            let status = if status == 0 { proposal.state } else { status };
+            return Err(refused(if count < 1 && status == 0 { "no algorithm".to_owned() } else { self.words(status) }));
+        }
+        Ok(ProductPlan {
+            name: self.name(&proposal.algorithm)?,
+            workspace: proposal.workspace as u64,
+            problem: *problem,
+            library: self.clone(),
+            descriptor,
+            layouts: [a, b, d],
+            algorithm: proposal.algorithm,
+        })
+    }
+
+    fn descriptor(&self, tf32: bool) -> Result<Object, CudaError> {
+        let compute = if tf32 { Compute::Tf32 } else { Compute::F32 };
+        self.create("cublasLtMatmulDescCreate", self.functions.cublasLtMatmulDescDestroy, |raw| {
+            // SAFETY: `raw` is a place for the address.
+            unsafe { (self.functions.cublasLtMatmulDescCreate)(raw, compute as c_int, sys::F32) }
+        })
+    }
+
+    /// A dense column-major matrix.
+    fn layout(&self, [rows, columns]: [usize; 2]) -> Result<Object, CudaError> {
+        self.create("cublasLtMatrixLayoutCreate", self.functions.cublasLtMatrixLayoutDestroy, |raw| {
+            let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
+            // SAFETY: `raw` is a place for the address.
+            unsafe { (self.functions.cublasLtMatrixLayoutCreate)(raw, sys::F32, rows, columns, leading) }
+        })
+    }
+
+    fn preference(&self, workspace: u64) -> Result<Object, CudaError> {
+        let preference = self.create(
+            "cublasLtMatmulPreferenceCreate",
+            self.functions.cublasLtMatmulPreferenceDestroy,
+            // SAFETY: `raw` is a place for the address.
+            |raw| unsafe { (self.functions.cublasLtMatmulPreferenceCreate)(raw) },
+        )?;
+        self.set_preference(&preference, OfPreference::MostWorkspace, workspace)?;
+        // Schemes that add to the output, or in its type, are left out.
+        self.set_preference(&preference, OfPreference::ReductionSchemes, sys::IN_WORKSPACE)?;
+        use OfPreference::{AlignmentA, AlignmentB, AlignmentC, AlignmentD};
+        for operand in [AlignmentA, AlignmentB, AlignmentC, AlignmentD] {
+            self.set_preference(&preference, operand, ALIGNMENT)?;
+        }
+        Ok(preference)
+    }
+
+    fn set_product<T: Copy>(&self, to: &Object, attribute: OfProduct, value: T) -> Result<(), CudaError> {
+        let (value, bytes) = ((&raw const value).cast(), size_of::<T>());
+        // SAFETY: the value is as large as said, and copied.
+        let status =
+            unsafe { (self.functions.cublasLtMatmulDescSetAttribute)(to.raw, attribute as c_int, value, bytes) };
+        self.check("cublasLtMatmulDescSetAttribute", status, || format!("{attribute:?}"))
+    }
+
+    fn set_preference<T: Copy>(&self, to: &Object, attribute: OfPreference, value: T) -> Result<(), CudaError> {
+        let (value, bytes) = ((&raw const value).cast(), size_of::<T>());
+        // SAFETY: the value is as large as said, and copied.
+        let status =
+            unsafe { (self.functions.cublasLtMatmulPreferenceSetAttribute)(to.raw, attribute as c_int, value, bytes) };
+        self.check("cublasLtMatmulPreferenceSetAttribute", status, || format!("{attribute:?}"))
+    }
+
+    /// Number and settings of an algorithm, such as `algo21_tile20_splitk1_stages13`.
+    fn name(&self, algorithm: &sys::Algorithm) -> Result<String, CudaError> {
+        let part = |(name, attribute): &(&str, c_int)| {
+            let (mut value, mut written) = (0u32, 0);
+            // SAFETY: there is room for the 32 bits that each of these attributes has.
+            let status = unsafe {
+                let (into, bytes) = ((&raw mut value).cast::<c_void>(), size_of_val(&value));
+                (self.functions.cublasLtMatmulAlgoConfigGetAttribute)(algorithm, *attribute, into, bytes, &mut written)
+            };
+            self.check("cublasLtMatmulAlgoConfigGetAttribute", status, || (*name).to_owned())?;
+            Ok(format!("{name}{value}"))
+        };
+        Ok(sys::PARTS_OF_NAME.iter().map(part).collect::<Result<Vec<_>, CudaError>>()?.join("_"))
+    }
+
+    fn create(
+        &self,
+        function: &'static str,
+        destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
+        create: impl FnOnce(&mut *mut c_void) -> c_int,
+    ) -> Result<Object, CudaError> {
+        let mut raw = ptr::null_mut();
+        let status = create(&mut raw);
+        self.check(function, status, String::new)?;
+        Ok(Object { raw, destroy })
+    }
+
+    fn check(&self, function: &'static str, status: c_int, what: impl FnOnce() -> String) -> Result<(), CudaError> {
+        if status == 0 {
+            return Ok(());
+        }
+        let what = what();
+        let separator = if what.is_empty() { "" } else { ": " };
+        let why = format!("{}{separator}{what}", self.words(status));
+        Err(CudaError::Call { library: self.library, function, why })
+    }
+
+    fn words(&self, status: c_int) -> String {
+        // SAFETY: cuBLASLt returns a text that lives for ever, for any number.
+        let name = unsafe { CStr::from_ptr((self.functions.cublasLtGetStatusName)(status)) };
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// An object of cuBLASLt, which is destroyed with this.
+#[derive(Debug)]
+struct Object {
+    raw: *mut c_void,
+    destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+// SAFETY: cuBLASLt ties no object to a thread.
+unsafe impl Send for Object {}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: the object is ours, and nothing uses it any more.
+        unsafe { (self.destroy)(self.raw) };
+    }
+}
+
+/// A handle: cuBLASLt on one card.
+#[derive(Debug)]
+pub struct LtHandle {
+    object: Object,
+}
+
+/// An algorithm that is ready to run.
+#[derive(Debug)]
+pub struct ProductPlan {
+    /// What the algorithm is, for people.
+    pub name: String,
+    /// Bytes of workspace.
+    pub workspace: u64,
+    problem: ProductProblem,
+    library: CublasLt,
+    descriptor: Object,
+    layouts: [Object; 3],
+    algorithm: sys::Algorithm,
+}
+
+/// Addresses in the card's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductOperands {
+    /// The input, or its gradient.
+    pub x: u64,
+    /// The weights, or their gradient.
+    pub w: u64,
+    /// The output, or its gradient.
+    pub y: u64,
+    /// The bias, for a product that has one.
+    pub bias: u64,
+    /// At least [`ProductPlan::workspace`] bytes.
+    pub workspace: u64,
+}
+
+impl ProductPlan {
+    /// The problem that it solves.
+    pub fn problem(&self) -> &ProductProblem {
+        &self.problem
+    }
+
+    /// Submits the product to a stream (a `CUstream`).
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    ///
+    /// # Safety
+    /// The plan was made with this handle, and the stream belongs to its context. The operands are memory of its card, as large as
+    /// the problem and the workspace say, multiples of 16, and stay until the stream has done the work. What is written overlaps
+    /// nothing else.
+    pub unsafe fn execute(
+        &mut self,
+        handle: &LtHandle,
+        operands: &ProductOperands,
+        stream: *mut c_void,
+    ) -> Result<(), CudaError> {
+        let ProductOperands { x, w, y, bias, workspace } = *operands;
+        let (a, b, d) = match self.problem.product {
+            Product::Forward { .. } => (w, x, y),
+            Product::BackwardData => (w, y, x),
+            Product::BackwardWeights => (y, x, w),
+        };
+        if self.problem.product == (Product::Forward { bias: true }) {
+            self.library.set_product(&self.descriptor, OfProduct::BiasPointer, bias)?;
+        }
+        let (alpha, beta) = (1.0f32, 0.0f32);
+        let [a_layout, b_layout, d_layout] = &self.layouts;
+        // SAFETY: the objects are those that the algorithm was chosen for; the factors are read at once; the caller promises the
+        // rest.
+        let status = unsafe {
+            (self.library.functions.cublasLtMatmul)(
+                handle.object.raw,
+                self.descriptor.raw,
+                (&raw const alpha).cast(),
+                a as *const c_void,
+                a_layout.raw,
+                b as *const c_void,
+                b_layout.raw,
+                (&raw const beta).cast(),
+                d as *const c_void,
+                d_layout.raw,
+                d as *mut c_void,
+                d_layout.raw,
+                &self.algorithm,
+                workspace as *mut c_void,
+                self.workspace as usize,
+                stream,
+            )
+        };
+        self.library.check("cublasLtMatmul", status, || self.problem.to_string())
+    }
+}

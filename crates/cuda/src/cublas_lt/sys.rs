@@ -1,0 +1,103 @@
+//! What is used of cuBLASLt: functions, attributes and values, by the numbers of its header.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::libraries::functions;
+
+/// `cublasLtMatmulAlgo_t`, whose content is cuBLASLt's own.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Algorithm([u64; 8]);
+
+/// `cublasLtMatmulHeuristicResult_t`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Proposal {
+    pub algorithm: Algorithm,
+    pub workspace: usize,
+    pub state: c_int,
+    pub waves: f32,
+    reserved: [c_int; 4],
+}
+
+functions! {
+    /// The functions of `libcublasLt.so`. A status is 0, or an error's number.
+    pub(super) struct Functions {
+        fn cublasLtGetVersion() -> usize;
+        fn cublasLtGetStatusName(status: c_int) -> *const c_char;
+        fn cublasLtCreate(handle: *mut *mut c_void) -> c_int;
+        fn cublasLtDestroy(handle: *mut c_void) -> c_int;
+        fn cublasLtMatmulDescCreate(descriptor: *mut *mut c_void, compute: c_int, scale: c_int) -> c_int;
+        fn cublasLtMatmulDescDestroy(descriptor: *mut c_void) -> c_int;
+        fn cublasLtMatmulDescSetAttribute(
+            descriptor: *mut c_void, attribute: c_int, value: *const c_void, bytes: usize,
+        ) -> c_int;
+        fn cublasLtMatrixLayoutCreate(
+            layout: *mut *mut c_void, element: c_int, rows: u64, columns: u64, leading: i64,
+        ) -> c_int;
+        fn cublasLtMatrixLayoutDestroy(layout: *mut c_void) -> c_int;
+        fn cublasLtMatmulPreferenceCreate(preference: *mut *mut c_void) -> c_int;
+        fn cublasLtMatmulPreferenceDestroy(preference: *mut c_void) -> c_int;
+        fn cublasLtMatmulPreferenceSetAttribute(
+            preference: *mut c_void, attribute: c_int, value: *const c_void, bytes: usize,
+        ) -> c_int;
+        fn cublasLtMatmulAlgoGetHeuristic(
+            handle: *mut c_void, descriptor: *mut c_void, a: *mut c_void, b: *mut c_void, c: *mut c_void, d: *mut c_void,
+            preference: *mut c_void, most: c_int, proposals: *mut Proposal, count: *mut c_int,
+        ) -> c_int;
+        fn cublasLtMatmulAlgoConfigGetAttribute(
+            algorithm: *const Algorithm, attribute: c_int, value: *mut c_void, bytes: usize, written: *mut usize,
+        ) -> c_int;
+        fn cublasLtMatmul(
+            handle: *mut c_void, descriptor: *mut c_void, alpha: *const c_void, a: *const c_void, a_layout: *mut c_void,
+            b: *const c_void, b_layout: *mut c_void, beta: *const c_void, c: *const c_void, c_layout: *mut c_void,
+            d: *mut c_void, d_layout: *mut c_void, algorithm: *const Algorithm, workspace: *mut c_void, bytes: usize,
+            stream: *mut c_void,
+        ) -> c_int;
+    }
+}
+
+/// `CUDA_R_32F`: the type of all matrices.
+pub(super) const F32: c_int = 0;
+
+/// `cublasComputeType_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub(super) enum Compute {
+    /// IEEE single precision.
+    F32 = 68,
+    /// Products of operands rounded to tf32.
+    Tf32 = 77,
+}
+
+/// `CUBLAS_OP_T`: the operand is transposed.
+pub(super) const TRANSPOSED: c_int = 1;
+/// `CUBLASLT_EPILOGUE_BIAS`: adds a vector to each column.
+pub(super) const ADD_BIAS: c_int = 4;
+/// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`: parts of a sum lie in the workspace and are added in one order.
+pub(super) const IN_WORKSPACE: u32 = 2;
+
+/// `cublasLtMatmulDescAttributes_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub(super) enum OfProduct {
+    TransposeA = 3,
+    TransposeB = 4,
+    Epilogue = 7,
+    BiasPointer = 8,
+}
+
+/// `cublasLtMatmulPreferenceAttributes_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub(super) enum OfPreference {
+    MostWorkspace = 1,
+    ReductionSchemes = 3,
+    AlignmentA = 5,
+    AlignmentB = 6,
+    AlignmentC = 7,
+    AlignmentD = 8,
+}
+
+/// `cublasLtMatmulAlgoConfigAttributes_t`: those in an algorithm's name, each 32 bits.
+pub(super) const PARTS_OF_NAME: [(&str, c_int); 4] = [("algo", 0), ("tile", 1), ("splitk", 2), ("stages", 6)];
