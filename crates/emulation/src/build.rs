@@ -14,20 +14,29 @@ struct Library {
     sources: &'static [&'static str],
     /// Whether it also holds the `cuda` crate's kernels.
     kernels: bool,
+    /// Whether it calls the driver.
+    driver: bool,
 }
 
 /// The kernels, with what runs them.
-const KERNELS: Library = Library { name: "libenmasse_kernels.so", sources: &["host.cpp"], kernels: true };
+const KERNELS: Library = Library { name: "libenmasse_kernels.so", sources: &["host.cpp"], kernels: true, driver: false };
 
 /// Kernels for the tests of this crate.
 #[cfg(test)]
-const RULES: Library = Library { name: "libenmasse_rules.so", sources: &["host.cpp", "rules.cu"], kernels: false };
+const RULES: Library =
+    Library { name: "libenmasse_rules.so", sources: &["host.cpp", "rules.cu"], kernels: false, driver: false };
 
 /// NVIDIA's driver.
-const DRIVER: Library = Library { name: "libcuda.so.1", sources: &["host.cpp", "cuda.cpp"], kernels: true };
+const DRIVER: Library =
+    Library { name: "libcuda.so.1", sources: &["host.cpp", "cuda.cpp"], kernels: true, driver: false };
+
+/// NVIDIA's libraries for convolutions and for products of matrices.
+const CUDNN: Library = Library { name: "libcudnn.so.9", sources: &["cudnn.cpp"], kernels: false, driver: true };
+const CUBLAS_LT: Library =
+    Library { name: "libcublasLt.so.12", sources: &["cublas_lt.cpp"], kernels: false, driver: true };
 
 /// All that [`folder`] holds.
-const LIBRARIES: [Library; 1] = [DRIVER];
+const LIBRARIES: [Library; 3] = [DRIVER, CUDNN, CUBLAS_LT];
 
 /// No contraction: the kernels say where they want a fused product, here as on a card.
 const FLAGS: [&str; 10] = [
@@ -114,6 +123,8 @@ impl Library {
                 });
             }
         });
+        drop(lock);
+        objects.extend(self.driver.then(|| DRIVER.build()));
         let texts: Vec<_> = objects.iter().map(|path| path.as_os_str().as_encoded_bytes()).collect();
         let library = cache().join(format!("{}-{}", self.name, digest(&texts)));
         whole(&library, |fresh| {
