@@ -29,6 +29,14 @@ template <class E> __device__ __forceinline__ float rounded(float value) {
     return to_float(stored);
 }
 
+// What a rectifier makes of x: values at or below `floor` become that, those at or above `ceiling` become that. NaN stays NaN.
+__device__ __forceinline__ float rectified(float x, float floor, float ceiling) {
+    return x <= floor ? floor : x >= ceiling ? ceiling : x;
+}
+
+// Whether the gradient passes where a rectifier has made y.
+__device__ __forceinline__ bool passes(float y, float ceiling) { return y > 0.0f && y < ceiling; }
+
 // Elements that one instruction moves: 16 bytes, or a single element. Their address is a multiple of their size.
 template <class E, int N> struct alignas(sizeof(E) * N) Packet {
     E at[N];
@@ -39,12 +47,20 @@ template <class E> struct Wide {
     static const int N = 16 / sizeof(E);
 };
 
-// N elements from `index` on, as f32.
-template <int N, class E> __device__ __forceinline__ void load(const E *from, uint64_t index, float (&values)[N]) {
+// N elements from `index` on, as they are stored.
+template <int N, class E> __device__ __forceinline__ Packet<E, N> fetch(const E *from, uint64_t index) {
     CHECK_ALIGNED(from + index, sizeof(E) * N);
-    Packet<E, N> packet = *reinterpret_cast<const Packet<E, N> *>(from + index);
+    return *reinterpret_cast<const Packet<E, N> *>(from + index);
+}
+
+template <int N, class E> __device__ __forceinline__ void unpack(const Packet<E, N> &packet, float (&values)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) values[i] = to_float(packet.at[i]);
+}
+
+// N elements from `index` on, as f32.
+template <int N, class E> __device__ __forceinline__ void load(const E *from, uint64_t index, float (&values)[N]) {
+    unpack(fetch<N>(from, index), values);
 }
 
 template <int N, class E> __device__ __forceinline__ void store(E *to, uint64_t index, const float (&values)[N]) {

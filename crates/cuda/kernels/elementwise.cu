@@ -32,3 +32,70 @@ KERNEL(add_f32, Pair<float>) { for_elements<float>(a.elements, EachPair<Sum, flo
 KERNEL(add_bf16, Pair<bf16>) { for_elements<bf16>(a.elements, EachPair<Sum, bf16>{a}); }
 KERNEL(multiply_f32, Pair<float>) { for_elements<float>(a.elements, EachPair<Product, float>{a}); }
 KERNEL(multiply_bf16, Pair<bf16>) { for_elements<bf16>(a.elements, EachPair<Product, bf16>{a}); }
+
+template <class E> struct Rectify {
+    const E *x;
+    E *y;
+    uint64_t elements;
+    float ceiling;
+};
+
+template <class E> struct EachRectify {
+    Rectify<E> a;
+    template <int N> __device__ __forceinline__ void at(uint64_t index) const {
+        float x[N];
+        load(a.x, index, x);
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = rectified(x[i], 0.0f, a.ceiling);
+        store(a.y, index, x);
+    }
+};
+
+template <class E> struct RectifyBackward {
+    const E *dy;
+    const E *y;
+    E *dx;
+    uint64_t elements;
+    float ceiling;
+};
+
+template <class E> struct EachRectifyBackward {
+    RectifyBackward<E> a;
+    template <int N> __device__ __forceinline__ void at(uint64_t index) const {
+        float dy[N], y[N];
+        load(a.dy, index, dy);
+        load(a.y, index, y);
+#pragma unroll
+        for (int i = 0; i < N; i++) dy[i] = passes(y[i], a.ceiling) ? dy[i] : 0.0f;
+        store(a.dx, index, dy);
+    }
+};
+
+KERNEL(rectify_f32, Rectify<float>) { for_elements<float>(a.elements, EachRectify<float>{a}); }
+KERNEL(rectify_bf16, Rectify<bf16>) { for_elements<bf16>(a.elements, EachRectify<bf16>{a}); }
+KERNEL(rectify_backward_f32, RectifyBackward<float>) { for_elements<float>(a.elements, EachRectifyBackward<float>{a}); }
+KERNEL(rectify_backward_bf16, RectifyBackward<bf16>) { for_elements<bf16>(a.elements, EachRectifyBackward<bf16>{a}); }
+
+template <class From, class To> struct Cast {
+    const From *x;
+    To *y;
+    uint64_t elements;
+};
+
+template <class From, class To> struct EachCast {
+    Cast<From, To> a;
+    template <int N> __device__ __forceinline__ void at(uint64_t index) const {
+        float x[N];
+        load(a.x, index, x);
+        store(a.y, index, x);
+    }
+};
+
+using Narrow = EachCast<float, bf16>;
+using Widen = EachCast<bf16, float>;
+using Copy = EachCast<float, float>;
+
+// Four at a time, which are 16 bytes of f32.
+KERNEL(cast_f32_to_bf16, decltype(Narrow::a)) { for_elements<float>(a.elements, Narrow{a}); }
+KERNEL(cast_bf16_to_f32, decltype(Widen::a)) { for_elements<float>(a.elements, Widen{a}); }
+KERNEL(cast_f32_to_f32, decltype(Copy::a)) { for_elements<float>(a.elements, Copy{a}); }

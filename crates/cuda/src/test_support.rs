@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use enmasse_emulation::Kernels;
+use enmasse_graph::Arena;
 use enmasse_tensor::{Bf16, DType, RandomStream};
 
 use crate::kernels::step::{self, StepValues};
-use crate::work::{Argument, Constants, Kernel, Memory, Place, Span};
+use crate::work::{Argument, Constants, Kernel, Memory, Place, Span, scratch};
 
 /// Plain values, of which any bytes are one.
 ///
@@ -59,6 +60,10 @@ pub(crate) fn noise<E: Element>(key: u64, n: usize, scale: f64) -> Vec<E> {
     let mut stream = RandomStream::new(0, "test", 0, key);
     (0..n).map(|_| E::of(stream.uniform(-scale, scale))).collect()
 }
+
+/// Rows and channels: fewer and more than lanes, packets that fill a thread, a block and a slab, and such that do not.
+pub(crate) const ROWS: [(usize, usize); 9] =
+    [(2, 1), (3, 8), (37, 3), (49, 40), (130, 64), (301, 72), (700, 24), (9, 2048), (5, 521)];
 
 /// The values as the reference takes them.
 pub(crate) fn wide<E: Element>(values: &[E]) -> Vec<f64> {
@@ -117,9 +122,9 @@ impl Bench {
         self.put_in(memory, values);
     }
 
-    /// A copy of values.
+    /// A copy of values, among the activations.
     pub(crate) fn put<T: Plain>(&mut self, values: &[T]) -> Span {
-        self.put_in(Memory::Scratch, values)
+        self.put_in(Memory::Arena(Arena::Activations), values)
     }
 
     /// A copy of values in a certain memory, after those that are already there.
@@ -160,13 +165,7 @@ impl Bench {
     /// Runs the kernels of an instruction in order, as [`Bench::run`] does. Their scratch is memory in which no operand lies.
     #[track_caller]
     pub(crate) fn run_all(&mut self, kernels: &[Kernel]) {
-        let arguments = kernels.iter().flat_map(|kernel| &kernel.arguments);
-        let end = |argument: &Argument| match argument {
-            Argument::Write(Span { place: Place { memory: Memory::Scratch, offset }, bytes }) => Some(offset + bytes),
-            _ => None,
-        };
-        let scratch = arguments.filter_map(end).max().unwrap_or(0);
-        self.memory.insert(Memory::Scratch, vec![u128::MAX; (scratch + GAP).div_ceil(16)]);
+        self.memory.insert(Memory::Scratch, vec![u128::MAX; (scratch(kernels) + GAP).div_ceil(16)]);
         kernels.iter().for_each(|kernel| self.run(kernel));
     }
 

@@ -126,6 +126,15 @@ impl Kernel {
     }
 }
 
+/// Bytes of scratch that the kernels of one instruction take.
+pub(crate) fn scratch(kernels: &[Kernel]) -> usize {
+    let end = |argument: &Argument| match argument {
+        Argument::Write(Span { place: Place { memory: Memory::Scratch, offset }, bytes }) => Some(offset + bytes),
+        _ => None,
+    };
+    kernels.iter().flat_map(|kernel| &kernel.arguments).filter_map(end).max().unwrap_or(0)
+}
+
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

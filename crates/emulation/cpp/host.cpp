@@ -61,6 +61,7 @@ struct Runner {
     }
 };
 
+// Memory of a thread's own is scarce in an object that a program loads late, so there is only a pointer to the rest.
 thread_local Runner *runner;
 
 struct Owner {

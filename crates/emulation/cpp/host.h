@@ -56,6 +56,7 @@ uint64_t exchange(Site site, uint32_t mask, uint64_t value, unsigned source);
 
 // Memory of the block. All threads get the same in the same order.
 void *shared(size_t bytes, size_t align);
+template <class T> T &shared() { return *static_cast<T *>(shared(sizeof(T), alignof(T))); }
 
 // Ends the kernel with an error.
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -80,10 +81,6 @@ static inline unsigned within(unsigned lane, unsigned source, unsigned width) {
     return source / width == lane / width ? source : lane;
 }
 
-template <class T> struct Same {
-    using Type = T;
-};
-
 }  // namespace emulation
 
 #define SITE (emulation::Site{__FILE__, __LINE__})
@@ -95,10 +92,7 @@ template <class T> struct Same {
 #define __shfl_xor_sync(mask, value, bits) emulation::shuffle(SITE, mask, value, emulation::lane() ^ (bits))
 
 // Memory that a block shares: SHARED(float[32][33], tile). It stands before any branch, and comes to at most 48 KiB.
-#define SHARED(T, name)                                                      \
-    typename emulation::Same<T>::Type &name =                                \
-        *static_cast<typename emulation::Same<T>::Type *>(                   \
-            emulation::shared(sizeof(emulation::Same<T>::Type), alignof(emulation::Same<T>::Type)))
+#define SHARED(T, name) auto &name = emulation::shared<T>()
 
 // An access of several values at once, which a card refuses at any other address.
 #define CHECK_ALIGNED(address, bytes)                                              \

@@ -111,6 +111,7 @@ impl Library {
         lock.lock().expect("a lock");
         std::thread::scope(|scope| {
             for source in &sources {
+                let headers = &headers;
                 let texts: Vec<Vec<u8>> = headers.iter().chain([source]).map(|path| read(path)).collect();
                 let name = source.file_stem().expect("a name").to_string_lossy();
                 let object = cache().join(format!("{name}-{}.o", digest(&texts)));
@@ -118,7 +119,10 @@ impl Library {
                 let include = [&own, &product].map(|folder| format!("-I{}", folder.display()));
                 scope.spawn(move || {
                     whole(&object, |fresh| {
-                        run(Command::new("c++").args(FLAGS).args(include).args(["-x", "c++", "-c"]).arg(source), fresh);
+                        let text = fresh.with_extension("cpp");
+                        fs::write(&text, unit(source, headers)).expect("a file");
+                        run(Command::new("c++").args(FLAGS).args(include).arg("-c").arg(&text), fresh);
+                        fs::remove_file(&text).expect("a file of this process");
                     });
                 });
             }
@@ -132,6 +136,19 @@ impl Library {
             run(Command::new("c++").args(["-shared", "-Wl,-z,defs", &soname]).args(&objects), fresh);
         });
         library
+    }
+}
+
+/// The text that compiles a source. Kernels of each file are in a namespace of their own, as they are where all of them are
+/// compiled together: files may then use a name for different things.
+fn unit(source: &Path, headers: &[PathBuf]) -> String {
+    let include = |path: &Path| format!("#include \"{}\"\n", path.display());
+    match source.file_stem().filter(|_| source.extension().is_some_and(|extension| extension == "cu")) {
+        None => include(source),
+        Some(name) => {
+            let headers: String = headers.iter().map(|header| include(header)).collect();
+            format!("{headers}namespace {} {{\n{}}}\n", name.display(), include(source))
+        }
     }
 }
 

@@ -4,12 +4,15 @@
 //! begins at a multiple of 16 bytes.
 
 pub(crate) mod average;
+pub(crate) mod batch_norm;
+pub(crate) mod bias;
 pub(crate) mod elementwise;
 mod gather;
 pub(crate) mod loss;
 pub(crate) mod metrics;
 pub(crate) mod norm;
 mod operands;
+pub(crate) mod rows;
 pub(crate) mod samples;
 pub(crate) mod step;
 pub(crate) mod sync;

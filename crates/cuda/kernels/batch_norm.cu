@@ -1,0 +1,378 @@
+// Batch norm: statistics, normalisation with residual and rectifier, and its gradients.
+#include "rows.h"
+
+__device__ __forceinline__ float inverse_deviation(float variance, float epsilon) {
+    return 1.0f / sqrtf(variance + epsilon);
+}
+
+// Mean of some values, and the sum of squared deviations from it.
+template <int N> struct Moments {
+    float count;
+    float mean[N], squares[N];
+
+    // Chan's formula.
+    __device__ __forceinline__ void combine(const Moments &other) {
+        float sum = count + other.count;
+        float share = sum == 0.0f ? 0.0f : other.count / sum;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float delta = other.mean[i] - mean[i];
+            mean[i] = fmaf(delta, share, mean[i]);
+            squares[i] += fmaf(delta * delta, count * share, other.squares[i]);
+        }
+        count = sum;
+    }
+};
+
+template <class E> struct Statistics {
+    const E *x;      // [rows, channels]
+    float *partial;  // [chunks, 2, channels]: means, sums of squared deviations
+    uint64_t rows;
+    uint32_t channels, packets, chunk;
+};
+
+// Rows whose mean is a thread's pivot.
+const uint32_t PIVOT_ROWS = 4;
+
+// A thread adds deviations from the mean of its first rows, and their squares. That mean lies among its values, so a large mean
+// costs no accuracy.
+template <int N, class E> __device__ __forceinline__ void statistics(const Statistics<E> &a) {
+    SHARED(Moments<N>[256], all);
+    Share s = share<N>(a);
+    Moments<N> moments = {};
+    if (s.works && s.first < s.end) {
+        uint32_t count = (uint32_t)((s.end - s.first + s.lanes - 1) / s.lanes);
+        float pivot[N] = {}, sum[N] = {}, squares[N] = {}, x[N];
+        uint32_t pivots = min(count, PIVOT_ROWS);
+        for (uint32_t i = 0; i < pivots; i++) {
+            load(a.x, (s.first + (uint64_t)i * s.lanes) * a.channels + s.channel, x);
+#pragma unroll
+            for (int j = 0; j < N; j++) pivot[j] += x[j];
+        }
+        float share = 1.0f / (float)pivots;
+#pragma unroll
+        for (int j = 0; j < N; j++) pivot[j] *= share;
+#pragma unroll 4
+        for (uint64_t row = s.first; row < s.end; row += s.lanes) {
+            load(a.x, row * a.channels + s.channel, x);
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                float deviation = x[j] - pivot[j];
+                sum[j] += deviation;
+                squares[j] = fmaf(deviation, deviation, squares[j]);
+            }
+        }
+        moments.count = (float)count;
+        share = 1.0f / moments.count;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float mean = sum[j] * share;
+            moments.mean[j] = pivot[j] + mean;
+            // Rounding must not make it negative.
+            moments.squares[j] = max(fmaf(-sum[j], mean, squares[j]), 0.0f);
+        }
+    }
+    all[threadIdx.x] = moments;
+    combine_lanes(all, s.lanes, a.packets);
+    if (s.works && s.lane == 0) {
+        float *mean = a.partial + (uint64_t)blockIdx.y * 2 * a.channels + s.channel;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            mean[j] = all[threadIdx.x].mean[j];
+            mean[a.channels + j] = all[threadIdx.x].squares[j];
+        }
+    }
+}
+
+struct CombineStatistics {
+    const float *partial;  // [chunks, 2, channels]
+    float *mean;           // [channels]
+    float *variance;       // [channels]
+    uint64_t rows;
+    uint32_t channels, chunk, chunks;
+};
+
+KERNEL(batch_norm_statistics_combine, CombineStatistics) {
+    SHARED(Moments<1>[256], all);
+    uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
+    uint32_t lanes = blockDim.x / COLUMNS;
+    Moments<1> moments = {};
+    if (channel < a.channels) {
+        for (uint32_t chunk = threadIdx.x / COLUMNS; chunk < a.chunks; chunk += lanes) {
+            const float *mean = a.partial + (uint64_t)chunk * 2 * a.channels + channel;
+            float count = (float)min((uint64_t)a.chunk, a.rows - (uint64_t)chunk * a.chunk);
+            moments.combine({count, {mean[0]}, {mean[a.channels]}});
+        }
+    }
+    all[threadIdx.x] = moments;
+    combine_lanes(all, lanes, COLUMNS);
+    if (threadIdx.x < COLUMNS && channel < a.channels) {
+        a.mean[channel] = all[threadIdx.x].mean[0];
+        a.variance[channel] = all[threadIdx.x].squares[0] / (float)a.rows;
+    }
+}
+
+template <class E> struct Normalize {
+    const E *x;             // [rows, channels]
+    const float *mean;      // [channels], as all below
+    const float *variance;
+    const float *weight;
+    const float *bias;
+    const E *residual;      // [rows, channels], or null
+    E *y;                   // [rows, channels]
+    uint64_t rows;
+    uint32_t channels;
+    float epsilon;
+    float floor, ceiling;
+};
+
+// The forward pass up to the residual. Gradients recompute the rectifier's input with it, and get the same bits.
+template <int N> struct Affine {
+    float mean[N], scale[N], bias[N];
+
+    template <class Arguments> __device__ __forceinline__ Affine(const Arguments &a, uint32_t channel) {
+        float variance[N];
+        load_channels(a.mean, channel, mean);
+        load_channels(a.variance, channel, variance);
+        load_channels(a.weight, channel, scale);
+        load_channels(a.bias, channel, bias);
+#pragma unroll
+        for (int i = 0; i < N; i++) scale[i] *= inverse_deviation(variance[i], a.epsilon);
+    }
+
+    __device__ __forceinline__ float of(float x, int i) const { return fmaf(x - mean[i], scale[i], bias[i]); }
+};
+
+template <int N, class E> struct NormalizeEach {
+    const Normalize<E> &a;
+    Affine<N> affine;
+
+    struct Values {
+        Packet<E, N> x, residual;
+    };
+
+    __device__ __forceinline__ NormalizeEach(const Normalize<E> &a, uint32_t channel) : a(a), affine(a, channel) {}
+
+    __device__ __forceinline__ Values read(uint64_t index) const {
+        Values values = {fetch<N>(a.x, index), {}};
+        if (a.residual) values.residual = fetch<N>(a.residual, index);
+        return values;
+    }
+
+    __device__ __forceinline__ void write(uint64_t index, const Values &values) const {
+        float x[N], residual[N];
+        unpack(values.x, x);
+        unpack(values.residual, residual);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float y = affine.of(x[i], i);
+            if (a.residual) y += residual[i];
+            x[i] = rectified(y, a.floor, a.ceiling);
+        }
+        store(a.y, index, x);
+    }
+};
+
+// How a gradient finds out what the forward's rectifier let pass: everything, from its stored result, or from x, which is
+// read anyway, if there was no residual.
+enum Gate { OPEN, STORED, RECOMPUTED };
+
+// dy where the rectifier let the forward's result pass, else 0.
+template <Gate G, int N, class E> struct Gated {
+    float ceiling;
+
+    // The stored result.
+    __device__ __forceinline__ void by_result(float (&dy)[N], const Packet<E, N> &y) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) dy[i] = passes(to_float(y.at[i]), ceiling) ? dy[i] : 0.0f;
+    }
+
+    __device__ __forceinline__ void by_input(float (&dy)[N], const float (&x)[N], const Affine<N> &affine) const {
+#pragma unroll
+        // As the forward has stored it.
+        for (int i = 0; i < N; i++) dy[i] = passes(rounded<E>(affine.of(x[i], i)), ceiling) ? dy[i] : 0.0f;
+    }
+};
+
+template <class E> struct Reduce {
+    const E *dy;            // [rows, channels]
+    const E *x;             // [rows, channels]
+    const float *mean;      // [channels]
+    const E *y;             // [rows, channels]; if STORED
+    const float *variance;  // [channels], as all below; if RECOMPUTED
+    const float *weight;
+    const float *bias;
+    float *partial;         // [chunks, 2, channels]
+    uint64_t rows;
+    uint32_t channels, packets, chunk;
+    float epsilon;
+    float ceiling;
+};
+
+// What does not belong to a gate.
+struct Nothing {
+    template <class Arguments> __device__ __forceinline__ Nothing(const Arguments &, uint32_t) {}
+};
+
+template <Gate G, int N> struct AffineOf {
+    using Type = Nothing;
+};
+
+template <int N> struct AffineOf<RECOMPUTED, N> {
+    using Type = Affine<N>;
+};
+
+template <Gate G, int N, class E> struct ReduceTerms {
+    const Reduce<E> &a;
+    Gated<G, N, E> gated;
+    typename AffineOf<G, N>::Type affine;
+    float mean[N];
+
+    __device__ __forceinline__ ReduceTerms(const Reduce<E> &a, uint32_t channel) : a(a), gated{a.ceiling}, affine(a, channel) {
+        load_channels(a.mean, channel, mean);
+    }
+
+    __device__ __forceinline__ void add(uint64_t index, Sums<2, N> &sums) const {
+        float dy[N], x[N];
+        load(a.dy, index, dy);
+        load(a.x, index, x);
+        if constexpr (G == STORED) gated.by_result(dy, fetch<N>(a.y, index));
+        if constexpr (G == RECOMPUTED) gated.by_input(dy, x, affine);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            sums.of[0][i] += dy[i];
+            sums.of[1][i] = fmaf(dy[i], x[i] - mean[i], sums.of[1][i]);
+        }
+    }
+};
+
+struct CombineReduce {
+    const float *partial;   // [chunks, 2, channels]
+    const float *variance;  // [channels]
+    float *dbias;           // [channels]
+    float *dweight;         // [channels]
+    uint32_t channels, chunks;
+    float epsilon;
+};
+
+KERNEL(batch_norm_reduce_combine, CombineReduce) {
+    Sums<2, 1> sums = sum_chunks<2>(a.partial, a.chunks, a.channels);
+    uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x;
+    if (threadIdx.x < COLUMNS && channel < a.channels) {
+        a.dbias[channel] = sums.of[0][0];
+        a.dweight[channel] = sums.of[1][0] * inverse_deviation(a.variance[channel], a.epsilon);
+    }
+}
+
+template <class E> struct Backward {
+    const E *dy;            // [rows, channels]
+    const E *x;             // [rows, channels]
+    const float *mean;      // [channels], as all below
+    const float *variance;
+    const float *weight;
+    const float *dbias;     // null with running statistics
+    const float *dweight;   // the same
+    const E *y;             // [rows, channels]; if STORED
+    const float *bias;      // if RECOMPUTED
+    E *dx;                  // [rows, channels]
+    E *dresidual;           // [rows, channels], or null
+    uint64_t rows;
+    uint32_t channels;
+    float epsilon;
+    float ceiling;
+    float share;            // 1 / number of pixels in the statistics
+};
+
+// dx = dy * scale + (x - mean) * slope + shift
+template <Gate G, int N, class E> struct BackwardEach {
+    const Backward<E> &a;
+    Gated<G, N, E> gated;
+    typename AffineOf<G, N>::Type affine;
+    float mean[N], scale[N], slope[N], shift[N];
+
+    struct Values {
+        Packet<E, N> dy, x, y;
+    };
+
+    __device__ __forceinline__ BackwardEach(const Backward<E> &a, uint32_t channel)
+        : a(a), gated{a.ceiling}, affine(a, channel) {
+        float variance[N];
+        load_channels(a.mean, channel, mean);
+        load_channels(a.variance, channel, variance);
+        load_channels(a.weight, channel, scale);
+        if (a.dbias) {
+            load_channels(a.dbias, channel, shift);
+            load_channels(a.dweight, channel, slope);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float inverse = inverse_deviation(variance[i], a.epsilon);
+            scale[i] *= inverse;
+            slope[i] = a.dbias ? -(slope[i] * inverse * a.share * scale[i]) : 0.0f;
+            shift[i] = a.dbias ? -(shift[i] * a.share * scale[i]) : 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ Values read(uint64_t index) const {
+        Values values = {fetch<N>(a.dy, index), {}, {}};
+        if (G == RECOMPUTED || a.dbias) values.x = fetch<N>(a.x, index);
+        if constexpr (G == STORED) values.y = fetch<N>(a.y, index);
+        return values;
+    }
+
+    __device__ __forceinline__ void write(uint64_t index, const Values &values) const {
+        float dy[N], x[N];
+        unpack(values.dy, dy);
+        unpack(values.x, x);
+        if constexpr (G == STORED) gated.by_result(dy, values.y);
+        if constexpr (G == RECOMPUTED) gated.by_input(dy, x, affine);
+        if (a.dresidual) store(a.dresidual, index, dy);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            // With running statistics x is not read.
+            float inner = a.dbias ? fmaf(x[i] - mean[i], slope[i], shift[i]) : 0.0f;
+            dy[i] = fmaf(dy[i], scale[i], inner);
+        }
+        store(a.dx, index, dy);
+    }
+};
+
+#define BATCH_NORM(E, suffix)                                                                                            \
+    KERNEL(batch_norm_statistics_##suffix, Statistics<E>) {                                                              \
+        BY_CHANNELS(E, statistics<Wide<E>::N>(a), statistics<1>(a))                                                      \
+    }                                                                                                                    \
+    KERNEL(batch_norm_normalize_##suffix, Normalize<E>) {                                                                \
+        BY_CHANNELS(E, (for_rows<Wide<E>::N, NormalizeEach<Wide<E>::N, E>>(a)), (for_rows<1, NormalizeEach<1, E>>(a)))   \
+    }                                                                                                                    \
+    GATED(E, OPEN, suffix)                                                                                               \
+    GATED(E, STORED, stored_##suffix)                                                                                    \
+    GATED(E, RECOMPUTED, recomputed_##suffix)
+
+#define GATED(E, G, suffix)                                                                                          \
+    KERNEL(batch_norm_reduce_##suffix, Reduce<E>) {                                                                  \
+        BY_CHANNELS(E, (sum_chunk<2, Wide<E>::N, ReduceTerms<G, Wide<E>::N, E>>(a)),                                 \
+                    (sum_chunk<2, 1, ReduceTerms<G, 1, E>>(a)))                                                      \
+    }                                                                                                                \
+    KERNEL(batch_norm_backward_##suffix, Backward<E>) {                                                              \
+        BY_CHANNELS(E, (for_rows<Wide<E>::N, BackwardEach<G, Wide<E>::N, E>>(a)),                                    \
+                    (for_rows<1, BackwardEach<G, 1, E>>(a)))                                                         \
+    }
+
+BATCH_NORM(float, f32)
+BATCH_NORM(bf16, bf16)
+
+struct RunningShare {
+    const float *mean;      // [channels]
+    const float *variance;  // [channels]
+    float *update;          // [2, channels]
+    uint32_t channels;
+    float unbiased;  // count / (count - 1)
+    float shards;
+};
+
+KERNEL(running_share, RunningShare) {
+    for (uint32_t channel = blockIdx.x * blockDim.x + threadIdx.x; channel < a.channels; channel += gridDim.x * blockDim.x) {
+        a.update[channel] = a.mean[channel] / a.shards;
+        a.update[a.channels + channel] = a.variance[channel] * a.unbiased / a.shards;
+    }
+}

@@ -1,0 +1,210 @@
+//! Batch norm: statistics, normalisation with residual and rectifier, and its gradients.
+//!
+//! Weight, bias, statistics and sums have one f32 for each channel. Maps have the size that each function takes.
+
+use enmasse_graph::Rectifier;
+use enmasse_tensor::DType;
+
+use crate::kernels::rows::{Reduction, Rows};
+use crate::kernels::{THREADS, blocks, named};
+use crate::work::{Argument, Kernel, Span};
+
+/// Mean and biased variance of a batch, or the running ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Normalizer {
+    pub mean: Span,
+    pub variance: Span,
+    /// Added to the variance.
+    pub epsilon: f32,
+}
+
+/// Mean and biased variance of each channel.
+pub(crate) fn statistics(size: Rows, x: Span, mean: Span, variance: Span) -> [Kernel; 2] {
+    let reduction = Reduction::new(size);
+    let partial = reduction.partial(2);
+    let chunks = [Argument::Read(x), Argument::Write(partial)];
+    let results = [Argument::Read(partial), Argument::Write(mean), Argument::Write(variance)];
+    let numbers = [&size.arguments()[..], &reduction.chunk_arguments()].concat();
+    [
+        reduction.chunks(named("batch_norm_statistics", size.dtype), &chunks, &[]),
+        reduction.combine("batch_norm_statistics_combine", &results, &numbers),
+    ]
+}
+
+/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the rectifier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forward {
+    pub x: Span,
+    pub by: Normalizer,
+    pub weight: Span,
+    pub bias: Span,
+    pub residual: Option<Span>,
+    pub y: Span,
+    pub rectifier: Option<Rectifier>,
+}
+
+/// The forward pass.
+pub(crate) fn normalize(size: Rows, forward: &Forward) -> Kernel {
+    let Forward { x, by, weight, bias, residual, y, rectifier } = *forward;
+    let floor = rectifier.map_or(f32::NEG_INFINITY, |_| 0.0);
+    let reads = [x, by.mean, by.variance, weight, bias].map(Argument::Read);
+    let others = [Argument::optional(residual), Argument::Write(y)];
+    let numbers = [by.epsilon, floor, ceiling(rectifier)].map(Argument::F32);
+    Kernel {
+        name: named("batch_norm_normalize", size.dtype),
+        grid: size.pass(),
+        block: THREADS,
+        arguments: [&reads[..], &others, &size.arguments(), &numbers].concat(),
+    }
+}
+
+/// The value at which a rectifier cuts off.
+fn ceiling(rectifier: Option<Rectifier>) -> f32 {
+    match rectifier {
+        None | Some(Rectifier::Relu) => f32::INFINITY,
+        Some(Rectifier::Relu6) => 6.0,
+    }
+}
+
+/// How a gradient finds out what the forward's rectifier let pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gate {
+    /// From the stored result.
+    Stored(Span),
+    /// From x, if there was no residual.
+    Recomputed { weight: Span, bias: Span },
+}
+
+/// What the gradients of a batch norm share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gradient {
+    pub dy: Span,
+    pub x: Span,
+    pub by: Normalizer,
+    /// The forward's rectifier, if it had one.
+    pub gate: Option<(Rectifier, Gate)>,
+}
+
+impl Gradient {
+    fn named(&self, name: &str, dtype: DType) -> String {
+        match self.gate {
+            None => named(name, dtype),
+            Some((_, Gate::Stored(_))) => named(&format!("{name}_stored"), dtype),
+            Some((_, Gate::Recomputed { .. })) => named(&format!("{name}_recomputed"), dtype),
+        }
+    }
+
+    fn ceiling(&self) -> Argument {
+        Argument::F32(ceiling(self.gate.map(|(rectifier, _)| rectifier)))
+    }
+
+    /// The stored result.
+    fn stored(&self) -> Argument {
+        match self.gate {
+            Some((_, Gate::Stored(y))) => Argument::Read(y),
+            None | Some((_, Gate::Recomputed { .. })) => Argument::Null,
+        }
+    }
+
+    /// Weight and bias of the forward.
+    fn recomputed(&self) -> Option<[Argument; 2]> {
+        match self.gate {
+            Some((_, Gate::Recomputed { weight, bias })) => Some([weight, bias].map(Argument::Read)),
+            None | Some((_, Gate::Stored(_))) => None,
+        }
+    }
+}
+
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the rectifier let the result
+/// pass.
+pub(crate) fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> [Kernel; 2] {
+    let Gradient { dy, x, by, .. } = *gradient;
+    let reduction = Reduction::new(size);
+    let partial = reduction.partial(2);
+    let gate = match gradient.recomputed() {
+        Some([weight, bias]) => [Argument::Read(by.variance), weight, bias],
+        None => [Argument::Null; 3],
+    };
+    let operands =
+        [&[dy, x, by.mean].map(Argument::Read)[..], &[gradient.stored()], &gate, &[Argument::Write(partial)]];
+    let epsilon = Argument::F32(by.epsilon);
+    let sums = [Argument::Read(partial), Argument::Read(by.variance), Argument::Write(dbias), Argument::Write(dweight)];
+    let numbers = [reduction.channels(), reduction.chunk_count(), epsilon];
+    [
+        reduction.chunks(
+            gradient.named("batch_norm_reduce", size.dtype),
+            &operands.concat(),
+            &[epsilon, gradient.ceiling()],
+        ),
+        reduction.combine("batch_norm_reduce_combine", &sums, &numbers),
+    ]
+}
+
+/// Sums of [`reduce`] over the pixels of the statistics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchSums {
+    pub dbias: Span,
+    pub dweight: Span,
+    /// Number of these pixels.
+    pub count: usize,
+}
+
+/// The gradient of the input, and with `dresidual` that of the residual, which may lie over dy. Running statistics have no
+/// sums. A recomputed gate has the weight of the norm.
+pub(crate) fn backward(
+    size: Rows,
+    gradient: &Gradient,
+    weight: Span,
+    sums: Option<BatchSums>,
+    dx: Span,
+    dresidual: Option<Span>,
+) -> Kernel {
+    let Gradient { dy, x, by, .. } = *gradient;
+    let bias = gradient.recomputed().map_or(Argument::Null, |[_, bias]| bias);
+    let x_read = if sums.is_some() || gradient.recomputed().is_some() { Argument::Read(x) } else { Argument::Null };
+    let operands = [
+        Argument::Read(dy),
+        x_read,
+        Argument::Read(by.mean),
+        Argument::Read(by.variance),
+        Argument::Read(weight),
+        Argument::optional(sums.map(|sums| sums.dbias)),
+        Argument::optional(sums.map(|sums| sums.dweight)),
+        gradient.stored(),
+        bias,
+        Argument::Write(dx),
+        dresidual.map_or(Argument::Null, Argument::Write),
+    ];
+    let share = sums.map_or(0.0, |sums| 1.0 / sums.count as f32);
+    let numbers = [Argument::F32(by.epsilon), gradient.ceiling(), Argument::F32(share)];
+    Kernel {
+        name: gradient.named("batch_norm_backward", size.dtype),
+        grid: size.pass(),
+        block: THREADS,
+        arguments: [&operands[..], &size.arguments(), &numbers].concat(),
+    }
+}
+
+/// This shard's share of the running statistics, `[2, channels]`: mean, and variance times `count / (count - 1)`, both
+/// divided by `shards`.
+pub(crate) fn running_share(by: Normalizer, update: Span, count: usize, shards: usize) -> Kernel {
+    let channels = by.mean.bytes / size_of::<f32>();
+    let unbiased = count as f32 / (count.max(2) - 1) as f32;
+    Kernel {
+        name: "running_share".into(),
+        grid: blocks(channels),
+        block: THREADS,
+        arguments: vec![
+            Argument::Read(by.mean),
+            Argument::Read(by.variance),
+            Argument::Write(update),
+            Argument::U32(channels as u32),
+            Argument::F32(unbiased),
+            Argument::F32(shards as f32),
+        ],
+    }
+}
+
+#[cfg(test)]
+#[path = "batch_norm_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! Maps as rows of channels: how passes and reductions over them are divided among threads.
+
+use enmasse_tensor::DType;
+
+use crate::kernels::operands::SCRATCH;
+use crate::kernels::{BLOCKS, THREADS};
+use crate::work::{Argument, Kernel, Span};
+
+/// A map, or a matrix, whose dimensions but the last are taken together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    /// Pixels of all samples.
+    pub rows: usize,
+    pub channels: usize,
+    /// Of the map's elements.
+    pub dtype: DType,
+}
+
+impl Rows {
+    /// Channels that a thread takes together: 16 bytes, if the channels divide so.
+    fn packet(self) -> usize {
+        let wide = 16 / self.dtype.size();
+        if self.channels.is_multiple_of(wide) { wide } else { 1 }
+    }
+
+    /// Blocks for a pass by `for_rows` in rows.h: at least as many threads as packets in a row.
+    pub(super) fn pass(self) -> [u32; 3] {
+        let packets = self.channels / self.packet();
+        let threads = THREADS as usize;
+        let blocks = (self.rows * packets).div_ceil(threads).clamp(1, BLOCKS.max(packets.div_ceil(threads)));
+        [blocks as u32, 1, 1]
+    }
+
+    /// The sizes as every kernel takes them.
+    pub(super) fn arguments(self) -> [Argument; 2] {
+        [Argument::U64(self.rows as u64), Argument::U32(self.channels as u32)]
+    }
+}
+
+/// Blocks of a reduction, of which each leaves a result to be combined. They fill the largest card four times over.
+const REDUCTION_BLOCKS: usize = 132 * 4;
+
+/// Packets of a row for each block: 512 bytes, if the row has as many.
+const PACKETS: usize = 32;
+
+/// Rows for each thread, so that a result in the table has some work behind it.
+const LEAST_ROWS: usize = 4;
+
+/// Channels of a block that combines; `COLUMNS` in rows.h.
+const COLUMNS: usize = 8;
+
+/// A reduction over rows by two kernels. The first divides the rows into chunks and the channels into slabs, and leaves a
+/// result for each chunk and channel in scratch. The second combines those of all chunks.
+pub(super) struct Reduction {
+    size: Rows,
+    slabs: usize,
+    packets: usize,
+    chunk: usize,
+    chunks: usize,
+}
+
+impl Reduction {
+    pub(super) fn new(size: Rows) -> Self {
+        let row = size.channels / size.packet();
+        let slabs = row.div_ceil(PACKETS);
+        let packets = row.div_ceil(slabs);
+        let lanes = THREADS as usize / packets;
+        let most = (REDUCTION_BLOCKS / slabs).max(1);
+        let chunk = size.rows.div_ceil(most).max(LEAST_ROWS * lanes).next_multiple_of(lanes);
+        Reduction { size, slabs, packets, chunk, chunks: size.rows.div_ceil(chunk) }
+    }
+
+    /// The table of the chunks' results.
+    pub(super) fn partial(&self, sums: usize) -> Span {
+        let bytes = self.chunks * sums * self.size.channels * size_of::<f32>();
+        Span { place: SCRATCH, bytes }
+    }
+
+    /// The kernel for chunks. Its arguments end with sizes, then `numbers`.
+    pub(super) fn chunks(&self, name: String, operands: &[Argument], numbers: &[Argument]) -> Kernel {
+        let division = [Argument::U32(self.packets as u32), Argument::U32(self.chunk as u32)];
+        Kernel {
+            name,
+            grid: [self.slabs as u32, self.chunks as u32, 1],
+            block: THREADS,
+            arguments: [operands, &self.size.arguments(), &division, numbers].concat(),
+        }
+    }
+
+    /// The kernel that combines.
+    pub(super) fn combine(&self, name: &str, operands: &[Argument], numbers: &[Argument]) -> Kernel {
+        let grid = [self.size.channels.div_ceil(COLUMNS) as u32, 1, 1];
+        Kernel { name: name.into(), grid, block: THREADS, arguments: [operands, numbers].concat() }
+    }
+
+    /// The number of chunks, and the rows of each but the last.
+    pub(super) fn chunk_arguments(&self) -> [Argument; 2] {
+        [Argument::U32(self.chunk as u32), Argument::U32(self.chunks as u32)]
+    }
+
+    pub(super) fn channels(&self) -> Argument {
+        Argument::U32(self.size.channels as u32)
+    }
+
+    pub(super) fn chunk_count(&self) -> Argument {
+        Argument::U32(self.chunks as u32)
+    }
+}
