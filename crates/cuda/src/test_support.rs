@@ -103,8 +103,17 @@ impl Bench {
     /// The numbers of a step, with the requests to stop and to save.
     pub(crate) fn step(&mut self, optimizer_step: u64, learning_rate: f32, requests: [bool; 2]) {
         let [stop, save] = requests;
+        self.set_step(&StepValues { epoch: 0, optimizer_step, learning_rate, stop, save });
+    }
+
+    /// The first step of an epoch.
+    pub(crate) fn epoch(&mut self, epoch: u64) {
+        self.set_step(&StepValues { epoch, optimizer_step: 1, learning_rate: 0.0, stop: false, save: false });
+    }
+
+    fn set_step(&mut self, values: &StepValues) {
         self.replace(Memory::Step, &[0u8; step::BYTES]);
-        self.run(&step::set_step(&StepValues { epoch: 0, optimizer_step, learning_rate, stop, save }));
+        self.run(&step::set_step(values));
     }
 
     /// The record of a loss that was not finite.

@@ -6,7 +6,7 @@ use enmasse_graph::Rectifier;
 use enmasse_tensor::DType;
 
 use crate::kernels::rows::{Reduction, Rows};
-use crate::kernels::{THREADS, blocks, named};
+use crate::kernels::{THREADS, blocks, elementwise, named};
 use crate::work::{Argument, Kernel, Span};
 
 /// Mean and biased variance of a batch, or the running ones.
@@ -58,12 +58,9 @@ pub(crate) fn normalize(size: Rows, forward: &Forward) -> Kernel {
     }
 }
 
-/// The value at which a rectifier cuts off.
+/// The value at which the rectifier cuts off, if there is one.
 fn ceiling(rectifier: Option<Rectifier>) -> f32 {
-    match rectifier {
-        None | Some(Rectifier::Relu) => f32::INFINITY,
-        Some(Rectifier::Relu6) => 6.0,
-    }
+    rectifier.map_or(f32::INFINITY, elementwise::ceiling)
 }
 
 /// How a gradient finds out what the forward's rectifier let pass.

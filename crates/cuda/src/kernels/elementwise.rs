@@ -1,29 +1,128 @@
 //! Passes over all elements of maps or matrices.
 
+use enmasse_graph::{Function, Rectifier};
 use enmasse_tensor::DType;
 
-use crate::kernels::{THREADS, named, pass};
+use crate::kernels::operands::STEP;
+use crate::kernels::{THREADS, blocks, named, pass};
 use crate::work::{Argument, Kernel, Span};
 
-/// `c = a + b`; `c` may lie over `a`.
-pub(crate) fn add(dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
-    pair("add", dtype, a, b, c)
-}
-
-/// `c = a * b`; `c` may lie over `a`.
-pub(crate) fn multiply(dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
-    pair("multiply", dtype, a, b, c)
-}
-
-fn pair(name: &str, dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
-    let elements = c.bytes / dtype.size();
-    let operands = [Argument::Read(a), Argument::Read(b), Argument::Write(c)];
+/// `(images / 255 - mean) / deviation` for each channel of `[pixels, 3]` bytes. With one mean and deviation the result is
+/// `[pixels, 1]`, from the first channel.
+pub(crate) fn normalize(dtype: DType, images: Span, y: Span, mean: &[f32], deviation: &[f32]) -> Kernel {
+    let elements = y.bytes / dtype.size();
+    // The same line through two points; a single channel's factors stand for all.
+    let of = |i: usize| {
+        let i = i.min(mean.len() - 1);
+        let (mean, deviation) = (f64::from(mean[i]), f64::from(deviation[i]));
+        [1.0 / (255.0 * deviation), -mean / deviation].map(|factor| Argument::F32(factor as f32))
+    };
+    let [[scale0, shift0], [scale1, shift1], [scale2, shift2]] = [0, 1, 2].map(of);
+    let name = if mean.len() == 1 { "normalize_grey" } else { "normalize" };
+    let count = Argument::U64(elements as u64);
+    let factors = [scale0, scale1, scale2, shift0, shift1, shift2];
     Kernel {
         name: named(name, dtype),
         grid: pass(elements, dtype),
         block: THREADS,
-        arguments: [&operands[..], &[Argument::U64(elements as u64)]].concat(),
+        arguments: [&[Argument::Read(images), Argument::Write(y), count][..], &factors].concat(),
     }
+}
+
+/// The same values in another type. `from` and `to` are not both bf16.
+pub(crate) fn cast(from: DType, x: Span, to: DType, y: Span) -> Kernel {
+    each(format!("cast_{from}_to_{to}"), DType::F32, &[x], y, y.bytes / to.size(), &[])
+}
+
+/// `c = a + b`; `c` may lie over `a`.
+pub(crate) fn add(dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
+    each(named("add", dtype), dtype, &[a, b], c, c.bytes / dtype.size(), &[])
+}
+
+/// `c = a * b`; `c` may lie over `a`.
+pub(crate) fn multiply(dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
+    each(named("multiply", dtype), dtype, &[a, b], c, c.bytes / dtype.size(), &[])
+}
+
+/// The rectifier of `x`; `y` may lie over it.
+pub(crate) fn rectify(dtype: DType, rectifier: Rectifier, x: Span, y: Span) -> Kernel {
+    let ceiling = Argument::F32(ceiling(rectifier));
+    each(named("rectify", dtype), dtype, &[x], y, y.bytes / dtype.size(), &[ceiling])
+}
+
+/// `dy` where the rectifier passed `y`, else 0; `dx` may lie over `dy`.
+pub(crate) fn rectify_backward(dtype: DType, rectifier: Rectifier, dy: Span, y: Span, dx: Span) -> Kernel {
+    let ceiling = Argument::F32(ceiling(rectifier));
+    each(named("rectify_backward", dtype), dtype, &[dy, y], dx, dx.bytes / dtype.size(), &[ceiling])
+}
+
+/// The value at which a rectifier cuts off.
+pub(super) fn ceiling(rectifier: Rectifier) -> f32 {
+    match rectifier {
+        Rectifier::Relu => f32::INFINITY,
+        Rectifier::Relu6 => 6.0,
+    }
+}
+
+/// The function of `x`; `y` may lie over it.
+pub(crate) fn map(dtype: DType, function: Function, x: Span, y: Span) -> Kernel {
+    let (code, first, second) = code(function);
+    let numbers = [Argument::U32(code), Argument::F32(first), Argument::F32(second)];
+    let elements = y.bytes / dtype.size();
+    Kernel { grid: blocks(elements), ..each(named("map", dtype), dtype, &[x], y, elements, &numbers) }
+}
+
+/// `dy` times the function's derivative at `x`; `dx` may lie over `dy`.
+pub(crate) fn map_backward(dtype: DType, function: Function, dy: Span, x: Span, dx: Span) -> Kernel {
+    let (code, first, _) = code(function);
+    let numbers = [Argument::U32(code), Argument::F32(first)];
+    let elements = dx.bytes / dtype.size();
+    Kernel { grid: blocks(elements), ..each(named("map_backward", dtype), dtype, &[dy, x], dx, elements, &numbers) }
+}
+
+/// The number of a function in function.cu, and its attributes.
+fn code(function: Function) -> (u32, f32, f32) {
+    match function {
+        Function::Affine { scale, shift } => (0, scale, shift),
+        Function::Exp => (1, 0.0, 0.0),
+        Function::Log => (2, 0.0, 0.0),
+        Function::Power(exponent) => (3, exponent, 0.0),
+        Function::ClampMin(minimum) => (4, minimum, 0.0),
+    }
+}
+
+/// Each element times `1 / (1 - probability)` or 0, by the random stream of `key`, the step's epoch and the sample's index;
+/// `y` may lie over `x`. `indices` are i64, one for each sample.
+pub(crate) fn dropout(dtype: DType, key: [u32; 2], probability: f32, x: Span, indices: Span, y: Span) -> Kernel {
+    let samples = indices.bytes / DType::I64.size();
+    let elements = y.bytes / dtype.size() / samples.max(1);
+    let groups = elements.div_ceil(4) * samples;
+    let factor = (1.0 / (1.0 - f64::from(probability))) as f32;
+    Kernel {
+        name: named("dropout", dtype),
+        grid: blocks(groups),
+        block: THREADS,
+        arguments: vec![
+            Argument::Read(x),
+            Argument::Read(indices),
+            STEP,
+            Argument::Write(y),
+            Argument::U64(elements as u64),
+            Argument::U64(groups as u64),
+            Argument::U32(key[0]),
+            Argument::U32(key[1]),
+            Argument::F32(probability),
+            Argument::F32(factor),
+        ],
+    }
+}
+
+/// A pass from operands to one result of equally many elements. A thread takes 16 bytes of `dtype` at a time.
+fn each(name: String, dtype: DType, operands: &[Span], result: Span, elements: usize, numbers: &[Argument]) -> Kernel {
+    let mut arguments: Vec<Argument> = operands.iter().map(|&operand| Argument::Read(operand)).collect();
+    arguments.extend([Argument::Write(result), Argument::U64(elements as u64)]);
+    arguments.extend(numbers);
+    Kernel { name, grid: pass(elements, dtype), block: THREADS, arguments }
 }
 
 #[cfg(test)]

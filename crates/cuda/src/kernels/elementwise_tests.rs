@@ -1,29 +1,191 @@
 //! Element-wise passes against their definitions, in place and out of place.
 
-use enmasse_reference::kernels::activation;
+use enmasse_reference::kernels::{activation, dropout as reference_dropout, function, image};
 use enmasse_tensor::Bf16;
+use enmasse_tensor::random::key;
 
 use super::*;
 use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
 
-/// Numbers of elements around the packets of a thread, and the loop of a grid.
+/// Numbers of elements around the packets of a thread and the loop of a grid.
 const SIZES: [usize; 7] = [1, 3, 8, 9, 257, 4096, 2_200_003];
 
-fn check_pairs<E: Element>() {
+/// Runs a pass of one operand to another place, and in place.
+fn check_one<E: Element>(what: &str, x: &[E], expected: &[f64], tolerance: f64, pass: impl Fn(Span, Span) -> Kernel) {
+    let Some(mut bench) = Bench::new() else { return };
+    let (from, to) = (bench.put(x), bench.room::<E>(x.len()));
+    for to in [to, from] {
+        bench.run(&pass(from, to));
+        assert_rounded(&format!("{what} {} {}", E::DTYPE, x.len()), &bench.get::<E>(to), expected, tolerance);
+    }
+}
+
+/// Runs a pass of two operands to another place, and over the first.
+fn check_two<E: Element>(
+    what: &str,
+    [a, b]: [&[E]; 2],
+    expected: &[f64],
+    tolerance: f64,
+    pass: impl Fn(Span, Span, Span) -> Kernel,
+) {
+    let Some(mut bench) = Bench::new() else { return };
+    let (first, second, to) = (bench.put(a), bench.put(b), bench.room::<E>(a.len()));
+    for to in [to, first] {
+        bench.run(&pass(first, second, to));
+        assert_rounded(&format!("{what} {} {}", E::DTYPE, a.len()), &bench.get::<E>(to), expected, tolerance);
+    }
+}
+
+fn check<E: Element>() {
     for n in SIZES {
         let [a, b] = [1, 2].map(|key| noise::<E>(key, n, 8.0));
-        let Some(mut bench) = Bench::new() else { return };
-        let [x, y] = [&a, &b].map(|values| bench.put(values));
-        let z = bench.room::<E>(n);
-        bench.run(&add(E::DTYPE, x, y, z));
-        assert_rounded("add", &bench.get::<E>(z), &activation::add(&wide(&a), &wide(&b)), 1e-7);
-        bench.run(&multiply(E::DTYPE, x, y, x));
-        assert_rounded("multiply", &bench.get::<E>(x), &activation::multiply(&wide(&a), &wide(&b)), 1e-7);
+        let (x, y) = (wide(&a), wide(&b));
+        check_two("add", [&a, &b], &activation::add(&x, &y), 1e-7, |a, b, c| add(E::DTYPE, a, b, c));
+        check_two("multiply", [&a, &b], &activation::multiply(&x, &y), 1e-7, |a, b, c| multiply(E::DTYPE, a, b, c));
+        for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
+            let expected = activation::rectify(&x, rectifier);
+            check_one("rectify", &a, &expected, 0.0, |x, y| rectify(E::DTYPE, rectifier, x, y));
+            let expected = activation::rectify_backward(&x, &y, rectifier);
+            check_two("rectify backward", [&a, &b], &expected, 0.0, |dy, y, dx| {
+                rectify_backward(E::DTYPE, rectifier, dy, y, dx)
+            });
+        }
     }
 }
 
 #[test]
-fn pairs() {
-    check_pairs::<f32>();
-    check_pairs::<Bf16>();
+fn passes_of_any_size() {
+    check::<f32>();
+    check::<Bf16>();
+}
+
+#[test]
+fn rectifiers_at_their_limits() {
+    let x = [-1.0, -0.0, 0.0, 1e-45, 6.0, 7.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
+        let expected = activation::rectify(&wide(&x), rectifier);
+        check_one("rectify", &x, &expected, 0.0, |x, y| rectify(DType::F32, rectifier, x, y));
+        let dy = [f32::NAN; 9];
+        let expected = activation::rectify_backward(&wide(&dy), &wide(&x), rectifier);
+        check_two("rectify backward", [&dy, &x], &expected, 0.0, |dy, y, dx| {
+            rectify_backward(DType::F32, rectifier, dy, y, dx)
+        });
+    }
+}
+
+fn check_functions<E: Element>() {
+    let functions = [
+        Function::Affine { scale: -2.5, shift: 0.25 },
+        Function::Exp,
+        Function::Log,
+        Function::Power(2.0),
+        Function::Power(0.5),
+        Function::Power(0.0),
+        Function::Power(-1.5),
+        Function::ClampMin(0.5),
+    ];
+    for (function, n) in functions.iter().flat_map(|&function| [1, 300_001].map(|n| (function, n))) {
+        // Logarithms and roots take positive numbers.
+        let x: Vec<E> = noise::<E>(1, n, 3.0).iter().map(|x| E::of(x.get().abs() + 0.05)).collect();
+        let dy = noise::<E>(2, n, 2.0);
+        let expected = function::map(&wide(&x), function);
+        check_one(function.name(), &x, &expected, 1e-6, |x, y| map(E::DTYPE, function, x, y));
+        let expected = function::map_backward(&wide(&dy), &wide(&x), function);
+        check_two(function.name(), [&dy, &x], &expected, 1e-6, |dy, x, dx| map_backward(E::DTYPE, function, dy, x, dx));
+    }
+}
+
+#[test]
+fn functions_and_their_derivatives() {
+    check_functions::<f32>();
+    check_functions::<Bf16>();
+}
+
+#[test]
+fn functions_of_special_values() {
+    let x = [0.0, -3.0, 0.5, f32::NAN];
+    for function in [Function::ClampMin(0.5), Function::Power(2.0), Function::Power(0.0), Function::Power(1.0)] {
+        let expected = function::map(&wide(&x), function);
+        check_one(function.name(), &x, &expected, 1e-6, |x, y| map(DType::F32, function, x, y));
+        let dy = [2.0; 4];
+        let expected = function::map_backward(&wide(&dy), &wide(&x), function);
+        check_two(function.name(), [&dy, &x], &expected, 1e-6, |dy, x, dx| {
+            map_backward(DType::F32, function, dy, x, dx)
+        });
+    }
+}
+
+#[test]
+fn casts() {
+    for n in [1, 4, 7, 70_001] {
+        let Some(mut bench) = Bench::new() else { return };
+        let mut x = noise::<f32>(1, n, 1e3);
+        x[0] = f32::NAN;
+        let (from, narrow, back) = (bench.put(&x), bench.room::<Bf16>(n), bench.room::<f32>(n));
+        bench.run(&cast(DType::F32, from, DType::Bf16, narrow));
+        let expected: Vec<u16> = x.iter().map(|&x| Bf16::from_f32(x).to_bits()).collect();
+        assert_eq!(bench.get::<u16>(narrow), expected);
+        bench.run(&cast(DType::Bf16, narrow, DType::F32, back));
+        let expected: Vec<u32> = x.iter().map(|&x| Bf16::from_f32(x).to_f32().to_bits()).collect();
+        assert_eq!(bench.get::<u32>(back), expected);
+        bench.run(&cast(DType::F32, from, DType::F32, back));
+        assert_eq!(bench.get::<u32>(back), bench.get::<u32>(from));
+    }
+}
+
+#[test]
+fn rounding_to_bf16_is_that_of_the_cpu() {
+    let Some(mut bench) = Bench::new() else { return };
+    // Around every midpoint of some binades, denormals, the largest numbers, and NaN with bits in either half.
+    let near = |upper: u32| [0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff].map(|lower| upper << 16 | lower);
+    let uppers = [0..0x102, 0x3f00..0x4080, 0x7f70..0x8002, 0xbf80..0xbf90, 0xff7e..0x1_0000];
+    let x: Vec<u32> = uppers.into_iter().flatten().flat_map(near).collect();
+    let (from, to) = (bench.put(&x), bench.room::<u16>(x.len()));
+    bench.run(&cast(DType::F32, from, DType::Bf16, to));
+    let expected: Vec<u16> = x.iter().map(|&bits| Bf16::from_f32(f32::from_bits(bits)).to_bits()).collect();
+    assert_eq!(bench.get::<u16>(to), expected);
+}
+
+fn check_normalize<E: Element>(pixels: usize) {
+    let (mean, deviation) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let images: Vec<u8> = (0..3 * pixels).map(|i| (i * 31 % 256) as u8).collect();
+    let wide: Vec<f64> = images.iter().map(|&byte| byte.into()).collect();
+    for channels in [1, 3] {
+        let Some(mut bench) = Bench::new() else { return };
+        let (from, to) = (bench.put(&images), bench.room::<E>(pixels * channels));
+        bench.run(&normalize(E::DTYPE, from, to, &mean[..channels], &deviation[..channels]));
+        let expected = image::normalize(&wide, &mean[..channels], &deviation[..channels]);
+        assert_rounded(&format!("{pixels} pixels"), &bench.get::<E>(to), &expected, 3e-7);
+    }
+}
+
+#[test]
+fn pictures() {
+    for pixels in [1, 7, 1024, 30_001] {
+        check_normalize::<f32>(pixels);
+        check_normalize::<Bf16>(pixels);
+    }
+}
+
+fn check_dropout<E: Element>() {
+    let (seed, probability, epoch) = (9, 0.3, 5);
+    let samples = [4i64, 7_000_000_000, 1];
+    let wide_samples = samples.map(|sample| sample as f64);
+    for elements in [1, 6, 7, 1024] {
+        let Some(mut bench) = Bench::new() else { return };
+        bench.epoch(epoch);
+        let x = noise::<E>(1, 3 * elements, 1.0);
+        let (from, indices, to) = (bench.put(&x), bench.put(&samples), bench.room::<E>(x.len()));
+        let expected = reference_dropout::dropout(&wide(&x), &wide_samples, probability, seed, "fc.1", epoch);
+        for to in [to, from] {
+            bench.run(&dropout(E::DTYPE, key(seed, "dropout fc.1"), probability, from, indices, to));
+            assert_rounded(&format!("{elements} elements"), &bench.get::<E>(to), &expected, 1e-7);
+        }
+    }
+}
+
+#[test]
+fn dropout_reads_the_samples_stream() {
+    check_dropout::<f32>();
+    check_dropout::<Bf16>();
 }

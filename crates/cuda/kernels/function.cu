@@ -1,0 +1,62 @@
+// Functions of one number, and their gradients.
+#include "element.h"
+
+// As in `code` of function.rs.
+enum Function { AFFINE, EXP, LOG, POWER, CLAMP_MIN };
+
+__device__ __forceinline__ float value(uint32_t function, float first, float second, float x) {
+    switch (function) {
+        case AFFINE: return fmaf(first, x, second);
+        case EXP: return expf(x);
+        case LOG: return logf(x);
+        case POWER: return powf(x, first);
+        // NaN stays NaN.
+        default: return x < first ? first : x;
+    }
+}
+
+__device__ __forceinline__ float derivative(uint32_t function, float first, float x) {
+    switch (function) {
+        case AFFINE: return first;
+        case EXP: return expf(x);
+        case LOG: return 1.0f / x;
+        // Of the power 0 it is 0 also at 0, where the formula has no value.
+        case POWER: return first == 0.0f ? 0.0f : first * powf(x, first - 1.0f);
+        default: return x >= first ? 1.0f : 0.0f;
+    }
+}
+
+template <class E> struct Map {
+    const E *x;
+    E *y;
+    uint64_t elements;
+    uint32_t function;
+    float first, second;
+};
+
+template <class E> __device__ __forceinline__ void map(const Map<E> &a) {
+    uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t index = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; index < a.elements; index += threads)
+        from_float(value(a.function, a.first, a.second, to_float(a.x[index])), a.y[index]);
+}
+
+KERNEL(map_f32, Map<float>) { map(a); }
+KERNEL(map_bf16, Map<bf16>) { map(a); }
+
+template <class E> struct MapBackward {
+    const E *dy;
+    const E *x;
+    E *dx;
+    uint64_t elements;
+    uint32_t function;
+    float first;
+};
+
+template <class E> __device__ __forceinline__ void map_backward(const MapBackward<E> &a) {
+    uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t index = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; index < a.elements; index += threads)
+        from_float(to_float(a.dy[index]) * derivative(a.function, a.first, to_float(a.x[index])), a.dx[index]);
+}
+
+KERNEL(map_backward_f32, MapBackward<float>) { map_backward(a); }
+KERNEL(map_backward_bf16, MapBackward<bf16>) { map_backward(a); }
