@@ -30,5 +30,5 @@ template <class T> __device__ __forceinline__ T block_min(T (&shared)[256], T va
 __device__ __forceinline__ float row_max(float (&shared)[256], const float *row, uint64_t count) {
     float largest = __uint_as_float(0xff800000u);
     for (uint64_t at = threadIdx.x; at < count; at += blockDim.x) largest = fmaxf(largest, row[at]);
-    return reduce_block(shared, largest, [](float a, float b) { return fmaxf(a, b); });
+    return reduce_block(shared, largest, [](float a, float b) { return a > b ? a : b; });
 }

@@ -28,6 +28,20 @@ fn norms_equal_the_reference() {
     }
 }
 
+/// A plain sum of equal values would round in the same direction again and again.
+#[test]
+fn a_thread_adds_thousands_of_squares_without_loss() {
+    let Some(mut bench) = Bench::new() else { return };
+    let x = vec![0.1f32; 1_100_000];
+    let at_x = bench.put_in(Memory::Arena(Arena::Gradients), &x);
+    let sum = bench.put_in(Memory::Arena(Arena::Activations), &[f32::NAN]);
+    let arguments = vec![Argument::Read(at_x), Argument::Write(sum), count(x.len())];
+    bench.run(&Kernel { name: "gradient_squares".into(), grid: [1; 3], block: THREADS, arguments });
+    let expected: f64 = wide(&x).iter().map(|x| x * x).sum();
+    let error = (f64::from(bench.get::<f32>(sum)[0]) - expected).abs() / expected;
+    assert!(error < 2e-7, "{error}");
+}
+
 #[test]
 fn norms_that_are_not_finite_are_seen() {
     let check = |x: &[f32], expected: f32| {

@@ -69,12 +69,13 @@ fn softmax_equals_the_reference() {
         let Some(mut bench) = Bench::new() else { return };
         let bench = &mut bench;
         let (small, _) = batch(samples, classes);
-        // Values beyond the range of f32's exponentials, and with no largest one.
+        // Values beyond the range of f32's exponentials, values far from zero, and special ones.
         let large = small.iter().map(|x| 300.0 * x + 500.0).collect();
+        let far = small.iter().map(|x| x + 10_000.0).collect();
         let mut special = small.clone();
         special[0] = f32::NEG_INFINITY;
         special[samples * classes - 1] = f32::NAN;
-        for x in [small, large, special] {
+        for x in [small, large, far, special] {
             let at_x = bench.put_in(ACTIVATIONS, &x);
             let y = reference::log_softmax(&wide(&x), classes);
             check(bench, &y, |_, to| log_softmax(classes, at_x, to));
