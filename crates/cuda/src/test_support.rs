@@ -83,10 +83,13 @@ pub(crate) fn assert_rounded<E: Element>(what: &str, found: &[E], expected: &[f6
     }
 }
 
+/// The bytes of each memory.
+type Contents = BTreeMap<Memory, Vec<u128>>;
+
 /// Memory for the operands of kernels. Between them lie bytes of ones, which read as NaN.
 pub(crate) struct Bench {
     kernels: &'static Kernels,
-    memory: BTreeMap<Memory, Vec<u128>>,
+    memory: Contents,
 }
 
 /// Bytes between operands.
@@ -160,7 +163,7 @@ impl Bench {
         assert_eq!(size_of_val(values), span.bytes);
         // SAFETY: the bytes of the values.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), span.bytes) };
-        self.bytes_mut(span).copy_from_slice(bytes);
+        bytes_mut(&mut self.memory, span).copy_from_slice(bytes);
     }
 
     /// The values at a place.
@@ -178,61 +181,67 @@ impl Bench {
         kernels.iter().for_each(|kernel| self.run(kernel));
     }
 
-    /// Runs a kernel twice, with different bytes in what it says that it writes.
+    /// Runs a kernel twice, over different bytes in all memory that it does not say that it reads.
     ///
     /// # Panics
-    /// If it fails, or changes anything else, or leaves some of it unwritten, or depends on what was there.
+    /// If it fails, or changes anything else than it says, or leaves some of that unwritten, or depends on anything else.
     #[track_caller]
     pub(crate) fn run(&mut self, kernel: &Kernel) {
-        let before = self.memory.clone();
-        let after = self.run_over(kernel, 0xff);
-        self.memory = before;
-        self.memory = self.run_over(kernel, 0x5a);
-        for (memory, region) in &self.memory {
-            let differs = || after[memory].iter().zip(region).position(|(a, b)| a != b).map(|at| at * 16);
+        let [first, second] = [0xff, 0x5a].map(|fill| self.run_over(kernel, fill));
+        for (memory, region) in &second {
+            let differs = || first[memory].iter().zip(region).position(|(a, b)| a != b).map(|at| at * 16);
             let name = &kernel.name;
-            assert!(after[memory] == *region, "{name}: {memory}+{:?} depends on what was there", differs());
+            assert!(first[memory] == *region, "{name}: {memory}+{:?} depends on what was there", differs());
         }
+        self.memory = second;
     }
 
+    /// The memory after a kernel that found `fill` in each byte that it does not say that it reads.
     #[track_caller]
-    fn run_over(&mut self, kernel: &Kernel, fill: u8) -> BTreeMap<Memory, Vec<u128>> {
-        let (mut read, mut written, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+    fn run_over(&self, kernel: &Kernel, fill: u8) -> Contents {
+        let (mut read, mut written) = (Vec::new(), Vec::new());
         for argument in &kernel.arguments {
             match *argument {
                 Argument::Read(span) => read.push(span),
                 Argument::Write(span) => written.push(span),
-                Argument::Change(span) => changed.push(span),
+                Argument::Change(span) => {
+                    read.push(span);
+                    written.push(span);
+                }
                 Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => {}
             }
         }
-        for &span in written.iter().filter(|span| !read.contains(span)) {
-            self.bytes_mut(span).fill(fill);
-        }
-        let before = self.memory.clone();
+        let mut found = self.memory.clone();
+        found.values_mut().for_each(|region| region.fill(u128::from_ne_bytes([fill; 16])));
+        read.iter().for_each(|&span| copy(&self.memory, &mut found, span));
+        let mut left = found.clone();
         let addresses: BTreeMap<Memory, u64> =
-            self.memory.iter_mut().map(|(&memory, region)| (memory, region.as_mut_ptr() as u64)).collect();
+            left.iter_mut().map(|(&memory, region)| (memory, region.as_mut_ptr() as u64)).collect();
         let arguments = kernel.pack(&|place| addresses[&place.memory] + place.offset as u64);
         // SAFETY: the operands lie in this memory; the test is wrong if they do not.
         let result = unsafe { self.kernels.run(&kernel.name, kernel.grid, kernel.block, &arguments) };
         result.unwrap_or_else(|message| panic!("{message}"));
-        let after = self.memory.clone();
-        for &span in written.iter().chain(&changed) {
-            let old = bytes(&before[&span.place.memory])[span.place.offset..][..span.bytes].to_vec();
-            self.bytes_mut(span).copy_from_slice(&old);
+        let mut after = self.memory.clone();
+        for &span in &written {
+            copy(&left, &mut after, span);
+            copy(&found, &mut left, span);
         }
-        assert!(self.memory == before, "{} changes more than it says", kernel.name);
-        self.memory = before;
+        assert!(left == found, "{} changes more than it says", kernel.name);
         after
     }
+}
 
-    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
-        let region = self.memory.get_mut(&span.place.memory).expect("memory of a kernel's operand");
-        // SAFETY: the bytes of the region.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(region.as_mut_ptr().cast::<u8>(), size_of_val(&region[..])) };
-        &mut bytes[span.place.offset..][..span.bytes]
-    }
+/// Copies a span from one memory to the other.
+fn copy(from: &Contents, to: &mut Contents, span: Span) {
+    let bytes = &bytes(&from[&span.place.memory])[span.place.offset..][..span.bytes];
+    bytes_mut(to, span).copy_from_slice(bytes);
+}
+
+fn bytes_mut(contents: &mut Contents, span: Span) -> &mut [u8] {
+    let region = contents.get_mut(&span.place.memory).expect("memory of a kernel's operand");
+    // SAFETY: the bytes of the region.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_mut_ptr().cast::<u8>(), size_of_val(&region[..])) };
+    &mut bytes[span.place.offset..][..span.bytes]
 }
 
 fn bytes(region: &[u128]) -> &[u8] {

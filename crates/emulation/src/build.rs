@@ -19,7 +19,8 @@ struct Library {
 }
 
 /// The kernels, with what runs them.
-const KERNELS: Library = Library { name: "libenmasse_kernels.so", sources: &["host.cpp"], kernels: true, driver: false };
+const KERNELS: Library =
+    Library { name: "libenmasse_kernels.so", sources: &["host.cpp"], kernels: true, driver: false };
 
 /// Kernels for the tests of this crate.
 #[cfg(test)]
