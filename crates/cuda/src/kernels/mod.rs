@@ -12,6 +12,7 @@ pub(crate) mod loss;
 pub(crate) mod metrics;
 pub(crate) mod norm;
 mod operands;
+pub(crate) mod pooling;
 pub(crate) mod rows;
 pub(crate) mod samples;
 pub(crate) mod step;
