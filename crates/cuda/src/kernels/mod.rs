@@ -8,6 +8,7 @@ pub(crate) mod batch_norm;
 pub(crate) mod bias;
 pub(crate) mod elementwise;
 mod gather;
+pub(crate) mod layout;
 pub(crate) mod loss;
 pub(crate) mod metrics;
 pub(crate) mod norm;

@@ -1,0 +1,47 @@
+// Changes of order: channels last, as maps have them, and channels first, as PyTorch flattens them.
+#include "element.h"
+
+// A matrix for each sample, and the same transposed.
+template <class From, class To> struct Transpose {
+    const From *from;  // [samples, rows, columns]
+    To *to;            // [samples, columns, rows]
+    uint32_t samples, rows, columns;
+};
+
+const uint32_t TILE = 32;
+
+// A block moves tiles through its memory, so that neighbouring threads have neighbouring elements on both sides.
+template <class From, class To> __device__ __forceinline__ void transpose(const Transpose<From, To> &a) {
+    // The further column puts a column's elements into different banks.
+    SHARED(float[TILE][TILE + 1], tile);
+    uint32_t across = (a.columns + TILE - 1) / TILE, down = (a.rows + TILE - 1) / TILE;
+    uint32_t x = threadIdx.x % TILE, y = threadIdx.x / TILE, step = blockDim.x / TILE;
+    uint64_t tiles = (uint64_t)a.samples * down * across;
+    for (uint64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+        uint32_t left = (uint32_t)(number % across) * TILE, top = (uint32_t)(number / across % down) * TILE;
+        uint64_t start = number / across / down * a.rows * a.columns;
+        uint32_t width = min(TILE, a.columns - left), height = min(TILE, a.rows - top);
+        if (x < width) {
+#pragma unroll 4
+            for (uint32_t i = y; i < height; i += step)
+                tile[i][x] = to_float(a.from[start + (uint64_t)(top + i) * a.columns + left + x]);
+        }
+        __syncthreads();
+        if (x < height) {
+#pragma unroll 4
+            for (uint32_t i = y; i < width; i += step)
+                from_float(tile[x][i], a.to[start + (uint64_t)(left + i) * a.rows + top + x]);
+        }
+        // The next tile overwrites this one.
+        __syncthreads();
+    }
+}
+
+using FlattenF32 = Transpose<float, float>;
+using FlattenBf16 = Transpose<bf16, float>;
+using FlattenBackwardBf16 = Transpose<float, bf16>;
+
+KERNEL(flatten_f32, FlattenF32) { transpose(a); }
+KERNEL(flatten_bf16, FlattenBf16) { transpose(a); }
+KERNEL(flatten_backward_f32, FlattenF32) { transpose(a); }
+KERNEL(flatten_backward_bf16, FlattenBackwardBf16) { transpose(a); }

@@ -1,0 +1,48 @@
+//! Changes of order: maps have channels last, PyTorch flattens them with channels first.
+
+use enmasse_tensor::DType;
+
+use crate::kernels::{BLOCKS, THREADS, elementwise, named};
+use crate::work::{Argument, Kernel, Span};
+
+/// A map `[N,H,W,C]` of this type to a matrix `[N, C*H*W]` of f32.
+pub(crate) fn flatten(dtype: DType, shape: [usize; 4], x: Span, y: Span) -> Kernel {
+    let [samples, height, width, channels] = shape;
+    match transpose("flatten", dtype, [samples, height * width, channels], x, y) {
+        Some(kernel) => kernel,
+        None => elementwise::cast(dtype, x, DType::F32, y),
+    }
+}
+
+/// A matrix `[N, C*H*W]` of f32 to a map `[N,H,W,C]` of this type.
+pub(crate) fn flatten_backward(dtype: DType, shape: [usize; 4], dy: Span, dx: Span) -> Kernel {
+    let [samples, height, width, channels] = shape;
+    match transpose("flatten_backward", dtype, [samples, channels, height * width], dy, dx) {
+        Some(kernel) => kernel,
+        None => elementwise::cast(DType::F32, dy, dtype, dx),
+    }
+}
+
+/// Rows and columns of a tile; `TILE` in layout.cu.
+const TILE: usize = 32;
+
+/// `[samples, rows, columns]` to `[samples, columns, rows]`. `None` if both have the same order.
+fn transpose(name: &str, dtype: DType, size: [usize; 3], from: Span, to: Span) -> Option<Kernel> {
+    let [samples, rows, columns] = size;
+    if rows == 1 || columns == 1 {
+        return None;
+    }
+    let tiles = samples * rows.div_ceil(TILE) * columns.div_ceil(TILE);
+    let operands = [Argument::Read(from), Argument::Write(to)];
+    let numbers = size.map(|number| Argument::U32(number as u32));
+    Some(Kernel {
+        name: named(name, dtype),
+        grid: [tiles.clamp(1, BLOCKS) as u32, 1, 1],
+        block: THREADS,
+        arguments: [&operands[..], &numbers].concat(),
+    })
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;
