@@ -1,92 +1,91 @@
-// NVIDIA's cuBLASLt over host memory: products of f32 matrices, with the ABI of the functions that enmasse uses.
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <initializer_list>
+// cuBLASLt over host memory: the functions that enmasse uses, with their ABI, for column-major f32 matrices. Sums are f64.
+#include <algorithm>
+#include <vector>
 
-// In the emulated driver.
-extern "C" int emulation_enqueue(void *stream, void (*function)(const void *), const void *data, size_t bytes);
+#include "library.h"
 
 namespace {
 
-enum Status { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+enum Status { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+enum Compute { F32 = 68, TF32 = 77 };
 
-// Column-major: element (r, c) is at r + c * stride.
+// The workspace that a product asks for, where the program allows as much.
+const size_t WORKSPACE = 4096;
+
 struct Layout {
-    int type;
     uint64_t rows, columns;
-    int64_t stride;
+    int64_t leading;
 };
 
-struct Description {
-    int compute, scale;
-    int transpose[2];
-    uint32_t epilogue;
-    const float *bias;
+struct Descriptor {
+    Compute compute;
+    int transposed[2] = {0, 0};
+    int epilogue = 1;
+    const float *bias = nullptr;
 };
 
 struct Preference {
-    uint64_t workspace;
-    uint32_t reductions;
-    uint32_t alignment[4];
+    uint64_t workspace = 0;
+    uint32_t schemes = 7, alignments[4] = {256, 256, 256, 256};
 };
 
-struct HeuristicResult {
-    uint64_t algorithm[8];
+struct Algorithm {
+    uint64_t id, needs, rest[6];
+};
+
+struct Proposal {
+    Algorithm algorithm;
     size_t workspace;
     int state;
     float waves;
     int reserved[4];
 };
 
-// What marks an algorithm that the heuristic has given out.
-const uint64_t ALGORITHM = 0x656d756c61746564;
-const size_t WORKSPACE = 256;
-
 struct Product {
-    Description description;
     Layout a, b, d;
-    const float *from_a, *from_b;
-    float *to;
-    char *workspace;
+    Descriptor how;
+    const float *a_at, *b_at;
+    float *d_at;
+    void *workspace;
+    size_t workspace_bytes;
 };
 
-// The shape after the transposition.
-void shape(const Layout &layout, int transpose, uint64_t &rows, uint64_t &columns) {
-    rows = transpose ? layout.columns : layout.rows;
-    columns = transpose ? layout.rows : layout.columns;
+// Rows and columns of an operand once it is transposed.
+uint64_t rows(const Layout &layout, int transposed) { return transposed ? layout.columns : layout.rows; }
+uint64_t columns(const Layout &layout, int transposed) { return transposed ? layout.rows : layout.columns; }
+
+bool matches(const Descriptor &how, const Layout &a, const Layout &b, const Layout &d) {
+    return rows(a, how.transposed[0]) == d.rows && columns(b, how.transposed[1]) == d.columns &&
+           columns(a, how.transposed[0]) == rows(b, how.transposed[1]);
 }
 
-bool fits(const Description &description, const Layout &a, const Layout &b, const Layout &d) {
-    uint64_t rows, inner, other, columns;
-    shape(a, description.transpose[0], rows, inner);
-    shape(b, description.transpose[1], other, columns);
-    for (const Layout *layout : {&a, &b, &d})
-        if (layout->type != 0 || layout->stride < int64_t(layout->rows)) return false;
-    bool computes = description.compute == 68 || description.compute == 77;
-    bool has_bias = description.epilogue == 4 && description.bias;
-    return computes && description.scale == 0 && (has_bias || description.epilogue == 1) && inner == other && d.rows == rows && d.columns == columns;
-}
-
-void multiply(const void *data) {
-    const Product &p = *static_cast<const Product *>(data);
-    uint64_t rows, inner, columns;
-    shape(p.a, p.description.transpose[0], rows, inner);
-    columns = p.d.columns;
-    for (uint64_t c = 0; c < columns; c++)
-        for (uint64_t r = 0; r < rows; r++) {
+void run(const Product *product) {
+    const Product &p = *product;
+    if (p.workspace) memset(p.workspace, 0xff, p.workspace_bytes);
+    auto read = [&](const float *from, const Layout &layout, int transposed, uint64_t row, uint64_t column) {
+        if (transposed) std::swap(row, column);
+        float value = from[row + column * uint64_t(layout.leading)];
+        return p.how.compute == TF32 ? emulation::tf32(value) : value;
+    };
+    const uint64_t depth = columns(p.a, p.how.transposed[0]);
+    std::vector<float> row(depth);
+    for (uint64_t i = 0; i < p.d.rows; i++) {
+        for (uint64_t k = 0; k < depth; k++) row[k] = read(p.a_at, p.a, p.how.transposed[0], i, k);
+        for (uint64_t j = 0; j < p.d.columns; j++) {
             double sum = 0;
-            for (uint64_t k = 0; k < inner; k++) {
-                uint64_t a = p.description.transpose[0] ? k + r * p.a.stride : r + k * p.a.stride;
-                uint64_t b = p.description.transpose[1] ? c + k * p.b.stride : k + c * p.b.stride;
-                sum += double(p.from_a[a]) * double(p.from_b[b]);
-            }
-            // The bias has an element for each row.
-            if (p.description.epilogue == 4) sum += double(p.description.bias[r]);
-            p.to[r + c * p.d.stride] = float(sum);
+            for (uint64_t k = 0; k < depth; k++) sum += double(row[k]) * read(p.b_at, p.b, p.how.transposed[1], k, j);
+            float value = float(sum);
+            if (p.how.epilogue == 4) value += p.how.bias[i];
+            p.d_at[i + j * uint64_t(p.d.leading)] = value;
         }
-    // It is the algorithm's, and holds nothing afterwards.
-    memset(p.workspace, 0xff, WORKSPACE);
+    }
+}
+
+template <typename T>
+int set(T &to, const void *value, size_t bytes) {
+    if (!value || bytes != sizeof to) return INVALID_VALUE;
+    memcpy(&to, value, bytes);
+    return SUCCESS;
 }
 
 }  // namespace
@@ -94,128 +93,117 @@ void multiply(const void *data) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-size_t cublasLtGetVersion() { return 120800; }
+size_t cublasLtGetVersion() { return 120901; }
 
 const char *cublasLtGetStatusName(int status) {
     switch (status) {
-    case SUCCESS: return "CUBLAS_STATUS_SUCCESS";
-    case NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
-    case NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
-    default: return "CUBLAS_STATUS_EXECUTION_FAILED";
+        case SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+        case INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+        case EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+        case NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+        default: return "CUBLAS_STATUS_UNKNOWN";
     }
 }
 
-int cublasLtCreate(void **handle) {
-    *handle = new char;
+int cublasLtCreate(int **handle) {
+    if (!handle) return INVALID_VALUE;
+    *handle = new int;
     return SUCCESS;
 }
 
-int cublasLtDestroy(void *handle) {
-    delete static_cast<char *>(handle);
+int cublasLtDestroy(int *handle) {
+    delete handle;
     return SUCCESS;
 }
 
-int cublasLtMatmulDescCreate(void **made, int compute, int scale) {
-    *made = new Description{compute, scale, {0, 0}, 1, nullptr};
+int cublasLtMatmulDescCreate(Descriptor **descriptor, int compute, int scale) {
+    if (!descriptor) return INVALID_VALUE;
+    if ((compute != F32 && compute != TF32) || scale != 0) return NOT_SUPPORTED;
+    *descriptor = new Descriptor{Compute(compute)};
     return SUCCESS;
 }
 
-int cublasLtMatmulDescDestroy(void *description) {
-    delete static_cast<Description *>(description);
+int cublasLtMatmulDescDestroy(Descriptor *descriptor) {
+    delete descriptor;
     return SUCCESS;
 }
 
-int cublasLtMatmulDescSetAttribute(void *description, int attribute, const void *value, size_t bytes) {
-    auto *to = static_cast<Description *>(description);
-    auto set = [&](void *place, size_t size) {
-        if (bytes != size) return int(INVALID_VALUE);
-        memcpy(place, value, bytes);
-        return int(SUCCESS);
-    };
+int cublasLtMatmulDescSetAttribute(Descriptor *descriptor, int attribute, const void *value, size_t bytes) {
+    if (!descriptor) return INVALID_VALUE;
     switch (attribute) {
-    case 3:
-    case 4: return set(&to->transpose[attribute - 3], sizeof(int));
-    case 7: return set(&to->epilogue, sizeof(to->epilogue));
-    case 8: return set(&to->bias, sizeof(to->bias));
-    default: return INVALID_VALUE;
+        case 3: return set(descriptor->transposed[0], value, bytes);
+        case 4: return set(descriptor->transposed[1], value, bytes);
+        case 7: return set(descriptor->epilogue, value, bytes);
+        case 8: return set(descriptor->bias, value, bytes);
+        default: return INVALID_VALUE;
     }
 }
 
-int cublasLtMatrixLayoutCreate(void **made, int type, uint64_t rows, uint64_t columns, int64_t stride) {
-    *made = new Layout{type, rows, columns, stride};
+int cublasLtMatrixLayoutCreate(Layout **layout, int type, uint64_t rows, uint64_t columns, int64_t leading) {
+    if (!layout || leading < int64_t(rows)) return INVALID_VALUE;
+    if (type != 0) return NOT_SUPPORTED;
+    *layout = new Layout{rows, columns, leading};
     return SUCCESS;
 }
 
-int cublasLtMatrixLayoutDestroy(void *layout) {
-    delete static_cast<Layout *>(layout);
+int cublasLtMatrixLayoutDestroy(Layout *layout) {
+    delete layout;
     return SUCCESS;
 }
 
-int cublasLtMatmulPreferenceCreate(void **made) {
-    *made = new Preference{0, 7, {256, 256, 256, 256}};
+int cublasLtMatmulPreferenceCreate(Preference **preference) {
+    if (!preference) return INVALID_VALUE;
+    *preference = new Preference;
     return SUCCESS;
 }
 
-int cublasLtMatmulPreferenceDestroy(void *preference) {
-    delete static_cast<Preference *>(preference);
+int cublasLtMatmulPreferenceDestroy(Preference *preference) {
+    delete preference;
     return SUCCESS;
 }
 
-int cublasLtMatmulPreferenceSetAttribute(void *handle, int attribute, const void *value, size_t bytes) {
-    auto *preference = static_cast<Preference *>(handle);
-    if (attribute == 1 && bytes == sizeof(uint64_t)) {
-        memcpy(&preference->workspace, value, bytes);
-    } else if (attribute == 3 && bytes == sizeof(uint32_t)) {
-        memcpy(&preference->reductions, value, bytes);
-    } else if (attribute >= 5 && attribute <= 8 && bytes == sizeof(uint32_t)) {
-        memcpy(&preference->alignment[attribute - 5], value, bytes);
-    } else {
-        return INVALID_VALUE;
+int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value, size_t bytes) {
+    if (!preference) return INVALID_VALUE;
+    switch (attribute) {
+        case 1: return set(preference->workspace, value, bytes);
+        case 3: return set(preference->schemes, value, bytes);
+        case 5: case 6: case 7: case 8: return set(preference->alignments[attribute - 5], value, bytes);
+        default: return INVALID_VALUE;
     }
+}
+
+int cublasLtMatmulAlgoGetHeuristic(void *handle, Descriptor *how, Layout *a, Layout *b, Layout *c, Layout *d, Preference *preference,
+                                   int most, Proposal *proposals, int *count) {
+    if (!handle || !how || !a || !b || !c || !d || !preference || !proposals || !count || most < 1) return INVALID_VALUE;
+    *count = 0;
+    if (!matches(*how, *a, *b, *d) || !matches(*how, *a, *b, *c)) return INVALID_VALUE;
+    if (how->epilogue != 1 && how->epilogue != 4) return NOT_SUPPORTED;
+    size_t workspace = preference->workspace >= WORKSPACE ? WORKSPACE : 0;
+    proposals[0] = {{workspace ? 1u : 0u, workspace, {}}, workspace, SUCCESS, 1, {}};
+    *count = 1;
     return SUCCESS;
 }
 
-int cublasLtMatmulAlgoGetHeuristic(void *handle, void *description, void *a, void *b, void *c, void *d, void *preference,
-                                   int most, HeuristicResult *results, int *found) {
-    if (!handle || c != d || most < 1) return INVALID_VALUE;
-    *found = 0;
-    const auto &asked = *static_cast<Description *>(description);
-    if (!fits(asked, *static_cast<Layout *>(a), *static_cast<Layout *>(b), *static_cast<Layout *>(d))) return NOT_SUPPORTED;
-    const auto &preferred = *static_cast<Preference *>(preference);
-    // In place, sums of parts would depend on who comes first.
-    if (preferred.workspace < WORKSPACE || preferred.reductions & 1) return NOT_SUPPORTED;
-    for (uint32_t alignment : preferred.alignment)
-        if (alignment != 16) return NOT_SUPPORTED;
-    *results = {};
-    results->algorithm[0] = ALGORITHM;
-    results->workspace = WORKSPACE;
-    *found = 1;
+int cublasLtMatmulAlgoConfigGetAttribute(const Algorithm *algorithm, int attribute, void *value, size_t bytes, size_t *written) {
+    if (!algorithm || !value || bytes < 4) return INVALID_VALUE;
+    const uint32_t number = attribute == 0 ? uint32_t(algorithm->id) : attribute == 2 ? 1 : 0;
+    memcpy(value, &number, 4);
+    if (written) *written = 4;
     return SUCCESS;
 }
 
-int cublasLtMatmulAlgoConfigGetAttribute(const uint64_t *algorithm, int attribute, void *value, size_t bytes, size_t *written) {
-    if (algorithm[0] != ALGORITHM || bytes != sizeof(uint32_t)) return INVALID_VALUE;
-    uint32_t number = uint32_t(attribute) + 1;
-    memcpy(value, &number, bytes);
-    *written = bytes;
-    return SUCCESS;
-}
-
-int cublasLtMatmul(void *handle, void *description, const void *alpha, const void *a, void *a_layout, const void *b,
-                   void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
-                   const uint64_t *algorithm, void *workspace, size_t bytes, void *stream) {
-    const float one = 1, zero = 0;
-    Product product{*static_cast<Description *>(description), *static_cast<Layout *>(a_layout),
-                    *static_cast<Layout *>(b_layout),         *static_cast<Layout *>(d_layout),
-                    static_cast<const float *>(a),            static_cast<const float *>(b),
-                    static_cast<float *>(d),                  static_cast<char *>(workspace)};
-    for (uintptr_t address : {uintptr_t(a), uintptr_t(b), uintptr_t(d), uintptr_t(workspace)})
-        if (address % 16) return INVALID_VALUE;
-    if (!handle || c != d || c_layout != d_layout || memcmp(alpha, &one, 4) || memcmp(beta, &zero, 4)) return INVALID_VALUE;
-    if (algorithm[0] != ALGORITHM || bytes < WORKSPACE || !workspace) return INVALID_VALUE;
-    if (!fits(product.description, product.a, product.b, product.d)) return INVALID_VALUE;
-    return emulation_enqueue(stream, multiply, &product, sizeof(product)) == 0 ? SUCCESS : EXECUTION_FAILED;
+int cublasLtMatmul(void *handle, Descriptor *how, const float *alpha, const float *a_at, Layout *a, const float *b_at, Layout *b,
+                   const float *beta, const float *c_at, Layout *c, float *d_at, Layout *d, const Algorithm *algorithm,
+                   void *workspace, size_t bytes, void *stream) {
+    if (!handle || !how || !alpha || !a_at || !a || !b_at || !b || !beta || !c_at || !c || !d_at || !d || !algorithm) return INVALID_VALUE;
+    for (const void *address : {(const void *)a_at, (const void *)b_at, (const void *)d_at, (const void *)workspace})
+        if (reinterpret_cast<uintptr_t>(address) % 16) return INVALID_VALUE;
+    if (!matches(*how, *a, *b, *d)) return INVALID_VALUE;
+    if (*alpha != 1 || *beta != 0) return NOT_SUPPORTED;
+    if (how->epilogue == 4 && !how->bias) return INVALID_VALUE;
+    if (algorithm->needs && (!workspace || bytes < algorithm->needs)) return INVALID_VALUE;
+    Product product = {*a, *b, *d, *how, a_at, b_at, d_at, algorithm->needs ? workspace : nullptr, size_t(algorithm->needs)};
+    return emulation::enqueue(stream, run, product) ? EXECUTION_FAILED : SUCCESS;
 }
 
 }  // extern "C"

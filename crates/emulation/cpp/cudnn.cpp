@@ -1,488 +1,481 @@
-// NVIDIA's cuDNN 9 over host memory: convolutions by the backend API, with the ABI of the functions that enmasse uses.
+// cuDNN 9's backend API over host memory: the functions that enmasse uses, with their ABI. It refuses what cuDNN refuses, such
+// as an attribute of another type, a descriptor that is not finalized, or shapes that do not match.
 //
-// Attributes are checked as cuDNN checks them: by type, before a descriptor is finalized, and all that it needs. What engines
-// take is chosen so that callers meet every case: an engine that they must not use comes first, gradients of weights are not
-// written as f32 from 16-bit maps, and some graphs with a bias or with a sum are refused.
-#include <cstddef>
-#include <cstdint>
+// There are three engines. Engine 0 takes everything but a gradient of weights in another type than the maps'. Engine 1 uses
+// "tensor cores": it rounds f32 to tf32, has a knob, needs workspace and leaves some fusions out. Engine 2 is not deterministic.
+#include <algorithm>
+#include <cstdarg>
 #include <cstdio>
-#include <cstring>
-#include <initializer_list>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-// In the emulated driver.
-extern "C" int emulation_enqueue(void *stream, void (*function)(const void *), const void *data, size_t bytes);
+#include "convolution.h"
 
 namespace {
 
-enum Status { SUCCESS = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2001, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
+using emulation::Convolution;
 
+enum Status {
+    SUCCESS = 0,
+    BAD_PARAM = 2000,
+    NULL_POINTER = 2002,
+    MISALIGNED = 2003,
+    NOT_FINALIZED = 2004,
+    OUT_OF_BOUND = 2005,
+    SHAPE_MISMATCH = 2008,
+    ATTRIBUTE_TYPE = 2010,
+    DESCRIPTOR_TYPE = 2012,
+    NOT_SUPPORTED = 3000,
+    UNSUPPORTED_PATTERN = 3001,
+    UNSUPPORTED_TYPE = 3003,
+    UNSUPPORTED_LAYOUT = 3004,
+    EXECUTION_FAILED = 5000,
+};
+
+const std::map<int, const char *> NAMES = {
+    {SUCCESS, "CUDNN_STATUS_SUCCESS"},
+    {BAD_PARAM, "CUDNN_STATUS_BAD_PARAM"},
+    {NULL_POINTER, "CUDNN_STATUS_BAD_PARAM_NULL_POINTER"},
+    {MISALIGNED, "CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER"},
+    {NOT_FINALIZED, "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED"},
+    {OUT_OF_BOUND, "CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND"},
+    {SHAPE_MISMATCH, "CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH"},
+    {ATTRIBUTE_TYPE, "CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE"},
+    {DESCRIPTOR_TYPE, "CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE"},
+    {NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED"},
+    {UNSUPPORTED_PATTERN, "CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN"},
+    {UNSUPPORTED_TYPE, "CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE"},
+    {UNSUPPORTED_LAYOUT, "CUDNN_STATUS_NOT_SUPPORTED_LAYOUT"},
+    {EXECUTION_FAILED, "CUDNN_STATUS_EXECUTION_FAILED"},
+};
+
+thread_local std::string last_error;
+
+int fail(int status, const char *format, ...) {
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    last_error = text;
+    return status;
+}
+
+// Kinds of descriptor, and types of attributes, by cuDNN's numbers.
 enum Kind {
-    POINTWISE = 0, CONVOLUTION = 1, ENGINE = 2, CONFIGURATION = 3, HEURISTICS = 4, PLAN = 5, KNOB = 7, FORWARD = 10,
-    BACKWARD_FILTER = 11, BACKWARD_DATA = 12, ADDITION = 13, GRAPH = 15, PACK = 16, TENSOR = 17,
+    POINTWISE = 0, CONVOLUTION = 1, ENGINE = 2, CONFIGURATION = 3, HEURISTICS = 4, PLAN = 5, KNOB = 7, OP_FORWARD = 10, OP_WEIGHTS = 11,
+    OP_DATA = 12, OP_POINTWISE = 13, GRAPH = 15, PACK = 16, TENSOR = 17, DEVICE = 38,
 };
+enum Type { HANDLE = 0, DATA_TYPE = 1, BOOLEAN = 2, INT64 = 3, FLOAT = 4, POINTER = 6, MODE = 7, HEURISTICS_MODE = 8, KNOB_TYPE = 9,
+            NOTE = 11, POINTWISE_MODE = 14, DESCRIPTOR = 15, CHAR = 24 };
 
-enum DataType { F32 = 0, F16 = 2, BF16 = 9 };
+size_t size_of(int type) {
+    switch (type) {
+        case HANDLE: case INT64: case POINTER: case DESCRIPTOR: return 8;
+        case BOOLEAN: case CHAR: return 1;
+        default: return 4;
+    }
+}
 
-// What an attribute of a kind of descriptor holds.
+// An attribute that may be set: of which kind, its type, the kind of descriptor it refers to, and whether it must be set.
 struct Rule {
-    int kind, attribute, type;
-    // How many elements there must be; 0 for any number.
-    int64_t count;
-    bool required;
+    Kind kind;
+    Type type;
+    int refers = -1;
+    bool required = true;
 };
 
-const Rule RULES[] = {
-    {POINTWISE, 0, 14, 1, true},         {POINTWISE, 1, 1, 1, true},
-    {CONVOLUTION, 100, 1, 1, true},      {CONVOLUTION, 101, 7, 1, true},      {CONVOLUTION, 102, 3, 2, true},
-    {CONVOLUTION, 103, 3, 2, true},      {CONVOLUTION, 104, 3, 2, true},      {CONVOLUTION, 105, 3, 2, true},
-    {CONVOLUTION, 106, 3, 1, true},
-    {HEURISTICS, 200, 8, 1, true},       {HEURISTICS, 201, 15, 1, true},
-    {CONFIGURATION, 300, 15, 1, true},   {CONFIGURATION, 302, 15, 0, false},
-    {PLAN, 400, 0, 1, true},             {PLAN, 401, 15, 1, true},
-    {KNOB, 600, 9, 1, true},             {KNOB, 601, 3, 1, true},
-    {FORWARD, 700, 4, 1, true},          {FORWARD, 701, 4, 1, true},          {FORWARD, 702, 15, 1, true},
-    {FORWARD, 703, 15, 1, true},         {FORWARD, 704, 15, 1, true},         {FORWARD, 705, 15, 1, true},
-    {BACKWARD_DATA, 706, 4, 1, true},    {BACKWARD_DATA, 707, 4, 1, true},    {BACKWARD_DATA, 708, 15, 1, true},
-    {BACKWARD_DATA, 709, 15, 1, true},   {BACKWARD_DATA, 710, 15, 1, true},   {BACKWARD_DATA, 711, 15, 1, true},
-    {BACKWARD_FILTER, 712, 4, 1, true},  {BACKWARD_FILTER, 713, 4, 1, true},  {BACKWARD_FILTER, 714, 15, 1, true},
-    {BACKWARD_FILTER, 715, 15, 1, true}, {BACKWARD_FILTER, 716, 15, 1, true}, {BACKWARD_FILTER, 717, 15, 1, true},
-    {ADDITION, 750, 15, 1, true},        {ADDITION, 751, 15, 1, true},        {ADDITION, 752, 15, 1, true},
-    {ADDITION, 753, 15, 1, true},
-    {GRAPH, 800, 0, 1, true},            {GRAPH, 801, 15, 0, true},
-    {TENSOR, 900, 3, 1, true},           {TENSOR, 901, 1, 1, true},           {TENSOR, 902, 3, 4, true},
-    {TENSOR, 903, 3, 4, true},           {TENSOR, 906, 3, 1, true},           {TENSOR, 907, 2, 1, false},
-    {PACK, 1000, 3, 0, true},            {PACK, 1001, 6, 0, true},            {PACK, 1003, 6, 1, true},
-    {ENGINE, 1300, 15, 1, true},         {ENGINE, 1301, 3, 1, true},
+const std::map<int, Rule> RULES = {
+    {0, {POINTWISE, POINTWISE_MODE}}, {1, {POINTWISE, DATA_TYPE}},
+    {100, {CONVOLUTION, DATA_TYPE}}, {101, {CONVOLUTION, MODE}}, {102, {CONVOLUTION, INT64}}, {103, {CONVOLUTION, INT64}},
+    {104, {CONVOLUTION, INT64}}, {105, {CONVOLUTION, INT64}}, {106, {CONVOLUTION, INT64}},
+    {200, {HEURISTICS, HEURISTICS_MODE}}, {201, {HEURISTICS, DESCRIPTOR, GRAPH}}, {204, {HEURISTICS, DESCRIPTOR, DEVICE, false}},
+    {300, {CONFIGURATION, DESCRIPTOR, ENGINE}}, {302, {CONFIGURATION, DESCRIPTOR, KNOB, false}},
+    {400, {PLAN, HANDLE, -1, false}}, {401, {PLAN, DESCRIPTOR, CONFIGURATION}}, {407, {PLAN, DESCRIPTOR, DEVICE, false}},
+    {600, {KNOB, KNOB_TYPE}}, {601, {KNOB, INT64}},
+    {700, {OP_FORWARD, FLOAT}}, {701, {OP_FORWARD, FLOAT}}, {702, {OP_FORWARD, DESCRIPTOR, CONVOLUTION}},
+    {703, {OP_FORWARD, DESCRIPTOR, TENSOR}}, {704, {OP_FORWARD, DESCRIPTOR, TENSOR}}, {705, {OP_FORWARD, DESCRIPTOR, TENSOR}},
+    {706, {OP_DATA, FLOAT}}, {707, {OP_DATA, FLOAT}}, {708, {OP_DATA, DESCRIPTOR, CONVOLUTION}},
+    {709, {OP_DATA, DESCRIPTOR, TENSOR}}, {710, {OP_DATA, DESCRIPTOR, TENSOR}}, {711, {OP_DATA, DESCRIPTOR, TENSOR}},
+    {712, {OP_WEIGHTS, FLOAT}}, {713, {OP_WEIGHTS, FLOAT}}, {714, {OP_WEIGHTS, DESCRIPTOR, CONVOLUTION}},
+    {715, {OP_WEIGHTS, DESCRIPTOR, TENSOR}}, {716, {OP_WEIGHTS, DESCRIPTOR, TENSOR}}, {717, {OP_WEIGHTS, DESCRIPTOR, TENSOR}},
+    {750, {OP_POINTWISE, DESCRIPTOR, POINTWISE}}, {751, {OP_POINTWISE, DESCRIPTOR, TENSOR}},
+    {752, {OP_POINTWISE, DESCRIPTOR, TENSOR}}, {753, {OP_POINTWISE, DESCRIPTOR, TENSOR}},
+    {800, {GRAPH, HANDLE, -1, false}}, {801, {GRAPH, DESCRIPTOR}},
+    {900, {TENSOR, INT64}}, {901, {TENSOR, DATA_TYPE}}, {902, {TENSOR, INT64}}, {903, {TENSOR, INT64}}, {906, {TENSOR, INT64}},
+    {907, {TENSOR, BOOLEAN, -1, false}},
+    {1000, {PACK, INT64}}, {1001, {PACK, POINTER}}, {1003, {PACK, POINTER}},
+    {1300, {ENGINE, DESCRIPTOR, GRAPH}}, {1301, {ENGINE, INT64}}, {1307, {ENGINE, DESCRIPTOR, DEVICE, false}},
+    {2702, {DEVICE, CHAR}},
+};
+
+// What a descriptor is about. Several descriptors can share it, as cuDNN's do once one is part of another.
+struct Content {
+    Kind kind;
+    bool finalized = false;
+    std::map<int, std::vector<char>> values;
+    std::map<int, std::vector<std::shared_ptr<Content>>> parts;
+    // Of a graph: what it computes, without addresses.
+    Convolution call = {};
+    int64_t ids[4] = {};  // of x, w, y and the bias
+    // Of a plan.
+    size_t workspace = 0;
+
+    template <typename T>
+    T one(int attribute, size_t index = 0) const {
+        T value;
+        memcpy(&value, values.at(attribute).data() + index * sizeof value, sizeof value);
+        return value;
+    }
+    size_t count(int attribute, size_t size) const {
+        auto found = values.find(attribute);
+        return found == values.end() ? 0 : found->second.size() / size;
+    }
+    const Content &part(int attribute) const { return *parts.at(attribute)[0]; }
 };
 
 struct Descriptor {
-    int kind;
-    bool finalized = false;
-    std::map<int, std::vector<char>> values;
-
-    template <class T> T one(int attribute) const {
-        T value{};
-        auto found = values.find(attribute);
-        if (found != values.end() && found->second.size() >= sizeof(T)) memcpy(&value, found->second.data(), sizeof(T));
-        return value;
-    }
-
-    template <class T> std::vector<T> all(int attribute) const {
-        auto found = values.find(attribute);
-        if (found == values.end()) return {};
-        std::vector<T> list(found->second.size() / sizeof(T));
-        memcpy(list.data(), found->second.data(), list.size() * sizeof(T));
-        return list;
-    }
-
-    const Descriptor &at(int attribute) const { return *one<const Descriptor *>(attribute); }
+    std::shared_ptr<Content> content;
 };
 
 struct Handle {
     void *stream = nullptr;
 };
 
-thread_local std::string last_error;
+// cuDNN's number of a type, where maps and weights may have it.
+bool is_type(int type) { return type == emulation::F32 || type == emulation::F16 || type == emulation::BF16; }
 
-int refuse(int status, const std::string &why) {
-    last_error = why;
-    return status;
+int finalize_tensor(const Content &tensor) {
+    if (tensor.count(902, 8) != 4 || tensor.count(903, 8) != 4) return fail(BAD_PARAM, "a tensor needs 4 dimensions and 4 strides");
+    auto size = [&](int axis) { return tensor.one<int64_t>(902, axis); };
+    auto stride = [&](int axis) { return tensor.one<int64_t>(903, axis); };
+    for (int axis = 0; axis < 4; axis++)
+        if (size(axis) < 1) return fail(BAD_PARAM, "dimension %d is %ld", axis, long(size(axis)));
+    // Axes are batch, channels, height, width; in memory the channels are adjacent.
+    if (stride(1) != 1 || stride(3) != size(1) || stride(2) != size(1) * size(3) || stride(0) != size(1) * size(2) * size(3))
+        return fail(UNSUPPORTED_LAYOUT, "the emulation takes dense NHWC only");
+    if (!is_type(tensor.one<int>(901))) return fail(UNSUPPORTED_TYPE, "type %d", tensor.one<int>(901));
+    if (tensor.one<int64_t>(900) % 4) return fail(BAD_PARAM, "alignment %ld", long(tensor.one<int64_t>(900)));
+    return SUCCESS;
 }
 
-size_t size_of(int type) {
-    switch (type) {
-    case 2:
-    case 24: return 1;
-    case 0:
-    case 3:
-    case 6:
-    case 15: return 8;
-    default: return 4;
-    }
+int finalize_convolution(const Content &convolution) {
+    if (convolution.one<int64_t>(106) != 2) return fail(BAD_PARAM, "the emulation takes two dimensions only");
+    for (int attribute : {102, 103, 104, 105})
+        if (convolution.count(attribute, 8) != 2) return fail(BAD_PARAM, "attribute %d needs 2 elements", attribute);
+    if (convolution.one<int>(100) != emulation::F32) return fail(UNSUPPORTED_TYPE, "the emulation computes in f32 only");
+    if (convolution.one<int>(101) != 1) return fail(NOT_SUPPORTED, "the emulation has cross-correlation only");
+    for (int axis = 0; axis < 2; axis++)
+        if (convolution.one<int64_t>(104, axis) != convolution.one<int64_t>(105, axis))
+            return fail(NOT_SUPPORTED, "the emulation pads both sides alike");
+    return SUCCESS;
 }
 
-const Rule *rule(int kind, int attribute) {
-    for (const Rule &rule : RULES)
-        if (rule.kind == kind && rule.attribute == attribute) return &rule;
-    return nullptr;
+// Shape in memory order: NHWC, or KRSC.
+void shape(const Content &tensor, int64_t to[4]) {
+    const int order[] = {0, 2, 3, 1};
+    for (int axis = 0; axis < 4; axis++) to[axis] = tensor.one<int64_t>(902, order[axis]);
 }
 
-// Which engines the heuristics know, the first choice first.
-const int64_t FORBIDDEN = 3, USUAL = 7;
-const int KNOB_TYPE = 2;
-const int64_t KNOB_VALUE = 5;
-const int64_t WORKSPACE = 512;
-
-// A convolution of any direction, in NHWC and KRSC.
-struct Problem {
-    int kind;
-    int64_t n, h, w, c, k, r, s, p, q, groups;
-    int64_t padding[2], stride[2], dilation[2];
-    int x_type, w_type, y_type;
-    bool accumulate, bias;
-};
-
-struct Job {
-    Problem problem;
-    char *x, *w, *y;
-    const float *bias;
-    char *workspace;
-};
-
-// The shape of a tensor as n, h, w, c. Its channels must be its innermost axis, and it must be dense.
-bool shape(const Descriptor &tensor, int64_t (&sizes)[4]) {
-    auto dims = tensor.all<int64_t>(902), strides = tensor.all<int64_t>(903);
-    int64_t n = dims[0], c = dims[1], h = dims[2], w = dims[3];
-    const int64_t found[4] = {n, h, w, c};
-    memcpy(sizes, found, sizeof(sizes));
-    return strides[0] == h * w * c && strides[1] == 1 && strides[2] == w * c && strides[3] == c;
-}
-
-// Reads a graph. The text is why it is refused.
-std::string read(const Descriptor &graph, Problem &problem) {
-    auto operations = graph.all<const Descriptor *>(801);
-    if (operations.empty() || operations.size() > 2) return "a graph of this many operations";
-    const Descriptor &first = *operations[0];
-    const std::map<int, std::vector<int>> places = {
-        {FORWARD, {700, 701, 702, 703, 704, 705}},
-        {BACKWARD_DATA, {706, 707, 708, 709, 710, 711}},
-        {BACKWARD_FILTER, {712, 713, 714, 715, 716, 717}},
-    };
-    auto found = places.find(first.kind);
-    if (found == places.end()) return "a graph that does not begin with a convolution";
-    const auto &a = found->second;
-    const Descriptor &convolution = first.at(a[2]), &w = first.at(a[3]), &x = first.at(a[4]);
-    const Descriptor *y = &first.at(a[5]);
-    problem = {};
-    problem.kind = first.kind;
-    if (first.one<float>(a[0]) != 1.0f) return "a factor other than 1";
-    problem.accumulate = first.one<float>(a[1]) == 1.0f;
-    if (!problem.accumulate && first.one<float>(a[1]) != 0.0f) return "a factor other than 0 and 1";
-    if (operations.size() == 2) {
-        const Descriptor &addition = *operations[1];
-        if (addition.kind != ADDITION || first.kind != FORWARD || !y->one<bool>(907)) return "an operation that is not fused";
-        if (&addition.at(751) != y || addition.at(750).one<int>(0) != 0) return "a sum of something else";
-        auto dims = addition.at(752).all<int64_t>(902);
-        if (dims[0] != 1 || dims[2] != 1 || dims[3] != 1 || addition.at(752).one<int>(901) != F32) return "such a bias";
-        y = &addition.at(753);
-        problem.bias = true;
-    }
-    int64_t xs[4], ws[4], ys[4];
-    if (!shape(x, xs) || !shape(w, ws) || !shape(*y, ys)) return "tensors that are not dense in NHWC";
-    problem.n = xs[0], problem.h = xs[1], problem.w = xs[2], problem.c = xs[3];
-    problem.k = ws[0], problem.r = ws[1], problem.s = ws[2];
-    problem.p = ys[1], problem.q = ys[2];
-    if (ws[3] == 0 || xs[3] % ws[3] || ys[3] != ws[0] || ys[0] != xs[0]) return "shapes that do not fit";
-    problem.groups = xs[3] / ws[3];
-    if (ws[0] % problem.groups) return "groups that do not divide the channels";
-    if (convolution.one<int64_t>(106) != 2 || convolution.one<int>(101) != 1 || convolution.one<int>(100) != F32)
-        return "another kind of convolution";
+int finalize_operation(Content &operation) {
+    const int first = operation.kind == OP_FORWARD ? 700 : operation.kind == OP_DATA ? 706 : 712;
+    const Content &convolution = operation.part(first + 2);
+    const Content &w = operation.part(operation.kind == OP_WEIGHTS ? 715 : operation.kind == OP_DATA ? 709 : 703);
+    const Content &x = operation.part(operation.kind == OP_WEIGHTS ? 716 : operation.kind == OP_DATA ? 710 : 704);
+    const Content &y = operation.part(operation.kind == OP_WEIGHTS ? 717 : operation.kind == OP_DATA ? 711 : 705);
+    Convolution &call = operation.call;
+    call.direction = operation.kind == OP_FORWARD ? emulation::FORWARD : operation.kind == OP_DATA ? emulation::BACKWARD_DATA : emulation::BACKWARD_WEIGHTS;
+    shape(x, call.x);
+    shape(w, call.w);
+    shape(y, call.y);
     for (int axis = 0; axis < 2; axis++) {
-        problem.padding[axis] = convolution.all<int64_t>(105)[axis];
-        problem.stride[axis] = convolution.all<int64_t>(103)[axis];
-        problem.dilation[axis] = convolution.all<int64_t>(102)[axis];
-        if (convolution.all<int64_t>(104)[axis] != problem.padding[axis]) return "uneven padding";
-        int64_t room = xs[1 + axis] + 2 * problem.padding[axis] - problem.dilation[axis] * (ws[1 + axis] - 1) - 1;
-        if (room < 0 || ys[1 + axis] != room / problem.stride[axis] + 1) return "an output of another size";
+        call.dilation[axis] = convolution.one<int64_t>(102, axis);
+        call.stride[axis] = convolution.one<int64_t>(103, axis);
+        call.padding[axis] = convolution.one<int64_t>(104, axis);
+        int64_t room = call.x[1 + axis] + 2 * call.padding[axis] - call.dilation[axis] * (call.w[1 + axis] - 1) - 1;
+        if (room < 0 || room / call.stride[axis] + 1 != call.y[1 + axis])
+            return fail(SHAPE_MISMATCH, "axis %d of the output has %ld pixels", axis, long(call.y[1 + axis]));
     }
-    problem.x_type = x.one<int>(901), problem.w_type = w.one<int>(901), problem.y_type = y->one<int>(901);
-    if (problem.x_type != problem.y_type) return "maps of two types";
-    if (problem.w_type != problem.x_type) return "weights of another type than the maps";
-    if (problem.bias && problem.k % 4) return "a bias for this number of channels";
-    if (problem.accumulate && (problem.kind != BACKWARD_DATA || problem.c % 8)) return "a sum for this number of channels";
-    return "";
+    if (call.x[0] != call.y[0] || call.w[0] != call.y[3] || call.x[3] % call.w[3] || call.w[0] % (call.x[3] / call.w[3]))
+        return fail(SHAPE_MISMATCH, "the channels or batches do not match");
+    if (operation.one<float>(first) != 1) return fail(NOT_SUPPORTED, "alpha must be 1");
+    call.accumulate = operation.one<float>(first + 1) == 1;
+    call.maps = emulation::Type(x.one<int>(901));
+    call.weights = emulation::Type(w.one<int>(901));
+    operation.ids[0] = x.one<int64_t>(906);
+    operation.ids[1] = w.one<int64_t>(906);
+    operation.ids[2] = y.one<int64_t>(906);
+    return SUCCESS;
 }
 
-float widen(uint16_t bits, int type) {
-    uint32_t wide = uint32_t(bits) << 16;
-    if (type == F16) {
-        uint32_t sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
-        if (exponent == 0) {
-            float value = float(fraction) * (1.0f / 16777216.0f);
-            return sign ? -value : value;
-        }
-        wide = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
+int finalize_graph(Content &graph) {
+    auto &operations = graph.parts[801];
+    if (operations.empty() || operations.size() > 2) return fail(UNSUPPORTED_PATTERN, "%zu operations", operations.size());
+    const Content &convolution = *operations[0];
+    if (convolution.kind != OP_FORWARD && convolution.kind != OP_DATA && convolution.kind != OP_WEIGHTS)
+        return fail(UNSUPPORTED_PATTERN, "the first operation is no convolution");
+    graph.call = convolution.call;
+    std::copy(convolution.ids, convolution.ids + 4, graph.ids);
+    const Content *y = &convolution.part(convolution.kind == OP_WEIGHTS ? 717 : convolution.kind == OP_DATA ? 711 : 705);
+    if (operations.size() == 2) {
+        const Content &add = *operations[1];
+        if (add.kind != OP_POINTWISE || convolution.kind != OP_FORWARD || &add.part(751) != y || add.part(750).one<int>(0) != 0)
+            return fail(UNSUPPORTED_PATTERN, "only a bias can follow, and only a forward convolution");
+        if (y->one<int>(901) != emulation::F32 || !y->one<bool>(907)) return fail(UNSUPPORTED_TYPE, "what is added to must be virtual, in f32");
+        int64_t sizes[4];
+        shape(add.part(752), sizes);
+        if (sizes[0] * sizes[1] * sizes[2] != 1 || sizes[3] != graph.call.y[3]) return fail(SHAPE_MISMATCH, "the bias");
+        if (add.part(752).one<int>(901) != emulation::F32) return fail(UNSUPPORTED_TYPE, "the bias is not f32");
+        y = &add.part(753);
+        graph.ids[2] = y->one<int64_t>(906);
+        graph.ids[3] = add.part(752).one<int64_t>(906);
     }
-    float value;
-    memcpy(&value, &wide, sizeof(value));
-    return value;
+    if (y->count(907, 1) && y->one<bool>(907)) return fail(BAD_PARAM, "the result is virtual");
+    if (y->one<int>(901) != graph.call.maps) return fail(UNSUPPORTED_TYPE, "input and output have different types");
+    return SUCCESS;
 }
 
-uint16_t narrow(float value, int type) {
-    if (type == F16) {
-        _Float16 half = (_Float16)value;
-        uint16_t bits;
-        memcpy(&bits, &half, sizeof(bits));
-        return bits;
+// Whether an engine takes a graph; the workspace that it needs.
+int supports(const Content &graph, int64_t engine, size_t *workspace) {
+    const Convolution &call = graph.call;
+    *workspace = 0;
+    if (engine < 0 || engine > 2) return fail(OUT_OF_BOUND, "there is no engine %ld", long(engine));
+    if (call.weights != call.maps && (call.direction != emulation::BACKWARD_WEIGHTS || call.weights != emulation::F32))
+        return fail(UNSUPPORTED_TYPE, "weights of another type than the maps");
+    if (engine != 1) {
+        bool is_cast = call.weights != call.maps;
+        return is_cast ? fail(UNSUPPORTED_TYPE, "a gradient of weights of another type than the maps") : int(SUCCESS);
     }
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t(bits >> 16 | 0x40);
-    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    // As on a card, an engine takes some gradients of weights as f32, and some fusions not.
+    if (call.weights != call.maps && call.x[3] % 8) return fail(NOT_SUPPORTED, "fewer than 8 channels");
+    if (call.accumulate && call.stride[0] > 1) return fail(NOT_SUPPORTED, "adding with strides");
+    *workspace = 1024;
+    return SUCCESS;
 }
 
-std::vector<float> load(const char *from, size_t count, int type) {
-    std::vector<float> values(count);
-    if (type == F32) {
-        memcpy(values.data(), from, count * sizeof(float));
-    } else {
-        auto bits = reinterpret_cast<const uint16_t *>(from);
-        for (size_t i = 0; i < count; i++) values[i] = widen(bits[i], type);
+// A graph that no engine takes is refused before any engine is named.
+int finalize_heuristics(const Content &heuristics) {
+    const Convolution &call = heuristics.part(201).call;
+    const int mode = heuristics.one<int>(200);
+    if (mode != 2 && mode != 3) return fail(NOT_SUPPORTED, "mode %d", mode);
+    if (call.accumulate && call.direction != emulation::BACKWARD_DATA) return fail(NOT_SUPPORTED, "beta must be 0");
+    if (heuristics.part(201).ids[3] && call.w[1] > 7) return fail(UNSUPPORTED_PATTERN, "a bias after so large a window");
+    size_t workspace;
+    for (int64_t engine = 0; engine < 3; engine++)
+        if (supports(heuristics.part(201), engine, &workspace) == SUCCESS) return SUCCESS;
+    return fail(NOT_SUPPORTED, "no engine takes the graph");
+}
+
+int finalize_plan(Content &plan) {
+    if (!plan.count(400, 8) && !plan.parts.count(407)) return fail(BAD_PARAM, "neither a handle nor a device");
+    const Content &configuration = plan.part(401), &engine = configuration.part(300), &graph = engine.part(1300);
+    const int64_t index = engine.one<int64_t>(1301);
+    auto knobs = configuration.parts.find(302);
+    for (auto &knob : knobs == configuration.parts.end() ? std::vector<std::shared_ptr<Content>>() : knobs->second)
+        if (index != 1 || knob->one<int>(600) != 2 || knob->one<int64_t>(601) < 0 || knob->one<int64_t>(601) > 1)
+            return fail(BAD_PARAM, "engine %ld has no such knob", long(index));
+    plan.call = graph.call;
+    plan.call.rounds = index == 1 && graph.call.maps == emulation::F32;
+    std::copy(graph.ids, graph.ids + 4, plan.ids);
+    return supports(graph, index, &plan.workspace);
+}
+
+std::shared_ptr<Content> configuration(const std::shared_ptr<Content> &graph, int64_t index) {
+    auto engine = std::make_shared<Content>(Content{ENGINE});
+    auto bytes = [](auto value) { return std::vector<char>(reinterpret_cast<char *>(&value), reinterpret_cast<char *>(&value) + sizeof value); };
+    engine->parts[1300] = {graph};
+    engine->values[1301] = bytes(index);
+    if (index == 1) engine->values[1303] = bytes(0);
+    if (index == 2) engine->values[1303] = bytes(4);
+    auto made = std::make_shared<Content>(Content{CONFIGURATION});
+    made->parts[300] = {engine};
+    if (index == 1) {
+        auto knob = std::make_shared<Content>(Content{KNOB});
+        knob->values[600] = bytes(2);
+        knob->values[601] = bytes(int64_t(1));
+        knob->finalized = true;
+        made->parts[302] = {knob};
     }
-    return values;
+    engine->finalized = made->finalized = true;
+    return made;
 }
 
-void store(char *to, const std::vector<float> &values, int type) {
-    if (type == F32) {
-        memcpy(to, values.data(), values.size() * sizeof(float));
-    } else {
-        auto bits = reinterpret_cast<uint16_t *>(to);
-        for (size_t i = 0; i < values.size(); i++) bits[i] = narrow(values[i], type);
-    }
+std::vector<std::shared_ptr<Content>> results(const Content &heuristics) {
+    std::vector<int64_t> engines = {1, 2, 0};
+    if (heuristics.one<int>(200) == 2) engines = {0};
+    std::vector<std::shared_ptr<Content>> found;
+    for (int64_t engine : engines) found.push_back(configuration(heuristics.parts.at(201)[0], engine));
+    return found;
 }
 
-#define FAST __attribute__((optimize("O3"), target_clones("avx2", "default")))
-
-// The sum of products, in sixteen partial sums.
-FAST float dot(const float *a, const float *b, int64_t count) {
-    float sums[16] = {};
-    int64_t i = 0;
-    for (; i + 16 <= count; i += 16)
-        for (int lane = 0; lane < 16; lane++) sums[lane] += a[i + lane] * b[i + lane];
-    for (; i < count; i++) sums[0] += a[i] * b[i];
-    for (int width = 8; width; width /= 2)
-        for (int lane = 0; lane < width; lane++) sums[lane] += sums[lane + width];
-    return sums[0];
-}
-
-FAST void add_times(float *to, const float *from, float factor, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] += factor * from[i];
-}
-
-// Calls `each(x, w, y)` with the first elements that meet: of a pixel's channels in one group, of one output channel's
-// weights, and of that output.
-template <class Each> void visit(const Problem &p, Each each) {
-    int64_t c = p.c / p.groups, k = p.k / p.groups;
-    for (int64_t n = 0; n < p.n; n++)
-        for (int64_t oy = 0; oy < p.p; oy++)
-            for (int64_t ox = 0; ox < p.q; ox++)
-                for (int64_t r = 0; r < p.r; r++) {
-                    int64_t y = oy * p.stride[0] - p.padding[0] + r * p.dilation[0];
-                    if (y < 0 || y >= p.h) continue;
-                    for (int64_t s = 0; s < p.s; s++) {
-                        int64_t x = ox * p.stride[1] - p.padding[1] + s * p.dilation[1];
-                        if (x < 0 || x >= p.w) continue;
-                        for (int64_t of = 0; of < p.k; of++)
-                            each(((n * p.h + y) * p.w + x) * p.c + of / k * c, ((of * p.r + r) * p.s + s) * c,
-                                 ((n * p.p + oy) * p.q + ox) * p.k + of);
-                    }
-                }
-}
-
-void convolve(const void *data) {
-    const Job &job = *static_cast<const Job *>(data);
-    const Problem &p = job.problem;
-    int64_t c = p.c / p.groups;
-    size_t xs = p.n * p.h * p.w * p.c, ws = p.k * p.r * p.s * c, ys = p.n * p.p * p.q * p.k;
-    if (p.kind == FORWARD) {
-        auto x = load(job.x, xs, p.x_type), w = load(job.w, ws, p.w_type);
-        std::vector<float> y(ys);
-        visit(p, [&](int64_t xi, int64_t wi, int64_t yi) { y[yi] += dot(&x[xi], &w[wi], c); });
-        if (p.bias)
-            for (size_t i = 0; i < ys; i++) y[i] += job.bias[i % p.k];
-        store(job.y, y, p.y_type);
-    } else if (p.kind == BACKWARD_DATA) {
-        auto dy = load(job.y, ys, p.y_type), w = load(job.w, ws, p.w_type);
-        auto dx = p.accumulate ? load(job.x, xs, p.x_type) : std::vector<float>(xs);
-        visit(p, [&](int64_t xi, int64_t wi, int64_t yi) { add_times(&dx[xi], &w[wi], dy[yi], c); });
-        store(job.x, dx, p.x_type);
-    } else {
-        auto x = load(job.x, xs, p.x_type), dy = load(job.y, ys, p.y_type);
-        std::vector<float> dw(ws);
-        visit(p, [&](int64_t xi, int64_t wi, int64_t yi) { add_times(&dw[wi], &x[xi], dy[yi], c); });
-        store(job.w, dw, p.w_type);
-    }
-    // It is the engine's, and holds nothing afterwards.
-    memset(job.workspace, 0xff, WORKSPACE);
-}
-
-// The engine of a finalized configuration.
-int64_t engine(const Descriptor &configuration) { return configuration.at(300).one<int64_t>(1301); }
+Content *content(void *descriptor) { return descriptor ? static_cast<Descriptor *>(descriptor)->content.get() : nullptr; }
 
 }  // namespace
 
 #pragma GCC visibility push(default)
 extern "C" {
 
-size_t cudnnGetVersion() { return 91000; }
+size_t cudnnGetVersion() { return 92800; }
 
-size_t cudnnGetCudartVersion() { return 12080; }
+size_t cudnnGetCudartVersion() { return 12090; }
 
 const char *cudnnGetErrorString(int status) {
-    switch (status) {
-    case SUCCESS: return "CUDNN_STATUS_SUCCESS";
-    case BAD_PARAM: return "CUDNN_STATUS_BAD_PARAM";
-    case NOT_FINALIZED: return "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED";
-    case NOT_SUPPORTED: return "CUDNN_STATUS_NOT_SUPPORTED";
-    default: return "CUDNN_STATUS_EXECUTION_FAILED";
-    }
+    auto found = NAMES.find(status);
+    return found == NAMES.end() ? "CUDNN_STATUS_UNKNOWN" : found->second;
 }
 
-void cudnnGetLastErrorString(char *text, size_t bytes) {
-    if (bytes) snprintf(text, bytes, "%s", last_error.c_str());
-}
+void cudnnGetLastErrorString(char *text, size_t bytes) { snprintf(text, bytes, "%s", last_error.c_str()); }
 
-int cudnnCreate(void **handle) {
+int cudnnCreate(Handle **handle) {
+    if (!handle) return fail(NULL_POINTER, "handle");
     *handle = new Handle;
     return SUCCESS;
 }
 
-int cudnnDestroy(void *handle) {
-    delete static_cast<Handle *>(handle);
+int cudnnDestroy(Handle *handle) {
+    delete handle;
     return SUCCESS;
 }
 
-int cudnnSetStream(void *handle, void *stream) {
-    static_cast<Handle *>(handle)->stream = stream;
+int cudnnSetStream(Handle *handle, void *stream) {
+    if (!handle) return fail(NULL_POINTER, "handle");
+    handle->stream = stream;
     return SUCCESS;
 }
 
-int cudnnBackendCreateDescriptor(int kind, void **made) {
-    std::set<int> known;
-    for (const Rule &rule : RULES) known.insert(rule.kind);
-    if (!known.count(kind)) return refuse(NOT_SUPPORTED, "a descriptor of this kind");
-    *made = new Descriptor{kind};
+int cudnnBackendCreateDescriptor(int kind, void **descriptor) {
+    if (!descriptor) return fail(NULL_POINTER, "descriptor");
+    bool is_known = std::any_of(RULES.begin(), RULES.end(), [&](auto &rule) { return rule.second.kind == kind; });
+    if (!is_known) return fail(NOT_SUPPORTED, "the emulation has no descriptor %d", kind);
+    *descriptor = new Descriptor{std::make_shared<Content>(Content{Kind(kind)})};
     return SUCCESS;
 }
 
-int cudnnBackendDestroyDescriptor(void *descriptor) {
-    delete static_cast<Descriptor *>(descriptor);
+int cudnnBackendDestroyDescriptor(Descriptor *descriptor) {
+    delete descriptor;
     return SUCCESS;
 }
 
-int cudnnBackendSetAttribute(void *handle, int attribute, int type, int64_t count, const void *values) {
-    auto *descriptor = static_cast<Descriptor *>(handle);
-    const Rule *expected = rule(descriptor->kind, attribute);
-    if (descriptor->finalized) return refuse(BAD_PARAM, "the descriptor is finalized");
-    if (!expected || expected->type != type) return refuse(BAD_PARAM, "an attribute of another type");
-    if (count < 0 || (expected->count && expected->count != count)) return refuse(BAD_PARAM, "another number of elements");
-    if (type == 15)
-        for (int64_t i = 0; i < count; i++)
-            if (!static_cast<const Descriptor *const *>(values)[i]->finalized) return refuse(NOT_FINALIZED, "a descriptor");
-    auto bytes = static_cast<const char *>(values);
-    descriptor->values[attribute].assign(bytes, bytes + count * size_of(type));
-    return SUCCESS;
-}
-
-int cudnnBackendFinalize(void *handle) {
-    auto *descriptor = static_cast<Descriptor *>(handle);
-    for (const Rule &rule : RULES)
-        if (rule.kind == descriptor->kind && rule.required && !descriptor->values.count(rule.attribute))
-            return refuse(BAD_PARAM, "attribute " + std::to_string(rule.attribute) + " is not set");
-    Problem problem;
-    std::string why;
-    if (descriptor->kind == GRAPH) why = read(*descriptor, problem);
-    if (descriptor->kind == ENGINE) {
-        int64_t index = descriptor->one<int64_t>(1301);
-        if (index != USUAL && index != FORBIDDEN) why = "there is no such engine";
+int cudnnBackendSetAttribute(void *descriptor, int attribute, int type, int64_t count, const void *values) {
+    Content *to = content(descriptor);
+    if (!to || !values) return fail(NULL_POINTER, "attribute %d", attribute);
+    if (to->finalized) return fail(BAD_PARAM, "attribute %d of a finalized descriptor", attribute);
+    auto rule = RULES.find(attribute);
+    if (rule == RULES.end() || rule->second.kind != to->kind) return fail(BAD_PARAM, "kind %d has no attribute %d", to->kind, attribute);
+    if (rule->second.type != type) return fail(ATTRIBUTE_TYPE, "attribute %d has type %d, not %d", attribute, rule->second.type, type);
+    if (count < 1) return fail(OUT_OF_BOUND, "%ld elements of attribute %d", long(count), attribute);
+    if (type != DESCRIPTOR) {
+        auto from = static_cast<const char *>(values);
+        to->values[attribute].assign(from, from + size_t(count) * size_of(type));
+        return SUCCESS;
     }
-    if (descriptor->kind == PACK && descriptor->all<int64_t>(1000).size() != descriptor->all<void *>(1001).size())
-        why = "another number of addresses than of tensors";
-    if (!why.empty()) return refuse(NOT_SUPPORTED, why);
-    descriptor->finalized = true;
+    std::vector<std::shared_ptr<Content>> parts;
+    for (int64_t i = 0; i < count; i++) {
+        auto part = static_cast<Descriptor *const *>(values)[i];
+        if (!part) return fail(NULL_POINTER, "attribute %d", attribute);
+        if (!part->content->finalized) return fail(NOT_FINALIZED, "attribute %d", attribute);
+        if (rule->second.refers >= 0 && rule->second.refers != part->content->kind) return fail(DESCRIPTOR_TYPE, "attribute %d", attribute);
+        parts.push_back(part->content);
+    }
+    to->parts[attribute] = parts;
     return SUCCESS;
 }
 
-int cudnnBackendGetAttribute(const void *handle, int attribute, int, int64_t room, int64_t *count, void *values) {
-    auto *descriptor = static_cast<const Descriptor *>(handle);
-    if (!descriptor->finalized) return refuse(NOT_FINALIZED, "the descriptor");
-    auto filled = [&](int64_t index) -> Descriptor & { return *static_cast<Descriptor **>(values)[index]; };
-    auto set = [](Descriptor &to, int name, auto value) {
-        auto bytes = reinterpret_cast<const char *>(&value);
-        to.values[name].assign(bytes, bytes + sizeof(value));
-    };
-    auto give = [&](auto value) {
-        *count = 1;
-        if (room > 0) memcpy(values, &value, sizeof(value));
-        return int(SUCCESS);
-    };
-    if (descriptor->kind == HEURISTICS && attribute == 202) {
-        // The fallback has what the first answer has, too.
-        const int64_t engines[2] = {FORBIDDEN, USUAL};
-        *count = 2;
-        for (int64_t i = 0; i < room && i < 2; i++) {
-            auto *engine = new Descriptor{ENGINE, true, {}};
-            set(*engine, 1300, descriptor->one<const Descriptor *>(201));
-            set(*engine, 1301, engines[i]);
-            auto *choice = new Descriptor{KNOB, true, {}};
-            set(*choice, 600, KNOB_TYPE);
-            set(*choice, 601, KNOB_VALUE);
-            // Both live as long as the process, like what cuDNN keeps of them.
-            set(filled(i), 300, static_cast<const Descriptor *>(engine));
-            if (engines[i] == USUAL) set(filled(i), 302, static_cast<const Descriptor *>(choice));
-            filled(i).finalized = true;
+int cudnnBackendFinalize(void *descriptor) {
+    Content *it = content(descriptor);
+    if (!it) return fail(NULL_POINTER, "descriptor");
+    if (it->finalized) return fail(BAD_PARAM, "it is finalized already");
+    for (auto &[attribute, rule] : RULES)
+        if (rule.kind == it->kind && rule.required && !it->values.count(attribute) && !it->parts.count(attribute))
+            return fail(BAD_PARAM, "attribute %d is not set", attribute);
+    int status = SUCCESS;
+    switch (it->kind) {
+        case TENSOR: status = finalize_tensor(*it); break;
+        case CONVOLUTION: status = finalize_convolution(*it); break;
+        case OP_FORWARD: case OP_DATA: case OP_WEIGHTS: status = finalize_operation(*it); break;
+        case GRAPH: status = finalize_graph(*it); break;
+        case HEURISTICS: status = finalize_heuristics(*it); break;
+        case ENGINE: {
+            size_t workspace;
+            status = supports(it->part(1300), it->one<int64_t>(1301), &workspace);
+            break;
         }
-        if (room > 2) *count = 2;
-        return SUCCESS;
+        case PLAN: status = finalize_plan(*it); break;
+        case PACK:
+            if (it->count(1000, 8) != it->count(1001, 8)) status = fail(BAD_PARAM, "as many addresses as numbers of tensors");
+            break;
+        case DEVICE: {
+            auto &text = it->values[2702];
+            if (std::string(text.begin(), text.end()).find("deviceVer") == std::string::npos) status = fail(BAD_PARAM, "deviceVer is missing");
+            break;
+        }
+        default: break;
     }
-    if (descriptor->kind == CONFIGURATION && attribute == 300) {
-        *count = 1;
-        if (room > 0) filled(0) = descriptor->at(300);
-        return SUCCESS;
-    }
-    if (descriptor->kind == CONFIGURATION && attribute == 302) {
-        auto choices = descriptor->all<const Descriptor *>(302);
-        *count = int64_t(choices.size());
-        for (int64_t i = 0; i < room && i < *count; i++) filled(i) = *choices[i];
-        return SUCCESS;
-    }
-    if (descriptor->kind == ENGINE && attribute == 1301) return give(descriptor->one<int64_t>(1301));
-    if (descriptor->kind == ENGINE && attribute == 1303) {
-        // Not deterministic.
-        *count = descriptor->one<int64_t>(1301) == FORBIDDEN ? 1 : 0;
-        if (room > 0 && *count) memcpy(values, "\4\0\0\0", 4);
-        return SUCCESS;
-    }
-    if (descriptor->kind == KNOB && attribute == 600) return give(descriptor->one<int>(600));
-    if (descriptor->kind == KNOB && attribute == 601) return give(descriptor->one<int64_t>(601));
-    if (descriptor->kind == PLAN && attribute == 402) return give(WORKSPACE);
-    return refuse(NOT_SUPPORTED, "attribute " + std::to_string(attribute));
+    it->finalized = status == SUCCESS;
+    return status;
 }
 
-int cudnnBackendExecute(void *handle, void *plan_handle, void *pack_handle) {
-    const auto &plan = *static_cast<Descriptor *>(plan_handle), &pack = *static_cast<Descriptor *>(pack_handle);
-    if (plan.kind != PLAN || pack.kind != PACK || !plan.finalized || !pack.finalized) return refuse(NOT_FINALIZED, "a descriptor");
-    if (plan.one<void *>(400) != handle) return refuse(BAD_PARAM, "a plan for another handle");
-    const Descriptor &configuration = plan.at(401);
-    if (engine(configuration) != USUAL) return refuse(EXECUTION_FAILED, "an engine that is not deterministic");
-    Job job{};
-    std::string why = read(configuration.at(300).at(1300), job.problem);
-    if (!why.empty()) return refuse(NOT_SUPPORTED, why);
-    auto ids = pack.all<int64_t>(1000);
-    auto pointers = pack.all<char *>(1001);
-    std::map<int64_t, char *> addresses;
-    for (size_t i = 0; i < ids.size(); i++) addresses[ids[i]] = pointers[i];
-    job.workspace = pack.one<char *>(1003);
-    // The numbers of the tensors are the caller's: those of the graph.
-    const Descriptor &first = *configuration.at(300).at(1300).all<const Descriptor *>(801)[0];
-    auto id = [&](int attribute) { return first.at(attribute).one<int64_t>(906); };
-    int base = first.kind == FORWARD ? 703 : first.kind == BACKWARD_DATA ? 709 : 715;
-    int64_t y = id(base + 2);
-    if (job.problem.bias) {
-        const Descriptor &addition = *configuration.at(300).at(1300).all<const Descriptor *>(801)[1];
-        y = addition.at(753).one<int64_t>(906);
-        job.bias = reinterpret_cast<const float *>(addresses[addition.at(752).one<int64_t>(906)]);
+int cudnnBackendGetAttribute(void *descriptor, int attribute, int type, int64_t room, int64_t *count, void *values) {
+    Content *it = content(descriptor);
+    if (!it || !count || (room > 0 && !values)) return fail(NULL_POINTER, "attribute %d", attribute);
+    if (!it->finalized) return fail(NOT_FINALIZED, "attribute %d", attribute);
+    if (type == DESCRIPTOR) {
+        bool is_result = attribute == 202 && it->kind == HEURISTICS;
+        auto found = it->parts.find(attribute);
+        auto parts = is_result ? results(*it) : found == it->parts.end() ? std::vector<std::shared_ptr<Content>>() : found->second;
+        // Like cuDNN, which counts results without room, but not knobs.
+        *count = room == 0 && !is_result ? 0 : int64_t(parts.size());
+        if (room > 0) *count = std::min(*count, room);
+        for (int64_t i = 0; i < std::min(room, *count); i++) {
+            auto to = static_cast<Descriptor **>(values)[i];
+            if (!to) return fail(NULL_POINTER, "attribute %d", attribute);
+            if (to->content->kind != parts[i]->kind) return fail(DESCRIPTOR_TYPE, "attribute %d", attribute);
+            to->content = parts[i];
+        }
+        return SUCCESS;
     }
-    job.w = addresses[id(base)], job.x = addresses[id(base + 1)], job.y = addresses[y];
-    for (const void *address : {(const void *)job.x, (const void *)job.w, (const void *)job.y, (const void *)job.workspace})
-        if (!address || uintptr_t(address) % 16) return refuse(BAD_PARAM, "an address that is missing or not aligned");
-    if (job.problem.bias && !job.bias) return refuse(BAD_PARAM, "no address of the bias");
-    void *stream = static_cast<Handle *>(handle)->stream;
-    return emulation_enqueue(stream, convolve, &job, sizeof(job)) == 0 ? SUCCESS : refuse(EXECUTION_FAILED, "the stream");
+    std::vector<char> bytes;
+    if (attribute == 402 && it->kind == PLAN && type == INT64) {
+        auto workspace = int64_t(it->workspace);
+        bytes.assign(reinterpret_cast<char *>(&workspace), reinterpret_cast<char *>(&workspace) + 8);
+    } else if (it->values.count(attribute)) {
+        auto rule = RULES.find(attribute);
+        if (rule != RULES.end() && rule->second.type != type) return fail(ATTRIBUTE_TYPE, "attribute %d", attribute);
+        bytes = it->values[attribute];
+    }
+    *count = int64_t(bytes.size() / size_of(type));
+    if (room > 0) *count = std::min(*count, room);
+    if (room > 0) memcpy(values, bytes.data(), size_t(*count) * size_of(type));
+    return SUCCESS;
+}
+
+int cudnnBackendExecute(Handle *handle, void *plan, void *pack) {
+    Content *what = content(plan), *where = content(pack);
+    if (!handle || !what || !where) return fail(NULL_POINTER, "handle, plan or pack");
+    if (what->kind != PLAN || where->kind != PACK) return fail(DESCRIPTOR_TYPE, "plan or pack");
+    if (!what->finalized || !where->finalized) return fail(NOT_FINALIZED, "plan or pack");
+    if (!what->count(400, 8)) return fail(BAD_PARAM, "the plan is for a described device");
+    Convolution call = what->call;
+    void *addresses[4] = {};
+    for (int tensor = 0; tensor < 4; tensor++) {
+        if (!what->ids[tensor]) continue;
+        for (size_t i = 0; i < where->count(1000, 8); i++)
+            if (where->one<int64_t>(1000, i) == what->ids[tensor]) addresses[tensor] = where->one<void *>(1001, i);
+        if (!addresses[tensor]) return fail(NULL_POINTER, "tensor %ld has no address", long(what->ids[tensor]));
+        if (reinterpret_cast<uintptr_t>(addresses[tensor]) % 16) return fail(MISALIGNED, "tensor %ld", long(what->ids[tensor]));
+    }
+    call.x_at = addresses[0];
+    call.w_at = addresses[1];
+    call.y_at = addresses[2];
+    call.bias = static_cast<const float *>(addresses[3]);
+    call.workspace_bytes = what->workspace;
+    call.workspace = what->workspace ? where->one<void *>(1003) : nullptr;
+    if (what->workspace && !call.workspace) return fail(NULL_POINTER, "workspace");
+    int status = emulation::enqueue(handle->stream, emulation::run, call);
+    return status ? fail(EXECUTION_FAILED, "the driver says %d", status) : int(SUCCESS);
 }
 
 }  // extern "C"
