@@ -30,7 +30,7 @@ struct Convolution {
 };
 
 // The loops that take the time, for two levels of the processor.
-__attribute__((optimize("O3"), target_clones("avx2", "default"))) static void add_product(float *to, const float *row, float scalar, int64_t count) {
+__attribute__((optimize("O3"), target_clones("avx2", "default"))) inline void add_product(float *to, const float *row, float scalar, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] += scalar * row[i];
 }
 

@@ -176,7 +176,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, Descriptor *how, Layout *a, Lay
                                    int most, Proposal *proposals, int *count) {
     if (!handle || !how || !a || !b || !c || !d || !preference || !proposals || !count || most < 1) return INVALID_VALUE;
     *count = 0;
-    if (!matches(*how, *a, *b, *d) || !matches(*how, *a, *b, *c)) return INVALID_VALUE;
+    if (!matches(*how, *a, *b, *d) || !matches(*how, *a, *b, *c) || !d->rows || !d->columns) return INVALID_VALUE;
     if (how->epilogue != 1 && how->epilogue != 4) return NOT_SUPPORTED;
     size_t workspace = preference->workspace >= WORKSPACE ? WORKSPACE : 0;
     proposals[0] = {{workspace ? 1u : 0u, workspace, {}}, workspace, SUCCESS, 1, {}};

@@ -356,3 +356,6 @@ impl ProductPlan {
         self.library.check("cublasLtMatmul", status, || self.problem.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,6 +53,21 @@ impl fmt::Display for Version {
     }
 }
 
+/// The major version of CUDA: 12090 is 12.9.
+fn cuda_major(runtime: usize) -> u32 {
+    u32::try_from(runtime / 1000).unwrap_or(u32::MAX)
+}
+
+/// Why a version of cuDNN, with the CUDA that it is built for, cannot be used under a driver that supports CUDA up to
+/// `newest`.
+fn unusable(version: Version, runtime: usize, newest: u32) -> Option<String> {
+    let major = cuda_major(runtime);
+    if version < OLDEST {
+        return Some(format!("which is older than {OLDEST}"));
+    }
+    (major > newest).then(|| format!("built for CUDA {major}, but the driver supports CUDA {newest} at most"))
+}
+
 /// cuDNN, loaded.
 #[derive(Clone, Debug)]
 pub struct Cudnn {
@@ -71,19 +86,11 @@ impl Cudnn {
         // SAFETY: neither has a precondition.
         let (version, runtime) = unsafe { ((functions.cudnnGetVersion)(), (functions.cudnnGetCudartVersion)()) };
         let version = Version::new(version);
-        // 12090 is CUDA 12.9.
-        let major = u32::try_from(runtime / 1000).unwrap_or(u32::MAX);
-        let why = if version < OLDEST {
-            Some(format!("which is older than {OLDEST}"))
-        } else if major > newest {
-            Some(format!("built for CUDA {major}, but the driver supports CUDA {newest} at most"))
-        } else {
-            None
-        };
-        if let Some(why) = why {
+        if let Some(why) = unusable(version, runtime, newest) {
             let (library, path) = (Library::Cudnn, functions.path);
             return Err(CudaError::Version { library, path, version: version.to_string(), why });
         }
+        let major = cuda_major(runtime);
         for library in [Library::CublasLt { newest: major }, Library::Nvrtc { major }] {
             // Some engines do without them: a lack shows where an engine is refused.
             if let Ok(loaded) = libraries.load(library) {
@@ -176,3 +183,6 @@ pub enum Target<'a> {
     /// A described card. Such a plan says that there is one.
     Device(&'a Device),
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,11 +168,12 @@ impl Cudnn {
             }
         }
         if plans.is_empty() {
-            let left_out = || {
-                let limit = options.workspace >> 20;
-                format!(
+            let limit = options.workspace >> 20;
+            let left_out = || match (other_arithmetic, too_large) {
+                (0, 0) => "it proposes no engine".to_owned(),
+                _ => format!(
                     "{other_arithmetic} engines compute otherwise than asked, {too_large} need more than {limit} MiB"
-                )
+                ),
             };
             let why = why.map_or_else(left_out, |error| error.to_string());
             return Err(CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why });

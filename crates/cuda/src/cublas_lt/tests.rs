@@ -1,0 +1,117 @@
+//! Products through the emulated cuBLASLt against the reference's loops, and what is refused.
+
+use std::sync::Arc;
+
+use enmasse_reference::kernels::linear;
+use enmasse_tensor::RandomStream;
+
+use super::*;
+use crate::driver::{Buffer, Context, Functions as DriverFunctions, Stream};
+
+/// The emulated card.
+struct Card {
+    context: Arc<Context>,
+    stream: Stream,
+    handle: LtHandle,
+    library: CublasLt,
+}
+
+impl Card {
+    /// `None` without a compiler: the test is then in the table.
+    fn open() -> Option<Self> {
+        let libraries = Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]);
+        let driver = DriverFunctions::load(libraries.load(Library::Driver).unwrap()).unwrap();
+        let context = Context::open(Arc::new(driver), 0).unwrap();
+        context.enter().unwrap();
+        let library = CublasLt::load(&libraries, 13).unwrap();
+        let handle = library.handle().unwrap();
+        Some(Card { stream: Stream::new(&context).unwrap(), context, handle, library })
+    }
+
+    fn buffer(&self, values: &[f64]) -> Buffer {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as f32).to_ne_bytes()).collect();
+        let buffer = Buffer::new(&self.context, "operand", bytes.len()).unwrap();
+        buffer.write(&self.stream, 0, &bytes).unwrap();
+        buffer
+    }
+}
+
+fn values(key: u64, count: usize) -> Vec<f64> {
+    let mut stream = RandomStream::new(0, "test", 0, key);
+    (0..count).map(|_| f64::from(stream.uniform(-1.0, 1.0) as f32)).collect()
+}
+
+const PRODUCTS: [Product; 4] = [
+    Product::Forward { bias: false },
+    Product::Forward { bias: true },
+    Product::BackwardData,
+    Product::BackwardWeights,
+];
+
+#[test]
+fn products_equal_the_reference() {
+    let Some(card) = Card::open() else { return };
+    for (rows, inputs, outputs) in [(1, 1, 1), (2, 3, 5), (7, 33, 10), (16, 8, 8), (5, 128, 1), (1, 64, 100)] {
+        let (x, w, y) = (values(0, rows * inputs), values(1, inputs * outputs), values(2, rows * outputs));
+        let bias = values(3, outputs);
+        for product in PRODUCTS {
+            for (tf32, room) in [(false, 0), (false, 1 << 20), (true, 1 << 20)] {
+                let problem = ProductProblem { product, rows, inputs, outputs, tf32 };
+                let mut plan = card.library.plan(&card.handle, &problem, room).unwrap();
+                assert!(
+                    plan.workspace <= room && (plan.name == "algo1_tile0_splitk1_stages0") == (room > 0),
+                    "{}",
+                    plan.name
+                );
+                let [x_at, w_at, y_at, bias_at] = [&x, &w, &y, &bias].map(|values| card.buffer(values));
+                let workspace = Buffer::new(&card.context, "workspace", plan.workspace.max(1) as usize).unwrap();
+                let operands = ProductOperands {
+                    x: x_at.address(),
+                    w: w_at.address(),
+                    y: y_at.address(),
+                    bias: bias_at.address(),
+                    workspace: workspace.address(),
+                };
+                // SAFETY: the buffers are as large as the problem says, and are read below, after the stream's work.
+                unsafe { plan.execute(&card.handle, &operands, card.stream.raw()) }.unwrap();
+                let (expected, result) = match product {
+                    Product::Forward { bias: has } => {
+                        (linear::forward(&x, &w, has.then_some(bias.as_slice()), inputs, outputs), y_at)
+                    }
+                    Product::BackwardData => (linear::backward_data(&y, &w, outputs), x_at),
+                    Product::BackwardWeights => (linear::backward_weights(&x, &y, inputs, outputs), w_at),
+                };
+                let mut bytes = vec![0; 4 * expected.len()];
+                result.read(&card.stream, 0, &mut bytes).unwrap();
+                let found = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+                // tf32 has 10 bits of mantissa.
+                let tolerance = if tf32 { 2f64.powi(-9) } else { 2f64.powi(-20) }
+                    * (1.0 + (inputs.max(rows).max(outputs) as f64).sqrt());
+                for (at, (found, expected)) in found.zip(&expected).enumerate() {
+                    assert!(
+                        (f64::from(found) - expected).abs() <= tolerance,
+                        "{problem} {at}: {found}, not {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_refused_is_one_line() {
+    let Some(card) = Card::open() else { return };
+    let problem =
+        ProductProblem { product: Product::Forward { bias: true }, rows: 2, inputs: 3, outputs: 5, tf32: false };
+    let mut plan = card.library.plan(&card.handle, &problem, 0).unwrap();
+    let operands = ProductOperands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
+    // SAFETY: the emulation refuses the addresses before it uses them.
+    let error = unsafe { plan.execute(&card.handle, &operands, card.stream.raw()) }.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "cuBLASLt: cublasLtMatmul failed: CUBLAS_STATUS_INVALID_VALUE: product with bias f32 x[2,3] w[3,5]"
+    );
+    let empty = ProductProblem { rows: 0, ..problem };
+    let error = card.library.plan(&card.handle, &empty, 0).unwrap_err().to_string();
+    assert_eq!(error, "cuBLASLt takes no product with bias f32 x[0,3] w[3,5]: CUBLAS_STATUS_INVALID_VALUE");
+}

@@ -1,0 +1,331 @@
+//! Convolutions through the emulated cuDNN against the reference's loops, and what is refused.
+
+use std::sync::Arc;
+
+use enmasse_graph::{Conv2d, FilterOrder, Window};
+use enmasse_reference::kernels::conv2d::{self, Shapes};
+use enmasse_tensor::{Bf16, RandomStream};
+
+use super::*;
+use crate::driver::{Buffer, Context, Functions as DriverFunctions, Stream};
+
+/// The emulated card, with a handle that submits to a stream.
+struct Card {
+    context: Arc<Context>,
+    stream: Stream,
+    handle: Handle,
+    cudnn: Cudnn,
+}
+
+impl Card {
+    /// `None` without a compiler: the test is then in the table.
+    fn open() -> Option<Self> {
+        let libraries = Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]);
+        let driver = DriverFunctions::load(libraries.load(Library::Driver).unwrap()).unwrap();
+        let context = Context::open(Arc::new(driver), 0).unwrap();
+        context.enter().unwrap();
+        let cudnn = Cudnn::load(&libraries, 12).unwrap();
+        let stream = Stream::new(&context).unwrap();
+        let mut handle = cudnn.handle().unwrap();
+        // SAFETY: the stream is of the handle's context, and lives as long.
+        unsafe { handle.set_stream(stream.raw()) }.unwrap();
+        Some(Card { context, stream, handle, cudnn })
+    }
+
+    fn buffer(&self, bytes: &[u8]) -> Buffer {
+        let buffer = Buffer::new(&self.context, "operand", bytes.len().max(16)).unwrap();
+        buffer.write(&self.stream, 0, bytes).unwrap();
+        buffer
+    }
+
+    fn plans(&self, problem: &Problem, options: &Options) -> Result<Vec<ConvolutionPlan>, CudaError> {
+        self.cudnn.plans(&Target::Handle(&self.handle), problem, options)
+    }
+
+    /// The operand that the plan computes, when the others have these values.
+    fn run(&self, plan: &ConvolutionPlan, [x, w, y, bias]: [&[f64]; 4]) -> Vec<f64> {
+        let problem = plan.problem();
+        let maps = problem.arithmetic.data_type();
+        let [x, w, y] = [encode(x, maps), encode(w, plan.weights), encode(y, maps)];
+        let [x, w, y, bias] = [&x, &w, &y, &encode(bias, DataType::F32)].map(|bytes| self.buffer(bytes));
+        let workspace = Buffer::new(&self.context, "workspace", plan.workspace.max(1) as usize).unwrap();
+        let operands = Operands {
+            x: x.address(),
+            w: w.address(),
+            y: y.address(),
+            bias: bias.address(),
+            workspace: workspace.address(),
+        };
+        // SAFETY: the buffers are as large as the problem's shapes, and are read below, after the stream's work.
+        unsafe { plan.execute(&self.handle, &operands) }.unwrap();
+        let (result, shape, data_type) = match problem.direction {
+            Direction::Forward { .. } => (y, problem.y, maps),
+            Direction::BackwardData { .. } => (x, problem.x, maps),
+            Direction::BackwardWeights => (w, problem.w, plan.weights),
+        };
+        let mut bytes = vec![0; shape.iter().product::<usize>() * data_type.size()];
+        result.read(&self.stream, 0, &mut bytes).unwrap();
+        decode(&bytes, data_type)
+    }
+}
+
+/// The bytes of values in a type. Those of f16 are multiples of 1/64 below 8, which it represents.
+fn encode(values: &[f64], data_type: DataType) -> Vec<u8> {
+    let bytes = values.iter().map(|&value| match data_type {
+        DataType::F32 => (value as f32).to_ne_bytes().to_vec(),
+        DataType::Bf16 => Bf16::from_f32(value as f32).to_bits().to_ne_bytes().to_vec(),
+        DataType::F16 => f16_bits(value).to_ne_bytes().to_vec(),
+    });
+    bytes.flatten().collect()
+}
+
+fn f16_bits(value: f64) -> u16 {
+    let bits = (value as f32).to_bits();
+    let sign = (bits >> 16) as u16 & 0x8000;
+    if value == 0.0 { sign } else { sign | ((bits >> 13) as u16 & 0x3fff | ((bits >> 16) as u16 & 0x4000)) }
+}
+
+fn decode(bytes: &[u8], data_type: DataType) -> Vec<f64> {
+    let halves = bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]]));
+    match data_type {
+        DataType::F32 => {
+            let words = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+            words.map(f64::from).collect()
+        }
+        DataType::Bf16 => halves.map(|bits| f64::from(Bf16::from_bits(bits).to_f32())).collect(),
+        DataType::F16 => halves
+            .map(|bits| {
+                let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+                let size = if exponent == 0 {
+                    mantissa / 1024.0 * 2f64.powi(-14)
+                } else {
+                    (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15)
+                };
+                if bits & 0x8000 == 0 { size } else { -size }
+            })
+            .collect(),
+    }
+}
+
+/// The error of one rounding, relative to the value.
+fn unit(data_type: DataType) -> f64 {
+    match data_type {
+        DataType::F32 => 2f64.powi(-24),
+        DataType::F16 => 2f64.powi(-11),
+        DataType::Bf16 => 2f64.powi(-8),
+    }
+}
+
+/// Multiples of 1/64 between -2 and 2, which every type represents.
+fn values(key: u64, shape: [usize; 4]) -> Vec<f64> {
+    let mut stream = RandomStream::new(0, "test", 0, key);
+    (0..shape.iter().product()).map(|_| (stream.uniform(-128.0, 128.0) as i64 / 2) as f64 / 32.0).collect()
+}
+
+fn problem(x: [usize; 4], outputs: usize, groups: usize, window: Window, arithmetic: Arithmetic) -> Problem {
+    let [height, width] = [0, 1].map(|axis| window.output(axis, x[1 + axis]).unwrap());
+    Problem {
+        direction: Direction::Forward { bias: false },
+        x,
+        w: [outputs, window.kernel[0], window.kernel[1], x[3] / groups],
+        y: [x[0], height, width, outputs],
+        conv: Conv2d { window, groups },
+        arithmetic,
+    }
+}
+
+const ARITHMETICS: [Arithmetic; 4] = [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16, Arithmetic::F16];
+const DIRECTIONS: [Direction; 5] = [
+    Direction::Forward { bias: false },
+    Direction::Forward { bias: true },
+    Direction::BackwardData { accumulate: false },
+    Direction::BackwardData { accumulate: true },
+    Direction::BackwardWeights,
+];
+const ANY: Options = Options { deterministic: false, exact: false, workspace: u64::MAX, candidates: 100 };
+
+fn window(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2]) -> Window {
+    Window { kernel, stride, padding, dilation }
+}
+
+/// Odd sizes, groups of one and of several channels, windows that leave pixels out, and ones larger than the picture.
+fn shapes() -> [([usize; 4], usize, usize, Window); 8] {
+    [
+        ([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2])),
+        ([2, 5, 7, 3], 4, 1, window([3; 2], [1; 2], [1; 2], [1; 2])),
+        ([3, 9, 6, 8], 16, 1, window([3, 1], [2, 3], [1, 0], [1; 2])),
+        ([2, 8, 8, 6], 9, 3, window([3; 2], [1; 2], [1; 2], [2, 1])),
+        ([2, 6, 5, 16], 16, 16, window([3; 2], [2; 2], [1; 2], [1; 2])),
+        ([1, 2, 2, 5], 2, 1, window([5, 4], [1, 2], [2, 2], [1; 2])),
+        ([2, 7, 7, 40], 33, 1, window([1; 2], [2; 2], [0; 2], [1; 2])),
+        ([1, 13, 11, 3], 8, 1, window([7; 2], [2; 2], [3; 2], [1; 2])),
+    ]
+}
+
+#[test]
+fn convolutions_equal_the_reference() {
+    let Some(card) = Card::open() else { return };
+    let mut types_of_weights = Vec::new();
+    for (index, (x, outputs, groups, window)) in shapes().into_iter().enumerate() {
+        for arithmetic in ARITHMETICS {
+            for direction in DIRECTIONS {
+                let problem = Problem { direction, ..problem(x, outputs, groups, window, arithmetic) };
+                let key = 4 * index as u64;
+                let (x, w, y) = (values(key, problem.x), values(key + 1, problem.w), values(key + 2, problem.y));
+                let bias = values(key + 3, [1, 1, 1, outputs]);
+                let shapes = Shapes { x: problem.x, w: problem.w, y: problem.y, filters: FilterOrder::Ohwi };
+                let expected = match direction {
+                    Direction::Forward { bias: has } => {
+                        conv2d::forward(&x, &w, has.then_some(bias.as_slice()), &shapes, &problem.conv)
+                    }
+                    Direction::BackwardData { accumulate } => {
+                        conv2d::backward_data(&y, &w, accumulate.then_some(x.as_slice()), &shapes, &problem.conv)
+                    }
+                    Direction::BackwardWeights => conv2d::backward_weights(&x, &y, &shapes, &problem.conv),
+                };
+                let largest = expected.iter().fold(0f64, |most, value| most.max(value.abs()));
+                let plans = card.plans(&problem, &ANY).unwrap();
+                for plan in &plans {
+                    let found = card.run(plan, [&x, &w, &y, &bias]);
+                    let unit = match direction {
+                        Direction::BackwardWeights => unit(plan.weights),
+                        _ => unit(problem.arithmetic.data_type()),
+                    };
+                    assert_eq!(found.len(), expected.len());
+                    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                        let error = unit * expected.abs() + 1e-6 * largest;
+                        assert!(
+                            (found - expected).abs() <= error,
+                            "{problem}, {}, {at}: {found}, not {expected}",
+                            plan.name()
+                        );
+                    }
+                    // The name makes the plan again, which gives the same bits.
+                    let again = card.cudnn.plan(&Target::Handle(&card.handle), &problem, &plan.name()).unwrap();
+                    assert_eq!(card.run(&again, [&x, &w, &y, &bias]), found, "{problem}, {}", plan.name());
+                }
+                types_of_weights.push((direction, arithmetic, plans[0].weights));
+            }
+        }
+    }
+    let written = |data_type| (Direction::BackwardWeights, Arithmetic::Bf16, data_type);
+    assert!(types_of_weights.contains(&written(DataType::F32)) && types_of_weights.contains(&written(DataType::Bf16)));
+}
+
+#[test]
+fn f32_does_not_round_to_tf32() {
+    let Some(card) = Card::open() else { return };
+    let window = window([1; 2], [1; 2], [0; 2], [1; 2]);
+    // More bits than tf32 has.
+    let exact = 2f64.powi(-11) + 2f64.powi(-13);
+    let (x, w) = ([1.0 + exact, 1.0], [1.0, -1.0]);
+    let check = |arithmetic, is_exact: bool| {
+        let problem = problem([1, 1, 1, 2], 1, 1, window, arithmetic);
+        for plan in card.plans(&problem, &ANY).unwrap() {
+            let found = card.run(&plan, [&x, &w, &[0.0], &[0.0]])[0];
+            let engine = plan.name();
+            assert_eq!(found == exact, is_exact || !engine.starts_with("eng1"), "{engine}: {found}");
+        }
+    };
+    check(Arithmetic::F32, true);
+    check(Arithmetic::Tf32, false);
+}
+
+#[test]
+fn options_choose_engines() {
+    let Some(card) = Card::open() else { return };
+    let (x, outputs, groups, window) = shapes()[1];
+    let check = |arithmetic, options: Options, expected: &[&str]| {
+        let plans = card.plans(&problem(x, outputs, groups, window, arithmetic), &options).unwrap();
+        let names: Vec<String> = plans.iter().map(ConvolutionPlan::name).collect();
+        assert_eq!(names, expected, "{arithmetic:?}, {options:?}");
+    };
+    check(Arithmetic::Bf16, ANY, &["eng1_k2=1", "eng2", "eng0"]);
+    check(Arithmetic::Tf32, ANY, &["eng1_k2=1", "eng2", "eng0"]);
+    check(Arithmetic::F32, ANY, &["eng2", "eng0"]);
+    check(Arithmetic::F16, Options { deterministic: true, ..ANY }, &["eng1_k2=1", "eng0"]);
+    check(Arithmetic::F16, Options { workspace: 1023, ..ANY }, &["eng2", "eng0"]);
+    check(Arithmetic::F16, Options { workspace: 1024, candidates: 1, ..ANY }, &["eng1_k2=1"]);
+}
+
+#[test]
+fn what_is_refused_is_one_line() {
+    let Some(card) = Card::open() else { return };
+    let (x, outputs, groups, window) = shapes()[1];
+    let problem = problem(x, outputs, groups, window, Arithmetic::F32);
+    let target = Target::Handle(&card.handle);
+    let refused = |problem: &Problem, options: &Options, why: &str| {
+        let error = card.plans(problem, options).unwrap_err().to_string();
+        assert_eq!(error, format!("cuDNN takes no {problem}: {why}"));
+    };
+    let call = "cudnnBackendFinalize failed: CUDNN_STATUS";
+    refused(
+        &Problem { y: [2, 5, 6, 4], ..problem },
+        &ANY,
+        "CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH; axis 1 of the output has 6 pixels; ConvolutionForward",
+    );
+    let grouped = shapes()[3];
+    let grouped = self::problem(grouped.0, grouped.1, grouped.2, grouped.3, Arithmetic::Bf16);
+    let weights = Problem { direction: Direction::BackwardWeights, ..grouped };
+    let small = Options { deterministic: true, workspace: 0, ..ANY };
+    assert_eq!(card.plans(&weights, &small).unwrap()[0].name(), "eng0_bf16");
+    let large = Problem {
+        direction: Direction::Forward { bias: true },
+        ..self::problem([1, 9, 9, 8], 8, 1, self::window([8; 2], [1; 2], [0; 2], [1; 2]), Arithmetic::F32)
+    };
+    let error = card.plans(&large, &ANY).unwrap_err().to_string();
+    assert!(
+        error.ends_with("_NOT_SUPPORTED_GRAPH_PATTERN; a bias after so large a window; EngineHeuristics"),
+        "{error}"
+    );
+    let named = |name: &str, why: &str| {
+        let error = card.cudnn.plan(&target, &problem, name).unwrap_err().to_string();
+        assert_eq!(error, format!("cuDNN takes no {problem}: {why}"));
+    };
+    named("fast", "\"fast\" names no engine");
+    named("eng0_f32", "\"eng0_f32\" is an engine of another problem");
+    named("eng9", &format!("eng9: cuDNN: {call}_BAD_PARAM_OUT_OF_BOUND; there is no engine 9; Engine"));
+    named("eng1_k2=7", &format!("eng1_k2=7: cuDNN: {call}_BAD_PARAM; engine 1 has no such knob; ExecutionPlan"));
+    let plan = &card.plans(&problem, &ANY).unwrap()[0];
+    let operands = Operands { x: 16, w: 24, y: 32, bias: 0, workspace: 0 };
+    // SAFETY: the emulation refuses the addresses before it uses them.
+    let error = unsafe { plan.execute(&card.handle, &operands) }.unwrap_err().to_string();
+    let expected =
+        "cuDNN: cudnnBackendExecute failed: CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER; tensor 2; eng2 for convolution";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
+fn a_described_card_has_plans_that_do_not_run() {
+    let Some(card) = Card::open() else { return };
+    let (x, outputs, groups, window) = shapes()[1];
+    let problem = problem(x, outputs, groups, window, Arithmetic::Bf16);
+    let device = card.cudnn.device(r#"{"deviceVer": 900}"#).unwrap();
+    let plans = card.cudnn.plans(&Target::Device(&device), &problem, &ANY).unwrap();
+    assert_eq!(plans[0].name(), "eng1_k2=1");
+    let operands = Operands { x: 16, w: 16, y: 16, bias: 0, workspace: 16 };
+    // SAFETY: the emulation refuses the plan before it uses the addresses.
+    let error = unsafe { plans[0].execute(&card.handle, &operands) }.unwrap_err().to_string();
+    assert!(error.contains("the plan is for a described device"), "{error}");
+    let error = card.cudnn.device("{}").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "cuDNN: cudnnBackendFinalize failed: CUDNN_STATUS_BAD_PARAM; deviceVer is missing; DeviceProperties"
+    );
+}
+
+#[test]
+fn versions() {
+    let check = |number: usize, runtime: usize, newest: u32, expected: Option<&str>| {
+        assert_eq!(unusable(Version::new(number), runtime, newest).as_deref(), expected);
+    };
+    check(90_000, 12_030, 12, None);
+    check(92_800, 12_090, 13, None);
+    check(92_800, 13_000, 13, None);
+    check(8_907, 12_020, 12, Some("which is older than 9.0.0"));
+    check(92_800, 13_000, 12, Some("built for CUDA 13, but the driver supports CUDA 12 at most"));
+    let check = |number: usize, expected: &str| assert_eq!(Version::new(number).to_string(), expected);
+    check(92_800, "9.28.0");
+    check(90_101, "9.1.1");
+    check(8_907, "8.9.7");
+}
