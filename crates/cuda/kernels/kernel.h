@@ -14,8 +14,9 @@ template <class T> struct Same {
     using Type = T;
 };
 #define SHARED(T, name) __shared__ typename Same<T>::Type name
+// Two blocks at a time are enough to keep memory busy. Asked for more, ptxas would spill.
 #define KERNEL(name, Arguments) \
-    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Arguments a)
+    extern "C" __global__ void __launch_bounds__(256, 2) name(const __grid_constant__ Arguments a)
 // A card checks each access itself.
 #define CHECK_ALIGNED(address, bytes)
 #else

@@ -148,7 +148,7 @@ fn unit(source: &Path, headers: &[PathBuf]) -> String {
         None => include(source),
         Some(name) => {
             let headers: String = headers.iter().map(|header| include(header)).collect();
-            format!("{headers}namespace {} {{\n{}}}\n", name.display(), include(source))
+            format!("{headers}namespace {}_kernels {{\n{}}}\n", name.display(), include(source))
         }
     }
 }

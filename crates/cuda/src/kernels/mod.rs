@@ -14,6 +14,7 @@ pub(crate) mod metrics;
 pub(crate) mod norm;
 mod operands;
 pub(crate) mod pooling;
+pub(crate) mod ptx;
 pub(crate) mod rows;
 pub(crate) mod samples;
 pub(crate) mod step;
