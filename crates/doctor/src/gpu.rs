@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::bounded;
 use crate::report::{Finding, Section};
+use enmasse_cuda::libraries::machine_folders;
 use enmasse_wording::counted;
 
 /// `nvidia-smi` wakes the driver, which may take seconds; beyond this it hangs.
@@ -62,7 +63,7 @@ impl Seen {
             devices: names(Path::new("/dev")).filter(|name| is_device(name)).count(),
             smi,
             cuda,
-            libraries: libraries(&folders()),
+            libraries: libraries(&machine_folders()),
         }
     }
 
@@ -207,36 +208,6 @@ fn is_version(text: &str) -> bool {
     !text.is_empty() && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The usual folders of libraries.
-fn folders() -> Vec<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = std::env::split_paths(&listed).filter(|path| path.is_absolute()).collect();
-    for (name, below) in [("CUDA_HOME", "lib64"), ("CUDA_PATH", "lib64"), ("CONDA_PREFIX", "lib")] {
-        folders.extend(variable(name).map(|root| root.join(below)));
-    }
-    for file in names(Path::new("/etc/ld.so.conf.d")) {
-        let text = read_to_string(Path::new("/etc/ld.so.conf.d").join(file)).unwrap_or_default();
-        folders.extend(configured_folders(&text));
-    }
-    let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
-    folders.extend([&machine, "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda/lib64"].map(PathBuf::from));
-    // Python's wheels bring their own libraries.
-    for root in variable("VIRTUAL_ENV").iter() {
-        for python in names(&root.join("lib")) {
-            let wheels = root.join("lib").join(python).join("site-packages/nvidia");
-            folders.extend(names(&wheels).map(|wheel| wheels.join(wheel).join("lib")));
-        }
-    }
-    folders
-}
-
-/// The folders listed in a file of `ld.so.conf.d`.
-fn configured_folders(text: &str) -> Vec<PathBuf> {
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    lines.filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
-}
-
 /// The first file of each library, with every link followed, since the last name has the full version.
 fn libraries(folders: &[PathBuf]) -> BTreeMap<&'static str, PathBuf> {
     let mut found = BTreeMap::new();
@@ -356,9 +327,5 @@ mod tests {
         let found = libraries(&[folder.path().to_owned(), PathBuf::from("/nowhere"), other.path().to_owned()]);
         let names: Vec<_> = found.values().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["libcudnn.so.9.1.0", "libnccl.so.2"]);
-        assert_eq!(
-            configured_folders("# a\n/usr/x # b\ninclude /etc/*.conf\n\n/y\n"),
-            [PathBuf::from("/usr/x"), "/y".into()]
-        );
     }
 }

@@ -1,8 +1,8 @@
 //! NVIDIA's libraries, found and loaded at run time. Nothing links to them, so that one binary runs with and without a GPU,
 //! and with the libraries of CUDA 12 and 13.
 //!
-//! [`places`] says where a library may lie, [`Libraries::load`] loads the first one that the system takes, and
-//! [`functions!`] declares a table of its functions.
+//! `places` says where a library may lie, [`Libraries::load`] loads the first one that the system takes, and
+//! `functions!` declares a table of its functions.
 
 mod functions;
 mod places;
@@ -19,7 +19,8 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use crate::error::CudaError;
 
 pub(crate) use functions::functions;
-pub use places::{GIVEN, Machine, Origin, Place, folders, places};
+pub use places::GIVEN;
+use places::{Machine, Origin, Place, places};
 
 /// A library of NVIDIA's, in the versions that this build can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,7 +108,7 @@ impl Machine for ThisMachine {
 
 /// The folders in which this process looks for NVIDIA's libraries, the first choice first.
 pub fn machine_folders() -> Vec<PathBuf> {
-    folders(&places(&ThisMachine))
+    places(&ThisMachine).into_iter().map(|place| place.folder).collect()
 }
 
 /// The places of this machine's libraries.

@@ -85,11 +85,6 @@ pub fn places(machine: &dyn Machine) -> Vec<Place> {
     places
 }
 
-/// The folders alone.
-pub fn folders(places: &[Place]) -> Vec<PathBuf> {
-    places.iter().map(|place| place.folder.clone()).collect()
-}
-
 /// Every origin with its folders, for an error. The many folders of the system and of Python are left out.
 pub(super) fn describe(places: &[Place]) -> String {
     use Origin::{Conda, Given, LoaderPath, Python, System, Toolkit};
