@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use enmasse_emulation::Kernels;
+use enmasse_emulation::{Kernels, Order};
 use enmasse_graph::Arena;
 use enmasse_tensor::{Bf16, DType, RandomStream};
 
@@ -181,24 +181,30 @@ impl Bench {
         kernels.iter().for_each(|kernel| self.run(kernel));
     }
 
-    /// Runs a kernel twice, over different bytes in all memory that it does not say that it reads.
+    /// Runs a kernel twice, over different bytes in all memory that it does not say that it reads, and with its threads in
+    /// either order.
     ///
     /// # Panics
     /// If it fails, or changes anything else than it says, or leaves some of that unwritten, or depends on anything else.
     #[track_caller]
     pub(crate) fn run(&mut self, kernel: &Kernel) {
-        let [first, second] = [0xff, 0x5a].map(|fill| self.run_over(kernel, fill));
+        let runs = [(0xff, Order::Backwards), (0x5a, Order::Forwards)];
+        let [first, second] = runs.map(|(fill, order)| self.run_over(kernel, fill, order));
         for (memory, region) in &second {
             let differs = || first[memory].iter().zip(region).position(|(a, b)| a != b).map(|at| at * 16);
             let name = &kernel.name;
-            assert!(first[memory] == *region, "{name}: {memory}+{:?} depends on what was there", differs());
+            assert!(
+                first[memory] == *region,
+                "{name}: {memory}+{:?} depends on what was there, or on the order",
+                differs()
+            );
         }
         self.memory = second;
     }
 
     /// The memory after a kernel that found `fill` in each byte that it does not say that it reads.
     #[track_caller]
-    fn run_over(&self, kernel: &Kernel, fill: u8) -> Contents {
+    fn run_over(&self, kernel: &Kernel, fill: u8, order: Order) -> Contents {
         let (mut read, mut written) = (Vec::new(), Vec::new());
         for argument in &kernel.arguments {
             match *argument {
@@ -219,7 +225,7 @@ impl Bench {
             left.iter_mut().map(|(&memory, region)| (memory, region.as_mut_ptr() as u64)).collect();
         let arguments = kernel.pack(&|place| addresses[&place.memory] + place.offset as u64);
         // SAFETY: the operands lie in this memory; the test is wrong if they do not.
-        let result = unsafe { self.kernels.run(&kernel.name, kernel.grid, kernel.block, &arguments) };
+        let result = unsafe { self.kernels.run(&kernel.name, kernel.grid, kernel.block, &arguments, order) };
         result.unwrap_or_else(|message| panic!("{message}"));
         let mut after = self.memory.clone();
         for &span in &written {

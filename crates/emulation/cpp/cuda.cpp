@@ -19,7 +19,7 @@
 
 // In host.cpp.
 extern "C" int emulation_run(void (*kernel)(const void *), const unsigned grid[3], unsigned block, const void *arguments,
-                             size_t bytes, char *message, size_t message_bytes);
+                             size_t bytes, int backwards, char *message, size_t message_bytes);
 
 namespace {
 
@@ -398,7 +398,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     return enqueue(stream, [=] {
         const unsigned grid[3] = {gx, gy, gz};
         char message[512] = "";
-        if (failed || emulation_run(kernel->body, grid, bx, copy->data(), copy->size(), message, sizeof(message)) == 0) return;
+        if (failed || emulation_run(kernel->body, grid, bx, copy->data(), copy->size(), 0, message, sizeof(message)) == 0) return;
         fprintf(stderr, "emulated kernel %s: %s\n", kernel->name.c_str(), message);
         failed = LAUNCH_FAILED;
     });

@@ -3,7 +3,8 @@
 // A fiber runs one thread after another and lends its stack to them in turn, until a thread waits. That fiber then stays
 // with its thread, and another takes over the rest. So a kernel which never waits uses a single fiber and no switches.
 // When no thread can go on, the waiting ones are matched: lanes of a warp first, then the whole block. What does not
-// match would be undefined on a card, and is an error here.
+// match would be undefined on a card, and is an error here. Results that depend on the order of threads show in a second run,
+// which takes them backwards.
 #include "host.h"
 
 #include <setjmp.h>
@@ -45,6 +46,9 @@ struct Runner {
     alignas(16) char arguments[ARGUMENT_BYTES];
     alignas(16) char shared[SHARED_BYTES];
     size_t shared_used;
+    // Whether the last block and the last thread come first.
+    bool backwards;
+    // `next` counts threads in that order.
     unsigned threads, next, current;
     Thread thread[THREADS];
     Fiber fiber[THREADS];
@@ -73,6 +77,9 @@ struct Owner {
     }
 };
 
+// The thread at a place in the order.
+unsigned thread_at(Runner *r, unsigned place) { return r->backwards ? r->threads - 1 - place : place; }
+
 void begin(Runner *r, unsigned thread) {
     r->current = thread;
     threadIdx = {thread, 0, 0};
@@ -84,7 +91,7 @@ void work() {
     for (;;) {
         Fiber *self = r->thread[r->current].fiber;
         while (r->next < r->threads) {
-            unsigned number = r->next++;
+            unsigned number = thread_at(r, r->next++);
             r->thread[number] = {Thread::RUNS, self, {}, 0, 0, 0, 0};
             self->thread = number;
             begin(r, number);
@@ -199,7 +206,7 @@ void run_block(Runner *r) {
     while (r->next < r->threads && !r->failed) {
         Fiber *fiber = r->idle[--r->idles];
         // The fiber learns its own identity from the thread that it is about to run.
-        r->current = r->next;
+        r->current = thread_at(r, r->next);
         r->thread[r->current].fiber = fiber;
         enter(r, fiber);
     }
@@ -208,10 +215,10 @@ void run_block(Runner *r) {
         for (unsigned first = 0; first < r->threads; first += LANES) matched += match_lanes(r, first);
         if (!r->failed && matched == 0) matched = match_block(r);
         if (r->failed || matched == 0) return;
-        for (unsigned number = 0; number < r->threads && !r->failed; number++) {
-            Thread &thread = r->thread[number];
+        for (unsigned place = 0; place < r->threads && !r->failed; place++) {
+            Thread &thread = r->thread[thread_at(r, place)];
             if (thread.state != Thread::RUNS) continue;
-            r->current = number;
+            r->current = thread_at(r, place);
             enter(r, thread.fiber);
         }
     }
@@ -259,10 +266,10 @@ void emulation::fail(const char *format, ...) {
     _longjmp(r->scheduler, 1);
 }
 
-// Runs a kernel. Returns 0, or -1 with a message.
+// Runs a kernel, the last thread first if `backwards`. Returns 0, or -1 with a message.
 extern "C" __attribute__((visibility("default"))) int emulation_run(void (*kernel)(const void *), const unsigned grid[3],
                                                                     unsigned block, const void *arguments, size_t bytes,
-                                                                    char *message, size_t message_bytes) {
+                                                                    int backwards, char *message, size_t message_bytes) {
     static thread_local Owner owner;
     Runner *r = runner = owner.runner;
     if (!r || block == 0 || block > THREADS || bytes > ARGUMENT_BYTES) {
@@ -272,6 +279,7 @@ extern "C" __attribute__((visibility("default"))) int emulation_run(void (*kerne
     r->kernel = kernel;
     memcpy(r->arguments, arguments, bytes);
     r->threads = block;
+    r->backwards = backwards;
     r->message = message;
     r->message_bytes = message_bytes;
     r->failed = false;
@@ -279,12 +287,13 @@ extern "C" __attribute__((visibility("default"))) int emulation_run(void (*kerne
     r->shared_used = 0;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block, 1, 1};
-    for (unsigned z = 0; z < grid[2] && !r->failed; z++)
-        for (unsigned y = 0; y < grid[1] && !r->failed; y++)
-            for (unsigned x = 0; x < grid[0] && !r->failed; x++) {
-                blockIdx = {x, y, z};
-                run_block(r);
-            }
+    uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+    for (uint64_t place = 0; place < blocks && !r->failed; place++) {
+        uint64_t number = backwards ? blocks - 1 - place : place;
+        blockIdx = {(unsigned)(number % grid[0]), (unsigned)(number / grid[0] % grid[1]),
+                    (unsigned)(number / grid[0] / grid[1])};
+        run_block(r);
+    }
     // Fibers of a failed kernel stand inside it.
     if (r->failed)
         for (Fiber &fiber : r->fiber) fiber.started = false;

@@ -45,6 +45,13 @@ KERNEL(read_before_write, Output) {
     numbers[threadIdx.x] = 7;
 }
 
+// The neighbour may not have written yet.
+KERNEL(do_not_wait, Output) {
+    SHARED(unsigned[256], numbers);
+    numbers[threadIdx.x] = threadIdx.x;
+    a.y[threadIdx.x] = numbers[threadIdx.x ^ 1];
+}
+
 KERNEL(two_barriers, Output) {
     if (threadIdx.x < 3)
         __syncthreads();

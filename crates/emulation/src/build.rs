@@ -106,8 +106,9 @@ impl Library {
         if self.kernels {
             sources.extend(files(&product, "cu"));
         }
+        let driver = self.driver.then(|| DRIVER.build());
         let mut objects = Vec::new();
-        // One process compiles while others wait for it.
+        // One thread of one process compiles while others wait for it.
         let lock = File::create(cache().join("lock")).expect("a lock file");
         lock.lock().expect("a lock");
         std::thread::scope(|scope| {
@@ -128,8 +129,7 @@ impl Library {
                 });
             }
         });
-        drop(lock);
-        objects.extend(self.driver.then(|| DRIVER.build()));
+        objects.extend(driver);
         let texts: Vec<_> = objects.iter().map(|path| path.as_os_str().as_encoded_bytes()).collect();
         let library = cache().join(format!("{}-{}", self.name, digest(&texts)));
         whole(&library, |fresh| {

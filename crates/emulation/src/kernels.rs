@@ -11,7 +11,16 @@ use crate::dynamic::Object;
 type Body = unsafe extern "C" fn(*const c_void);
 
 /// `emulation_run` in `cpp/host.cpp`.
-type Run = unsafe extern "C" fn(Body, *const c_uint, c_uint, *const c_void, usize, *mut c_char, usize) -> c_int;
+type Run = unsafe extern "C" fn(Body, *const c_uint, c_uint, *const c_void, usize, c_int, *mut c_char, usize) -> c_int;
+
+/// The order in which blocks and threads run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The first one first.
+    Forwards,
+    /// The last one first.
+    Backwards,
+}
 
 /// The kernels of the `cuda` crate, compiled for the host.
 pub struct Kernels {
@@ -35,14 +44,21 @@ impl Kernels {
     }
 
     /// Runs a kernel with `block` threads in each block of the grid, one block after another. `arguments` are the bytes of
-    /// its struct.
+    /// its struct. Where the result depends on the order, threads use each other's results without waiting for them.
     ///
     /// # Errors
     /// Says which kernel there is not, or takes a struct of another size, or waits for threads that do not come.
     ///
     /// # Safety
     /// The addresses among the arguments are valid for everything that the kernel does.
-    pub unsafe fn run(&self, name: &str, grid: [u32; 3], block: u32, arguments: &[u8]) -> Result<(), String> {
+    pub unsafe fn run(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: u32,
+        arguments: &[u8],
+        order: Order,
+    ) -> Result<(), String> {
         let body = self.object.symbol(name).ok_or_else(|| format!("there is no kernel {name}"))?;
         let size = self.object.symbol(&format!("{name}_size")).ok_or_else(|| format!("{name} is no kernel"))?;
         // SAFETY: `KERNEL` in `cpp/host.h` defines both, with these types.
@@ -52,9 +68,9 @@ impl Kernels {
         }
         let mut message = [0u8; 1024];
         let (text, room) = (message.as_mut_ptr().cast(), message.len());
+        let (packed, backwards) = (arguments.as_ptr().cast(), c_int::from(order == Order::Backwards));
         // SAFETY: the caller's promise; the runner copies the arguments, and ends the message with a zero.
-        let result =
-            unsafe { (self.run)(body, grid.as_ptr(), block, arguments.as_ptr().cast(), arguments.len(), text, room) };
+        let result = unsafe { (self.run)(body, grid.as_ptr(), block, packed, arguments.len(), backwards, text, room) };
         if result == 0 {
             return Ok(());
         }
@@ -67,8 +83,8 @@ impl Kernels {
 mod tests {
     use super::*;
 
-    /// What a kernel of `cpp/rules.cu` writes for `n` threads.
-    fn run(name: &str, grid: [u32; 3], block: u32) -> Option<Result<Vec<u32>, String>> {
+    /// What a kernel of `cpp/rules.cu` writes for each thread.
+    fn run(name: &str, grid: [u32; 3], block: u32, order: Order) -> Option<Result<Vec<u32>, String>> {
         static RULES: OnceLock<Kernels> = OnceLock::new();
         if !build::compiler() {
             return None;
@@ -76,16 +92,18 @@ mod tests {
         let kernels = RULES.get_or_init(|| Kernels::open(&build::rules()));
         let mut y = vec![0u32; (grid.iter().product::<u32>() * block) as usize];
         // SAFETY: every kernel writes one number for each thread.
-        let result = unsafe { kernels.run(name, grid, block, &(y.as_mut_ptr() as u64).to_ne_bytes()) };
+        let result = unsafe { kernels.run(name, grid, block, &(y.as_mut_ptr() as u64).to_ne_bytes(), order) };
         Some(result.map(|()| y))
     }
 
     #[test]
     fn kernels_that_keep_the_rules() {
         let check = |name, grid, block, expected: &dyn Fn(u32) -> u32| {
-            let Some(found) = run(name, grid, block) else { return };
-            let threads = grid.iter().product::<u32>() * block;
-            assert_eq!(found, Ok((0..threads).map(expected).collect()), "{name}");
+            for order in [Order::Forwards, Order::Backwards] {
+                let Some(found) = run(name, grid, block, order) else { return };
+                let threads = grid.iter().product::<u32>() * block;
+                assert_eq!(found, Ok((0..threads).map(expected).collect()), "{name}");
+            }
         };
         check("number_threads", [3, 2, 2], 32, &|i| i);
         check("pass_on", [3, 1, 1], 256, &|i| (i % 256 + 2) % 256);
@@ -98,7 +116,7 @@ mod tests {
     #[test]
     fn kernels_that_break_a_rule_end_and_say_so() {
         let check = |name, block, expected: &str| {
-            let Some(found) = run(name, [1; 3], block) else { return };
+            let Some(found) = run(name, [1; 3], block, Order::Forwards) else { return };
             let message = found.expect_err(name);
             assert!(message.contains(expected), "{message}");
         };
@@ -115,10 +133,17 @@ mod tests {
     }
 
     #[test]
+    fn what_depends_on_the_order_differs() {
+        let run = |order| run("do_not_wait", [1; 3], 32, order).map(|found| found.expect("numbers"));
+        let (Some(first), Some(second)) = (run(Order::Forwards), run(Order::Backwards)) else { return };
+        assert_ne!(first, second);
+    }
+
+    #[test]
     fn arguments_must_have_the_size_of_the_struct() {
         let Some(kernels) = build::compiler().then(|| Kernels::open(&build::rules())) else { return };
         // SAFETY: it does not run.
-        let found = unsafe { kernels.run("pass_on", [1; 3], 32, &[0; 4]) };
+        let found = unsafe { kernels.run("pass_on", [1; 3], 32, &[0; 4], Order::Forwards) };
         assert_eq!(found, Err("pass_on takes 8 bytes of arguments, not 4".into()));
     }
 }

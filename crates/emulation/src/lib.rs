@@ -8,4 +8,4 @@ mod dynamic;
 mod kernels;
 
 pub use build::folder;
-pub use kernels::Kernels;
+pub use kernels::{Kernels, Order};
