@@ -33,11 +33,14 @@ const DRIVER: Library =
 
 /// NVIDIA's libraries for convolutions and for products of matrices.
 const CUDNN: Library = Library { name: "libcudnn.so.9", sources: &["cudnn.cpp"], kernels: false, driver: true };
+/// The part of cuDNN that programs load before they call it.
+const CUDNN_GRAPH: Library =
+    Library { name: "libcudnn_graph.so.9", sources: &["cudnn.cpp"], kernels: false, driver: true };
 const CUBLAS_LT: Library =
     Library { name: "libcublasLt.so.12", sources: &["cublas_lt.cpp"], kernels: false, driver: true };
 
 /// All that [`folder`] holds.
-const LIBRARIES: [Library; 3] = [DRIVER, CUDNN, CUBLAS_LT];
+const LIBRARIES: [Library; 4] = [DRIVER, CUDNN, CUDNN_GRAPH, CUBLAS_LT];
 
 /// No contraction: the kernels say where they want a fused product, here as on a card.
 const FLAGS: [&str; 10] = [

@@ -82,7 +82,9 @@ impl Cudnn {
     /// # Errors
     /// cuDNN is missing, too old, or built for a later CUDA than the driver's.
     pub fn load(libraries: &Libraries, newest: u32) -> Result<Self, CudaError> {
-        let functions = Functions::load(libraries.load(Library::Cudnn)?)?;
+        let loaded = libraries.load(Library::Cudnn)?;
+        loaded.load_part("libcudnn_graph.so.9")?;
+        let functions = Functions::load(loaded)?;
         // SAFETY: neither has a precondition.
         let (version, runtime) = unsafe { ((functions.cudnnGetVersion)(), (functions.cudnnGetCudartVersion)()) };
         let version = Version::new(version);

@@ -135,20 +135,12 @@ impl Libraries {
     /// [`CudaError::Missing`], or [`CudaError::Unusable`] if there is a file, but none that the system loads.
     pub fn load(&self, library: Library) -> Result<Loaded, CudaError> {
         let mut refused = None;
-        for candidate in self.candidates(&library.files()) {
-            // SAFETY: the initialisers of NVIDIA's libraries have no preconditions, as those of the system's own. A file
-            // under such a name in a folder that the user names is as trusted as the program.
-            match unsafe { Handle::open(Some(&candidate), RTLD_NOW | RTLD_LOCAL) } {
-                Ok(handle) => return Ok(Loaded { library, path: candidate, handle }),
-                Err(error) => {
-                    let why = error.source().map_or_else(|| error.to_string(), |words| words.to_string());
-                    // The loader's words for a file that is nowhere. The name is the one asked for, not a dependency's.
-                    let absent = candidate.parent() == Some(Path::new(""))
-                        && why.starts_with(&format!("{}:", candidate.display()))
-                        && why.contains("No such file");
-                    if !absent {
-                        refused.get_or_insert(why);
-                    }
+        for path in self.candidates(&library.files()) {
+            match open(&path) {
+                Ok(handle) => return Ok(Loaded { library, path, handle }),
+                Err(Refusal::Absent) => {}
+                Err(Refusal::Because(why)) => {
+                    refused.get_or_insert(why);
                 }
             }
         }
@@ -181,6 +173,25 @@ impl Libraries {
     }
 }
 
+/// Why the system's loader does not load a file.
+enum Refusal {
+    /// It is nowhere.
+    Absent,
+    /// The loader's words.
+    Because(String),
+}
+
+fn open(path: &Path) -> Result<Handle, Refusal> {
+    // SAFETY: the initialisers of NVIDIA's libraries have no preconditions, as those of the system's own. A file under such a
+    // name in a folder that the user names is as trusted as the program.
+    unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        let why = error.source().map_or_else(|| error.to_string(), |words| words.to_string());
+        // The loader's words for a file that is not there. The name is the one asked for, not a dependency's.
+        let is_absent = why.starts_with(&format!("{}:", path.display())) && why.contains("No such file");
+        if is_absent { Refusal::Absent } else { Refusal::Because(why) }
+    })
+}
+
 /// A library in this process. It is never unloaded: the libraries keep state of threads and of the process's end.
 #[derive(Debug)]
 pub struct Loaded {
@@ -201,6 +212,26 @@ impl Loaded {
         let symbol = unsafe { self.handle.get::<*const ()>(function.as_bytes()) };
         let missing = || CudaError::Function { library: self.library, path: self.path.clone(), function };
         symbol.map(|symbol| symbol.into_raw().cast_const().cast()).map_err(|_| missing())
+    }
+
+    /// Loads a part of the library from the same folder. The library would load it itself when it first needs it, and end the
+    /// process where that fails.
+    ///
+    /// # Errors
+    /// [`CudaError::Missing`] or [`CudaError::Unusable`].
+    pub(crate) fn load_part(&self, file: &str) -> Result<(), CudaError> {
+        let library = self.library;
+        match open(&self.path.with_file_name(file)) {
+            Ok(part) => {
+                std::mem::forget(part);
+                Ok(())
+            }
+            Err(Refusal::Absent) => {
+                let places = format!("the folder of {}", self.path.display());
+                Err(CudaError::Missing { library, files: file.to_owned(), places })
+            }
+            Err(Refusal::Because(why)) => Err(CudaError::Unusable { library, why }),
+        }
     }
 
     /// Keeps the library in the process for ever, so that addresses of its functions stay good.

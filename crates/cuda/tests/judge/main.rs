@@ -118,3 +118,17 @@ fn errors_have_cudnns_words() {
         check(error, &["cuDNN takes no convolution with bias", name]);
     }
 }
+
+#[test]
+fn a_part_of_cudnn_that_is_missing_or_broken_is_named() {
+    let Some(folder) = needs::cuda() else { return };
+    let other = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(folder.join("libcudnn.so.9"), other.path().join("libcudnn.so.9")).unwrap();
+    let part = other.path().join("libcudnn_graph.so.9");
+    let load = || Cudnn::load(&Libraries::in_folders(&[other.path().to_owned()]), u32::MAX).unwrap_err().to_string();
+    let missing = load();
+    assert!(missing.starts_with("cuDNN is missing: no libcudnn_graph.so.9 in the folder of "), "{missing}");
+    std::fs::write(&part, "no library").unwrap();
+    let broken = load();
+    assert!(broken.starts_with(&format!("cuDNN cannot be loaded: {}: ", part.display())), "{broken}");
+}
