@@ -43,15 +43,13 @@ template <int N, class E> __device__ __forceinline__ void statistics(const Stati
     if (s.works && s.first < s.end) {
         uint32_t count = (uint32_t)((s.end - s.first + s.lanes - 1) / s.lanes);
         float pivot[N] = {}, sum[N] = {}, squares[N] = {}, x[N];
-        uint32_t pivots = min(count, PIVOT_ROWS);
-        for (uint32_t i = 0; i < pivots; i++) {
-            load(a.x, (s.first + (uint64_t)i * s.lanes) * a.channels + s.channel, x);
+        // Where there are fewer, the last one counts more than once. So all are read at the same time.
 #pragma unroll
-            for (int j = 0; j < N; j++) pivot[j] += x[j];
+        for (uint32_t i = 0; i < PIVOT_ROWS; i++) {
+            load(a.x, (s.first + (uint64_t)min(i, count - 1) * s.lanes) * a.channels + s.channel, x);
+#pragma unroll
+            for (int j = 0; j < N; j++) pivot[j] += x[j] * (1.0f / PIVOT_ROWS);
         }
-        float share = 1.0f / (float)pivots;
-#pragma unroll
-        for (int j = 0; j < N; j++) pivot[j] *= share;
 #pragma unroll 4
         for (uint64_t row = s.first; row < s.end; row += s.lanes) {
             load(a.x, row * a.channels + s.channel, x);
@@ -63,13 +61,14 @@ template <int N, class E> __device__ __forceinline__ void statistics(const Stati
             }
         }
         moments.count = (float)count;
-        share = 1.0f / moments.count;
+        float share = 1.0f / moments.count;
 #pragma unroll
         for (int j = 0; j < N; j++) {
             float mean = sum[j] * share;
             moments.mean[j] = pivot[j] + mean;
-            // Rounding must not make it negative.
-            moments.squares[j] = max(fmaf(-sum[j], mean, squares[j]), 0.0f);
+            // Rounding must not make it negative. NaN stays NaN.
+            float about_mean = fmaf(-sum[j], mean, squares[j]);
+            moments.squares[j] = about_mean < 0.0f ? 0.0f : about_mean;
         }
     }
     all[threadIdx.x] = moments;
@@ -98,6 +97,7 @@ KERNEL(batch_norm_statistics_combine, CombineStatistics) {
     uint32_t lanes = blockDim.x / COLUMNS;
     Moments<1> moments = {};
     if (channel < a.channels) {
+#pragma unroll 4
         for (uint32_t chunk = threadIdx.x / COLUMNS; chunk < a.chunks; chunk += lanes) {
             const float *mean = a.partial + (uint64_t)chunk * 2 * a.channels + channel;
             float count = (float)min((uint64_t)a.chunk, a.rows - (uint64_t)chunk * a.chunk);

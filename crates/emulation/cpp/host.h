@@ -123,5 +123,13 @@ static inline float __uint_as_float(unsigned bits) {
 
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 
-template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
-template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
+// Of integers: a card's functions of floats drop NaN.
+template <class T> static inline T min(T a, T b) {
+    static_assert(T(1) / 2 == 0, "fminf says what it does");
+    return b < a ? b : a;
+}
+
+template <class T> static inline T max(T a, T b) {
+    static_assert(T(1) / 2 == 0, "fmaxf says what it does");
+    return a < b ? b : a;
+}

@@ -38,6 +38,23 @@ fn large_means_cost_no_accuracy() {
     check_statistics::<f32>(300, 72, -30.0, 3e-6);
 }
 
+#[test]
+fn values_that_are_not_numbers_stay_in_their_channel() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let Some(mut bench) = Bench::new() else { return };
+        let mut x = noise::<f32>(1, 100 * 3, 1.0);
+        x[3 * 70 + 1] = bad;
+        let x = bench.put(&x);
+        let [mean, variance] = [(); 2].map(|()| bench.room::<f32>(3));
+        bench.run_all(&statistics(Rows { rows: 100, channels: 3, dtype: DType::F32 }, x, mean, variance));
+        let (mean, variance) = (bench.get::<f32>(mean), bench.get::<f32>(variance));
+        assert_eq!(
+            [0, 1, 2].map(|c| (mean[c].is_finite(), variance[c].is_nan())),
+            [(true, false), (false, true), (true, false)]
+        );
+    }
+}
+
 /// Operands of a forward and its gradients, by the same names.
 struct Operands<E> {
     x: Vec<E>,
