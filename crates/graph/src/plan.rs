@@ -198,6 +198,16 @@ impl Plan {
         node.outputs.first().copied()
     }
 
+    /// Bytes of the gradient arena, from its start, that these values fill without gaps but for alignment; `None` if they do
+    /// not.
+    pub fn adjacent_gradients(&self, values: &[ValueId]) -> Option<usize> {
+        values.iter().try_fold(0, |end, &id| {
+            let next = Slot { arena: Arena::Gradients, offset: end };
+            let fits = self.slot(id) == next && self.value(id).dtype == DType::F32;
+            fits.then(|| end + aligned_bytes(self.shape(id), DType::F32))
+        })
+    }
+
     /// The instructions of one phase.
     pub fn phase(&self, phase: Phase) -> &[Node] {
         let start = self.instructions.partition_point(|node| node.phase < phase);

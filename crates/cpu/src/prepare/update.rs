@@ -1,7 +1,7 @@
 //! The optimiser's operands: regions of the arenas that its ranges index, after checking that every value is where they say.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Arena, Plan, Slot, Update, ValueId};
+use enmasse_graph::{Arena, Update};
 use enmasse_tensor::DType;
 
 use super::operand::Operand;
@@ -16,32 +16,14 @@ impl Operand<'_> {
             let (layer, optimizer) = (&self.node.layer, update.optimizer);
             DeviceError::Unsupported(format!("layer {layer}: the cpu cannot run update {{{optimizer}}}: {problem}"))
         };
-        let arity = || {
-            let kept = update.optimizer.state_names().len();
-            refuse(&format!("{} operands, for {kept} tensors of state per parameter", self.node.inputs.len()))
-        };
-        let operands = update.operands(&self.node.inputs).ok_or_else(arity)?;
-        let plan = self.preparation.plan;
-        let offset = |&id: &ValueId| plan.slot(id).offset;
-        let lies = |ids: &[ValueId], arena: Arena| {
-            let here = |id: &ValueId| plan.slot(*id).arena == arena && plan.value(*id).dtype == DType::F32;
-            ids.iter().all(here) && ids.iter().map(offset).eq(operands.parameters.iter().map(offset))
-        };
-        let states = operands.state.iter().enumerate().all(|(slot, ids)| lies(ids, Arena::Optimizer(slot)));
-        if !(lies(operands.parameters, Arena::Parameters) && lies(operands.gradients, Arena::Gradients) && states) {
-            return Err(refuse("its operands lie at different offsets"));
-        }
-        let ends = operands.parameters.iter().map(|id| offset(id) / DType::F32.size() + plan.shape(*id).elements());
-        let end = ends.max().unwrap_or(0);
-        if update.ranges.iter().any(|range| range.end() > end) {
-            return Err(refuse("a range ends beyond its operands"));
-        }
+        let (operands, end) = update.in_plan(self.preparation.plan, &self.node.inputs).map_err(|why| refuse(&why))?;
         let region = |arena| self.preparation.range(arena, self.hosted, 0, end);
         let state: Vec<_> = (0..operands.state.len()).map(|slot| region(Arena::Optimizer(slot))).collect();
         let last = self.node.inputs.len() - 1;
         let clip = update.clip_norm.map(|limit| self.input(last).map(|norm| Clip { limit, norm })).transpose()?;
         let (weights, gradients) = (region(Arena::Parameters), region(Arena::Gradients));
-        PreparedUpdate::new(update, weights, gradients, &state, clip).ok_or_else(arity)
+        let other = || refuse("its state is that of another optimiser");
+        PreparedUpdate::new(update, weights, gradients, &state, clip).ok_or_else(other)
     }
 
     /// Values and their averages.
@@ -53,17 +35,11 @@ impl Operand<'_> {
 
     /// The norm of all gradients, which are adjacent in the arena.
     pub(super) fn gradient_norm(&self) -> Result<Norm, DeviceError> {
-        let plan = self.preparation.plan;
-        let mut end = 0;
-        for &id in &self.node.inputs {
-            let slot = plan.slot(id);
-            if slot != (Slot { arena: Arena::Gradients, offset: end }) || plan.value(id).dtype != DType::F32 {
-                let (layer, op) = (&self.node.layer, self.node.op.name());
-                let reason = format!("layer {layer}: the cpu runs {op} only over neighbours in the gradient arena");
-                return Err(DeviceError::Unsupported(reason));
-            }
-            end = (slot.offset + plan.shape(id).elements() * DType::F32.size()).next_multiple_of(Plan::ALIGNMENT);
-        }
+        let end = self.preparation.plan.adjacent_gradients(&self.node.inputs).ok_or_else(|| {
+            let (layer, op) = (&self.node.layer, self.node.op.name());
+            let reason = format!("layer {layer}: the cpu runs {op} only over neighbours in the gradient arena");
+            DeviceError::Unsupported(reason)
+        })?;
         Ok(Norm::new(self.preparation.range(Arena::Gradients, 0, 0, end / DType::F32.size())))
     }
 }
