@@ -1,0 +1,112 @@
+//! Programs of any device: parameters, batches, and comparisons of tensors by name.
+#![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
+
+use std::ops::Range;
+
+use enmasse_device::{HostBatch, Program, StepInputs};
+use enmasse_graph::{Arena, Plans};
+use enmasse_tensor::RandomStream;
+
+/// Gives parameters random values, which f32 holds exactly.
+pub fn fill(program: &mut dyn Program) {
+    for tensor in program.plans().state.clone() {
+        let mut stream = RandomStream::new(1, &tensor.name, 0, 0);
+        let elements = tensor.shape.elements();
+        let fan_in = (elements / tensor.shape.last()) as f64;
+        let mut draw = |low: f64, high: f64| -> Vec<f64> {
+            (0..elements).map(|_| f64::from(stream.uniform(low, high) as f32)).collect()
+        };
+        let values = match tensor.slot.arena {
+            Arena::Parameters if tensor.shape.len() > 1 => draw(-1.7 / fan_in.sqrt(), 1.7 / fan_in.sqrt()),
+            Arena::Parameters if tensor.name.ends_with("weight") => draw(0.5, 1.5),
+            Arena::Parameters => draw(-0.5, 0.5),
+            _ => continue,
+        };
+        program.load(&tensor.name, &values).unwrap();
+    }
+}
+
+/// A batch of random pictures, with labels and sample indices.
+#[derive(Clone)]
+pub struct Batch {
+    pub images: Vec<u8>,
+    pub labels: Vec<i32>,
+    pub sample_indices: Vec<u64>,
+}
+
+impl Batch {
+    /// Batch `number` for all shards.
+    pub fn random(plans: &Plans, number: u64) -> Batch {
+        let plan = &plans.evaluate;
+        let shards = plans.train.as_ref().map_or(1, |plan| plan.shards);
+        let mut stream = RandomStream::new(2, "test batch", 0, number);
+        let pixels = plan.shape(plan.images).elements() * shards;
+        let samples = plan.batch * shards;
+        Batch {
+            images: (0..pixels).map(|_| stream.next_u32() as u8).collect(),
+            labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
+            sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
+        }
+    }
+
+    pub fn inputs(&self, step: u64) -> StepInputs {
+        let Batch { images, labels, sample_indices } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices };
+        StepInputs {
+            batch: batch.into(),
+            epoch: 3,
+            learning_rate: 0.002,
+            optimizer_step: step,
+            stop: false,
+            save: false,
+        }
+    }
+
+    /// The samples of one shard.
+    pub fn shard(&self, shard: usize, shards: usize) -> Batch {
+        self.hosted(shard..shard + 1, shards)
+    }
+
+    /// The samples of some shards.
+    pub fn hosted(&self, hosted: Range<usize>, shards: usize) -> Batch {
+        fn piece<T: Clone>(all: &[T], hosted: &Range<usize>, shards: usize) -> Vec<T> {
+            let len = all.len() / shards;
+            all[hosted.start * len..hosted.end * len].to_vec()
+        }
+        Batch {
+            images: piece(&self.images, &hosted, shards),
+            labels: piece(&self.labels, &hosted, shards),
+            sample_indices: piece(&self.sample_indices, &hosted, shards),
+        }
+    }
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// Asserts that named tensors agree: the norm of each difference is at most `tolerance` times the tensor's norm, or
+/// times a thousandth of the median of the norms above 0 if that is larger.
+#[track_caller]
+pub fn assert_agree(what: &str, names: &[String], a: &mut dyn Program, b: &mut dyn Program, tolerance: f64) {
+    let pairs: Vec<_> = names.iter().map(|name| (name, a.store(name).unwrap(), b.store(name).unwrap())).collect();
+    let mut norms: Vec<f64> =
+        pairs.iter().map(|(_, _, b)| norm(b.iter().copied())).filter(|norm| *norm > 0.0).collect();
+    norms.sort_by(f64::total_cmp);
+    let median = norms.get(norms.len() / 2).copied().unwrap_or(0.0);
+    for (name, a, b) in &pairs {
+        let error = norm(a.iter().zip(b).map(|(a, b)| a - b)) / norm(b.iter().copied()).max(1e-3 * median).max(1e-30);
+        assert!(error <= tolerance, "{what}: {name} is off by {error:.2e}");
+    }
+}
+
+/// Names of all gradients.
+pub fn gradients(plans: &Plans) -> Vec<String> {
+    let plan = plans.train.as_ref().unwrap();
+    plan.values.iter().map(|v| v.name.clone()).filter(|name| name.starts_with("gradient.")).collect()
+}
+
+/// Names of all state.
+pub fn state(plans: &Plans) -> Vec<String> {
+    plans.state.iter().map(|tensor| tensor.name.clone()).collect()
+}
