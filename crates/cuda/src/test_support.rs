@@ -7,7 +7,7 @@ use enmasse_graph::Arena;
 use enmasse_tensor::{Bf16, DType, RandomStream};
 
 use crate::kernels::step::{self, StepValues};
-use crate::work::{Argument, Constants, Kernel, Memory, Place, Span, scratch};
+use crate::work::{Argument, Constants, Kernel, Memory, Place, Span};
 
 /// Plain values, of which any bytes are one.
 ///
@@ -85,6 +85,15 @@ pub(crate) fn assert_rounded<E: Element>(what: &str, found: &[E], expected: &[f6
 
 /// The bytes of each memory.
 type Contents = BTreeMap<Memory, Vec<u128>>;
+
+/// Bytes of scratch that the kernels of one instruction take.
+fn scratch(kernels: &[Kernel]) -> usize {
+    let end = |argument: &Argument| match argument {
+        Argument::Write(Span { place: Place { memory: Memory::Scratch, offset }, bytes }) => Some(offset + bytes),
+        _ => None,
+    };
+    kernels.iter().flat_map(|kernel| &kernel.arguments).filter_map(end).max().unwrap_or(0)
+}
 
 /// Memory for the operands of kernels. Between them lie bytes of ones, which read as NaN.
 pub(crate) struct Bench {

@@ -18,6 +18,8 @@ pub(crate) enum Memory {
     Scratch,
     /// Tables and factors that never change: [`Constants`].
     Constants,
+    /// Results of shards that the next shard overwrites.
+    Saved,
     /// The numbers of the step: `StepValues` in `kernels/kernel.h`.
     Step,
     /// The first loss that was not finite: `Failure` in `kernels/kernel.h`.
@@ -126,15 +128,6 @@ impl Kernel {
     }
 }
 
-/// Bytes of scratch that the kernels of one instruction take.
-pub(crate) fn scratch(kernels: &[Kernel]) -> usize {
-    let end = |argument: &Argument| match argument {
-        Argument::Write(Span { place: Place { memory: Memory::Scratch, offset }, bytes }) => Some(offset + bytes),
-        _ => None,
-    };
-    kernels.iter().flat_map(|kernel| &kernel.arguments).filter_map(end).max().unwrap_or(0)
-}
-
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -142,8 +135,35 @@ impl fmt::Display for Memory {
             Memory::Rounded => f.write_str("rounded"),
             Memory::Scratch => f.write_str("scratch"),
             Memory::Constants => f.write_str("constants"),
+            Memory::Saved => f.write_str("saved"),
             Memory::Step => f.write_str("step"),
             Memory::Failure => f.write_str("failure"),
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y, z] = self.grid;
+        write!(f, "{} <{x}x{y}x{z}, {}> (", self.name, self.block)?;
+        for (index, argument) in self.arguments.iter().enumerate() {
+            write!(f, "{}{argument}", if index > 0 { ", " } else { "" })?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// What a kernel writes or changes has a mark.
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Argument::Read(span) => write!(f, "{span}"),
+            Argument::Write(span) => write!(f, "={span}"),
+            Argument::Change(span) => write!(f, "~{span}"),
+            Argument::Null => f.write_str("-"),
+            Argument::U32(number) => write!(f, "{number}"),
+            Argument::U64(number) => write!(f, "{number}"),
+            Argument::F32(number) => write!(f, "{number}"),
         }
     }
 }

@@ -54,6 +54,8 @@ struct Configuration {
 
 // SAFETY: a plan is not tied to a thread. Its descriptors are read alone once they are finalized.
 unsafe impl Sync for OperationGraph {}
+// SAFETY: as above; a plan is run with a handle, which only one thread has at a time.
+unsafe impl Sync for ConvolutionPlan {}
 
 /// Addresses in the card's memory.
 #[derive(Clone, Copy, Debug)]

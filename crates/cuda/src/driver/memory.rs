@@ -23,9 +23,12 @@ impl Buffer {
         context.enter()?;
         let functions = &context.functions;
         let mut address = 0;
-        // An empty allocation is an error of the driver.
+        if bytes == 0 {
+            // The driver has no empty allocations.
+            return Ok(Buffer { context: context.clone(), address, bytes });
+        }
         // SAFETY: the place is valid.
-        let result = unsafe { (functions.cuMemAlloc_v2)(&mut address, bytes.max(1)) };
+        let result = unsafe { (functions.cuMemAlloc_v2)(&mut address, bytes) };
         if result == super::functions::OUT_OF_MEMORY {
             return Err(CudaError::Memory { what: what.into(), bytes });
         }
@@ -40,6 +43,9 @@ impl Buffer {
 
     /// Sets all bytes to zero, in the order of the stream.
     pub fn zero(&self, stream: &Stream) -> Result<(), CudaError> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
         self.context.enter()?;
         let functions = &self.context.functions;
         // SAFETY: the range is that of the allocation, which is freed only after the work of all streams.
@@ -50,6 +56,9 @@ impl Buffer {
     /// Copies `from` to the card, after all work of the stream, and waits for that.
     pub fn write(&self, stream: &Stream, offset: usize, from: &[u8]) -> Result<(), CudaError> {
         self.within(offset, from.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
         // SAFETY: the range lies in the allocation, and the source lives until the stream has been waited for.
         unsafe { stream.write(from.as_ptr(), self.address + offset as u64, from.len()) }?;
         stream.wait()
@@ -74,7 +83,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // The driver frees memory after the work that uses it. An error at this point has nobody to go to.
-        if self.context.enter().is_ok() {
+        if self.bytes > 0 && self.context.enter().is_ok() {
             // SAFETY: the address came from the driver, and is freed once.
             let _ = unsafe { (self.context.functions.cuMemFree_v2)(self.address) };
         }

@@ -5,6 +5,9 @@ use crate::work::{Argument, Kernel, Memory, Place, Span};
 /// Bytes of `StepValues` in `kernels/kernel.h`.
 pub(crate) const BYTES: usize = 32;
 
+/// Bytes of `Failure` in `kernels/kernel.h`.
+pub(crate) const FAILURE_BYTES: usize = 8;
+
 /// The numbers that change from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StepValues {

@@ -12,8 +12,11 @@ const ACTIVATIONS: Memory = Memory::Arena(Arena::Activations);
 /// Pairs of rows of each shard, and what every shard gets of them.
 type Rows = Vec<[Vec<f32>; 2]>;
 
+/// A function that makes the kernels, from the pairs of all shards and their results.
+type Make = fn(&[[Span; 2]], &[[Span; 2]]) -> Vec<Kernel>;
+
 /// Runs `make` over pairs of rows of each shard. Returns what the shards get.
-fn run(rows: &Rows, make: fn(&[[Span; 2]], &[[Span; 2]]) -> Vec<Kernel>) -> Option<Rows> {
+fn run(rows: &Rows, make: Make) -> Option<Rows> {
     let mut bench = Bench::new()?;
     let mut put = |rows: &Rows| -> Vec<[Span; 2]> {
         rows.iter().map(|[a, b]| [a, b].map(|row| bench.put_in(ACTIVATIONS, row))).collect()

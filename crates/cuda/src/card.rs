@@ -1,0 +1,58 @@
+//! A card, opened for programs: its context, our kernels, and the libraries with their handles.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::CudaError;
+use crate::cublas_lt::CublasLt;
+use crate::cudnn::Cudnn;
+use crate::driver::{Context, Function, Functions, Module};
+use crate::engines::{Engines, Products};
+use crate::kernels::ptx::PTX;
+use crate::libraries::{Libraries, Library};
+
+/// The oldest driver: that of CUDA 12.0.
+const OLDEST_DRIVER: i32 = 12_000;
+
+/// A card that programs compute on.
+pub(crate) struct Card {
+    pub context: Arc<Context>,
+    pub engines: Engines,
+    pub products: Products,
+    module: Arc<Module>,
+    functions: Mutex<HashMap<String, Function>>,
+}
+
+impl Card {
+    /// Opens the card with this number. `exact` leaves out the algorithms of convolutions that round more than direct sums.
+    pub fn open(libraries: &Libraries, ordinal: usize, exact: bool) -> Result<Arc<Self>, CudaError> {
+        let functions = Arc::new(Functions::load(libraries.load(Library::Driver)?)?);
+        let mut version = 0;
+        // SAFETY: the place is valid.
+        functions.check("cuDriverGetVersion", unsafe { (functions.cuDriverGetVersion)(&mut version) })?;
+        if version < OLDEST_DRIVER {
+            let (path, version) = (functions.path.clone(), format!("{}.{}", version / 1000, version % 1000 / 10));
+            let why = "and 12.0 is the oldest that works".to_owned();
+            return Err(CudaError::Version { library: Library::Driver, path, version, why });
+        }
+        let newest = u32::try_from(version / 1000).unwrap_or(0);
+        let cudnn = Cudnn::load(libraries, newest)?;
+        let cublas_lt = CublasLt::load(libraries, newest)?;
+        let context = Context::open(functions, ordinal)?;
+        let module = Module::new(&context, PTX)?;
+        context.enter()?;
+        let (engines, products) = (Engines::new(cudnn, exact)?, Products::new(cublas_lt)?);
+        Ok(Arc::new(Card { context, engines, products, module, functions: Mutex::default() }))
+    }
+
+    /// The kernel with this name.
+    pub fn function(&self, name: &str) -> Result<Function, CudaError> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(name) {
+            return Ok(function.clone());
+        }
+        let function = self.module.function(name)?;
+        functions.insert(name.to_owned(), function.clone());
+        Ok(function)
+    }
+}

@@ -1,0 +1,193 @@
+//! Convolutions and linear layers: by an engine of a library, with kernels around it for what the engine does not take.
+
+use enmasse_graph::{Conv2d, Node, Op, Plan, ValueId};
+use enmasse_tensor::DType;
+
+use super::operand::{Operands, unsupported};
+use super::{rounded, scratch};
+use crate::CudaError;
+use crate::card::Card;
+use crate::cublas_lt::{Product, ProductProblem};
+use crate::cudnn::{Arithmetic, ConvolutionPlan, DataType, Direction, Problem};
+use crate::engines::{Engines, Products};
+use crate::kernels::rows::Rows;
+use crate::kernels::{bias, elementwise};
+use crate::sequence::{Call, Convolution, MatrixProduct};
+use crate::work::Span;
+
+/// Workspaces begin at multiples of this many bytes.
+const ALIGNMENT: usize = 256;
+
+/// The name of the engine for an instruction; "" if none computes it.
+pub(crate) fn engine_of(plan: &Plan, node: &Node, card: &Card) -> Result<String, CudaError> {
+    if matches!(node.op, Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights) {
+        return Ok(card.products.facts(&product_problem(plan, node)?)?.0);
+    }
+    let convolution = Convolved { plan, node };
+    let problem = match node.op {
+        Op::Conv2d(conv) => convolution.forward(&conv, node.inputs.len() > 2)?,
+        Op::Conv2dBackwardData(conv) => convolution.backward_data(&conv, false)?,
+        Op::Conv2dBackwardWeights(conv) => convolution.backward_weights(&conv)?,
+        _ => return Ok(String::new()),
+    };
+    Ok(card.engines.convolution(&problem)?.name())
+}
+
+/// A convolution, or one of its gradients, as cuDNN states it.
+struct Convolved<'a> {
+    plan: &'a Plan,
+    node: &'a Node,
+}
+
+impl Convolved<'_> {
+    fn problem(
+        &self,
+        direction: Direction,
+        [x, w, y]: [Option<&ValueId>; 3],
+        conv: &Conv2d,
+    ) -> Result<Problem, CudaError> {
+        let (plan, node) = (self.plan, self.node);
+        let unsupported = || unsupported(plan, node);
+        let shape = |id: Option<&ValueId>| {
+            let shape = plan.shape(*id.ok_or_else(unsupported)?);
+            <[usize; 4]>::try_from(&shape[..]).map_err(|_| unsupported())
+        };
+        let dtype = x.map(|&id| plan.value(id).dtype);
+        let arithmetic = match dtype {
+            Some(DType::F32) => Arithmetic::F32,
+            Some(DType::Bf16) => Arithmetic::Bf16,
+            _ => return Err(unsupported()),
+        };
+        Ok(Problem { direction, x: shape(x)?, w: shape(w)?, y: shape(y)?, conv: *conv, arithmetic })
+    }
+
+    fn forward(&self, conv: &Conv2d, bias: bool) -> Result<Problem, CudaError> {
+        let Node { inputs, outputs, .. } = self.node;
+        self.problem(Direction::Forward { bias }, [inputs.first(), inputs.get(1), outputs.first()], conv)
+    }
+
+    fn backward_data(&self, conv: &Conv2d, accumulate: bool) -> Result<Problem, CudaError> {
+        let Node { inputs, outputs, .. } = self.node;
+        let values = [outputs.first(), inputs.get(1), inputs.first()];
+        self.problem(Direction::BackwardData { accumulate }, values, conv)
+    }
+
+    fn backward_weights(&self, conv: &Conv2d) -> Result<Problem, CudaError> {
+        let Node { inputs, outputs, .. } = self.node;
+        self.problem(Direction::BackwardWeights, [inputs.first(), outputs.first(), inputs.get(1)], conv)
+    }
+}
+
+impl Operands<'_> {
+    fn convolved(&self) -> Convolved<'_> {
+        Convolved { plan: self.plan, node: self.node }
+    }
+
+    /// The work of a convolution, or of one of its gradients.
+    pub fn convolution(&self, engines: &Engines) -> Result<Vec<Call>, CudaError> {
+        match &self.node.op {
+            Op::Conv2d(conv) => self.forward(conv, engines),
+            Op::Conv2dBackwardData(conv) => self.backward_data(conv, engines),
+            Op::Conv2dBackwardWeights(conv) => self.backward_weights(conv, engines),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// The weights as they are multiplied.
+    fn multiplied(&self, weights: Span) -> Span {
+        if self.maps() == DType::F32 { weights } else { rounded(weights) }
+    }
+
+    fn forward(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {
+        let (x, w, y, bias) = (self.input(0)?, self.multiplied(self.input(1)?), self.output(0)?, self.optional(2));
+        let whole = self.convolved().forward(conv, bias.is_some())?;
+        let bias = match (engines.convolution(&whole), bias) {
+            (Ok(plan), bias) => return Ok(vec![call(&plan, whole, [x, w, y], bias, 0)]),
+            (Err(error), None) => return Err(error),
+            (Err(_), Some(bias)) => bias,
+        };
+        let problem = self.convolved().forward(conv, false)?;
+        let plan = engines.convolution(&problem)?;
+        let size =
+            Rows { rows: y.bytes / self.maps().size() / whole.y[3].max(1), channels: whole.y[3], dtype: self.maps() };
+        let add = bias::bias(size, y, bias, y);
+        Ok(vec![call(&plan, problem, [x, w, y], None, 0), Call::Kernel(add)])
+    }
+
+    fn backward_data(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {
+        let (dy, w, dx, base) = (self.input(0)?, self.multiplied(self.input(1)?), self.output(0)?, self.optional(2));
+        let plain = self.convolved().backward_data(conv, false)?;
+        match base {
+            None => Ok(vec![call(&*engines.convolution(&plain)?, plain, [dx, w, dy], None, 0)]),
+            Some(base) if base.place != dx.place => {
+                let plan = engines.convolution(&plain)?;
+                let add = elementwise::add(self.maps(), dx, base, dx);
+                Ok(vec![call(&plan, plain, [dx, w, dy], None, 0), Call::Kernel(add)])
+            }
+            Some(base) => {
+                let added = self.convolved().backward_data(conv, true)?;
+                if let Ok(plan) = engines.convolution(&added) {
+                    return Ok(vec![call(&plan, added, [dx, w, dy], None, 0)]);
+                }
+                let plan = engines.convolution(&plain)?;
+                let alone = scratch(0, dx.bytes);
+                let add = elementwise::add(self.maps(), base, alone, dx);
+                Ok(vec![call(&plan, plain, [alone, w, dy], None, dx.bytes), Call::Kernel(add)])
+            }
+        }
+    }
+
+    fn backward_weights(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {
+        let (x, dy, dw) = (self.input(0)?, self.input(1)?, self.output(0)?);
+        let problem = self.convolved().backward_weights(conv)?;
+        let plan = engines.convolution(&problem)?;
+        if plan.weights == DataType::F32 {
+            return Ok(vec![call(&plan, problem, [x, dw, dy], None, 0)]);
+        }
+        let narrow = scratch(0, dw.bytes / 2);
+        let cast = elementwise::cast(self.maps(), narrow, DType::F32, dw);
+        Ok(vec![call(&plan, problem, [x, narrow, dy], None, narrow.bytes), Call::Kernel(cast)])
+    }
+}
+
+impl Operands<'_> {
+    /// The work of a linear layer, or of one of its gradients.
+    pub fn product(&self, products: &Products) -> Result<Vec<Call>, CudaError> {
+        let problem = product_problem(self.plan, self.node)?;
+        let (first, second, result) = (self.input(0)?, self.input(1)?, self.output(0)?);
+        let [x, w, y] = match problem.product {
+            Product::Forward { .. } => [first, second, result],
+            Product::BackwardData => [result, second, first],
+            Product::BackwardWeights => [first, result, second],
+        };
+        let (algorithm, workspace) = products.facts(&problem)?;
+        let bias = if self.node.op == Op::Linear { self.optional(2) } else { None };
+        Ok(vec![Call::Product(MatrixProduct { problem, algorithm, x, w, y, bias, workspace: scratch(0, workspace) })])
+    }
+}
+
+/// A linear layer, or one of its gradients, as cuBLASLt states it.
+fn product_problem(plan: &Plan, node: &Node) -> Result<ProductProblem, CudaError> {
+    let unsupported = || unsupported(plan, node);
+    let shape = |id: Option<&ValueId>| match plan.shape(*id.ok_or_else(unsupported)?)[..] {
+        [rows, columns] => Ok((rows, columns)),
+        _ => Err(unsupported()),
+    };
+    let (rows, columns) = shape(node.inputs.first())?;
+    let (product, inputs, outputs) = match node.op {
+        Op::Linear => {
+            let bias = node.inputs.len() > 2;
+            (Product::Forward { bias }, columns, shape(node.outputs.first())?.1)
+        }
+        Op::LinearBackwardData => (Product::BackwardData, shape(node.outputs.first())?.1, columns),
+        Op::LinearBackwardWeights => (Product::BackwardWeights, columns, shape(node.inputs.get(1))?.1),
+        _ => return Err(unsupported()),
+    };
+    Ok(ProductProblem { product, rows, inputs, outputs, tf32: false })
+}
+
+/// The call of an engine, whose workspace comes after `used` bytes of scratch.
+fn call(plan: &ConvolutionPlan, problem: Problem, [x, w, y]: [Span; 3], bias: Option<Span>, used: usize) -> Call {
+    let workspace = scratch(used.next_multiple_of(ALIGNMENT), usize::try_from(plan.workspace).unwrap_or(usize::MAX));
+    Call::Convolution(Convolution { problem, engine: plan.name(), x, w, y, bias, workspace })
+}

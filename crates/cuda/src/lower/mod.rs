@@ -1,0 +1,304 @@
+//! Turns a plan into a sequence of CUDA work: the one table from operations to kernels and calls of libraries.
+//!
+//! Nothing here touches a card. Engines were chosen before, since what they need decides the work around them.
+
+mod matrix;
+mod operand;
+mod update;
+
+use std::ops::Range;
+
+use enmasse_device::{Hosting, Schedule};
+use enmasse_graph::{FilterOrder, Mode, NormStatistics, Op, Per, Phase, Plan, Plans, ValueId};
+use enmasse_tensor::DType;
+use enmasse_tensor::random::key;
+
+use crate::CudaError;
+use crate::card::Card;
+use crate::check::check;
+use crate::kernels::step::FAILURE_BYTES;
+use crate::kernels::{average, batch_norm, bias, elementwise, layout, loss, metrics, norm, pooling, samples, sync};
+use crate::sequence::{Call, Convolution, MatrixProduct, Number, Part, Sequence, Work};
+use crate::work::{Kernel, Memory, Place, Span};
+pub(crate) use matrix::engine_of;
+use operand::Operands;
+pub(crate) use operand::Places;
+
+/// The work of a plan for the shards that a program hosts.
+pub(crate) fn lower(
+    plans: &Plans,
+    plan: &Plan,
+    hosting: &Hosting,
+    schedule: &Schedule,
+    card: &Card,
+) -> Result<Sequence, CudaError> {
+    if plan.filters != FilterOrder::Ohwi {
+        let (found, own) = (plan.filters, FilterOrder::Ohwi);
+        let reason = format!("the gpu keeps filters in the order {own}, not {found}: compile for the gpu's target");
+        return Err(CudaError::Unsupported(reason));
+    }
+    if hosting.map().ranks() > 1 {
+        return Err(CudaError::Unsupported("several ranks on GPUs are not supported: use --devices gpu:1".into()));
+    }
+    let places = Places { plans, schedule };
+    let mut lowering = Lowering { plan, places, card, sequence: Sequence::default() };
+    // A failure comes before the numbers.
+    lowering.sequence.results = FAILURE_BYTES;
+    let of_shards = || Phase::ALL.into_iter().filter(|phase| phase.is_of_a_shard());
+    let shards = 0..schedule.shards.len();
+    if schedule.lockstep {
+        of_shards().try_for_each(|phase| lowering.phase(phase, shards.clone()))?;
+    } else {
+        let one = |hosted: usize| of_shards().map(move |phase| (phase, hosted..hosted + 1));
+        shards.flat_map(one).try_for_each(|(phase, hosted)| lowering.phase(phase, hosted))?;
+    }
+    for phase in Phase::ALL.into_iter().filter(|phase| !phase.is_of_a_shard()) {
+        lowering.phase(phase, 0..1)?;
+    }
+    let written = places.before_a_step(plan, &lowering.sequence.constants);
+    check(&lowering.sequence, &written)
+        .map_err(|why| CudaError::Unsupported(format!("a defect of the gpu's plan: {why}")))?;
+    Ok(lowering.sequence)
+}
+
+/// The weights of convolutions as they are multiplied: `value` is an f32 parameter or its average.
+fn rounded(span: Span) -> Span {
+    let place = Place { memory: Memory::Rounded, offset: span.place.offset / 2 };
+    Span { place, bytes: span.bytes / 2 }
+}
+
+fn scratch(offset: usize, bytes: usize) -> Span {
+    Span { place: Place { memory: Memory::Scratch, offset }, bytes }
+}
+
+/// A sequence in the making.
+struct Lowering<'a> {
+    plan: &'a Plan,
+    places: Places<'a>,
+    card: &'a Card,
+    sequence: Sequence,
+}
+
+impl Lowering<'_> {
+    /// Adds the work of a phase: of one hosted shard, or of several that run each instruction together.
+    fn phase(&mut self, phase: Phase, shards: Range<usize>) -> Result<(), CudaError> {
+        let start = self.sequence.work.len();
+        let mut last = 0;
+        for (index, node) in self.plan.instructions.iter().enumerate().filter(|(_, node)| node.phase == phase) {
+            if start == self.sequence.work.len() && phase == Phase::Forward {
+                self.round_weights(index)?;
+            }
+            // A joint operation is one piece of work for all shards.
+            let shards = if node.op.is_joint() { shards.start..shards.start + 1 } else { shards.clone() };
+            for hosted in shards {
+                let operands = Operands { plan: self.plan, places: self.places, hosted, node };
+                let calls = self.instruction(&operands)?;
+                calls.into_iter().for_each(|call| self.push(index, call));
+            }
+            last = index;
+        }
+        for hosted in shards {
+            self.read_results(phase, hosted, last);
+        }
+        if self.sequence.work.len() > start {
+            self.sequence.parts.push(Part { phase, work: start..self.sequence.work.len() });
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, instruction: usize, call: Call) {
+        let touched = crate::check::reads(&call).into_iter().chain(crate::check::writes(&call));
+        let workspace = match &call {
+            Call::Convolution(Convolution { workspace, .. }) | Call::Product(MatrixProduct { workspace, .. }) => {
+                Some(*workspace)
+            }
+            Call::Kernel(_) | Call::Copy { .. } | Call::Read { .. } => None,
+        };
+        for span in touched.chain(workspace).filter(|span| span.place.memory == Memory::Scratch) {
+            self.sequence.scratch = self.sequence.scratch.max(span.place.offset + span.bytes);
+        }
+        self.sequence.work.push(Work { instruction, call });
+    }
+
+    /// Rounds the weights that convolutions multiply with narrower maps, all at once.
+    fn round_weights(&mut self, index: usize) -> Result<(), CudaError> {
+        let multiplied = self.plan.instructions.iter().filter_map(|node| match node.op {
+            Op::Conv2d(_) => node.inputs.get(1).filter(|_| self.plan.value(node.outputs[0]).dtype == DType::Bf16),
+            _ => None,
+        });
+        let slots: Vec<Span> = multiplied.map(|&id| self.places.span(self.plan, id, 0)).collect();
+        let (Some(first), Some(last)) = (
+            slots.iter().map(|span| span.place.offset).min(),
+            slots.iter().map(|span| span.place.offset + span.bytes).max(),
+        ) else {
+            return Ok(());
+        };
+        let whole = Span { place: Place { offset: first, ..slots[0].place }, bytes: last - first };
+        self.push(index, Call::Kernel(elementwise::cast(DType::F32, whole, DType::Bf16, rounded(whole))));
+        Ok(())
+    }
+
+    /// Copies what the host reads, after the phase that completes it.
+    fn read_results(&mut self, phase: Phase, hosted: usize, index: usize) {
+        let plan = self.plan;
+        let values: Vec<ValueId> = match (plan.mode, phase) {
+            (Mode::Train, Phase::Reduce) => {
+                let measured = plan.measured.iter().filter(|metric| metric.per == Per::Step);
+                plan.metrics.into_iter().chain(measured.map(|metric| metric.value)).collect()
+            }
+            (Mode::Evaluate, Phase::Loss) => plan.of_samples().collect(),
+            (Mode::Train, Phase::Check) => {
+                let failure = Span { place: Place { memory: Memory::Failure, offset: 0 }, bytes: FAILURE_BYTES };
+                self.push(index, Call::Read { from: failure, to: 0 });
+                return;
+            }
+            _ => Vec::new(),
+        };
+        let number_of = if plan.mode == Mode::Train { 0 } else { hosted };
+        for value in values {
+            let from = self.places.span(plan, value, hosted);
+            let at = self.sequence.results;
+            self.sequence.results += from.bytes;
+            self.sequence.numbers.push(Number { value, hosted: number_of, at });
+            self.push(index, Call::Read { from, to: at });
+        }
+        // The next shard overwrites what callers may ask for.
+        if phase == Phase::Loss && self.places.saves() {
+            for value in std::iter::once(plan.logits).chain(plan.of_samples()) {
+                let (from, to) = (self.places.span(plan, value, hosted), self.places.saved(plan, value, hosted));
+                self.push(index, Call::Copy { from, to });
+            }
+        }
+    }
+
+    /// The work of one instruction.
+    fn instruction(&mut self, o: &Operands) -> Result<Vec<Call>, CudaError> {
+        let maps = o.maps();
+        let constants = &mut self.sequence.constants;
+        let kernels: Vec<Kernel> = match &o.node.op {
+            Op::Conv2d(_) | Op::Conv2dBackwardData(_) | Op::Conv2dBackwardWeights(_) => {
+                return o.convolution(&self.card.engines);
+            }
+            Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => return o.product(&self.card.products),
+            Op::Normalize { mean, deviation } => {
+                vec![elementwise::normalize(maps, o.input(0)?, o.output(0)?, mean, deviation)]
+            }
+            Op::BiasBackward => bias::bias_backward(o.rows(0)?, o.input(0)?, o.output(0)?).into(),
+            Op::BatchNormStatistics => {
+                batch_norm::statistics(o.rows(0)?, o.input(0)?, o.output(0)?, o.output(1)?).into()
+            }
+            &Op::BatchNormNormalize { epsilon, rectifier, .. } => {
+                let (x, by, y) = (o.input(0)?, o.normalizer(1, epsilon)?, o.output(0)?);
+                let (weight, bias, residual) = (o.input(3)?, o.input(4)?, o.optional(5));
+                let forward = batch_norm::Forward { x, by, weight, bias, residual, y, rectifier };
+                vec![batch_norm::normalize(o.rows(0)?, &forward)]
+            }
+            &Op::BatchNormReduce { epsilon, rectifier } => {
+                let gradient = o.gradient(epsilon, rectifier, 4)?;
+                batch_norm::reduce(o.rows(0)?, &gradient, o.output(0)?, o.output(1)?).into()
+            }
+            &Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
+                let (sums, gate) = match statistics {
+                    NormStatistics::Batch { count } => {
+                        (Some(batch_norm::BatchSums { dbias: o.input(5)?, dweight: o.input(6)?, count }), 7)
+                    }
+                    NormStatistics::Running => (None, 5),
+                };
+                let gradient = o.gradient(epsilon, rectifier, gate)?;
+                let dresidual = if residual { Some(o.output(1)?) } else { None };
+                vec![batch_norm::backward(o.rows(0)?, &gradient, o.input(4)?, sums, o.output(0)?, dresidual)]
+            }
+            &Op::RunningShare { count, shards } => {
+                vec![batch_norm::running_share(o.normalizer(0, 0.0)?, o.output(0)?, count, shards)]
+            }
+            &Op::Rectify(rectifier) => vec![elementwise::rectify(maps, rectifier, o.input(0)?, o.output(0)?)],
+            &Op::RectifyBackward(rectifier) => {
+                vec![elementwise::rectify_backward(maps, rectifier, o.input(0)?, o.input(1)?, o.output(0)?)]
+            }
+            Op::MaxPool(window) => {
+                let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
+                vec![pooling::max(maps, shape, window, o.input(0)?, o.output(0)?, o.output(1)?)]
+            }
+            Op::MaxPoolBackward(window) => {
+                let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
+                vec![pooling::max_backward(maps, shape, window, o.input(0)?, o.input(1)?, o.output(0)?)]
+            }
+            Op::AvgPool(window) => {
+                let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
+                vec![pooling::average(maps, shape, window, o.input(0)?, o.output(0)?)]
+            }
+            Op::AvgPoolBackward(window) => {
+                let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
+                vec![pooling::average_backward(maps, shape, window, o.input(0)?, o.output(0)?)]
+            }
+            Op::AdaptiveAvgPool(_) => {
+                let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
+                vec![pooling::adaptive_average(maps, shape, o.input(0)?, o.output(0)?)]
+            }
+            Op::AdaptiveAvgPoolBackward(_) => {
+                let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
+                vec![pooling::adaptive_average_backward(maps, shape, o.input(0)?, o.output(0)?)]
+            }
+            Op::Dropout { probability, seed, layer } => {
+                let key = key(*seed, &format!("dropout {layer}"));
+                vec![elementwise::dropout(maps, key, *probability, o.input(0)?, o.input(1)?, o.output(0)?)]
+            }
+            Op::Add => vec![elementwise::add(maps, o.input(0)?, o.input(1)?, o.output(0)?)],
+            Op::Multiply => vec![elementwise::multiply(maps, o.input(0)?, o.input(1)?, o.output(0)?)],
+            &Op::Map(function) => vec![elementwise::map(maps, function, o.input(0)?, o.output(0)?)],
+            &Op::MapBackward(function) => {
+                vec![elementwise::map_backward(maps, function, o.input(0)?, o.input(1)?, o.output(0)?)]
+            }
+            Op::Flatten => vec![layout::flatten(maps, o.input_dimensions(0)?, o.input(0)?, o.output(0)?)],
+            Op::FlattenBackward => {
+                vec![layout::flatten_backward(maps, o.output_dimensions(0)?, o.input(0)?, o.output(0)?)]
+            }
+            &Op::CrossEntropy { scale, smoothing } => {
+                let entropy = loss::CrossEntropy { scale, smoothing };
+                entropy.forward(o.input(0)?, o.input(1)?, o.output(0)?, o.output(1)?, o.output(2)?).into()
+            }
+            &Op::CrossEntropyBackward { scale, smoothing } => {
+                let entropy = loss::CrossEntropy { scale, smoothing };
+                vec![entropy.backward(o.input(0)?, o.input(1)?, o.output(0)?)]
+            }
+            Op::LogSoftmax => vec![samples::log_softmax(o.rows(0)?.channels, o.input(0)?, o.output(0)?)],
+            Op::LogSoftmaxBackward => {
+                vec![samples::log_softmax_backward(o.rows(0)?.channels, o.input(0)?, o.input(1)?, o.output(0)?)]
+            }
+            Op::ScaleClasses { factors } => {
+                if factors.len() != o.rows(0)?.channels {
+                    return Err(o.unsupported());
+                }
+                vec![samples::scale_classes(factors, o.input(0)?, o.output(0)?, constants)]
+            }
+            Op::SumClasses => vec![samples::sum_classes(o.input(0)?, o.output(0)?)],
+            Op::SumClassesBackward => vec![samples::sum_classes_backward(o.input(0)?, o.output(0)?)],
+            Op::Targets => vec![samples::targets(o.input(0)?, o.output(0)?)],
+            &Op::Hits { among } => vec![samples::hits(among, o.input(0)?, o.input(1)?, o.output(0)?)],
+            &Op::SampleSum { scale } => vec![samples::sample_sum(scale, o.input(0)?, o.input(1)?, o.output(0)?)],
+            &Op::SampleSumBackward { scale } => vec![samples::sample_sum_backward(scale, o.input(0)?, o.output(0)?)],
+            Op::MaskSamples => vec![samples::mask_samples(o.input(0)?, o.input(1)?, o.output(0)?)],
+            &Op::ShareMetrics { shards } => {
+                let numbers = (1..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;
+                let shard = self.places.schedule.shards[o.hosted].shard;
+                metrics::share_metrics(shard, shards, o.input(0)?, &numbers, o.output(0)?)
+            }
+            &Op::AllReduceStart { bucket } => o.folds(bucket)?,
+            // One program hosts all shards, and has added them up by now.
+            Op::AllReduceWait { .. } => Vec::new(),
+            Op::CheckFinite => {
+                let metrics = o.input(0)?;
+                vec![metrics::check_finite(Span { bytes: self.plan.shards * size_of::<f32>(), ..metrics })]
+            }
+            Op::GradientNorm => norm::gradient_norm(o.gradients()?, o.output(0)?).into(),
+            Op::Update(update) => o.update(update, constants)?,
+            &Op::Average { decay } => o.averages(decay)?,
+            &Op::RunningUpdate { momentum } => {
+                vec![average::running_update(momentum, o.input(0)?, o.input(1)?, o.input(2)?)]
+            }
+            Op::SyncStatistics { .. } => sync::sync_statistics(&o.pairs_of_all(true)?, &o.pairs_of_all(false)?),
+            Op::SyncSum => sync::sync_sum(&o.pairs_of_all(true)?, &o.pairs_of_all(false)?),
+        };
+        Ok(kernels.into_iter().map(Call::Kernel).collect())
+    }
+}

@@ -1,0 +1,185 @@
+//! The operands of an instruction as places on the card, for one hosted shard.
+
+use enmasse_device::Schedule;
+use enmasse_graph::{Arena, Node, Plan, Plans, Rectifier, ValueId};
+use enmasse_tensor::DType;
+
+use crate::CudaError;
+use crate::kernels::batch_norm::{Gate, Gradient, Normalizer};
+use crate::kernels::rows::Rows;
+use crate::kernels::step::{self, FAILURE_BYTES};
+use crate::work::{Constants, Memory, Place, Span};
+
+/// The error for an instruction that no kernel takes.
+pub(super) fn unsupported(plan: &Plan, node: &Node) -> CudaError {
+    CudaError::Unsupported(format!("layer {}: the gpu cannot run {}", node.layer, plan.signature(node)))
+}
+
+/// An instruction, and where its operands are.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<'a> {
+    pub plan: &'a Plan,
+    pub places: Places<'a>,
+    /// The hosted shard, by its index.
+    pub hosted: usize,
+    pub node: &'a Node,
+}
+
+/// Where the values of a plan are on the card.
+#[derive(Clone, Copy)]
+pub(crate) struct Places<'a> {
+    pub plans: &'a Plans,
+    pub schedule: &'a Schedule,
+}
+
+impl Places<'_> {
+    /// The place of a value of a hosted shard.
+    pub fn of(&self, plan: &Plan, value: ValueId, hosted: usize) -> Place {
+        let slot = plan.slot(value);
+        let stride = self.plans.arena_bytes(slot.arena);
+        let before = match slot.arena {
+            Arena::Gradients => stride * self.schedule.shards[hosted].slot,
+            Arena::Activations if self.schedule.lockstep => stride * hosted,
+            Arena::Input => stride * hosted,
+            Arena::Activations | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 0,
+        };
+        Place { memory: Memory::Arena(slot.arena), offset: before + slot.offset }
+    }
+
+    /// Its bytes.
+    pub fn span(&self, plan: &Plan, value: ValueId, hosted: usize) -> Span {
+        let bytes = plan.shape(value).elements() * plan.value(value).dtype.size();
+        Span { place: self.of(plan, value, hosted), bytes }
+    }
+}
+
+impl Places<'_> {
+    /// Whether each shard's results are saved, because the next shard overwrites them.
+    pub fn saves(&self) -> bool {
+        self.schedule.activations() < self.schedule.shards.len()
+    }
+
+    /// Bytes of a shard's saved results: its logits, then its numbers in the order of [`Plan::of_samples`].
+    pub fn saved_bytes(&self) -> usize {
+        let plan = &self.plans.evaluate;
+        let floats = plan.shape(plan.logits).elements() + plan.of_samples().count();
+        if self.saves() { (floats * size_of::<f32>()).next_multiple_of(Plan::ALIGNMENT) } else { 0 }
+    }
+
+    /// Where a result of a shard is saved.
+    pub fn saved(&self, plan: &Plan, value: ValueId, hosted: usize) -> Span {
+        let bytes = plan.shape(value).elements() * size_of::<f32>();
+        let within = match plan.of_samples().position(|other| other == value) {
+            Some(number) => (plan.shape(plan.logits).elements() + number) * size_of::<f32>(),
+            None => 0,
+        };
+        Span { place: Place { memory: Memory::Saved, offset: hosted * self.saved_bytes() + within }, bytes }
+    }
+
+    /// What has contents before each step: state, the batch, gradients that no instruction writes, tables.
+    pub fn before_a_step(&self, plan: &Plan, constants: &Constants) -> Vec<Span> {
+        let whole = |memory, bytes| Span { place: Place { memory, offset: 0 }, bytes };
+        let times = |arena: Arena| match arena {
+            Arena::Gradients => self.schedule.slots,
+            Arena::Input => self.schedule.shards.len(),
+            Arena::Activations => 0,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 1,
+        };
+        let arenas = plan
+            .arenas
+            .iter()
+            .map(|&(arena, _)| whole(Memory::Arena(arena), times(arena) * self.plans.arena_bytes(arena)));
+        let own = [
+            whole(Memory::Constants, constants.bytes().len()),
+            whole(Memory::Step, step::BYTES),
+            whole(Memory::Failure, FAILURE_BYTES),
+        ];
+        arenas.chain(own).collect()
+    }
+
+    /// Where a value of a shard is after a step: a result where it is saved, if it is.
+    pub fn after(&self, plan: &Plan, value: ValueId, hosted: usize) -> Span {
+        let is_result = value == plan.logits || plan.of_samples().any(|other| other == value);
+        if self.saves() && is_result { self.saved(plan, value, hosted) } else { self.span(plan, value, hosted) }
+    }
+}
+
+impl Operands<'_> {
+    pub fn unsupported(&self) -> CudaError {
+        unsupported(self.plan, self.node)
+    }
+
+    fn id(&self, ids: &[ValueId], index: usize) -> Result<ValueId, CudaError> {
+        ids.get(index).copied().ok_or_else(|| self.unsupported())
+    }
+
+    pub fn input(&self, index: usize) -> Result<Span, CudaError> {
+        Ok(self.places.span(self.plan, self.id(&self.node.inputs, index)?, self.hosted))
+    }
+
+    pub fn output(&self, index: usize) -> Result<Span, CudaError> {
+        Ok(self.places.span(self.plan, self.id(&self.node.outputs, index)?, self.hosted))
+    }
+
+    /// The first two operands, or results, of every hosted shard.
+    pub fn pairs_of_all(&self, operands: bool) -> Result<Vec<[Span; 2]>, CudaError> {
+        let shards = 0..self.places.schedule.shards.len();
+        let of_all = shards.map(|hosted| Operands { hosted, ..*self });
+        let pair = |o: Operands| match operands {
+            true => Ok([o.input(0)?, o.input(1)?]),
+            false => Ok([o.output(0)?, o.output(1)?]),
+        };
+        of_all.map(pair).collect()
+    }
+
+    /// An operand that may be left out.
+    pub fn optional(&self, index: usize) -> Option<Span> {
+        self.node.inputs.get(index).map(|&id| self.places.span(self.plan, id, self.hosted))
+    }
+
+    /// The element type of the instruction's maps, or f32.
+    pub fn maps(&self) -> DType {
+        let ids = self.node.inputs.iter().chain(&self.node.outputs);
+        let mut types = ids.map(|&id| self.plan.value(id).dtype);
+        types.find(|dtype| *dtype == DType::Bf16).unwrap_or(DType::F32)
+    }
+
+    /// The dimensions of a map `[N,H,W,C]`; a matrix is a map of one pixel.
+    fn dimensions(&self, id: ValueId) -> Result<[usize; 4], CudaError> {
+        match self.plan.shape(id)[..] {
+            [n, h, w, c] => Ok([n, h, w, c]),
+            [n, c] => Ok([n, 1, 1, c]),
+            [n] => Ok([n, 1, 1, 1]),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    pub fn input_dimensions(&self, index: usize) -> Result<[usize; 4], CudaError> {
+        self.dimensions(self.id(&self.node.inputs, index)?)
+    }
+
+    pub fn output_dimensions(&self, index: usize) -> Result<[usize; 4], CudaError> {
+        self.dimensions(self.id(&self.node.outputs, index)?)
+    }
+
+    /// The size of an operand as rows of channels.
+    pub fn rows(&self, index: usize) -> Result<Rows, CudaError> {
+        let [n, h, w, channels] = self.input_dimensions(index)?;
+        Ok(Rows { rows: n * h * w, channels, dtype: self.maps() })
+    }
+
+    /// Mean and variance, which are two neighbouring operands.
+    pub fn normalizer(&self, index: usize, epsilon: f32) -> Result<Normalizer, CudaError> {
+        Ok(Normalizer { mean: self.input(index)?, variance: self.input(index + 1)?, epsilon })
+    }
+
+    /// The operands of a batch norm's gradient; `gate` is the index of the first operand of its gate, if it has one.
+    pub fn gradient(&self, epsilon: f32, rectifier: Option<Rectifier>, gate: usize) -> Result<Gradient, CudaError> {
+        let gate = match (rectifier, self.optional(gate + 1)) {
+            (None, _) => None,
+            (Some(rectifier), None) => Some((rectifier, Gate::Stored(self.input(gate)?))),
+            (Some(rectifier), Some(bias)) => Some((rectifier, Gate::Recomputed { weight: self.input(gate)?, bias })),
+        };
+        Ok(Gradient { dy: self.input(0)?, x: self.input(1)?, by: self.normalizer(2, epsilon)?, gate })
+    }
+}

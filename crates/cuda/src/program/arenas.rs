@@ -1,0 +1,131 @@
+//! The card's memory of a program: what outlives a step, what all steps share, and what each of two steps has for itself.
+
+use std::sync::Arc;
+
+use enmasse_device::{Memory as Bytes, Schedule};
+use enmasse_graph::{Arena, Plans, Precision};
+
+use crate::CudaError;
+use crate::driver::{Buffer, Context, Stream};
+use crate::kernels::step;
+use crate::lower::Places;
+use crate::work::{Constants, Memory, Place};
+
+/// Steps whose inputs the card holds at a time: while it computes one, it copies the next.
+pub(crate) const STEPS: usize = 2;
+
+/// The constants of each sequence begin at a multiple of this many bytes.
+pub(crate) const ALIGNMENT: usize = 256;
+
+/// Bytes of each region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    state: Vec<(Memory, usize)>,
+    shared: Vec<(Memory, usize)>,
+    /// For each of the steps.
+    own: Vec<(Memory, usize)>,
+}
+
+impl Sizes {
+    /// The regions of a program. `scratch` and `constants` are bytes.
+    pub fn new(plans: &Plans, schedule: &Schedule, scratch: usize, constants: usize) -> Self {
+        let arena = |arena: Arena| (Memory::Arena(arena), plans.arena_bytes(arena));
+        let times = |count: usize, (memory, bytes): (Memory, usize)| (memory, count * bytes);
+        let narrow = plans.evaluate.precision == Precision::Bf16;
+        let rounded = if narrow { plans.arena_bytes(Arena::Parameters) / 2 } else { 0 };
+        let saved = Places { plans, schedule }.saved_bytes() * schedule.shards.len();
+        let shared = vec![
+            times(schedule.slots, arena(Arena::Gradients)),
+            times(schedule.activations(), arena(Arena::Activations)),
+            (Memory::Rounded, rounded),
+            (Memory::Scratch, scratch),
+            (Memory::Constants, constants),
+            (Memory::Failure, step::FAILURE_BYTES),
+            (Memory::Saved, saved),
+        ];
+        let own = vec![times(schedule.shards.len(), arena(Arena::Input)), (Memory::Step, step::BYTES)];
+        Sizes { state: state_sizes(plans), shared, own }
+    }
+
+    /// The sums that users see.
+    pub fn summary(&self) -> Bytes {
+        let sum = |sizes: &[(Memory, usize)]| sizes.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        let of = |memory: Memory| self.shared.iter().filter(|(m, _)| *m == memory).map(|(_, bytes)| bytes).sum();
+        let [gradients, activations] = [Arena::Gradients, Arena::Activations].map(|arena| of(Memory::Arena(arena)));
+        let scratch = sum(&self.shared) - gradients - activations + STEPS * sum(&self.own);
+        Bytes { state: sum(&self.state), gradients, activations, scratch }
+    }
+}
+
+fn state_sizes(plans: &Plans) -> Vec<(Memory, usize)> {
+    let state = plans.arenas().into_iter().filter(|(arena, _)| arena.outlives_step());
+    state.map(|(arena, bytes)| (Memory::Arena(arena), bytes)).collect()
+}
+
+/// The regions that outlive a program's place in a group.
+pub(crate) struct State(Vec<(Memory, Buffer)>);
+
+/// The regions of steps.
+pub(crate) struct Arenas {
+    shared: Vec<(Memory, Buffer)>,
+    own: [Vec<(Memory, Buffer)>; STEPS],
+}
+
+fn allocate(context: &Arc<Context>, sizes: &[(Memory, usize)]) -> Result<Vec<(Memory, Buffer)>, CudaError> {
+    sizes.iter().map(|&(memory, bytes)| Ok((memory, Buffer::new(context, &memory.to_string(), bytes)?))).collect()
+}
+
+fn find(regions: &[(Memory, Buffer)], memory: Memory) -> Option<&Buffer> {
+    regions.iter().find(|(other, _)| *other == memory).map(|(_, buffer)| buffer)
+}
+
+impl State {
+    /// Allocates the regions and fills them with zeros.
+    pub fn new(context: &Arc<Context>, plans: &Plans, stream: &Stream) -> Result<Self, CudaError> {
+        let regions = allocate(context, &state_sizes(plans))?;
+        regions.iter().try_for_each(|(_, buffer)| buffer.zero(stream))?;
+        Ok(State(regions))
+    }
+
+    /// The region of an arena.
+    pub fn arena(&self, arena: Arena) -> Result<&Buffer, CudaError> {
+        find(&self.0, Memory::Arena(arena)).ok_or_else(|| no_region(Memory::Arena(arena)))
+    }
+}
+
+fn no_region(memory: Memory) -> CudaError {
+    CudaError::Unsupported(format!("the program has no memory for {memory}"))
+}
+
+impl Arenas {
+    /// Allocates the regions. Gradients that nothing writes are zero, as is the failure.
+    pub fn new(context: &Arc<Context>, sizes: &Sizes, stream: &Stream) -> Result<Self, CudaError> {
+        let shared = allocate(context, &sizes.shared)?;
+        let zero = [Memory::Arena(Arena::Gradients), Memory::Failure];
+        zero.iter().filter_map(|&memory| find(&shared, memory)).try_for_each(|buffer| buffer.zero(stream))?;
+        let own = [allocate(context, &sizes.own)?, allocate(context, &sizes.own)?];
+        Ok(Arenas { shared, own })
+    }
+
+    /// Writes the constants of several sequences, one after another.
+    pub fn fill_constants(&self, stream: &Stream, constants: &[&Constants]) -> Result<(), CudaError> {
+        let region = find(&self.shared, Memory::Constants).ok_or_else(|| no_region(Memory::Constants))?;
+        let mut offset = 0;
+        for constants in constants {
+            region.write(stream, offset, constants.bytes())?;
+            offset += constants.bytes().len().next_multiple_of(ALIGNMENT);
+        }
+        Ok(())
+    }
+
+    /// The region of a step, by the step's number among [`STEPS`].
+    pub fn region<'a>(&'a self, state: &'a State, step: usize, memory: Memory) -> Result<&'a Buffer, CudaError> {
+        let regions = [&self.shared, &self.own[step], &state.0];
+        regions.into_iter().find_map(|regions| find(regions, memory)).ok_or_else(|| no_region(memory))
+    }
+
+    /// The address of a place in a step.
+    pub fn address(&self, state: &State, step: usize, place: Place) -> Result<u64, CudaError> {
+        Ok(self.region(state, step, place.memory)?.address() + place.offset as u64)
+    }
+}

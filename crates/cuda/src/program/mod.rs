@@ -1,0 +1,373 @@
+//! The program: plans bound to the memory of a card, and the steps in flight.
+//!
+//! Work goes into one stream, copies of batches into another. While the card computes a step, it copies the batch of the
+//! next, so each of two steps has its own inputs and results. The host waits for the card only where it reads: the metrics
+//! of a step, or a tensor.
+
+mod arenas;
+mod bound;
+mod state;
+mod step;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use enmasse_comm::{Group, tree_fold};
+use enmasse_device::{
+    DeviceError, Fill, Hosting, Ledger, Program, Read, Schedule, StepInputs, StepMetrics, Tensor, Ticket, Which,
+    check_batch, check_same_state, find_tensor, from_torch, step_metrics, to_torch,
+};
+use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans, ValueId};
+
+use crate::CudaError;
+use crate::card::Card;
+use crate::driver::Stream;
+use crate::kernels::step::{StepValues, set_step};
+use crate::lower::{Places, lower};
+use crate::sequence::Sequence;
+use crate::work::{Constants, Memory};
+pub(crate) use arenas::Sizes;
+use arenas::{ALIGNMENT, Arenas, STEPS, State};
+use bound::{Launch, Prepared};
+use step::Step;
+
+/// Plans bound to a card.
+pub(crate) struct CudaProgram {
+    plans: Plans,
+    card: Arc<Card>,
+    /// Declared before the memory that their work uses: dropping a stream waits for its work.
+    compute: Stream,
+    copies: Stream,
+    bound: Bound,
+    state: State,
+    ledger: Ledger,
+    /// Steps begun.
+    begun: u64,
+    /// Steps begun when the failure was last cleared.
+    cleared: u64,
+    profile: Option<[Vec<Duration>; 2]>,
+}
+
+/// The part that a program makes anew when it joins another group.
+struct Bound {
+    schedule: Schedule,
+    sequences: Sequences,
+    train: Option<Prepared>,
+    evaluate: Prepared,
+    steps: [Step; STEPS],
+    arenas: Arenas,
+}
+
+/// The work of both plans.
+pub(crate) struct Sequences {
+    pub train: Option<Sequence>,
+    pub evaluate: Sequence,
+}
+
+impl Sequences {
+    /// The work of plans, by engines that have been chosen for them.
+    pub fn new(plans: &Plans, hosting: &Hosting, schedule: &Schedule, card: &Card) -> Result<Self, CudaError> {
+        card.context.enter()?;
+        let lower = |plan: &Plan| lower(plans, plan, hosting, schedule, card);
+        Ok(Sequences { train: plans.train.as_ref().map(lower).transpose()?, evaluate: lower(&plans.evaluate)? })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Sequence> {
+        self.train.iter().chain([&self.evaluate])
+    }
+
+    /// The regions of a program that runs them.
+    pub fn sizes(&self, plans: &Plans, schedule: &Schedule) -> Sizes {
+        let most = |bytes: fn(&Sequence) -> usize| self.all().map(bytes).max().unwrap_or(0);
+        let scratch = most(|sequence| sequence.scratch);
+        let constants = self.all().map(|sequence| sequence.constants.bytes().len().next_multiple_of(ALIGNMENT)).sum();
+        Sizes::new(plans, schedule, scratch, constants)
+    }
+
+    fn of_mode(&self, mode: Mode) -> Option<&Sequence> {
+        match mode {
+            Mode::Train => self.train.as_ref(),
+            Mode::Evaluate => Some(&self.evaluate),
+        }
+    }
+}
+
+impl Bound {
+    fn new(
+        plans: &Plans,
+        group: Option<&Group>,
+        card: &Card,
+        compute: &Stream,
+        state: &State,
+    ) -> Result<Self, DeviceError> {
+        let hosting = Hosting::new(plans, group)?;
+        let schedule = Schedule::new(&hosting, plans.train.as_ref());
+        let sequences = Sequences::new(plans, &hosting, &schedule, card)?;
+        let arenas = Arenas::new(&card.context, &sequences.sizes(plans, &schedule), compute)?;
+        let results = sequences.all().map(|sequence| sequence.results).max().unwrap_or(0);
+        let steps = [Step::new(card, plans, &schedule, results)?, Step::new(card, plans, &schedule, results)?];
+        let places = [steps[0].results(), steps[1].results()];
+        let bind = |mode: Mode, sequence: &Sequence, constants: usize| {
+            Prepared::new(mode, sequence, constants, card, &arenas, state, places)
+        };
+        let constants: Vec<&Constants> = sequences.all().map(|sequence| &sequence.constants).collect();
+        let of_train = if sequences.train.is_some() { constants[0].bytes().len() } else { 0 };
+        let train = sequences.train.as_ref().map(|sequence| bind(Mode::Train, sequence, 0)).transpose()?;
+        let evaluate = bind(Mode::Evaluate, &sequences.evaluate, of_train.next_multiple_of(ALIGNMENT))?;
+        arenas.fill_constants(compute, &constants)?;
+        Ok(Bound { schedule, sequences, train, evaluate, steps, arenas })
+    }
+}
+
+impl CudaProgram {
+    /// Allocates everything that the plans need on the card. Parameters and the optimiser's state are zero.
+    pub fn new(plans: Plans, group: Option<&Group>, card: Arc<Card>) -> Result<Self, DeviceError> {
+        let (compute, copies) = (Stream::new(&card.context)?, Stream::new(&card.context)?);
+        let state = State::new(&card.context, &plans, &compute)?;
+        let bound = Bound::new(&plans, group, &card, &compute, &state)?;
+        let ledger = Ledger::default();
+        let mut program =
+            CudaProgram { plans, card, compute, copies, bound, state, ledger, begun: 0, cleared: 0, profile: None };
+        program.set_buffers()?;
+        Ok(program)
+    }
+
+    fn set_buffers(&mut self) -> Result<(), DeviceError> {
+        let constants = self.plans.state.iter().filter_map(|tensor| match (tensor.slot.arena, tensor.init) {
+            (Arena::Buffers, Init::Constant(value)) => Some((tensor, value)),
+            _ => None,
+        });
+        for (tensor, value) in constants {
+            self.state.write(&self.compute, tensor, &vec![value; tensor.shape.elements()])?;
+        }
+        Ok(())
+    }
+
+    /// The plan of the step last begun.
+    fn latest_plan(&self) -> Option<&Plan> {
+        self.plans.plan(self.ledger.mode()?)
+    }
+
+    /// The place among [`STEPS`] of the step last begun.
+    fn latest(&self) -> usize {
+        (self.begun % STEPS as u64) as usize
+    }
+
+    /// Begins a step, if the batch fits the plan: copies the batch, as soon as the step before the last has ended.
+    fn begin(&mut self, mode: Mode, inputs: &StepInputs) -> Result<(), DeviceError> {
+        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
+        let hosted = self.bound.schedule.shards.len();
+        check_batch(plan, hosted, inputs.batch.as_ref())?;
+        let place = (self.latest() + 1) % STEPS;
+        self.settle(place)?;
+        self.begun += 1;
+        let ticket = self.ledger.begin(mode);
+        let Bound { steps, arenas, .. } = &mut self.bound;
+        let input = arenas.region(&self.state, place, Memory::Arena(Arena::Input))?;
+        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
+        steps[place].begin(ticket, mode, self.begun, plan, hosted, inputs, input, &self.copies)?;
+        self.compute.wait_for(steps[place].copied())?;
+        Ok(())
+    }
+
+    /// Puts phases of the step last begun into the stream.
+    fn run(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<(), DeviceError> {
+        let place = self.latest();
+        let StepInputs { epoch, learning_rate, optimizer_step, stop, save, .. } = *inputs;
+        // Dropout in backward draws as in forward, whatever the caller gives.
+        let epoch = self.bound.steps[place].epoch().unwrap_or(epoch);
+        let kernel = set_step(&StepValues { epoch, optimizer_step, learning_rate, stop, save });
+        let Bound { schedule, train, evaluate, steps, arenas, .. } = &mut self.bound;
+        whole_shards(schedule, mode, phases)?;
+        let address = |at| arenas.address(&self.state, place, at).unwrap_or(0);
+        let launch = Launch::new(&self.card, &kernel, &address)?;
+        let prepared = match mode {
+            Mode::Train => train.as_mut().ok_or_else(not_compiled)?,
+            Mode::Evaluate => evaluate,
+        };
+        // SAFETY: the program owns the regions and the results, and waits for the stream before they go.
+        unsafe {
+            launch.run(&self.compute)?;
+            match &mut self.profile {
+                Some(times) => {
+                    let times = &mut times[usize::from(mode == Mode::Evaluate)];
+                    prepared.profile(&self.card, &self.compute, place, phases, times)?;
+                }
+                None => prepared.run(&self.card, &self.compute, place, phases)?,
+            }
+        }
+        let measured = if mode == Mode::Train { Phase::Reduce } else { Phase::Loss };
+        steps[place].submitted(&self.compute, phases.contains(&measured))?;
+        Ok(())
+    }
+
+    /// Waits for a step, and records how it ended.
+    fn settle(&mut self, place: usize) -> Result<(), DeviceError> {
+        let step = &mut self.bound.steps[place];
+        let Some(ended) = step.wait()? else { return Ok(()) };
+        if let Some(failure) = ended.failure {
+            self.ledger.settle(ended.ticket, Err(failure));
+            return Ok(());
+        }
+        let plan = self.plans.plan(ended.mode).ok_or_else(not_compiled)?;
+        let sequence = self.bound.sequences.of_mode(ended.mode).ok_or_else(not_compiled)?;
+        let step = &self.bound.steps[place];
+        let hosted = self.bound.schedule.shards.len();
+        let read = |value: ValueId, at: usize| {
+            let number = |hosted| step.number(sequence, value, hosted, at);
+            match ended.mode {
+                Mode::Train => number(0),
+                Mode::Evaluate => tree_fold(hosted, &mut |hosted| number(hosted), &mut |a, b| a + b).unwrap_or(0.0),
+            }
+        };
+        self.ledger.settle(ended.ticket, Ok(step_metrics(plan, &read)));
+        Ok(())
+    }
+
+    /// Reads a value of the step last begun, for the first hosted shard or for another.
+    fn read(&self, plan: &Plan, value: ValueId, hosted: usize) -> Result<Vec<f32>, DeviceError> {
+        let places = Places { plans: &self.plans, schedule: &self.bound.schedule };
+        let span = places.after(plan, value, hosted);
+        let region = self.bound.arenas.region(&self.state, self.latest(), span.place.memory)?;
+        let mut bytes = vec![0; span.bytes];
+        region.read(&self.compute, span.place.offset, &mut bytes)?;
+        Ok(state::floats(&bytes))
+    }
+}
+
+fn not_compiled() -> DeviceError {
+    DeviceError::Unsupported("the program was compiled only for evaluation".into())
+}
+
+/// Refuses phases that would overwrite what other shards need: shards that run one after another share activations.
+fn whole_shards(schedule: &Schedule, mode: Mode, phases: &[Phase]) -> Result<(), DeviceError> {
+    let shards = schedule.shards.len();
+    if schedule.activations() == shards || !phases[0].is_of_a_shard() {
+        return Ok(());
+    }
+    let whole: &[Phase] = match mode {
+        Mode::Train => &[Phase::Forward, Phase::Loss, Phase::Backward],
+        Mode::Evaluate => &[Phase::Forward, Phase::Loss],
+    };
+    if phases.starts_with(whole) {
+        return Ok(());
+    }
+    let last = whole[whole.len() - 1].name();
+    Err(DeviceError::Unsupported(format!(
+        "this program runs its {shards} shards one after another: submit forward to {last} of a step at once ({mode:?}), or \
+         host one shard per rank"
+    )))
+}
+
+impl Program for CudaProgram {
+    fn plans(&self) -> &Plans {
+        &self.plans
+    }
+
+    fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {
+        let tensor = self.plans.find(name).ok_or_else(|| DeviceError::Name(name.into()))?;
+        let expected = tensor.shape.elements();
+        if values.len() != expected {
+            return Err(DeviceError::Size { name: name.into(), expected, found: values.len() });
+        }
+        let mut stored = vec![0.0; expected];
+        from_torch(values, &tensor.shape, tensor.layout, |to, value| stored[to] = value as f32);
+        Ok(self.state.write(&self.compute, tensor, &stored)?)
+    }
+
+    fn store(&mut self, name: &str) -> Result<Vec<f64>, DeviceError> {
+        let found = find_tensor(&self.plans, self.latest_plan(), name);
+        match found.ok_or_else(|| DeviceError::Name(name.into()))? {
+            Tensor::State(tensor) => {
+                Ok(to_torch(&self.state.read(&self.compute, tensor)?, &tensor.shape, tensor.layout))
+            }
+            Tensor::Gradient { plan, value, layout } => {
+                Ok(to_torch(&self.read(plan, value, 0)?, plan.shape(value), layout))
+            }
+            Tensor::Result { plan, value } => {
+                let shards = 0..self.bound.schedule.shards.len();
+                let shards = shards.map(|hosted| self.read(plan, value, hosted)).collect::<Result<Vec<_>, _>>()?;
+                if value == plan.logits {
+                    return Ok(shards.into_iter().flatten().map(f64::from).collect());
+                }
+                let number = &mut |hosted: usize| f64::from(shards[hosted][0]);
+                Ok(vec![tree_fold(shards.len(), number, &mut |a, b| a + b).unwrap_or(0.0)])
+            }
+        }
+    }
+
+    fn fill_state(&mut self, which: &Which, fill: &Fill) -> Result<(), DeviceError> {
+        for tensor in self.plans.state.iter().filter(|tensor| which(tensor)) {
+            let mut values = vec![0.0; tensor.shape.elements()];
+            fill(tensor, 0, &mut values);
+            self.state.write(&self.compute, tensor, &values)?;
+        }
+        Ok(())
+    }
+
+    fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
+        for (number, tensor) in self.plans.state.iter().enumerate().filter(|(_, tensor)| which(tensor)) {
+            read(number, tensor, &self.state.read(&self.compute, tensor)?);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {
+        let mut rest = phases;
+        while let Some(&phase) = rest.first() {
+            if phase == Phase::Forward {
+                self.begin(mode, inputs)?;
+            }
+            self.ledger.go_on(mode, phase)?;
+            // Another forward phase begins another step.
+            let more = rest[1..].iter().take_while(|phase| **phase != Phase::Forward).count();
+            let (now, later) = rest.split_at(1 + more);
+            self.run(mode, now, inputs)?;
+            rest = later;
+        }
+        self.ledger.latest()
+    }
+
+    fn metrics(&mut self, ticket: Ticket) -> Result<StepMetrics, DeviceError> {
+        let step = (0..STEPS).find_map(|place| Some((place, self.bound.steps[place].number_of(ticket)?)));
+        if let Some((place, _)) = step {
+            self.settle(place)?;
+        }
+        let result = self.ledger.metrics(ticket);
+        if let (Err(DeviceError::NonFinite { .. }), Some((place, number))) = (&result, step) {
+            // The caller knows of the failure, so it voids only the steps begun until now, which are in the stream.
+            if number > self.cleared {
+                self.bound.arenas.region(&self.state, place, Memory::Failure)?.zero(&self.compute)?;
+                self.cleared = self.begun;
+            }
+        }
+        result
+    }
+
+    fn rejoin(&mut self, plans: Plans, group: Option<Group>) -> Result<(), DeviceError> {
+        check_same_state(&self.plans, &plans)?;
+        self.compute.wait()?;
+        self.bound = Bound::new(&plans, group.as_ref(), &self.card, &self.compute, &self.state)?;
+        (self.plans, self.ledger) = (plans, Ledger::default());
+        Ok(())
+    }
+
+    fn start_profile(&mut self) {
+        let zero = |plan: &Plan| vec![Duration::ZERO; plan.instructions.len()];
+        let train = self.plans.train.as_ref().map(zero).unwrap_or_default();
+        self.profile = Some([train, zero(&self.plans.evaluate)]);
+    }
+
+    fn profile(&self, mode: Mode) -> Vec<Duration> {
+        let times = self.profile.as_ref().map(|times| times[usize::from(mode == Mode::Evaluate)].clone());
+        times.unwrap_or_default()
+    }
+}
+
+impl Drop for CudaProgram {
+    fn drop(&mut self) {
+        // Work in flight uses the regions and the results. An error has nobody to go to.
+        let _ = self.copies.wait();
+        let _ = self.compute.wait();
+    }
+}

@@ -1,0 +1,150 @@
+//! One of the steps that may be in flight: its batch, its results on the host, and where the card is with it.
+
+use std::sync::Arc;
+
+use enmasse_device::{Batch, DeviceError, Schedule, StepInputs, Ticket};
+use enmasse_graph::{Arena, Mode, Plan, Plans, ValueId};
+use enmasse_tensor::{HostBuffer, HostMemory};
+
+use crate::CudaError;
+use crate::card::Card;
+use crate::driver::{Buffer, Event, PinnedMemory, Stream};
+use crate::kernels::step::FAILURE_BYTES;
+use crate::sequence::Sequence;
+
+/// A step in flight, or the place for one.
+pub(super) struct Step {
+    /// Labels and indices of the batch, for the card to copy. The pictures are copied from the batch itself.
+    staging: HostBuffer,
+    /// A `Failure`, then numbers.
+    results: HostBuffer,
+    copied: Event,
+    done: Event,
+    running: Option<Running>,
+}
+
+struct Running {
+    ticket: Ticket,
+    mode: Mode,
+    /// Steps begun until this one, inclusive.
+    number: u64,
+    epoch: u64,
+    /// Whether the phases that measure it have been submitted.
+    measured: bool,
+    /// Held until the card has computed the step.
+    _batch: Arc<dyn Batch>,
+}
+
+/// How a step ended.
+pub(super) struct Ended {
+    pub ticket: Ticket,
+    pub mode: Mode,
+    /// The first shard whose loss was not finite, and that loss.
+    pub failure: Option<(usize, f64)>,
+}
+
+/// Bytes of a sample's label and index.
+const OF_A_SAMPLE: usize = size_of::<i32>() + size_of::<u64>();
+
+impl Step {
+    pub fn new(card: &Card, plans: &Plans, schedule: &Schedule, results: usize) -> Result<Self, CudaError> {
+        let memory = PinnedMemory { context: card.context.clone() };
+        let allocate = |bytes: usize| {
+            let what = "page-locked memory of the host";
+            memory.allocate(bytes).map_err(|_| CudaError::Memory { what: what.into(), bytes })
+        };
+        let samples = plans.evaluate.batch * schedule.shards.len();
+        Ok(Step {
+            staging: allocate(samples * OF_A_SAMPLE)?,
+            results: allocate(results)?,
+            copied: Event::new(&card.context)?,
+            done: Event::new(&card.context)?,
+            running: None,
+        })
+    }
+
+    /// Where the card writes the results.
+    pub fn results(&self) -> *mut u8 {
+        self.results.as_ptr().cast_mut()
+    }
+
+    /// Passed once the card has the batch.
+    pub fn copied(&self) -> &Event {
+        &self.copied
+    }
+
+    /// The number of the step, if it is that of a ticket.
+    pub fn number_of(&self, ticket: Ticket) -> Option<u64> {
+        self.running.as_ref().filter(|running| running.ticket == ticket).map(|running| running.number)
+    }
+
+    /// The epoch that the step began with.
+    pub fn epoch(&self) -> Option<u64> {
+        self.running.as_ref().map(|running| running.epoch)
+    }
+
+    /// Begins a step in this place, whose earlier step has ended: copies a batch to `input`.
+    #[expect(clippy::too_many_arguments, reason = "a step is what all of these say")]
+    pub fn begin(
+        &mut self,
+        ticket: Ticket,
+        mode: Mode,
+        number: u64,
+        plan: &Plan,
+        hosted: usize,
+        inputs: &StepInputs,
+        input: &Buffer,
+        copies: &Stream,
+    ) -> Result<(), CudaError> {
+        let batch = inputs.batch.clone();
+        let samples = plan.batch * hosted;
+        let (labels, indices) = self.staging.split_at_mut(samples * size_of::<i32>());
+        for (to, label) in labels.chunks_exact_mut(size_of::<i32>()).zip(batch.labels()) {
+            to.copy_from_slice(&label.to_ne_bytes());
+        }
+        for (to, index) in indices.chunks_exact_mut(size_of::<u64>()).zip(batch.sample_indices()) {
+            to.copy_from_slice(&index.to_ne_bytes());
+        }
+        self.results[..FAILURE_BYTES].fill(0);
+        let sources = [(plan.images, batch.images()), (plan.labels, &*labels), (plan.sample_indices, &*indices)];
+        for (value, source) in sources {
+            let bytes = source.len() / hosted.max(1);
+            for (shard, piece) in source.chunks_exact(bytes.max(1)).enumerate() {
+                let offset = shard * plan.arena_bytes(Arena::Input) + plan.slot(value).offset;
+                // SAFETY: the place lies in the arena of inputs. The batch and the staging memory stay as they are until the
+                // step has ended.
+                unsafe { copies.write(piece.as_ptr(), input.address() + offset as u64, bytes) }?;
+            }
+        }
+        self.copied.record(copies)?;
+        self.running = Some(Running { ticket, mode, number, epoch: inputs.epoch, measured: false, _batch: batch });
+        Ok(())
+    }
+
+    /// Phases were put into the stream, those that measure the step among them if `measured`.
+    pub fn submitted(&mut self, stream: &Stream, measured: bool) -> Result<(), CudaError> {
+        if let Some(running) = &mut self.running {
+            running.measured |= measured;
+        }
+        self.done.record(stream)
+    }
+
+    /// Waits for what was submitted of the step. `None` if that does not measure it, or if there is none.
+    pub fn wait(&mut self) -> Result<Option<Ended>, DeviceError> {
+        self.copied.wait()?;
+        self.done.wait()?;
+        let Some(running) = self.running.as_ref().filter(|running| running.measured) else { return Ok(None) };
+        let word = |at: usize| self.results.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; 4]);
+        let (shard, loss) = (u32::from_ne_bytes(word(0)), f32::from_ne_bytes(word(4)));
+        let failure = (shard > 0).then(|| (shard as usize - 1, f64::from(loss)));
+        Ok(Some(Ended { ticket: running.ticket, mode: running.mode, failure }))
+    }
+
+    /// Element `at` of a value among the results of a step that has ended.
+    pub fn number(&self, sequence: &Sequence, value: ValueId, hosted: usize, at: usize) -> f64 {
+        let number = sequence.numbers.iter().find(|number| number.value == value && number.hosted == hosted);
+        let start = number.map_or(usize::MAX, |number| number.at.saturating_add(at * size_of::<f32>()));
+        let bytes = self.results.get(start..start.saturating_add(4)).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(f64::NAN, |bytes| f32::from_ne_bytes(bytes).into())
+    }
+}
