@@ -6,7 +6,7 @@
 //! let device = enmasse_devices::open("cpu", &Default::default())?;
 //! assert!(device.name().starts_with("cpu ("));
 //! let unknown = enmasse_devices::open("tpu", &Default::default()).err().map(|error| error.to_string());
-//! assert_eq!(unknown.as_deref(), Some("this build has no device of kind tpu; it has cpu and reference"));
+//! assert_eq!(unknown.as_deref(), Some("this build has no device of kind tpu; it has cpu, gpu and reference"));
 //! # Ok::<(), enmasse_device::DeviceError>(())
 //! ```
 
@@ -23,6 +23,7 @@ pub struct DeviceKind {
 /// All kinds. The first is the default.
 pub static KINDS: &[DeviceKind] = &[
     DeviceKind { name: "cpu", open: enmasse_cpu::open },
+    DeviceKind { name: "gpu", open: enmasse_cuda::open },
     DeviceKind { name: "reference", open: enmasse_reference::open },
 ];
 
@@ -30,7 +31,9 @@ pub static KINDS: &[DeviceKind] = &[
 pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
     KINDS.iter().find(|known| known.name == kind).ok_or_else(|| {
         let names: Vec<&str> = KINDS.iter().map(|known| known.name).collect();
-        DeviceError::Unsupported(format!("this build has no device of kind {kind}; it has {}", names.join(" and ")))
+        let (last, others) = names.split_last().map_or(("", &[][..]), |(last, others)| (*last, others));
+        let others = others.join(", ");
+        DeviceError::Unsupported(format!("this build has no device of kind {kind}; it has {others} and {last}"))
     })
 }
 
@@ -55,7 +58,8 @@ mod tests {
             assert!(found.starts_with(expected), "{found}");
         };
         let usual = DeviceRequest::default;
-        check("gpu", usual(), "this build has no device of kind gpu; it has cpu and reference");
+        check("tpu", usual(), "this build has no device of kind tpu; it has cpu, gpu and reference");
+        check("gpu", DeviceRequest { isa: Some("avx2".into()), ..usual() }, "--isa avx2: a GPU has no instruction-set");
         check("cpu", DeviceRequest { isa: Some("sse2".into()), ..usual() }, "--isa sse2: must be portable or avx2");
         check("cpu", DeviceRequest { ordinal: Some(1), ..usual() }, "cores have no numbers here: use cpu:N");
         check("reference", DeviceRequest { ordinal: Some(1), ..usual() }, "the reference device has no numbers");

@@ -22,7 +22,7 @@ pub fn arguments() -> [Arg; 5] {
             .long("device")
             .value_name("cpu")
             .help("What a rank computes on: cpu")
-            .long_help("What a rank computes on: cpu. Without GPU support anything else is an error"),
+            .long_help("What a rank computes on: cpu. For a GPU use --devices gpu:1"),
         count("world-size", "N", "Ranks on this machine, as --devices cpu:N")
             .alias("world_size")
             .long_help("Ranks on this machine, as --devices cpu:N. In a launched rank: what WORLD_SIZE must be"),
@@ -119,7 +119,7 @@ impl LauncherFlags {
         let reason = match device.split(':').next().unwrap_or_default() {
             _ if device == "cpu" => return Ok(()),
             "cpu" => "must be cpu alone; set the number of ranks with --devices cpu:N",
-            _ => "this build of enmasse has no GPU support; use --device cpu",
+            _ => "must be cpu; for a GPU use --devices gpu:1",
         };
         Err(Failure::Usage(format!("--device {device}: {reason}")))
     }
@@ -315,9 +315,9 @@ mod tests {
     }
 
     #[test]
-    fn cuda_without_a_gpu_is_an_error() {
+    fn a_gpu_is_named_by_devices() {
         for device in ["cuda", "cuda:0", "0", "0,1", "gpu", "mps"] {
-            let expected = format!("--device {device}: this build of enmasse has no GPU support; use --device cpu");
+            let expected = format!("--device {device}: must be cpu; for a GPU use --devices gpu:1");
             assert_eq!(place(&format!("--device {device}"), &[]).unwrap_err(), expected);
             assert_eq!(place(&format!("--device {device}"), &LAUNCHED).unwrap_err(), expected);
         }

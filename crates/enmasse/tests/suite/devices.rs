@@ -46,7 +46,10 @@ fn unsupported_requests_are_refused_before_anything_is_written() {
         assert!(ended.stderr.starts_with(expected) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
         assert!(!run.exists());
     };
-    check(&["--devices", "gpu:1"], "error: --devices gpu:1: this build has no device of kind gpu; it has cpu and ");
+    check(
+        &["--devices", "tpu:1"],
+        "error: --devices tpu:1: this build has no device of kind tpu; it has cpu, gpu and ",
+    );
     check(&["--devices", "cpu:0,1"], "error: cores have no numbers here: use cpu:N");
     check(&["--devices", "reference:2", "--exact"], "error: --exact: the reference device has no other algorithms");
     check(&["--devices", "cpu:2", "--shards", "1"], "error: --shards 1: 1 shards cannot be divided among 2 ranks");

@@ -5,6 +5,7 @@ mod common;
 mod devices;
 mod doctor;
 mod elastic;
+mod gpu;
 mod hanging;
 mod launch;
 mod library;

@@ -11,6 +11,7 @@ pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 
 /// Variables with our prefix that are not settings: they pass between launcher and ranks, name locations, or are for tests.
 pub const INTERNAL_VARIABLES: &[&str] = &[
+    "ENMASSE_CUDA_LIBRARIES",
     "ENMASSE_TOKEN",
     "ENMASSE_TOKEN_FD",
     "ENMASSE_STORE_FD",

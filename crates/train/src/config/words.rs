@@ -149,7 +149,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["sync_batchnorm", "syncBN"], Alias("sync_bn")),
     (
         &["gpus", "num_gpus", "n_gpus", "gpu", "cuda", "no_cuda", "no_accel"],
-        Answer("this build has no GPU support; the number of ranks is --devices cpu:N"),
+        Answer("a GPU is --devices gpu:1; the number of ranks on CPUs is --devices cpu:N"),
     ),
     (&["accelerator"], Answer("the kind of device is a part of --devices, as in cpu:4")),
     (
