@@ -41,7 +41,7 @@ fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
         assert!(predicted.stdout.contains('%'), "{}", predicted.stdout);
         let printed = on_gpu(&[&["plan", "print", "--devices", "gpu:1"], &MODEL[..4], &fixed[4..6]].concat());
         let plan = &printed.stdout;
-        assert!(plan.contains("filters ohwi") && plan.contains(" by eng7_k2=5"), "{plan}");
+        assert!(plan.contains("filters ohwi") && plan.contains(" by eng"), "{plan}");
         let timed = ["bench", "step", "--devices", "gpu:1", "--batch", "2", "--steps", "2", "--json"];
         let timed = on_gpu(&[&timed[..], &MODEL[..4], &fixed[4..6]].concat());
         assert!(timed.json()[0]["images_per_second"].as_f64().unwrap() > 0.0);
@@ -92,20 +92,17 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
 /// The largest batch that fits is named before anything is allocated.
 #[test]
 fn a_batch_that_does_not_fit_on_the_card() {
-    let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
     let batch = |batch: &str| {
         let mut command = program();
-        command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_GPU_MIB", "8");
-        let others = ["--devices", "gpu:1", "--model", "lenet", "--size", "32", "--batch", batch];
-        Some(finish(command.args(arguments(&data, &run, &others))))
+        command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_GPU_MIB", "64");
+        let bench =
+            ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch"];
+        Some(finish(command.args(bench).arg(batch)))
     };
     let Some(ended) = batch("4096") else { return };
     failed(&ended, 1, &["the run needs ", " are free (on the device): use --batch "]);
-    assert!(!run.exists());
-    let words: Vec<&str> = ended.stderr.trim_end().split(' ').collect();
-    let fits: usize = words.last().unwrap().parse().unwrap();
+    let fits: usize = ended.stderr.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(fits < 4096);
-    let next = batch(&(fits + 1).to_string()).unwrap();
-    failed(&next, 1, &[&format!("use --batch {fits}")]);
+    failed(&batch(&(fits + 1).to_string()).unwrap(), 1, &[&format!("use --batch {fits}")]);
+    batch(&fits.to_string()).unwrap().well();
 }
