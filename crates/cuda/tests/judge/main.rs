@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use enmasse_cuda::CudaError;
+use enmasse_cuda::cublas_lt::CublasLt;
 use enmasse_cuda::cudnn::{Arithmetic, Cudnn, Direction, Options, Problem, Target};
 use enmasse_cuda::libraries::Libraries;
 
@@ -131,4 +132,15 @@ fn a_part_of_cudnn_that_is_missing_or_broken_is_named() {
     std::fs::write(&part, "no library").unwrap();
     let broken = load();
     assert!(broken.starts_with(&format!("cuDNN cannot be loaded: {}: ", part.display())), "{broken}");
+}
+
+#[test]
+fn cublas_lt_has_our_functions() {
+    let Some(folder) = needs::cuda() else { return };
+    let library = CublasLt::load(&Libraries::in_folders(&[folder]), u32::MAX).unwrap();
+    assert!(library.version() / 10_000 >= 12, "{}", library.version());
+    // Without a card it says so.
+    if let Err(error) = library.handle() {
+        assert_eq!(error.to_string(), "cuBLASLt: cublasLtCreate failed: CUBLAS_STATUS_NOT_INITIALIZED");
+    }
 }
