@@ -16,7 +16,8 @@ use crate::program::{CudaProgram, Sequences};
 /// Opens the GPU of a rank: the one with the requested number, or with the rank's own among the machine's ranks.
 ///
 /// # Errors
-/// A library is missing or too old, there is no such GPU, or the request names an instruction-set level.
+/// A library is missing or too old, there is no such GPU, or the request is for several ranks or names an instruction-set
+/// level.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     open_with(&Libraries::gather(), request)
 }
@@ -26,8 +27,12 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
 /// # Errors
 /// As [`open`].
 pub fn open_with(libraries: &Libraries, request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
-    // The card computes, so the numbers of threads do not matter.
-    let DeviceRequest { ordinal, threads: _, local_rank, isa, exact } = request;
+    // The card computes, so only the number of ranks matters.
+    let DeviceRequest { ordinal, threads, local_rank, isa, exact } = request;
+    if threads.len() > 1 {
+        let reason = format!("{} GPUs: several are not supported yet; use --devices gpu:1", threads.len());
+        return Err(DeviceError::Unsupported(reason));
+    }
     if let Some(isa) = isa {
         let reason = format!("--isa {}: a GPU has no instruction-set levels; leave it out", isa.escape_default());
         return Err(DeviceError::Unsupported(reason));

@@ -8,8 +8,11 @@ use crate::CudaError;
 use crate::cublas_lt::{CublasLt, LtHandle, ProductPlan, ProductProblem};
 use crate::cudnn::{ConvolutionPlan, Cudnn, Handle, Options, Problem, Target, Version};
 
-/// The most workspace of an engine. More rarely makes one faster, and every program holds the largest.
-const WORKSPACE: u64 = 1 << 30;
+/// The most workspace of an engine.
+const WORKSPACE: u64 = 4 << 30;
+
+/// Workspace that is not worth more of cuDNN's estimate: every program holds the largest of its engines.
+const MODEST: u64 = 1 << 30;
 
 /// What cuDNN said to a problem.
 type Answer = Result<Arc<ConvolutionPlan>, CudaError>;
@@ -27,7 +30,7 @@ impl Engines {
     /// direct sums.
     pub fn new(cudnn: Cudnn, exact: bool) -> Result<Self, CudaError> {
         let handle = Mutex::new(cudnn.handle()?);
-        let options = Options { deterministic: true, exact, workspace: WORKSPACE, candidates: 1 };
+        let options = Options { deterministic: true, exact, workspace: WORKSPACE, candidates: 4 };
         Ok(Engines { cudnn, handle, answers: Mutex::default(), options })
     }
 
@@ -36,7 +39,7 @@ impl Engines {
         self.cudnn.version()
     }
 
-    /// The engine for a problem: the best by cuDNN's estimate that gives the same bits each time.
+    /// The engine for a problem: the best by cuDNN's estimate that gives the same bits each time and takes modest workspace.
     pub fn convolution(&self, problem: &Problem) -> Answer {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(answer) = answers.get(problem) {
@@ -45,9 +48,10 @@ impl Engines {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         let plans = self.cudnn.plans(&Target::Handle(&handle), problem, &self.options);
         // There is at least one plan, or an error.
-        let answer = plans.and_then(|plans| {
+        let answer = plans.and_then(|mut plans| {
+            let modest = plans.iter().position(|plan| plan.workspace <= MODEST).unwrap_or(0);
             let none = || CudaError::Unsupported(format!("cuDNN has no engine for a {problem}"));
-            plans.into_iter().next().map(Arc::new).ok_or_else(none)
+            if plans.is_empty() { Err(none()) } else { Ok(Arc::new(plans.swap_remove(modest))) }
         });
         answers.insert(*problem, answer.clone());
         answer

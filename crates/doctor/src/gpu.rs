@@ -18,15 +18,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const NVIDIA: &str = "0x10de";
 const AMD: &str = "0x1002";
 
-/// The libraries that programs on NVIDIA's GPUs load.
+/// The libraries that programs on NVIDIA's GPUs load. The first four are those that enmasse needs; cuDNN loads NVRTC for the
+/// engines that it compiles at run time.
 const LIBRARIES: [(&str, &str); 6] = [
     ("libcuda.so", "driver"),
-    ("libcudart.so", "CUDA runtime"),
-    ("libnvrtc.so", "NVRTC"),
-    ("libcublasLt.so", "cuBLASLt"),
     ("libcudnn.so", "cuDNN"),
+    ("libcublasLt.so", "cuBLASLt"),
+    ("libnvrtc.so", "NVRTC"),
+    ("libcudart.so", "CUDA runtime"),
     ("libnccl.so", "NCCL"),
 ];
+const NEEDED: usize = 4;
 
 pub fn section() -> Section {
     Section { title: "GPUs", findings: Seen::gather().findings() }
@@ -89,7 +91,7 @@ impl Seen {
     }
 
     fn driver_finding(&self) -> Finding {
-        const HERE: &str = "this build of enmasse computes on the CPU";
+        const HERE: &str = "enmasse computes on the CPU";
         let version = self.driver.as_deref().map(|text| driver_version(text).unwrap_or("of unknown version"));
         let on_bus = counted(self.nvidia, "NVIDIA GPU");
         let finding = match version {
@@ -113,7 +115,8 @@ impl Seen {
             }
             Some(version) => {
                 let cuda = self.cuda.as_ref().map_or(String::new(), |cuda| format!(", CUDA up to {cuda}"));
-                Finding::ok("driver", format!("NVIDIA {version}{cuda}; {}; {HERE}", counted(self.devices, "device")))
+                let devices = counted(self.devices, "device");
+                Finding::ok("driver", format!("NVIDIA {version}{cuda}; {devices}; train on one by --devices gpu:1"))
             }
         };
         finding.fact("nvidia_gpus", self.nvidia).fact("version", version).fact("devices", self.devices)
@@ -126,8 +129,9 @@ impl Seen {
             Some(format!("{name} {version} ({})", path.display()).replace("  ", " "))
         };
         let texts: Vec<String> = LIBRARIES.iter().filter_map(found).collect();
+        let needed = LIBRARIES[..NEEDED].iter();
         let missing: Vec<&str> =
-            LIBRARIES.iter().filter(|(file, _)| !self.libraries.contains_key(file)).map(|(_, name)| *name).collect();
+            needed.filter(|(file, _)| !self.libraries.contains_key(file)).map(|(_, name)| *name).collect();
         let text = match (texts.is_empty(), missing.is_empty()) {
             (true, _) => "none found".to_owned(),
             (_, true) => texts.join(", "),
@@ -138,7 +142,7 @@ impl Seen {
             _ => Finding::note(
                 "libraries",
                 text,
-                "install them, or add their folder to LD_LIBRARY_PATH, before computing on GPUs",
+                "install them, or name their folder in ENMASSE_CUDA_LIBRARIES, before computing on GPUs",
             ),
         };
         finding.fact("missing", missing)
@@ -299,18 +303,19 @@ mod tests {
             &[
                 (Status::Ok, "NVIDIA 550.54.15, CUDA up to 12.4; 1 device; "),
                 (Status::Ok, "NVIDIA H200, 143771 MiB"),
-                (Status::Ok, "cuDNN 9.1.0 (/usr/lib/libcudnn.so.9.1.0), NCCL (libnccl.so)"),
+                (Status::Ok, "cuDNN 9.1.0 (/usr/lib/libcudnn.so.9.1.0), cuBLASLt (libcublasLt.so)"),
             ],
         );
         let mut lacking = whole();
         lacking.libraries.remove("libnccl.so");
+        lacking.libraries.remove("libnvrtc.so");
         lacking.smi = Some(Err("Driver/library version mismatch".to_owned()));
         check(
             lacking,
             &[
                 (Status::Ok, "550.54.15"),
                 (Status::Note, "it fails: Driver/library version mismatch"),
-                (Status::Note, "; not found: NCCL"),
+                (Status::Note, "; not found: NVRTC"),
             ],
         );
     }

@@ -59,7 +59,8 @@ pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
         }
     }
     // If the device refuses, it does so here, before anything is read or written.
-    device(&config, 0, &[1])?;
+    let ranks = config.devices.as_ref().map_or(1, Devices::count);
+    device(&config, 0, &vec![1; ranks])?;
     Ok(config)
 }
 

@@ -86,6 +86,7 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
         assert!(!run.exists());
     };
     check(&["--devices", "gpu:7,"], 2, &["there is no GPU 7: the visible ones are 0 to 0"]);
+    check(&["--devices", "gpu:2"], 2, &["2 GPUs: several are not supported yet; use --devices gpu:1"]);
     check(&["--devices", "gpu:1", "--isa", "avx2"], 2, &["--isa avx2: a GPU has no instruction-set levels"]);
 }
 
