@@ -172,7 +172,6 @@ functions! {
 
 functions! {
     /// A function that no library has.
-    #[expect(dead_code, reason = "it cannot be loaded")]
     struct Lacking {
         fn labs(number: i64) -> i64;
         fn no_such_function() -> i32;
