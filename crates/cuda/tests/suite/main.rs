@@ -1,4 +1,5 @@
-//! Whole steps on the emulated card: our kernels compiled for the host, under the driver's and the libraries' ABI.
+//! Whole steps on the emulated card, our kernels compiled for the host, under the driver's and the libraries' ABI; or on a
+//! real one, as `scripts/gpu-check` runs these tests.
 
 #[path = "../../../cpu/tests/suite/common/program.rs"]
 mod program;
@@ -9,8 +10,12 @@ mod steps;
 use enmasse_cuda::libraries::Libraries;
 use enmasse_device::{Device, DeviceRequest};
 
-/// The emulated card. `None` without a compiler: the test is then in the table.
+/// The emulated card, or the machine's own with `ENMASSE_TEST_GPU=1`. `None` without a compiler: the test is then in the
+/// table.
 fn gpu() -> Option<Box<dyn Device>> {
-    let libraries = Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]);
+    let libraries = match std::env::var_os("ENMASSE_TEST_GPU") {
+        Some(_) => Libraries::gather(),
+        None => Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]),
+    };
     Some(enmasse_cuda::open_with(&libraries, &DeviceRequest::default()).unwrap())
 }
