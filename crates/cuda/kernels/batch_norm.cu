@@ -165,9 +165,17 @@ template <int N, class E> struct NormalizeEach {
         unpack(values.residual, residual);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            float y = affine.of(x[i], i);
-            if (a.residual) y += residual[i];
-            x[i] = rectified(y, a.floor, a.ceiling);
+            x[i] = affine.of(x[i], i);
+            if (a.residual) x[i] += residual[i];
+        }
+        // The same way for all threads, so that what is not needed costs nothing.
+        if (a.floor == 0.0f) {
+#pragma unroll
+            for (int i = 0; i < N; i++) x[i] = x[i] <= 0.0f ? 0.0f : x[i];
+        }
+        if (a.ceiling == 6.0f) {
+#pragma unroll
+            for (int i = 0; i < N; i++) x[i] = x[i] >= 6.0f ? 6.0f : x[i];
         }
         store(a.y, index, x);
     }
@@ -177,22 +185,20 @@ template <int N, class E> struct NormalizeEach {
 // read anyway, if there was no residual.
 enum Gate { OPEN, STORED, RECOMPUTED };
 
-// dy where the rectifier let the forward's result pass, else 0.
-template <Gate G, int N, class E> struct Gated {
-    float ceiling;
-
-    // The stored result.
-    __device__ __forceinline__ void by_result(float (&dy)[N], const Packet<E, N> &y) const {
+// dy where the rectifier let the forward's result pass, else 0: by the result as it is stored, or as it was before.
+template <int N, class E>
+__device__ __forceinline__ void mask_by(float (&dy)[N], const Packet<E, N> &stored, float ceiling) {
+    float y[N];
+    unpack(stored, y);
 #pragma unroll
-        for (int i = 0; i < N; i++) dy[i] = passes(to_float(y.at[i]), ceiling) ? dy[i] : 0.0f;
-    }
+    for (int i = 0; i < N; i++) dy[i] = passes(y[i], ceiling) ? dy[i] : 0.0f;
+}
 
-    __device__ __forceinline__ void by_input(float (&dy)[N], const float (&x)[N], const Affine<N> &affine) const {
+template <int N, class E>
+__device__ __forceinline__ void mask_by(float (&dy)[N], const float (&x)[N], const Affine<N> &affine, Limits<E> limits) {
 #pragma unroll
-        // As the forward has stored it.
-        for (int i = 0; i < N; i++) dy[i] = passes(rounded<E>(affine.of(x[i], i)), ceiling) ? dy[i] : 0.0f;
-    }
-};
+    for (int i = 0; i < N; i++) dy[i] = limits.pass(affine.of(x[i], i)) ? dy[i] : 0.0f;
+}
 
 template <class E> struct Reduce {
     const E *dy;            // [rows, channels]
@@ -224,11 +230,10 @@ template <int N> struct AffineOf<RECOMPUTED, N> {
 
 template <Gate G, int N, class E> struct ReduceTerms {
     const Reduce<E> &a;
-    Gated<G, N, E> gated;
     typename AffineOf<G, N>::Type affine;
     float mean[N];
 
-    __device__ __forceinline__ ReduceTerms(const Reduce<E> &a, uint32_t channel) : a(a), gated{a.ceiling}, affine(a, channel) {
+    __device__ __forceinline__ ReduceTerms(const Reduce<E> &a, uint32_t channel) : a(a), affine(a, channel) {
         load_channels(a.mean, channel, mean);
     }
 
@@ -236,8 +241,8 @@ template <Gate G, int N, class E> struct ReduceTerms {
         float dy[N], x[N];
         load(a.dy, index, dy);
         load(a.x, index, x);
-        if constexpr (G == STORED) gated.by_result(dy, fetch<N>(a.y, index));
-        if constexpr (G == RECOMPUTED) gated.by_input(dy, x, affine);
+        if constexpr (G == STORED) mask_by(dy, fetch<N>(a.y, index), a.ceiling);
+        if constexpr (G == RECOMPUTED) mask_by(dy, x, affine, Limits<E>(a.ceiling));
 #pragma unroll
         for (int i = 0; i < N; i++) {
             sums.of[0][i] += dy[i];
@@ -286,7 +291,6 @@ template <class E> struct Backward {
 // dx = dy * scale + (x - mean) * slope + shift
 template <Gate G, int N, class E> struct BackwardEach {
     const Backward<E> &a;
-    Gated<G, N, E> gated;
     typename AffineOf<G, N>::Type affine;
     float mean[N], scale[N], slope[N], shift[N];
 
@@ -295,7 +299,7 @@ template <Gate G, int N, class E> struct BackwardEach {
     };
 
     __device__ __forceinline__ BackwardEach(const Backward<E> &a, uint32_t channel)
-        : a(a), gated{a.ceiling}, affine(a, channel) {
+        : a(a), affine(a, channel) {
         float variance[N];
         load_channels(a.mean, channel, mean);
         load_channels(a.variance, channel, variance);
@@ -324,8 +328,8 @@ template <Gate G, int N, class E> struct BackwardEach {
         float dy[N], x[N];
         unpack(values.dy, dy);
         unpack(values.x, x);
-        if constexpr (G == STORED) gated.by_result(dy, values.y);
-        if constexpr (G == RECOMPUTED) gated.by_input(dy, x, affine);
+        if constexpr (G == STORED) mask_by(dy, values.y, a.ceiling);
+        if constexpr (G == RECOMPUTED) mask_by(dy, x, affine, Limits<E>(a.ceiling));
         if (a.dresidual) store(a.dresidual, index, dy);
 #pragma unroll
         for (int i = 0; i < N; i++) {

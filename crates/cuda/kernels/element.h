@@ -13,20 +13,14 @@ __device__ __forceinline__ float to_float(bf16 value) { return __uint_as_float((
 
 __device__ __forceinline__ void from_float(float value, float &to) { to = value; }
 
-// Rounds to nearest, of two equally near ones to the even one; NaN stays NaN with its sign, as in `Bf16::from_f32`.
+// The bits of a number whose upper half is the nearest bf16, of two equally near ones the even one.
+__device__ __forceinline__ uint32_t half_up(uint32_t bits) { return bits + 0x7fffu + (bits >> 16 & 1u); }
+
+// As `Bf16::from_f32`: NaN stays NaN with its sign.
 __device__ __forceinline__ void from_float(float value, bf16 &to) {
     uint32_t bits = __float_as_uint(value);
-    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     // Quiet, because a NaN with fraction bits only in the lower half would become infinity.
-    uint32_t nan = bits >> 16 | 0x0040u;
-    to.bits = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-}
-
-// The value that a map of this type holds in its place.
-template <class E> __device__ __forceinline__ float rounded(float value) {
-    E stored;
-    from_float(value, stored);
-    return to_float(stored);
+    to.bits = (uint16_t)((value == value ? half_up(bits) : bits | 0x00400000u) >> 16);
 }
 
 // What a rectifier makes of x: values at or below `floor` become that, those at or above `ceiling` become that. NaN stays NaN.
@@ -36,6 +30,18 @@ __device__ __forceinline__ float rectified(float x, float floor, float ceiling) 
 
 // Whether the gradient passes where a rectifier has made y.
 __device__ __forceinline__ bool passes(float y, float ceiling) { return y > 0.0f && y < ceiling; }
+
+// The limits between which a result has to lie before it is stored, so that what is stored lies between 0 and `ceiling`, which
+// is even. In bf16 those are the midpoints to the next values inside, which are rounded to the limits.
+template <class E> struct Limits {
+    float low, high;
+    __device__ __forceinline__ explicit Limits(float ceiling) : low(0.0f), high(ceiling) {}
+    __device__ __forceinline__ bool pass(float y) const { return y > low && y < high; }
+};
+
+template <>
+__device__ __forceinline__ Limits<bf16>::Limits(float ceiling)
+    : low(__uint_as_float(0x00008000u)), high(__uint_as_float(__float_as_uint(ceiling) - 0x00008000u)) {}
 
 // Elements that one instruction moves: 16 bytes, or a single element. Their address is a multiple of their size.
 template <class E, int N> struct alignas(sizeof(E) * N) Packet {
@@ -53,9 +59,47 @@ template <int N, class E> __device__ __forceinline__ Packet<E, N> fetch(const E 
     return *reinterpret_cast<const Packet<E, N> *>(from + index);
 }
 
-template <int N, class E> __device__ __forceinline__ void unpack(const Packet<E, N> &packet, float (&values)[N]) {
+template <int N> __device__ __forceinline__ void unpack(const Packet<float, N> &packet, float (&values)[N]) {
 #pragma unroll
-    for (int i = 0; i < N; i++) values[i] = to_float(packet.at[i]);
+    for (int i = 0; i < N; i++) values[i] = packet.at[i];
+}
+
+// Two at a time, which are one register.
+template <int N> __device__ __forceinline__ void unpack(const Packet<bf16, N> &packet, float (&values)[N]) {
+#pragma unroll
+    for (int i = 0; i + 1 < N; i += 2) {
+        uint32_t pair = (uint32_t)packet.at[i + 1].bits << 16 | packet.at[i].bits;
+        values[i] = __uint_as_float(pair << 16);
+        values[i + 1] = __uint_as_float(pair & 0xffff0000u);
+    }
+    if (N % 2 == 1) values[N - 1] = to_float(packet.at[N - 1]);
+}
+
+template <int N> __device__ __forceinline__ void pack(const float (&values)[N], Packet<float, N> &packet) {
+#pragma unroll
+    for (int i = 0; i < N; i++) packet.at[i] = values[i];
+}
+
+// A number takes three instructions to round, and NaN half as many again, so all are looked for NaN and infinity at once.
+template <int N> __device__ __forceinline__ void pack(const float (&values)[N], Packet<bf16, N> &packet) {
+    float zero = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) zero = fmaf(values[i], 0.0f, zero);
+    if (zero == 0.0f) {
+        uint32_t bits[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) bits[i] = half_up(__float_as_uint(values[i]));
+#pragma unroll
+        for (int i = 0; i + 1 < N; i += 2) {
+            uint32_t pair = (bits[i + 1] & 0xffff0000u) | bits[i] >> 16;
+            packet.at[i].bits = (uint16_t)pair;
+            packet.at[i + 1].bits = (uint16_t)(pair >> 16);
+        }
+        if (N % 2 == 1) packet.at[N - 1].bits = (uint16_t)(bits[N - 1] >> 16);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) from_float(values[i], packet.at[i]);
+    }
 }
 
 // N elements from `index` on, as f32.
@@ -66,8 +110,7 @@ template <int N, class E> __device__ __forceinline__ void load(const E *from, ui
 template <int N, class E> __device__ __forceinline__ void store(E *to, uint64_t index, const float (&values)[N]) {
     CHECK_ALIGNED(to + index, sizeof(E) * N);
     Packet<E, N> packet;
-#pragma unroll
-    for (int i = 0; i < N; i++) from_float(values[i], packet.at[i]);
+    pack(values, packet);
     *reinterpret_cast<Packet<E, N> *>(to + index) = packet;
 }
 

@@ -56,6 +56,17 @@ const FLAGS: [&str; 10] = [
     "-Wno-unknown-pragmas",
 ];
 
+/// The flags, with those for this machine.
+fn flags() -> Vec<&'static str> {
+    let mut flags = FLAGS.to_vec();
+    // Without it every fused product is a call.
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        flags.push("-mfma");
+    }
+    flags
+}
+
 /// The folder with every library, for the loader of a program under test. `None` without a compiler: the test is then in
 /// the table of those that did not run.
 pub fn folder() -> Option<&'static Path> {
@@ -126,7 +137,7 @@ impl Library {
                     whole(&object, |fresh| {
                         let text = fresh.with_extension("cpp");
                         fs::write(&text, unit(source, headers)).expect("a file");
-                        run(Command::new("c++").args(FLAGS).args(include).arg("-c").arg(&text), fresh);
+                        run(Command::new("c++").args(flags()).args(include).arg("-c").arg(&text), fresh);
                         fs::remove_file(&text).expect("a file of this process");
                     });
                 });
@@ -196,7 +207,7 @@ fn read(path: &Path) -> Vec<u8> {
 /// A name for these texts, and for how they are compiled.
 fn digest(texts: &[impl AsRef<[u8]>]) -> String {
     let mut hasher = blake3::Hasher::new();
-    for text in texts.iter().map(AsRef::as_ref).chain(FLAGS.iter().map(|flag| flag.as_bytes())) {
+    for text in texts.iter().map(AsRef::as_ref).chain(flags().iter().map(|flag| flag.as_bytes())) {
         hasher.update(&(text.len() as u64).to_le_bytes()).update(text);
     }
     hasher.finalize().to_hex()[..16].to_owned()
