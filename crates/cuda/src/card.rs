@@ -56,3 +56,10 @@ impl Card {
         Ok(function)
     }
 }
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        // The handles of libraries are destroyed in their context. An error has nobody to go to.
+        let _ = self.context.enter();
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Schedule};
-use enmasse_graph::{FilterOrder, Plan, Plans};
+use enmasse_graph::{FilterOrder, Mode, Plan, Plans};
 use enmasse_tensor::HostMemory;
 
 use crate::card::Card;
@@ -12,6 +12,7 @@ use crate::driver::PinnedMemory;
 use crate::libraries::Libraries;
 use crate::lower::engine_of;
 use crate::program::{CudaProgram, Sequences};
+use crate::sequence::Sequence;
 
 /// Opens the GPU of a rank: the one with the requested number, or with the rank's own among the machine's ranks.
 ///
@@ -63,6 +64,12 @@ impl Device for Cuda {
         }
         self.card.context.enter()?;
         Ok(plan.instructions.iter().map(|node| engine_of(plan, node, &self.card)).collect::<Result<_, _>>()?)
+    }
+
+    fn work(&self, plans: &Plans, hosting: &Hosting, mode: Mode) -> Result<Vec<String>, DeviceError> {
+        let schedule = Schedule::new(hosting, plans.train.as_ref());
+        let sequences = Sequences::new(plans, hosting, &schedule, &self.card)?;
+        Ok(sequences.of_mode(mode).map(Sequence::lines).unwrap_or_default())
     }
 
     fn host_memory(&self) -> Arc<dyn HostMemory> {

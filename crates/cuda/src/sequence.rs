@@ -120,6 +120,23 @@ pub(crate) struct Sequence {
     pub results: usize,
 }
 
+impl Sequence {
+    /// The work as text, one piece a line after the number of its instruction; the first line counts the pieces.
+    pub fn lines(&self) -> Vec<String> {
+        let count = |is: fn(&Call) -> bool| self.work.iter().filter(|work| is(&work.call)).count();
+        let kernels = count(|call| matches!(call, Call::Kernel(_)));
+        let convolutions = count(|call| matches!(call, Call::Convolution(_)));
+        let products = count(|call| matches!(call, Call::Product(_)));
+        let copies = self.work.len() - kernels - convolutions - products;
+        let sum = format!(
+            "one graph in one stream: {kernels} kernels, {convolutions} convolutions, {products} products, {copies} copies; a \
+             second stream copies the batch, and an event lets the graph wait for it"
+        );
+        let pieces = self.work.iter().map(|work| format!("{:<4} {}", work.instruction, work.call));
+        std::iter::once(sum).chain(pieces).collect()
+    }
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -86,6 +86,12 @@ pub trait Device: Send + Sync {
         Ok(vec![String::new(); plan.instructions.len()])
     }
 
+    /// The device's own work for a step, one piece a line, after a line that sums it up. Empty if the plan's instructions are all
+    /// there is to say.
+    fn work(&self, _plans: &Plans, _hosting: &Hosting, _mode: Mode) -> Result<Vec<String>, DeviceError> {
+        Ok(Vec::new())
+    }
+
     /// Measures the fastest algorithm of each operation of the plans that has several and is not in `known`.
     /// [`Plans::choose`] makes choices part of the plans, and [`Device::compile`] obeys them.
     fn tune(&self, _plans: &Plans, _known: &Choices) -> Result<Choices, DeviceError> {

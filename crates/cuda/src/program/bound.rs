@@ -55,6 +55,8 @@ pub(crate) struct Prepared {
     steps: [Vec<Bound>; STEPS],
     /// Whole steps, once each has been captured.
     graphs: [Option<Graph>; STEPS],
+    /// Whether a whole step has run. Libraries load their kernels when they first need them, which a capture does not allow.
+    warm: bool,
 }
 
 // SAFETY: the addresses of the host are those of results, which belong to the program, as this does.
@@ -85,10 +87,11 @@ impl Prepared {
             instructions: sequence.work.iter().map(|work| work.instruction).collect(),
             steps: [bind(0)?, bind(1)?],
             graphs: [None, None],
+            warm: false,
         })
     }
 
-    /// Puts phases of a step into the stream: a whole step as a graph, which the first such step captures.
+    /// Puts phases of a step into the stream: a whole step as a graph, which is captured after the first one.
     ///
     /// # Safety
     /// The regions and the host's memory that the sequence was bound to live until the stream has run it.
@@ -97,7 +100,8 @@ impl Prepared {
             Mode::Train => &Phase::ALL[..],
             Mode::Evaluate => &[Phase::Forward, Phase::Loss],
         };
-        if phases != whole {
+        if phases != whole || !self.warm {
+            self.warm |= phases == whole;
             // SAFETY: the caller's promise.
             return self.ranges(phases).try_for_each(|range| unsafe { self.launch(card, stream, step, range) });
         }

@@ -31,11 +31,10 @@ use arenas::{ALIGNMENT, Arenas, STEPS, State};
 use bound::{Launch, Prepared};
 use step::Step;
 
-/// Plans bound to a card.
+/// Plans bound to a card. The fields are dropped in this order: streams wait for their work before its memory goes, and the card
+/// goes last.
 pub(crate) struct CudaProgram {
     plans: Plans,
-    card: Arc<Card>,
-    /// Declared before the memory that their work uses: dropping a stream waits for its work.
     compute: Stream,
     copies: Stream,
     bound: Bound,
@@ -46,6 +45,7 @@ pub(crate) struct CudaProgram {
     /// Steps begun when the failure was last cleared.
     cleared: u64,
     profile: Option<[Vec<Duration>; 2]>,
+    card: Arc<Card>,
 }
 
 /// The part that a program makes anew when it joins another group.
@@ -84,7 +84,8 @@ impl Sequences {
         Sizes::new(plans, schedule, scratch, constants)
     }
 
-    fn of_mode(&self, mode: Mode) -> Option<&Sequence> {
+    /// The work of a mode's plan.
+    pub fn of_mode(&self, mode: Mode) -> Option<&Sequence> {
         match mode {
             Mode::Train => self.train.as_ref(),
             Mode::Evaluate => Some(&self.evaluate),
@@ -127,7 +128,7 @@ impl CudaProgram {
         let bound = Bound::new(&plans, group, &card, &compute, &state)?;
         let ledger = Ledger::default();
         let mut program =
-            CudaProgram { plans, card, compute, copies, bound, state, ledger, begun: 0, cleared: 0, profile: None };
+            CudaProgram { plans, compute, copies, bound, state, ledger, begun: 0, cleared: 0, profile: None, card };
         program.set_buffers()?;
         Ok(program)
     }

@@ -80,9 +80,15 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
     let map = ShardMap::new(shards, world_size).map_err(Failure::error)?;
-    let memory = device.memory(&plans, &Hosting::of(map, 0)).map_err(Failure::error)?;
+    let hosting = Hosting::of(map, 0);
+    let memory = device.memory(&plans, &hosting).map_err(Failure::error)?;
     let memory = memory_table(plan, &plans, memory);
+    let work = device.work(&plans, &hosting, plan.mode).map_err(Failure::error)?;
     output.text(format_args!("{text}\n{memory}\n{}", bucket_table(plan)));
+    if let Some((sum, pieces)) = work.split_first() {
+        let pieces: String = pieces.iter().map(|piece| format!("\n  {piece}")).collect();
+        output.text(format_args!("\nwork of {}: {sum}{pieces}", device.name()));
+    }
     output.finish()
 }
 

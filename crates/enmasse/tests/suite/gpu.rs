@@ -42,6 +42,8 @@ fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
         let printed = on_gpu(&[&["plan", "print", "--devices", "gpu:1"], &MODEL[..4], &fixed[4..6]].concat());
         let plan = &printed.stdout;
         assert!(plan.contains("filters ohwi") && plan.contains(" by eng"), "{plan}");
+        let launches = ["one graph in one stream: ", "cross_entropy <", "descent <", "copies the batch"];
+        assert!(launches.iter().all(|part| plan.contains(part)), "{plan}");
         let timed = ["bench", "step", "--devices", "gpu:1", "--batch", "2", "--steps", "2", "--json"];
         let timed = on_gpu(&[&timed[..], &MODEL[..4], &fixed[4..6]].concat());
         assert!(timed.json()[0]["images_per_second"].as_f64().unwrap() > 0.0);
