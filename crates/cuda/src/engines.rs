@@ -8,11 +8,8 @@ use crate::CudaError;
 use crate::cublas_lt::{CublasLt, LtHandle, ProductPlan, ProductProblem};
 use crate::cudnn::{ConvolutionPlan, Cudnn, Handle, Options, Problem, Target, Version};
 
-/// The most workspace of an engine.
-const WORKSPACE: u64 = 4 << 30;
-
-/// Workspace that is not worth more of cuDNN's estimate: every program holds the largest of its engines.
-const MODEST: u64 = 1 << 30;
+/// The most workspace of an engine, in the order in which they are tried: every program holds the largest of its engines.
+const WORKSPACE: [u64; 2] = [1 << 30, 4 << 30];
 
 /// What cuDNN said to a problem.
 type Answer = Result<Arc<ConvolutionPlan>, CudaError>;
@@ -22,7 +19,7 @@ pub(crate) struct Engines {
     cudnn: Cudnn,
     pub handle: Mutex<Handle>,
     answers: Mutex<HashMap<Problem, Answer>>,
-    options: Options,
+    exact: bool,
 }
 
 impl Engines {
@@ -30,8 +27,7 @@ impl Engines {
     /// direct sums.
     pub fn new(cudnn: Cudnn, exact: bool) -> Result<Self, CudaError> {
         let handle = Mutex::new(cudnn.handle()?);
-        let options = Options { deterministic: true, exact, workspace: WORKSPACE, candidates: 4 };
-        Ok(Engines { cudnn, handle, answers: Mutex::default(), options })
+        Ok(Engines { cudnn, handle, answers: Mutex::default(), exact })
     }
 
     /// cuDNN's version.
@@ -46,13 +42,14 @@ impl Engines {
             return answer.clone();
         }
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        let plans = self.cudnn.plans(&Target::Handle(&handle), problem, &self.options);
-        // There is at least one plan, or an error.
-        let answer = plans.and_then(|mut plans| {
-            let modest = plans.iter().position(|plan| plan.workspace <= MODEST).unwrap_or(0);
+        let ask = |workspace: u64| {
+            let options = Options { deterministic: true, exact: self.exact, workspace, candidates: 1 };
+            let plans = self.cudnn.plans(&Target::Handle(&handle), problem, &options)?;
             let none = || CudaError::Unsupported(format!("cuDNN has no engine for a {problem}"));
-            if plans.is_empty() { Err(none()) } else { Ok(Arc::new(plans.swap_remove(modest))) }
-        });
+            plans.into_iter().next().map(Arc::new).ok_or_else(none)
+        };
+        let [modest, most] = WORKSPACE;
+        let answer = ask(modest).or_else(|_| ask(most));
         answers.insert(*problem, answer.clone());
         answer
     }

@@ -159,7 +159,10 @@ impl CudaProgram {
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
         let hosted = self.bound.schedule.shards.len();
         check_batch(plan, hosted, inputs.batch.as_ref())?;
-        let place = (self.latest() + 1) % STEPS;
+        // The copy of the latest batch had the time of a step, so this hardly waits; the caller may reuse the memory.
+        let latest = self.latest();
+        self.bound.steps[latest].release_batch()?;
+        let place = (latest + 1) % STEPS;
         self.settle(place)?;
         self.begun += 1;
         let ticket = self.ledger.begin(mode);

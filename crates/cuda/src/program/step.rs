@@ -31,8 +31,8 @@ struct Running {
     epoch: u64,
     /// Whether the phases that measure it have been submitted.
     measured: bool,
-    /// Held until the card has computed the step.
-    _batch: Arc<dyn Batch>,
+    /// Held until the card has copied it.
+    batch: Option<Arc<dyn Batch>>,
 }
 
 /// How a step ended.
@@ -117,7 +117,16 @@ impl Step {
             }
         }
         self.copied.record(copies)?;
-        self.running = Some(Running { ticket, mode, number, epoch: inputs.epoch, measured: false, _batch: batch });
+        self.running = Some(Running { ticket, mode, number, epoch: inputs.epoch, measured: false, batch: Some(batch) });
+        Ok(())
+    }
+
+    /// Waits until the card has copied the batch, and lets go of it.
+    pub fn release_batch(&mut self) -> Result<(), CudaError> {
+        if let Some(running) = &mut self.running {
+            self.copied.wait()?;
+            running.batch = None;
+        }
         Ok(())
     }
 
