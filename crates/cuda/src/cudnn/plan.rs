@@ -274,7 +274,8 @@ impl ConvolutionPlan {
     ///
     /// # Safety
     /// The plan was made for this handle. The operands are memory of its card, as large as the problem's shapes and the workspace
-    /// say, multiples of 16, and stay until the stream has done the work. What is written overlaps nothing else.
+    /// say, multiples of 16, and stay until the stream has done the work. What is written overlaps nothing else. If the stream is
+    /// captured, plan and handle live as long as the graph.
     pub unsafe fn execute(&self, handle: &Handle, operands: &Operands) -> Result<(), CudaError> {
         let Operands { x, w, y, bias, workspace } = *operands;
         let mut ids = vec![X, W, Y];

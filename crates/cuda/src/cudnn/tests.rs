@@ -7,7 +7,7 @@ use enmasse_reference::kernels::conv2d::{self, Shapes};
 use enmasse_tensor::{Bf16, RandomStream};
 
 use super::*;
-use crate::driver::{Buffer, Context, Functions as DriverFunctions, Stream};
+use crate::driver::{Buffer, Context, Functions as DriverFunctions, Graph, Stream};
 
 /// The emulated card, with a handle that submits to a stream.
 struct Card {
@@ -328,4 +328,31 @@ fn versions() {
     check(92_800, "9.28.0");
     check(90_101, "9.1.1");
     check(8_907, "8.9.7");
+}
+
+#[test]
+fn a_captured_convolution_runs_at_each_launch() {
+    let Some(card) = Card::open() else { return };
+    let direction = Direction::BackwardData { accumulate: true };
+    let problem = problem([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2]), Arithmetic::F32);
+    let plan = &card.plans(&Problem { direction, ..problem }, &ANY).unwrap()[0];
+    let [x, w, y] = [1.0, 2.0, 3.0].map(|value| card.buffer(&encode(&[value], DataType::F32)));
+    let operands = Operands { x: x.address(), w: w.address(), y: y.address(), bias: 0, workspace: 0 };
+    // SAFETY: the buffers are as large as the problem's shapes, and live longer than the graph.
+    let graph = Graph::capture(&card.stream, |_| unsafe { plan.execute(&card.handle, &operands) }).unwrap();
+    for expected in [1.0, 7.0, 13.0] {
+        let mut bytes = [0; 4];
+        x.read(&card.stream, 0, &mut bytes).unwrap();
+        assert_eq!(decode(&bytes, DataType::F32), [expected]);
+        graph.launch(&card.stream).unwrap();
+    }
+}
+
+#[test]
+fn plans_and_handles_go_to_other_threads() {
+    fn check<T: Send>() {}
+    check::<ConvolutionPlan>();
+    check::<Handle>();
+    check::<crate::cublas_lt::ProductPlan>();
+    check::<crate::cublas_lt::LtHandle>();
 }
