@@ -205,7 +205,7 @@ int cuDeviceGetName(char *name, int length, int device) {
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-    const std::map<int, int> values = {{16, 4}, {75, 9}, {76, 0}};
+    const std::map<int, int> values = {{16, 4}, {75, int(setting("EMULATED_CAPABILITY", 9))}, {76, 0}};
     auto found = values.find(attribute);
     if (found == values.end()) return INVALID_VALUE;
     *value = found->second;

@@ -9,13 +9,14 @@ mod update;
 use std::ops::Range;
 
 use enmasse_device::{Hosting, Schedule};
-use enmasse_graph::{FilterOrder, Mode, NormStatistics, Op, Per, Phase, Plan, Plans, ValueId};
+use enmasse_graph::{FilterOrder, Mode, NormStatistics, Op, Per, Phase, Plan, Plans, Precision, ValueId};
 use enmasse_tensor::DType;
 use enmasse_tensor::random::key;
 
 use crate::CudaError;
 use crate::card::Card;
 use crate::check::check;
+use crate::driver::Properties;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::kernels::{average, batch_norm, bias, elementwise, layout, loss, metrics, norm, pooling, samples, sync};
 use crate::sequence::{Call, Convolution, MatrixProduct, Number, Part, Sequence, Work};
@@ -35,6 +36,11 @@ pub(crate) fn lower(
     if plan.filters != FilterOrder::Ohwi {
         let (found, own) = (plan.filters, FilterOrder::Ohwi);
         let reason = format!("the gpu keeps filters in the order {own}, not {found}: compile for the gpu's target");
+        return Err(CudaError::Unsupported(reason));
+    }
+    let Properties { name, capability: [major, minor], .. } = &card.context.properties;
+    if plan.precision == Precision::Bf16 && *major < 8 {
+        let reason = format!("{name} (compute capability {major}.{minor}) has no bf16: use --precision f32");
         return Err(CudaError::Unsupported(reason));
     }
     if hosting.map().ranks() > 1 {

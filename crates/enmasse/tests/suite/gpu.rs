@@ -17,7 +17,7 @@ fn on_gpu<S: AsRef<str>>(arguments: &[S]) -> Option<Ended> {
     Some(with_libraries(enmasse_emulation::folder()?, arguments))
 }
 
-const MODEL: [&str; 6] = ["--model", "resnet18-cifar", "--size", "16", "--epochs", "1"];
+const MODEL: [&str; 6] = ["--model", "resnet18-cifar", "--size", "8", "--epochs", "1"];
 
 #[test]
 fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
@@ -90,6 +90,15 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
     check(&["--devices", "gpu:7,"], 2, &["there is no GPU 7: the visible ones are 0 to 0"]);
     check(&["--devices", "gpu:2"], 2, &["2 GPUs: several are not supported yet; use --devices gpu:1"]);
     check(&["--devices", "gpu:1", "--isa", "avx2"], 2, &["--isa avx2: a GPU has no instruction-set levels"]);
+}
+
+#[test]
+fn a_card_without_bf16() {
+    let plan = ["plan", "print", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--precision", "bf16"];
+    let mut command = program();
+    let Some(folder) = enmasse_emulation::folder() else { return };
+    command.env("ENMASSE_CUDA_LIBRARIES", folder).env("EMULATED_CAPABILITY", "7").args(plan);
+    refused(&finish(&mut command), 1, &["Emulated GPU 0 (compute capability 7.0) has no bf16: use --precision f32"]);
 }
 
 /// The largest batch that fits is named before anything is allocated.
