@@ -1,5 +1,7 @@
 //! Convolutions and linear layers: by an engine of a library, with kernels around it for what the engine does not take.
 
+use std::sync::Arc;
+
 use enmasse_graph::{Conv2d, Node, Op, Plan, ValueId};
 use enmasse_tensor::DType;
 
@@ -25,7 +27,7 @@ pub(crate) fn engine_of(plan: &Plan, node: &Node, card: &Card) -> Result<String,
     }
     let convolution = Convolved { plan, node };
     let problem = match node.op {
-        Op::Conv2d(conv) => convolution.forward(&conv, node.inputs.len() > 2)?,
+        Op::Conv2d(conv) => return Ok(convolution.forward_plan(&conv, &card.engines)?.1.name()),
         Op::Conv2dBackwardData(conv) => convolution.backward_data(&conv, false)?,
         Op::Conv2dBackwardWeights(conv) => convolution.backward_weights(&conv)?,
         _ => return Ok(String::new()),
@@ -59,6 +61,20 @@ impl Convolved<'_> {
             _ => return Err(unsupported()),
         };
         Ok(Problem { direction, x: shape(x)?, w: shape(w)?, y: shape(y)?, conv: *conv, arithmetic })
+    }
+
+    /// The forward's problem, and its engine: one that adds the bias, or else one without. For 16-bit maps cuDNN would compile
+    /// the former for some seconds.
+    fn forward_plan(&self, conv: &Conv2d, engines: &Engines) -> Result<(Problem, Arc<ConvolutionPlan>), CudaError> {
+        let Node { inputs, outputs, .. } = self.node;
+        if inputs.len() > 2 && outputs.iter().all(|&id| self.plan.value(id).dtype == DType::F32) {
+            let fused = self.forward(conv, true)?;
+            if let Ok(plan) = engines.convolution(&fused) {
+                return Ok((fused, plan));
+            }
+        }
+        let plain = self.forward(conv, false)?;
+        Ok((plain, engines.convolution(&plain)?))
     }
 
     fn forward(&self, conv: &Conv2d, bias: bool) -> Result<Problem, CudaError> {
@@ -100,18 +116,17 @@ impl Operands<'_> {
 
     fn forward(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {
         let (x, w, y, bias) = (self.input(0)?, self.multiplied(self.input(1)?), self.output(0)?, self.optional(2));
-        let whole = self.convolved().forward(conv, bias.is_some())?;
-        let bias = match (engines.convolution(&whole), bias) {
-            (Ok(plan), bias) => return Ok(vec![call(&plan, whole, [x, w, y], bias, 0)]),
-            (Err(error), None) => return Err(error),
-            (Err(_), Some(bias)) => bias,
-        };
-        let problem = self.convolved().forward(conv, false)?;
-        let plan = engines.convolution(&problem)?;
-        let size =
-            Rows { rows: y.bytes / self.maps().size() / whole.y[3].max(1), channels: whole.y[3], dtype: self.maps() };
-        let add = bias::bias(size, y, bias, y);
-        Ok(vec![call(&plan, problem, [x, w, y], None, 0), Call::Kernel(add)])
+        let (problem, plan) = self.convolved().forward_plan(conv, engines)?;
+        if problem.direction == (Direction::Forward { bias: true }) {
+            return Ok(vec![call(&plan, problem, [x, w, y], bias, 0)]);
+        }
+        let mut calls = vec![call(&plan, problem, [x, w, y], None, 0)];
+        if let Some(bias) = bias {
+            let [n, h, w, channels] = problem.y;
+            let size = Rows { rows: n * h * w, channels, dtype: self.maps() };
+            calls.push(Call::Kernel(bias::bias(size, y, bias, y)));
+        }
+        Ok(calls)
     }
 
     fn backward_data(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {

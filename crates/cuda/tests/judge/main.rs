@@ -40,7 +40,7 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
     let all = models.flat_map(|model| zoo::convolutions(model, Arithmetic::F32));
     let distinct: BTreeMap<String, Problem> = all.map(|problem| (problem.to_string(), problem)).collect();
     // Each card and precision has other ones, so that all have their turn.
-    let step = if needs::time() { 5 } else { 40 };
+    let step = if needs::time() { 10 } else { 40 };
     for (card, (name, json)) in zoo::cards().into_iter().enumerate() {
         let device = cudnn.device(&json).unwrap();
         for (precision, arithmetic) in zoo::ARITHMETICS.into_iter().enumerate() {
