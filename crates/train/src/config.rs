@@ -346,7 +346,7 @@ settings! {
         /// Measure the fastest convolutions first
         /// Otherwise they follow from a convolution's shape. Rank 0 measures for all; --resume reuses what it chose.
         tune: bool = false, "", ANY, Run;
-        /// Longest wait for a rank or a picture
+        /// Longest wait for a rank or disk
         /// In seconds. After that the run fails, and names the rank that the others waited for, or the picture.
         timeout: f64 = 600.0, "SECONDS", above(0), Run;
         /// Longest silence of a rank

@@ -21,7 +21,7 @@ fn check(data: &Path, run: &Path, words: &str) {
         let event = events.iter().find(|line| line["event"] == event).unwrap_or_else(|| panic!("{}", ended.stdout));
         event[field].as_f64().unwrap()
     };
-    let parts: f64 = events[0]["memory"].as_object().unwrap().values().map(|bytes| bytes.as_f64().unwrap()).sum();
+    let parts: f64 = events[0]["memory"].as_object().unwrap().values().filter_map(Value::as_f64).sum();
     assert_eq!(parts, of("start", "memory_bytes"));
     let said = of("start", "memory_bytes") * of("start", "world_size");
     let peak = of("done", "peak_rss_bytes");
