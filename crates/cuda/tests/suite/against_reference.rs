@@ -182,7 +182,7 @@ fn check_first_step(name: &str, plans: &Plans, tolerance: f64) {
 fn check_models(names: &[&str], tolerance: f64) {
     for name in names {
         let model = enmasse_models::find(name).unwrap();
-        let size = if *name == "alexnet" { 63 } else { model.size().min(40) };
+        let size = if *name == "alexnet" { 63 } else { model.size().min(34) };
         let options = CompileOptions::new(*name, 2, size, 5);
         let Some(plans) = compile(&|x: Tensor| model.forward(x, 5), &options) else { return };
         check_first_step(name, &plans, tolerance);
@@ -193,7 +193,7 @@ fn check_models(names: &[&str], tolerance: f64) {
 fn models_of_the_zoo() {
     check_models(&["mlp", "lenet", "resnet18-cifar", "mobilenet_v2"], 5e-2);
     if needs::time() {
-        check_models(&["alexnet", "vgg11_bn"], 5e-2);
+        check_models(&["alexnet"], 5e-2);
     }
 }
 
