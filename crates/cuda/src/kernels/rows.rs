@@ -43,7 +43,7 @@ const REDUCTION_BLOCKS: usize = 132 * 4;
 /// Packets of a row for each block: 512 bytes, if the row has as many.
 const PACKETS: usize = 32;
 
-/// Rows for each thread, so that a result in the table has some work behind it.
+/// Rows for each thread, so that the table is small beside what is read.
 const LEAST_ROWS: usize = 4;
 
 /// Channels of a block that combines; `COLUMNS` in rows.h.

@@ -26,13 +26,13 @@ pub(crate) fn engine_of(plan: &Plan, node: &Node, card: &Card) -> Result<String,
         return Ok(card.products.facts(&product_problem(plan, node)?)?.0);
     }
     let convolution = Convolved { plan, node };
-    let problem = match node.op {
-        Op::Conv2d(conv) => return Ok(convolution.forward_plan(&conv, &card.engines)?.1.name()),
-        Op::Conv2dBackwardData(conv) => convolution.backward_data(&conv, false)?,
-        Op::Conv2dBackwardWeights(conv) => convolution.backward_weights(&conv)?,
+    let engine = match node.op {
+        Op::Conv2d(conv) => convolution.forward_plan(&conv, &card.engines)?.1,
+        Op::Conv2dBackwardData(conv) => convolution.backward_data_plan(&conv, &card.engines)?.1,
+        Op::Conv2dBackwardWeights(conv) => card.engines.convolution(&convolution.backward_weights(&conv)?)?,
         _ => return Ok(String::new()),
     };
-    Ok(card.engines.convolution(&problem)?.name())
+    Ok(engine.name())
 }
 
 /// A convolution, or one of its gradients, as cuDNN states it.
@@ -80,6 +80,24 @@ impl Convolved<'_> {
     fn forward(&self, conv: &Conv2d, bias: bool) -> Result<Problem, CudaError> {
         let Node { inputs, outputs, .. } = self.node;
         self.problem(Direction::Forward { bias }, [inputs.first(), inputs.get(1), outputs.first()], conv)
+    }
+
+    /// The problem of the input's gradient, and its engine: one that adds to what the result's place holds, if that is to be
+    /// added, or else one that does not.
+    fn backward_data_plan(
+        &self,
+        conv: &Conv2d,
+        engines: &Engines,
+    ) -> Result<(Problem, Arc<ConvolutionPlan>), CudaError> {
+        let Node { inputs, outputs, .. } = self.node;
+        if inputs.get(2).map(|&base| self.plan.slot(base)) == outputs.first().map(|&dx| self.plan.slot(dx)) {
+            let added = self.backward_data(conv, true)?;
+            if let Ok(plan) = engines.convolution(&added) {
+                return Ok((added, plan));
+            }
+        }
+        let plain = self.backward_data(conv, false)?;
+        Ok((plain, engines.convolution(&plain)?))
     }
 
     fn backward_data(&self, conv: &Conv2d, accumulate: bool) -> Result<Problem, CudaError> {
@@ -131,25 +149,13 @@ impl Operands<'_> {
 
     fn backward_data(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {
         let (dy, w, dx, base) = (self.input(0)?, self.multiplied(self.input(1)?), self.output(0)?, self.optional(2));
-        let plain = self.convolved().backward_data(conv, false)?;
-        match base {
-            None => Ok(vec![call(&*engines.convolution(&plain)?, plain, [dx, w, dy], None, 0)]),
-            Some(base) if base.place != dx.place => {
-                let plan = engines.convolution(&plain)?;
-                let add = elementwise::add(self.maps(), dx, base, dx);
-                Ok(vec![call(&plan, plain, [dx, w, dy], None, 0), Call::Kernel(add)])
-            }
-            Some(base) => {
-                let added = self.convolved().backward_data(conv, true)?;
-                if let Ok(plan) = engines.convolution(&added) {
-                    return Ok(vec![call(&plan, added, [dx, w, dy], None, 0)]);
-                }
-                let plan = engines.convolution(&plain)?;
-                let alone = scratch(0, dx.bytes);
-                let add = elementwise::add(self.maps(), base, alone, dx);
-                Ok(vec![call(&plan, plain, [alone, w, dy], None, dx.bytes), Call::Kernel(add)])
-            }
-        }
+        let (problem, plan) = self.convolved().backward_data_plan(conv, engines)?;
+        let adds = problem.direction == (Direction::BackwardData { accumulate: true });
+        let Some(base) = base.filter(|_| !adds) else { return Ok(vec![call(&plan, problem, [dx, w, dy], None, 0)]) };
+        // The engine must not write over what is still to be added.
+        let (alone, used) = if base.place == dx.place { (scratch(0, dx.bytes), dx.bytes) } else { (dx, 0) };
+        let add = elementwise::add(self.maps(), alone, base, dx);
+        Ok(vec![call(&plan, problem, [alone, w, dy], None, used), Call::Kernel(add)])
     }
 
     fn backward_weights(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {

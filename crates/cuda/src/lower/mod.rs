@@ -1,6 +1,6 @@
 //! Turns a plan into a sequence of CUDA work: the one table from operations to kernels and calls of libraries.
 //!
-//! Nothing here touches a card. Engines were chosen before, since what they need decides the work around them.
+//! Nothing here runs on the card. The engines that libraries choose for it decide the work around them.
 
 mod matrix;
 mod operand;
@@ -67,7 +67,7 @@ pub(crate) fn lower(
     Ok(lowering.sequence)
 }
 
-/// The weights of convolutions as they are multiplied: `value` is an f32 parameter or its average.
+/// The weights of convolutions as they are multiplied, for the place of an f32 parameter or of its average.
 fn rounded(span: Span) -> Span {
     let place = Place { memory: Memory::Rounded, offset: span.place.offset / 2 };
     Span { place, bytes: span.bytes / 2 }

@@ -65,7 +65,7 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// The work of plans, by engines that have been chosen for them.
+    /// The work of plans on a card.
     pub fn new(plans: &Plans, hosting: &Hosting, schedule: &Schedule, card: &Card) -> Result<Self, CudaError> {
         card.context.enter()?;
         let lower = |plan: &Plan| lower(plans, plan, hosting, schedule, card);
@@ -164,12 +164,13 @@ impl CudaProgram {
         self.bound.steps[latest].release_batch()?;
         let place = (latest + 1) % STEPS;
         self.settle(place)?;
+        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
         self.begun += 1;
         let ticket = self.ledger.begin(mode);
-        let Bound { steps, arenas, .. } = &mut self.bound;
+        let Bound { schedule, steps, arenas, .. } = &mut self.bound;
         let input = arenas.region(&self.state, place, Memory::Arena(Arena::Input))?;
-        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
-        steps[place].begin(ticket, mode, self.begun, plan, hosted, inputs, input, &self.copies)?;
+        let places = Places { plans: &self.plans, schedule };
+        steps[place].begin(ticket, self.begun, plan, &places, inputs, input, &self.copies)?;
         self.compute.wait_for(steps[place].copied())?;
         Ok(())
     }
@@ -350,6 +351,7 @@ impl Program for CudaProgram {
 
     fn rejoin(&mut self, plans: Plans, group: Option<Group>) -> Result<(), DeviceError> {
         check_same_state(&self.plans, &plans)?;
+        self.copies.wait()?;
         self.compute.wait()?;
         self.bound = Bound::new(&plans, group.as_ref(), &self.card, &self.compute, &self.state)?;
         (self.plans, self.ledger) = (plans, Ledger::default());

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use enmasse_device::{Batch, DeviceError, Schedule, StepInputs, Ticket};
-use enmasse_graph::{Arena, Mode, Plan, Plans, ValueId};
+use enmasse_graph::{Mode, Plan, Plans, ValueId};
 use enmasse_tensor::{HostBuffer, HostMemory};
 
 use crate::CudaError;
 use crate::card::Card;
 use crate::driver::{Buffer, Event, PinnedMemory, Stream};
 use crate::kernels::step::FAILURE_BYTES;
+use crate::lower::Places;
 use crate::sequence::Sequence;
 
 /// A step in flight, or the place for one.
@@ -84,19 +85,18 @@ impl Step {
     }
 
     /// Begins a step in this place, whose earlier step has ended: copies a batch to `input`.
-    #[expect(clippy::too_many_arguments, reason = "a step is what all of these say")]
     pub fn begin(
         &mut self,
         ticket: Ticket,
-        mode: Mode,
         number: u64,
         plan: &Plan,
-        hosted: usize,
+        places: &Places,
         inputs: &StepInputs,
         input: &Buffer,
         copies: &Stream,
     ) -> Result<(), CudaError> {
         let batch = inputs.batch.clone();
+        let (mode, hosted) = (plan.mode, places.schedule.shards.len());
         let samples = plan.batch * hosted;
         let (labels, indices) = self.staging.split_at_mut(samples * size_of::<i32>());
         for (to, label) in labels.chunks_exact_mut(size_of::<i32>()).zip(batch.labels()) {
@@ -110,7 +110,7 @@ impl Step {
         for (value, source) in sources {
             let bytes = source.len() / hosted.max(1);
             for (shard, piece) in source.chunks_exact(bytes.max(1)).enumerate() {
-                let offset = shard * plan.arena_bytes(Arena::Input) + plan.slot(value).offset;
+                let offset = places.of(plan, value, shard).offset;
                 // SAFETY: the place lies in the arena of inputs. The batch and the staging memory stay as they are until the
                 // step has ended.
                 unsafe { copies.write(piece.as_ptr(), input.address() + offset as u64, bytes) }?;
