@@ -170,7 +170,7 @@ impl CudaProgram {
         let Bound { schedule, steps, arenas, .. } = &mut self.bound;
         let input = arenas.region(&self.state, place, Memory::Arena(Arena::Input))?;
         let places = Places { plans: &self.plans, schedule };
-        steps[place].begin(ticket, self.begun, plan, &places, inputs, input, &self.copies)?;
+        steps[place].begin((ticket, self.begun), plan, &places, inputs, input, &self.copies)?;
         self.compute.wait_for(steps[place].copied())?;
         Ok(())
     }

@@ -84,11 +84,10 @@ impl Step {
         self.running.as_ref().map(|running| running.epoch)
     }
 
-    /// Begins a step in this place, whose earlier step has ended: copies a batch to `input`.
+    /// Begins a step in this place, whose earlier step has ended: copies a batch to `input`. The number is that of steps begun.
     pub fn begin(
         &mut self,
-        ticket: Ticket,
-        number: u64,
+        (ticket, number): (Ticket, u64),
         plan: &Plan,
         places: &Places,
         inputs: &StepInputs,
