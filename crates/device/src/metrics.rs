@@ -18,6 +18,17 @@ pub struct StepMetrics {
     pub stop: bool,
     /// Training: whether any rank was asked to save a checkpoint ([`crate::StepInputs::save`]). Travels in the same way.
     pub save: bool,
+    /// Training with a scaled loss: what became of the step.
+    pub loss_scale: Option<LossScale>,
+}
+
+/// What became of a step whose loss is scaled ([`enmasse_graph::Op::Unscale`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScale {
+    /// The scale of its loss.
+    pub scale: f64,
+    /// Whether it was skipped, because a gradient was not finite. It has changed nothing but running statistics and the scale.
+    pub skipped: bool,
 }
 
 /// Computes the metrics of a step. `read` returns an element of a value. In training it reads the value of any shard after
@@ -41,7 +52,9 @@ pub fn step_metrics(plan: &Plan, read: &dyn Fn(ValueId, usize) -> f64) -> StepMe
             Per::Step => read(metric.value, 0),
         };
     }
-    StepMetrics { loss, correct, measured, stop: next() > 0.0, save: next() > 0.0 }
+    let unscaled = |value| LossScale { scale: read(value, 1), skipped: read(value, 0) == 0.0 };
+    let loss_scale = plan.unscale().map(unscaled);
+    StepMetrics { loss, correct, measured, stop: next() > 0.0, save: next() > 0.0, loss_scale }
 }
 
 /// The first shard whose loss is infinite or not a number, with that loss.
@@ -56,7 +69,7 @@ pub fn first_non_finite(mut losses: impl Iterator<Item = f64>) -> Option<(usize,
 
 #[cfg(test)]
 mod tests {
-    use enmasse_graph::{CompileOptions, Metric, PerSample, Plans, Tensor, compile};
+    use enmasse_graph::{CompileOptions, Metric, PerSample, Plans, Precision, Tensor, compile};
 
     use super::*;
 
@@ -83,6 +96,19 @@ mod tests {
         let expected = StepMetrics { measured: measured(0.0, 0.0), stop: true, ..StepMetrics::default() };
         check([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0], expected);
         check([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], StepMetrics { stop: false, save: true, ..expected });
+    }
+
+    #[test]
+    fn a_scaled_loss() {
+        let options = CompileOptions { precision: Precision::F16, ..CompileOptions::new("net", 2, 4, 10) };
+        let plan = compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap().train.unwrap();
+        let unscale = plan.unscale().unwrap();
+        let check = |values: [f64; 2], expected: LossScale| {
+            let read = |id, at: usize| if id == unscale { values[at] } else { 0.0 };
+            assert_eq!(step_metrics(&plan, &read).loss_scale, Some(expected));
+        };
+        check([0.125, 8.0], LossScale { scale: 8.0, skipped: false });
+        check([0.0, 4.0], LossScale { scale: 4.0, skipped: true });
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The two traits: a device compiles plans to programs, and a program runs them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use enmasse_comm::Group;
 use enmasse_graph::{Choices, FilterOrder, Graph, Mode, Phase, Plan, Plans, StateTensor, Target, ValueId};
@@ -18,7 +18,8 @@ pub struct StepInputs {
     pub epoch: u64,
     /// Learning rate of this step.
     pub learning_rate: f32,
-    /// Number of this update since the optimiser's state was zero, from 1.
+    /// Number of this step since the optimiser's state was zero, from 1. The plan itself leaves out steps that loss scaling has
+    /// skipped.
     pub optimizer_step: u64,
     /// Whether this rank was asked to stop. [`StepMetrics::stop`] tells all ranks at the same step.
     pub stop: bool,
@@ -44,19 +45,62 @@ pub struct Memory {
     pub activations: usize,
     /// Additional memory of the device: packed weights, per-thread scratch.
     pub scratch: usize,
+    /// Memory of the process that a device with memory of its own takes in addition, such as to exchange gradients. No part of the
+    /// total.
+    pub staging: usize,
 }
 
 impl Memory {
-    /// The sum of all parts.
+    /// The sum of all parts on the device.
     pub fn total(&self) -> usize {
         self.state + self.gradients + self.activations + self.scratch
     }
+}
+
+/// When an instruction of the plan for training ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstructionSpan {
+    /// Its place in [`Plan::instructions`].
+    pub instruction: usize,
+    /// The place of its shard among those that the program hosts; 0 for one that all shards share.
+    pub shard: usize,
+    /// When it began.
+    pub began: Instant,
+    /// When it had ended.
+    pub ended: Instant,
+}
+
+/// What [`Device::tune`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuned {
+    /// The fastest algorithms.
+    pub choices: Choices,
+    /// How many of them the device knew from an earlier process.
+    pub reused: usize,
+    /// What is wrong with the device's record of earlier processes.
+    pub warning: Option<String>,
 }
 
 /// Compiles plans to programs.
 pub trait Device: Send + Sync {
     /// The device's name with its settings, such as `cpu (avx512, 2 threads)`.
     fn name(&self) -> String;
+
+    /// The physical device, under a name that no other device has, if several ranks should not share it by mistake.
+    fn unit(&self) -> Option<String> {
+        None
+    }
+
+    /// What makes it slower than it could be, now or since it was opened: a sentence each, without a name of the rank.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Agrees with the devices of the group's other ranks on how their programs exchange numbers: lines for people, the same on all
+    /// ranks, which all call this.
+    fn ways(&self, group: &Group) -> Result<Vec<String>, DeviceError> {
+        Ok(group.ways().to_vec())
+    }
 
     /// The instruction-set levels that it supports, weakest first. It computes at the last one, which influences the rounding
     /// of results. Empty if the device has no levels.
@@ -94,8 +138,8 @@ pub trait Device: Send + Sync {
 
     /// Measures the fastest algorithm of each operation of the plans that has several and is not in `known`.
     /// [`Plans::choose`] makes choices part of the plans, and [`Device::compile`] obeys them.
-    fn tune(&self, _plans: &Plans, _known: &Choices) -> Result<Choices, DeviceError> {
-        Ok(Choices::default())
+    fn tune(&self, _plans: &Plans, _known: &Choices) -> Result<Tuned, DeviceError> {
+        Ok(Tuned::default())
     }
 
     /// The peak rate of matrix products with maps of this plan's precision, in 10^9 floating-point operations per second;
@@ -194,6 +238,15 @@ pub trait Program: Send {
 
     /// The total time of each instruction of the mode's plan since [`Program::start_profile`]. Empty if nothing was measured.
     fn profile(&self, _mode: Mode) -> Vec<Duration> {
+        Vec::new()
+    }
+
+    /// Starts to record when each instruction of training runs, in memory for this many steps that is allocated now. A device that
+    /// would disturb the steps thereby records nothing.
+    fn start_timeline(&mut self, _steps: usize) {}
+
+    /// Ends that record and returns it, in the order in which the instructions ran. Empty if there is none.
+    fn take_timeline(&mut self) -> Vec<InstructionSpan> {
         Vec::new()
     }
 }

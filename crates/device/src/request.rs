@@ -6,20 +6,38 @@ pub struct DeviceRequest {
     /// The number of the device among the machine's devices of this kind. `None` if they have no numbers or the user named
     /// none.
     pub ordinal: Option<usize>,
+    /// This rank's number among those of its machine.
+    pub local_rank: usize,
     /// Computing threads of each rank that shares this rank's cores.
     pub threads: Vec<usize>,
     /// This rank's index in `threads`.
-    pub local_rank: usize,
+    pub sharer: usize,
     /// The instruction-set level (`--isa`); `None` for the machine's best.
     pub isa: Option<String>,
     /// Whether convolutions use only direct sums (`--exact`).
     pub exact: bool,
+    /// How a library of the device sums gradients over ranks (`--sum`, `--reduce-precision`).
+    pub summation: Summation,
+}
+
+/// How a library that exchanges gradients between devices sums them over ranks. Without such a library sums are f32, in the fixed
+/// tree over shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Summation {
+    /// In the library's order, which depends on the number of ranks.
+    #[default]
+    Library,
+    /// The same of gradients rounded to bf16, as by the hook `bf16_compress_hook` of PyTorch's DDP. Losses and metrics stay f32.
+    Bf16,
+    /// In the fixed tree over shards: every rank gathers the sums of all, so that n ranks send n - 1 times the gradients instead of
+    /// about twice.
+    Tree,
 }
 
 impl DeviceRequest {
     /// The number of computing threads of this rank.
     pub fn own_threads(&self) -> usize {
-        self.threads.get(self.local_rank).copied().unwrap_or(1)
+        self.threads.get(self.sharer).copied().unwrap_or(1)
     }
 }
 
@@ -27,6 +45,15 @@ impl Default for DeviceRequest {
     /// The only rank on the machine, with a thread for each core that the process may use.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        DeviceRequest { ordinal: None, threads: vec![threads], local_rank: 0, isa: None, exact: false }
+        let summation = Summation::default();
+        DeviceRequest {
+            ordinal: None,
+            local_rank: 0,
+            threads: vec![threads],
+            sharer: 0,
+            isa: None,
+            exact: false,
+            summation,
+        }
     }
 }

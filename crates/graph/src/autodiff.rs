@@ -197,7 +197,10 @@ impl Backward<'_> {
             | Op::AllReduceStart { .. }
             | Op::AllReduceWait { .. }
             | Op::CheckFinite
-            | Op::GradientNorm
+            | Op::GradientNorm { .. }
+            | Op::Scale
+            | Op::Unscale
+            | Op::UpdateScale { .. }
             | Op::Update(_)
             | Op::Average { .. }
             | Op::RunningUpdate { .. } => {

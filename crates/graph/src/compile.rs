@@ -8,8 +8,8 @@ use crate::loss::{AddedLoss, add_loss};
 use crate::metric::{self, add_metrics};
 use crate::passes::memory::{place_activations, unshared_bytes};
 use crate::passes::{
-    BucketSizes, Freeze, Precision, add_averages, data_parallel, freeze, optimize, precision, read_averages,
-    sync_batch_norm,
+    BucketSizes, Freeze, LossScale, OfGradients, Precision, add_averages, data_parallel, freeze, optimize, precision,
+    read_averages, sync_batch_norm,
 };
 use crate::plan::aligned_bytes;
 use crate::{
@@ -207,6 +207,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
+    let loss_scale = options.precision.scales_loss().then(|| LossScale::begin(graph));
     let dtype = graph.value(loss).dtype;
     // Losses, hits and metrics, and the requests to stop and to save.
     let shape = [options.shards + 1 + measured.len() + 2].into();
@@ -227,16 +228,19 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let arena = gradient_arena(graph, &gradients);
     let buckets = data_parallel(graph, &arena, options.shards, options.buckets);
     graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
-    let norm = optimize(graph, &gradients, options)?;
+    let OfGradients { norm, scaling } = optimize(graph, &gradients, options, loss_scale.as_ref())?;
     let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
     if let (Some(position), Some(value)) = (position, norm) {
         measured.insert(position, Measured { name: Metric::GradientNorm.name(), value, per: Per::Step });
     }
     graph.nodes.extend::<Vec<Node>>(updates);
     if let Some(decay) = options.average {
-        add_averages(graph, decay)?;
+        add_averages(graph, decay, scaling)?;
     }
-    // The norm of gradients belongs to the reduce phase, after the sums.
+    if let (Some(loss_scale), Some(scaling)) = (loss_scale, scaling) {
+        loss_scale.end(graph, scaling);
+    }
+    // What is computed from all gradients belongs to the reduce phase, after the sums.
     graph.nodes.sort_by_key(|node| node.phase);
 
     let order: Vec<ValueId> = gradients.iter().map(|&(parameter, _)| parameter).collect();
@@ -292,14 +296,18 @@ fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor> {
         state.push(StateTensor { name, shape, dtype, layout: parameter.layout, slot, init: parameter.init });
     }
     let parameter_bytes = offset;
-    let mut offset = 0;
+    let mut ends: HashMap<Arena, usize> = HashMap::new();
     for (id, value) in graph.ids() {
-        if let Role::Buffer { initial } = value.role {
-            let slot = Slot { arena: Arena::Buffers, offset };
-            let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
-            state.push(StateTensor { name, shape, dtype, layout: Layout::Plain, slot, init: Init::Constant(initial) });
-            offset += bytes(graph, id);
-        }
+        let (arena, initial) = match value.role {
+            Role::Buffer { initial } => (Arena::Buffers, initial),
+            Role::LossScale { initial } => (Arena::LossScale, initial),
+            _ => continue,
+        };
+        let end = ends.entry(arena).or_default();
+        let slot = Slot { arena, offset: *end };
+        let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
+        state.push(StateTensor { name, shape, dtype, layout: Layout::Plain, slot, init: Init::Constant(initial) });
+        *end += bytes(graph, id);
     }
     for (_, value) in graph.ids() {
         if let Role::Optimizer { parameter, slot } = value.role {
@@ -339,9 +347,10 @@ fn place(
 ) -> Result<Plan, GraphError> {
     let Forward { mut graph, images, labels, sample_indices, logits } = forward;
     precision(&mut graph, options.precision);
-    let norm = graph.nodes.iter().filter(|node| node.op == Op::GradientNorm).map(|node| node.outputs[0]);
+    let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm { .. } | Op::Unscale);
+    let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);
     let values = measured.iter().map(|metric| metric.value);
-    let keep: Vec<ValueId> = [logits, loss, correct].into_iter().chain(values).chain(norm).collect();
+    let keep: Vec<ValueId> = [logits, loss, correct].into_iter().chain(values).chain(of_gradients).collect();
     let (activations, activation_bytes) = place_activations(&graph, &keep);
     let state_slots: HashMap<&str, Slot> = state.iter().map(|tensor| (tensor.name.as_str(), tensor.slot)).collect();
     let gradient_slots: HashMap<ValueId, usize> = gradients.iter().map(|&(id, start, _)| (id, start)).collect();
@@ -360,6 +369,7 @@ fn place(
                 Role::Buffer { .. } => of_state(Arena::Buffers),
                 Role::Optimizer { slot, .. } => of_state(Arena::Optimizer(*slot)),
                 Role::Average { .. } => of_state(Arena::Average),
+                Role::LossScale { .. } => of_state(Arena::LossScale),
                 Role::Gradient { .. } | Role::Carried => (Arena::Gradients, gradient_slots.get(&id).copied()),
                 Role::Activation => (Arena::Activations, activations[id.0]),
             };

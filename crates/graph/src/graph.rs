@@ -39,6 +39,11 @@ pub enum Role {
         /// The parameter or buffer.
         of: ValueId,
     },
+    /// State of loss scaling.
+    LossScale {
+        /// Its value before training.
+        initial: f32,
+    },
     /// Summed over ranks with the last bucket of gradients: shares of running statistics, metrics.
     Carried,
 }
@@ -185,7 +190,7 @@ impl Graph {
         let mut stays: Vec<bool> = (self.values.iter())
             .map(|value| match value.role {
                 Role::Input | Role::Parameter(_) | Role::Buffer { .. } => true,
-                Role::Gradient { .. } | Role::Optimizer { .. } | Role::Average { .. } => true,
+                Role::Gradient { .. } | Role::Optimizer { .. } | Role::Average { .. } | Role::LossScale { .. } => true,
                 Role::Activation | Role::Carried => false,
             })
             .collect();
@@ -202,7 +207,8 @@ impl Graph {
         let owners = self.values.iter_mut().filter_map(|value| match &mut value.role {
             Role::Gradient { parameter } | Role::Optimizer { parameter, .. } => Some(parameter),
             Role::Average { of } => Some(of),
-            Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::Activation | Role::Carried => None,
+            Role::Input | Role::Parameter(_) | Role::Buffer { .. } | Role::LossScale { .. } => None,
+            Role::Activation | Role::Carried => None,
         });
         operands.chain(owners).chain(keep.iter_mut().map(|id| &mut **id)).for_each(|id| *id = numbers[id.0]);
     }

@@ -38,8 +38,10 @@ pub use layout::Layout;
 pub use loss::Loss;
 pub use metric::{MOST_METRICS, Measured, Metric, Per, PerSample};
 pub use op::Op;
-pub use optimizer::{Optimizer, Update, UpdateOperands, UpdateRange};
-pub use passes::{AVERAGE_PREFIX, BucketSizes, Freeze, Precision, classifier_of, fuse, pattern_matches};
+pub use optimizer::{Optimizer, Scaling, Update, UpdateOperands, UpdateRange};
+pub use passes::{
+    AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, classifier_of, fuse, pattern_matches,
+};
 pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};
 pub use target::{FilterOrder, Fuse, Target};
 pub use work::Work;

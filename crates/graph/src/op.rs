@@ -11,7 +11,8 @@
 //! `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and
 //! `bf16 x, bf16 dy -> f32 dw`. [`Op::Normalize`] and [`Op::FlattenBackward`] write bf16, [`Op::Flatten`] reads it. All maps
 //! of one operation have the same type. Every operation computes in f32 and rounds once, when it stores its result. Weights
-//! may be rounded to bf16 where they are multiplied.
+//! may be rounded to bf16 where they are multiplied. In a plan of [`crate::Precision::F16`] f16 takes the place of bf16, and
+//! the loss is scaled.
 
 use std::fmt;
 use std::ops::Range;
@@ -213,20 +214,43 @@ pub enum Op {
     },
     /// `(metrics [shards..]) -> ()`: fails the step if a loss is not finite, naming the shard. No later instruction runs.
     CheckFinite,
-    /// `(gradients..) -> (norm [1])`: the root of the sum of all squares.
-    GradientNorm,
-    /// `(gradients.., parameters.., state.. of each name, [norm]) -> ()`: an optimiser's step over ranges of the arenas, in
-    /// place; see [`Update::operands`].
+    /// `(gradients.., [scale [1]]) -> (norm [1])`: the root of the sum of all squares. With a scale the gradients are first
+    /// divided by it.
+    GradientNorm {
+        /// Whether there is a scale.
+        scaled: bool,
+    },
+    /// `(x, factor [1]) -> (y)`: every element times the factor; `y` may lie over `x`. Backward of a scaled loss begins with it.
+    Scale,
+    /// `(values.., scale [1]) -> (unscale [2])`: the factor that undoes the scale, and the scale. The factor is `1 / scale`, or
+    /// 0 if an element of the values is not finite or `1 / scale` is not: then the step is skipped. The values are all
+    /// gradients, or their norm, which is not finite if one of them is not.
+    Unscale,
+    /// `(unscale [2], scale [1], good_steps [1], skipped_steps [1]) -> ()`: the end of a step of a scaled loss, as PyTorch's
+    /// `GradScaler.update`. A skipped step multiplies the scale by `backoff` and counts as skipped. Any other one is good, and
+    /// every `interval`-th good one in a row multiplies the scale by `growth`, unless the result is infinite.
+    UpdateScale {
+        /// Factor after enough good steps.
+        growth: f32,
+        /// Factor after a skipped step.
+        backoff: f32,
+        /// Good steps in a row until the scale grows.
+        interval: u32,
+    },
+    /// `(gradients.., parameters.., state.. of each name, [norm], [unscale, skipped_steps]) -> ()`: an optimiser's step over
+    /// ranges of the arenas, in place; see [`Update::operands`].
     Update(Update),
-    /// `(values.., averages..) -> ()`: the first update copies the values. Later ones compute
+    /// `(values.., averages.., [unscale, skipped_steps]) -> ()`: the first update copies the values. Later ones compute
     /// `average += (1 - decay) * (value - average)` in place, as PyTorch's `AveragedModel` does with
-    /// `get_ema_multi_avg_fn(decay)` and `use_buffers=True`.
+    /// `get_ema_multi_avg_fn(decay)` and `use_buffers=True`. Skipped steps are no updates, as in [`Update::scaled`].
     Average {
         /// The share of the old average that each update keeps.
         decay: f32,
+        /// Whether the loss is scaled.
+        scaled: bool,
     },
     /// `(update [2,C], running_mean [C], running_var [C]) -> ()`: `running = (1 - momentum) * running + momentum * update`,
-    /// in place.
+    /// in place. A skipped step updates them too, as in PyTorch, where forward does it: forward has not overflowed.
     RunningUpdate {
         /// PyTorch's batch norm momentum.
         momentum: f32,
@@ -246,6 +270,8 @@ struct Traits {
     /// The operands consist of this number of equal parts. The first part is only read; the others are state that is changed
     /// in place.
     parts: usize,
+    /// The number of operands after these parts, which are only read.
+    others: usize,
 }
 
 /// The positions of a matrix product's result and weights in terms of the forward pass. Every element of the result is a
@@ -270,7 +296,7 @@ pub(crate) enum Operand {
 impl Traits {
     /// A pass over memory, whose results do not overlap its operands.
     const fn named(name: &'static str) -> Self {
-        Traits { name, in_place: None, products: None, of_batch: false, joint: false, parts: 1 }
+        Traits { name, in_place: None, products: None, of_batch: false, joint: false, parts: 1, others: 0 }
     }
 
     const fn in_place(self, output: usize, input: usize) -> Self {
@@ -285,8 +311,8 @@ impl Traits {
         Traits { joint: true, ..self }
     }
 
-    const fn changes(self, parts: usize) -> Self {
-        Traits { parts, ..self }
+    const fn changes(self, parts: usize, others: usize) -> Self {
+        Traits { parts, others, ..self }
     }
 
     const fn products(self, result: Operand, weights: Operand) -> Self {
@@ -348,10 +374,13 @@ impl Op {
             Op::AllReduceStart { .. } => named("all_reduce_start"),
             Op::AllReduceWait { .. } => named("all_reduce_wait"),
             Op::CheckFinite => named("check_finite"),
-            Op::GradientNorm => named("gradient_norm"),
-            Op::Update(update) => named("update").changes(2 + update.optimizer.state_names().len()),
-            Op::RunningUpdate { .. } => named("running_update").changes(3),
-            Op::Average { .. } => named("average").changes(2),
+            Op::GradientNorm { .. } => named("gradient_norm"),
+            Op::Scale => named("scale").in_place(0, 0),
+            Op::Unscale => named("unscale"),
+            Op::UpdateScale { .. } => named("update_scale").changes(4, 0),
+            Op::Update(update) => named("update").changes(2 + update.optimizer.state_names().len(), update.others()),
+            Op::RunningUpdate { .. } => named("running_update").changes(3, 0),
+            Op::Average { scaled, .. } => named("average").changes(2, if *scaled { 2 } else { 0 }),
         }
     }
 
@@ -383,8 +412,9 @@ impl Op {
 
     /// The operands, out of `inputs`, that it changes in place: state that outlives the step.
     pub fn changes(&self, inputs: usize) -> Range<usize> {
-        let part = inputs / self.traits().parts;
-        part..part * self.traits().parts
+        let Traits { parts, others, .. } = self.traits();
+        let part = inputs.saturating_sub(others) / parts;
+        part..part * parts
     }
 }
 
@@ -426,13 +456,19 @@ impl fmt::Display for Op {
             Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
             Op::Update(update) => write!(f, " {{{update}}}"),
             Op::RunningUpdate { momentum } => write!(f, " {{momentum {momentum}}}"),
-            Op::Average { decay } => write!(f, " {{decay {decay}}}"),
+            Op::Average { decay, scaled } => write!(f, " {{decay {decay}{}}}", if *scaled { " scaled" } else { "" }),
+            Op::GradientNorm { scaled: true } => f.write_str(" {scaled}"),
+            Op::UpdateScale { growth, backoff, interval } => {
+                write!(f, " {{growth {growth} backoff {backoff} interval {interval}}}")
+            }
             // These have no attributes beyond those in the name.
             Op::Linear
             | Op::LinearBackwardData
             | Op::LinearBackwardWeights
             | Op::BiasBackward
-            | Op::GradientNorm
+            | Op::GradientNorm { scaled: false }
+            | Op::Scale
+            | Op::Unscale
             | Op::BatchNormStatistics
             | Op::Rectify(_)
             | Op::RectifyBackward(_)

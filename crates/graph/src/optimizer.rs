@@ -98,8 +98,12 @@ pub struct Update {
     /// The updated ranges: ascending, without overlap, within the operands.
     pub ranges: Vec<UpdateRange>,
     /// If set, gradients are first multiplied by `min(1, clip_norm / (norm + 1e-6))`, as by PyTorch's `clip_grad_norm_`. The
-    /// norm is the last operand.
+    /// norm is an operand after those of the parameters.
     pub clip_norm: Option<f32>,
+    /// Whether the loss is scaled. Then gradients are first multiplied by the factor of [`crate::Op::Unscale`], and nothing
+    /// changes if that is 0. The step number counts only steps that changed something. The last operands are the result of
+    /// [`crate::Op::Unscale`] and the number of steps skipped so far.
+    pub scaled: bool,
 }
 
 /// The operands of an [`Update`]; the lists are parallel to each other.
@@ -113,21 +117,42 @@ pub struct UpdateOperands<'a> {
     pub state: Vec<&'a [ValueId]>,
     /// The norm of all gradients, if they are clipped.
     pub norm: Option<ValueId>,
+    /// What loss scaling says of the step, if the loss is scaled.
+    pub scaling: Option<Scaling<ValueId>>,
+}
+
+/// What loss scaling says of a step to what changes state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scaling<T> {
+    /// The result of [`crate::Op::Unscale`].
+    pub unscale: T,
+    /// The number of steps skipped before this one.
+    pub skipped_steps: T,
 }
 
 impl Update {
+    /// The number of operands after the lists.
+    pub(crate) const fn others(&self) -> usize {
+        self.clip_norm.is_some() as usize + if self.scaled { 2 } else { 0 }
+    }
+
     /// Splits the operands by kind; `None` if their number does not match the optimiser's state.
     pub fn operands<'a>(&self, inputs: &'a [ValueId]) -> Option<UpdateOperands<'a>> {
         let kinds = 2 + self.optimizer.state_names().len();
-        let (lists, norm) = match self.clip_norm {
-            Some(_) => inputs.split_last().map(|(norm, lists)| (lists, Some(*norm)))?,
-            None => (inputs, None),
+        let (lists, others) = inputs.split_at_checked(inputs.len().checked_sub(self.others())?)?;
+        let (norm, scaling) = match (self.clip_norm, others) {
+            (None, []) => (None, None),
+            (Some(_), &[norm]) => (Some(norm), None),
+            (None, &[unscale, skipped_steps]) => (None, Some(Scaling { unscale, skipped_steps })),
+            (Some(_), &[norm, unscale, skipped_steps]) => (Some(norm), Some(Scaling { unscale, skipped_steps })),
+            _ => return None,
         };
         if lists.is_empty() || !lists.len().is_multiple_of(kinds) {
             return None;
         }
         let mut parts = lists.chunks_exact(lists.len() / kinds);
-        Some(UpdateOperands { gradients: parts.next()?, parameters: parts.next()?, state: parts.collect(), norm })
+        let (gradients, parameters) = (parts.next()?, parts.next()?);
+        Some(UpdateOperands { gradients, parameters, state: parts.collect(), norm, scaling })
     }
 }
 
@@ -162,6 +187,9 @@ impl fmt::Display for Update {
         if let Some(norm) = self.clip_norm {
             write!(f, " clip_norm {norm}")?;
         }
+        if self.scaled {
+            f.write_str(" scaled")?;
+        }
         for range in &self.ranges {
             let adaptive = if range.adaptive { " adaptive" } else { "" };
             write!(f, "; {}..{} {}{adaptive}", range.start, range.end(), range.group)?;
@@ -176,19 +204,27 @@ mod tests {
 
     #[test]
     fn operands_come_in_equal_parts() {
-        let check = |optimizer: Optimizer, clip_norm: Option<f32>, count: usize, expected: Option<(usize, usize)>| {
+        let check_scaled = |optimizer: Optimizer, clip_norm: Option<f32>, scaled, count: usize, expected| {
             let inputs: Vec<ValueId> = (0..count).map(ValueId).collect();
-            let update = Update { optimizer, ranges: Vec::new(), clip_norm };
+            let update = Update { optimizer, ranges: Vec::new(), clip_norm, scaled };
             let found = update.operands(&inputs).map(|found| {
                 assert_eq!(found.gradients.len(), found.parameters.len());
                 assert_eq!(found.norm.is_some(), clip_norm.is_some());
                 let lists = [found.gradients, found.parameters, &found.state.concat()].concat();
-                assert!(lists.into_iter().chain(found.norm).eq(inputs.iter().copied()));
+                let scaling = found.scaling.map(|scaling| [scaling.unscale, scaling.skipped_steps]);
+                assert_eq!(scaling.is_some(), scaled);
+                let others = found.norm.into_iter().chain(scaling.into_iter().flatten());
+                assert!(lists.into_iter().chain(others).eq(inputs.iter().copied()));
                 (found.gradients.len(), found.state.len())
             });
             assert_eq!(found, expected, "{update} {count}");
         };
+        let check = |optimizer, clip_norm, count, expected| check_scaled(optimizer, clip_norm, false, count, expected);
         let sgd = |momentum| Optimizer::Sgd { momentum, nesterov: false };
+        check_scaled(sgd(0.0), None, true, 8, Some((3, 0)));
+        check_scaled(sgd(0.9), Some(1.0), true, 9, Some((2, 1)));
+        check_scaled(sgd(0.9), Some(1.0), true, 8, None);
+        check_scaled(sgd(0.0), None, true, 1, None);
         check(sgd(0.0), None, 6, Some((3, 0)));
         check(sgd(0.9), None, 6, Some((2, 1)));
         check(sgd(0.9), None, 8, None);

@@ -26,6 +26,8 @@ pub enum Arena {
     Optimizer(usize),
     /// Moving averages of all parameters, at their offsets, then of all buffers.
     Average,
+    /// The state of loss scaling.
+    LossScale,
     /// Values that live within a step. Those whose lifetimes do not overlap share memory.
     Activations,
 }
@@ -34,7 +36,7 @@ impl Arena {
     /// Whether its contents outlive a step.
     pub fn outlives_step(self) -> bool {
         match self {
-            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => true,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => true,
             Arena::Input | Arena::Gradients | Arena::Activations => false,
         }
     }
@@ -49,6 +51,7 @@ impl fmt::Display for Arena {
             Arena::Gradients => f.write_str("gradients"),
             Arena::Optimizer(slot) => write!(f, "optimizer{slot}"),
             Arena::Average => f.write_str("average"),
+            Arena::LossScale => f.write_str("loss_scale"),
             Arena::Activations => f.write_str("activations"),
         }
     }
@@ -194,7 +197,13 @@ impl Plan {
     /// The norm of all gradients before clipping, `f32 [1]`; valid after the reduce phase. `None` if the plan neither clips
     /// by it nor measures it.
     pub fn gradient_norm(&self) -> Option<ValueId> {
-        let node = self.instructions.iter().find(|node| node.op == Op::GradientNorm)?;
+        let node = self.instructions.iter().find(|node| matches!(node.op, Op::GradientNorm { .. }))?;
+        node.outputs.first().copied()
+    }
+
+    /// What [`Op::Unscale`] found of the step, `f32 [2]`; valid after the reduce phase. `None` if the loss is not scaled.
+    pub fn unscale(&self) -> Option<ValueId> {
+        let node = self.instructions.iter().find(|node| node.op == Op::Unscale)?;
         node.outputs.first().copied()
     }
 
@@ -241,9 +250,12 @@ impl Plan {
     fn write_operand(&self, f: &mut fmt::Formatter<'_>, id: ValueId) -> fmt::Result {
         let value = self.value(id);
         match value.role {
-            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Average { .. } | Role::Input => {
-                f.write_str(&value.name)
-            }
+            Role::Parameter(_)
+            | Role::Buffer { .. }
+            | Role::Optimizer { .. }
+            | Role::Average { .. }
+            | Role::LossScale { .. }
+            | Role::Input => f.write_str(&value.name),
             Role::Activation | Role::Gradient { .. } | Role::Carried => write!(f, "%{}", id.0),
         }
     }

@@ -158,7 +158,8 @@ impl<'a> Memory<'a> {
                 | Role::Parameter(_)
                 | Role::Buffer { .. }
                 | Role::Optimizer { .. }
-                | Role::Average { .. } => true,
+                | Role::Average { .. }
+                | Role::LossScale { .. } => true,
                 Role::Gradient { .. } => !outputs[index],
                 Role::Activation | Role::Carried => false,
             };

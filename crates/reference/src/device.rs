@@ -1,7 +1,7 @@
 //! The device itself, which only makes programs.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program};
+use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Summation};
 use enmasse_graph::{Plans, Role};
 
 use crate::ReferenceProgram;
@@ -10,7 +10,7 @@ use crate::ReferenceProgram;
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let refuse = |reason: String| Err(DeviceError::Unsupported(reason));
     // It computes on the rank's own thread, so the numbers of threads do not matter.
-    let DeviceRequest { ordinal, threads: _, local_rank: _, isa, exact } = request;
+    let DeviceRequest { ordinal, local_rank: _, threads: _, sharer: _, isa, exact, summation } = request;
     if ordinal.is_some() {
         return refuse("the reference device has no numbers: use reference:N".to_owned());
     }
@@ -20,6 +20,9 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     if *exact {
         return refuse("--exact: the reference device has no other algorithms; leave it out".to_owned());
     }
+    if *summation == Summation::Bf16 {
+        return refuse("--reduce-precision bf16: the reference device sums f64; use f32".to_owned());
+    }
     Ok(Box::new(Reference))
 }
 
@@ -27,20 +30,21 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
-/// The reference device with values rounded to bf16 if the plan stores them in bf16 ([`ReferenceProgram::rounding`]). It
+/// The reference device with values rounded to bf16 or f16 if the plan stores them so ([`ReferenceProgram::rounding`]). It
 /// shows how much of an error comes from the storage of maps rather than from a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingReference;
 
 /// The state and every value of both plans in f64, for each hosted shard. No two values share memory.
 fn memory(plans: &Plans, hosting: &Hosting) -> Memory {
-    let mut memory = Memory { state: 0, gradients: 0, activations: 0, scratch: 0 };
+    let mut memory = Memory { state: 0, gradients: 0, activations: 0, scratch: 0, staging: 0 };
     for value in plans.train.iter().chain([&plans.evaluate]).flat_map(|plan| &plan.values) {
         let bytes = value.shape.elements() * size_of::<f64>() * hosting.count();
         match value.role {
             Role::Gradient { .. } | Role::Carried => memory.gradients += bytes,
             Role::Input | Role::Activation => memory.activations += bytes,
-            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Average { .. } => {}
+            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } => {}
+            Role::Average { .. } | Role::LossScale { .. } => {}
         }
     }
     let state = plans.state.iter().map(|tensor| tensor.shape.elements());

@@ -7,7 +7,7 @@ use enmasse_graph::{Node, NormStatistics, Op, Plan, Rectifier, ValueId};
 
 use crate::kernels::batch_norm::{self, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
-use crate::kernels::{activation, dropout, function, image, linear, loss, pool, samples, update};
+use crate::kernels::{activation, dropout, function, image, linear, loss, loss_scale, pool, samples, update};
 
 /// Runs `node` on its operands and returns its outputs, in order. `requests` are those to stop and to save.
 pub(crate) fn run(
@@ -110,7 +110,12 @@ pub(crate) fn run(
         (Op::Targets, [labels]) => vec![samples::targets(labels, classes)],
         (&Op::Hits { among }, [logits, labels]) => vec![samples::hits(logits, labels, last(0), among)],
         (&Op::SampleSum { scale }, [values, labels]) => vec![vec![samples::sample_sum(values, labels, scale)]],
-        (Op::GradientNorm, gradients) => vec![vec![update::norm(&gradients.concat())]],
+        (Op::GradientNorm { scaled: false }, gradients) => vec![vec![update::norm(&gradients.concat())]],
+        (Op::GradientNorm { scaled: true }, [gradients @ .., [scale]]) => {
+            vec![vec![update::norm(&loss_scale::scale(&gradients.concat(), 1.0 / scale))]]
+        }
+        (Op::Scale, [x, [factor]]) => vec![loss_scale::scale(x, *factor)],
+        (Op::Unscale, [values @ .., [scale]]) => vec![loss_scale::unscale(&values.concat(), *scale)],
         (&Op::ShareMetrics { shards }, [[loss], rest @ ..]) => {
             vec![loss::share_metrics(*loss, &rest.concat(), requests, shard, shards)]
         }
@@ -156,6 +161,9 @@ pub(crate) fn run(
             | Op::SampleSum { .. }
             | Op::SampleSumBackward { .. }
             | Op::MaskSamples
+            | Op::GradientNorm { scaled: true }
+            | Op::Scale
+            | Op::Unscale
             | Op::ShareMetrics { .. },
             _,
         ) => return Err(unsupported(node)),
@@ -168,6 +176,7 @@ pub(crate) fn run(
             | Op::CheckFinite
             | Op::Update(_)
             | Op::Average { .. }
+            | Op::UpdateScale { .. }
             | Op::RunningUpdate { .. },
             _,
         ) => return Err(unsupported(node)),

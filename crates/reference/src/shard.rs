@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use enmasse_device::DeviceError;
 use enmasse_graph::{Arena, Init, Mode, Node, Op, Plan, Plans, Role, StateTensor, ValueId};
-use enmasse_tensor::{Bf16, DType};
+use enmasse_tensor::{Bf16, DType, F16};
 
 /// One shard's memory: a separate vector for every tensor, in stored order.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     /// State tensors by name.
     pub state: HashMap<String, Vec<f64>>,
-    /// Whether values that the plan stores in bf16 are rounded to it.
+    /// Whether values that the plan stores in 16 bits are rounded to them.
     pub rounds: bool,
     /// Values of the latest training step, parallel to the plan's values; `None` for values that have not been written.
     train: Vec<Option<Vec<f64>>>,
@@ -20,11 +20,11 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Initial memory: parameters and optimiser state are zero, buffers have their initial values.
+    /// Initial memory: parameters and optimiser state are zero, buffers and the loss scale have their initial values.
     pub fn new(plans: &Plans, rounds: bool) -> Self {
         let tensor = |tensor: &StateTensor| {
             let value = match (tensor.slot.arena, tensor.init) {
-                (Arena::Buffers, Init::Constant(value)) => f64::from(value),
+                (Arena::Buffers | Arena::LossScale, Init::Constant(value)) => f64::from(value),
                 _ => 0.0,
             };
             (tensor.name.clone(), vec![value; tensor.shape.elements()])
@@ -65,9 +65,11 @@ impl Shard {
     /// A value, if it has been written and no collective holds it.
     pub fn get(&self, plan: &Plan, id: ValueId) -> Option<&[f64]> {
         match plan.value(id).role {
-            Role::Parameter(_) | Role::Buffer { .. } | Role::Optimizer { .. } | Role::Average { .. } => {
-                self.state.get(&plan.value(id).name).map(Vec::as_slice)
-            }
+            Role::Parameter(_)
+            | Role::Buffer { .. }
+            | Role::Optimizer { .. }
+            | Role::Average { .. }
+            | Role::LossScale { .. } => self.state.get(&plan.value(id).name).map(Vec::as_slice),
             Role::Input | Role::Activation | Role::Gradient { .. } | Role::Carried => {
                 self.values(plan.mode).get(id.0)?.as_deref()
             }
@@ -85,17 +87,17 @@ impl Shard {
     /// Writes a value.
     pub fn write(&mut self, plan: &Plan, id: ValueId, mut value: Vec<f64>) {
         debug_assert_eq!(value.len(), plan.shape(id).elements(), "{}", plan.value(id).name);
-        if self.rounds && plan.value(id).dtype == DType::Bf16 {
-            value = rounded(&value);
+        if self.rounds {
+            value = rounded(plan.value(id).dtype, &value).unwrap_or(value);
         }
         self.values_mut(plan.mode)[id.0] = Some(value);
     }
 
-    /// The weights of a convolution over bf16 maps, rounded as devices round them; `None` for operands used unchanged.
+    /// The weights of a convolution over 16-bit maps, rounded as devices round them; `None` for operands used unchanged.
     pub fn rounded_operand(&self, plan: &Plan, node: &Node, operand: usize) -> Option<Vec<f64>> {
-        let over_maps = node.inputs.first().is_some_and(|&id| plan.value(id).dtype == DType::Bf16);
+        let maps = plan.value(*node.inputs.first()?).dtype;
         let weights = operand == 1 && matches!(node.op, Op::Conv2d(_) | Op::Conv2dBackwardData(_));
-        (self.rounds && over_maps && weights).then(|| self.get(plan, node.inputs[operand]).map(rounded)).flatten()
+        if self.rounds && weights { rounded(maps, self.get(plan, node.inputs[operand])?) } else { None }
     }
 
     /// Hands a value over to a collective. It cannot be read until it is written again.
@@ -106,7 +108,12 @@ impl Shard {
     }
 }
 
-/// Each value rounded to bf16.
-fn rounded(values: &[f64]) -> Vec<f64> {
-    values.iter().map(|&value| Bf16::from_f32(value as f32).to_f32().into()).collect()
+/// Each value rounded to a type of 16 bits; `None` for other types.
+fn rounded(dtype: DType, values: &[f64]) -> Option<Vec<f64>> {
+    let round: fn(f32) -> f32 = match dtype {
+        DType::Bf16 => |value| Bf16::from_f32(value).to_f32(),
+        DType::F16 => |value| F16::from_f32(value).to_f32(),
+        DType::F32 | DType::F64 | DType::U8 | DType::I32 | DType::I64 => return None,
+    };
+    Some(values.iter().map(|&value| round(value as f32).into()).collect())
 }

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use enmasse_device::{DeviceError, StepInputs, StepMetrics, check_batch, first_non_finite, step_metrics};
-use enmasse_graph::{Mode, Node, Op, Phase, Plan, Update, UpdateOperands, ValueId};
+use enmasse_graph::{Mode, Node, Op, Phase, Plan, Scaling, Update, UpdateOperands, ValueId};
 use enmasse_tensor::DType;
 
 use crate::dispatch;
 use crate::exchange::Exchange;
 use crate::kernels::update::{Rule, clip_factor};
-use crate::kernels::{batch_norm, tree, update};
+use crate::kernels::{batch_norm, loss_scale, tree, update};
 use crate::shard::Shard;
 
 /// A bucket whose sum has started: the values that belong to the collective, and their sums.
@@ -118,13 +118,30 @@ impl Step {
                     update_parameters(plan, shard, update, &operands, inputs)?;
                 }
             }
-            (&Op::Average { decay }, ids) => {
+            (&Op::Average { decay, scaled }, ids) => {
+                let (ids, scaling) = match ids {
+                    [ids @ .., unscale, skipped_steps] if scaled => {
+                        (ids, Some(Scaling { unscale: *unscale, skipped_steps: *skipped_steps }))
+                    }
+                    _ => (ids, None),
+                };
                 let (values, averages) = ids.split_at(ids.len() / 2);
                 for shard in shards {
+                    let Some((_, step)) = applied(plan, shard, scaling, inputs)? else { continue };
                     for (&value, &average) in values.iter().zip(averages) {
                         let (value, old) = (shard.read(plan, value)?, shard.read(plan, average)?);
-                        let moved = update::average(decay, inputs.optimizer_step, value, old);
+                        let moved = update::average(decay, step, value, old);
                         shard.state.insert(plan.value(average).name.clone(), moved);
+                    }
+                }
+            }
+            (&Op::UpdateScale { growth, backoff, interval }, &[unscale, scale, good_steps, skipped_steps]) => {
+                for shard in shards {
+                    let read = |id: ValueId| Ok::<f64, DeviceError>(shard.read(plan, id)?[0]);
+                    let state = [read(scale)?, read(good_steps)?, read(skipped_steps)?];
+                    let after = loss_scale::update_scale(read(unscale)?, state, [growth, backoff], interval);
+                    for (id, value) in [scale, good_steps, skipped_steps].into_iter().zip(after) {
+                        shard.state.insert(plan.value(id).name.clone(), vec![value]);
                     }
                 }
             }
@@ -162,6 +179,18 @@ fn scatter(plan: &Plan, shards: &mut [Shard], node: &Node, outputs: &[Vec<f64>])
     }
 }
 
+/// The factor of the gradients, and the number of the update from 1, of a step; `None` if it is skipped.
+fn applied(
+    plan: &Plan,
+    shard: &Shard,
+    scaling: Option<Scaling<ValueId>>,
+    inputs: &StepInputs,
+) -> Result<Option<(f64, u64)>, DeviceError> {
+    let Some(Scaling { unscale, skipped_steps }) = scaling else { return Ok(Some((1.0, inputs.optimizer_step))) };
+    let (factor, skipped) = (shard.read(plan, unscale)?[0], shard.read(plan, skipped_steps)?[0] as u64);
+    Ok((factor != 0.0).then(|| (factor, inputs.optimizer_step.saturating_sub(skipped))))
+}
+
 /// Updates the elements of parameters and their optimiser state that lie in a range of the update.
 fn update_parameters(
     plan: &Plan,
@@ -170,6 +199,7 @@ fn update_parameters(
     operands: &UpdateOperands,
     inputs: &StepInputs,
 ) -> Result<(), DeviceError> {
+    let Some((unscale, step)) = applied(plan, shard, operands.scaling, inputs)? else { return Ok(()) };
     let clip = match (update.clip_norm, operands.norm) {
         (Some(limit), Some(norm)) => clip_factor(limit, shard.read(plan, norm)?[0]),
         _ => 1.0,
@@ -190,8 +220,8 @@ fn update_parameters(
                     weight_decay: range.group.weight_decay.into(),
                     learning_rate: f64::from(inputs.learning_rate) * f64::from(range.group.learning_rate_scale),
                     adaptive: range.adaptive,
-                    clip,
-                    step: inputs.optimizer_step,
+                    clip: clip * unscale,
+                    step,
                 };
                 let state = state.iter_mut().map(|values| &mut values[start..end]).collect();
                 rule.update(&mut w[start..end], &gradient[start..end], state);
@@ -207,7 +237,8 @@ fn update_parameters(
 /// The metrics of the step: in training the values that all shards share, in evaluation sums over the hosted shards.
 fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
     let mut values = HashMap::new();
-    for id in plan.metrics.into_iter().chain([plan.loss, plan.correct]).chain(plan.measured.iter().map(|m| m.value)) {
+    let measured = plan.measured.iter().map(|metric| metric.value).chain(plan.unscale());
+    for id in plan.metrics.into_iter().chain([plan.loss, plan.correct]).chain(measured) {
         let of_shards = match plan.mode {
             Mode::Train => &shards[..1],
             Mode::Evaluate => shards,

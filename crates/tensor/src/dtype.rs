@@ -8,6 +8,8 @@ pub enum DType {
     /// The 16-bit float with f32's range, [`crate::Bf16`]: activations and their gradients, in plans that store them
     /// so.
     Bf16,
+    /// IEEE half precision, [`crate::F16`]: the same, in other plans.
+    F16,
     /// IEEE single precision: parameters, activations, gradients.
     F32,
     /// IEEE double precision: the reference device, and sums of metrics.
@@ -25,7 +27,7 @@ impl DType {
     pub const fn size(self) -> usize {
         match self {
             DType::U8 => 1,
-            DType::Bf16 => 2,
+            DType::Bf16 | DType::F16 => 2,
             DType::F32 | DType::I32 => 4,
             DType::F64 | DType::I64 => 8,
         }
@@ -35,6 +37,7 @@ impl DType {
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bf16 => "bf16",
+            DType::F16 => "f16",
             DType::F32 => "f32",
             DType::F64 => "f64",
             DType::U8 => "u8",

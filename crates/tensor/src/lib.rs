@@ -5,6 +5,7 @@
 mod bf16;
 mod buffer;
 mod dtype;
+mod f16;
 mod host;
 pub mod random;
 mod shape;
@@ -12,6 +13,7 @@ mod shape;
 pub use bf16::Bf16;
 pub use buffer::AlignedBuffer;
 pub use dtype::DType;
+pub use f16::F16;
 pub use host::{HostBuffer, HostMemory, HostRegion, SystemMemory};
 pub use random::RandomStream;
 pub use shape::Shape;

@@ -1,12 +1,12 @@
 //! Moving averages of the weights: the training step updates them, and evaluation uses them instead of the weights.
 
-use crate::{Graph, GraphError, Node, Op, Phase, Role, ValueId};
+use crate::{Graph, GraphError, Node, Op, Phase, Role, Scaling, ValueId};
 
 /// Prefix of an average's name, before the name of the parameter or buffer.
 pub const AVERAGE_PREFIX: &str = "ema.";
 
-/// Appends the averages of all parameters and buffers to a training step.
-pub(crate) fn add_averages(graph: &mut Graph, decay: f32) -> Result<(), GraphError> {
+/// Appends the averages of all parameters and buffers to a training step, whose loss is scaled if there is `scaling`.
+pub(crate) fn add_averages(graph: &mut Graph, decay: f32, scaling: Option<Scaling<ValueId>>) -> Result<(), GraphError> {
     if !(0.0..1.0).contains(&decay) {
         return Err(GraphError::Option(format!("the decay of averages must be at least 0 and below 1, got {decay}")));
     }
@@ -17,7 +17,8 @@ pub(crate) fn add_averages(graph: &mut Graph, decay: f32) -> Result<(), GraphErr
         let (name, shape, dtype) = (format!("{AVERAGE_PREFIX}{}", value.name), value.shape.clone(), value.dtype);
         inputs.push(graph.add_value(name, shape, dtype, Role::Average { of }));
     }
-    let (op, layer) = (Op::Average { decay }, "step".into());
+    inputs.extend(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]));
+    let (op, layer) = (Op::Average { decay, scaled: scaling.is_some() }, "step".into());
     graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer });
     Ok(())
 }
@@ -62,7 +63,7 @@ mod tests {
         assert_eq!(count, 8);
         assert_eq!(plans.arena_bytes(Arena::Average), parameters + plans.arena_bytes(Arena::Buffers));
         let last = plans.train.as_ref().unwrap().instructions.last().unwrap();
-        assert_eq!((&last.op, last.inputs.len()), (&Op::Average { decay: 0.5 }, 16));
+        assert_eq!((&last.op, last.inputs.len()), (&Op::Average { decay: 0.5, scaled: false }, 16));
     }
 
     #[test]

@@ -4,18 +4,28 @@ use std::collections::HashMap;
 
 use enmasse_tensor::DType;
 
+use super::LossScale;
 use crate::{
-    CompileOptions, Graph, GraphError, Metric, Node, Op, Optimizer, Phase, Plan, Role, Update, UpdateRange, Value,
-    ValueId,
+    CompileOptions, Graph, GraphError, Metric, Node, Op, Optimizer, Phase, Plan, Role, Scaling, Update, UpdateRange,
+    Value, ValueId,
 };
 
+/// What the update of a step needs to know of all gradients.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfGradients {
+    /// Their norm, if they are clipped or the norm is a metric.
+    pub norm: Option<ValueId>,
+    /// Whether the step is skipped, if the loss is scaled.
+    pub scaling: Option<Scaling<ValueId>>,
+}
+
 /// Appends the update of all trainable parameters. `gradients` lists `(parameter, gradient)` in the order of their arena.
-/// Returns the norm of all gradients if they are clipped or the norm is a metric.
 pub(crate) fn optimize(
     graph: &mut Graph,
     gradients: &[(ValueId, ValueId)],
     options: &CompileOptions,
-) -> Result<Option<ValueId>, GraphError> {
+    loss_scale: Option<&LossScale>,
+) -> Result<OfGradients, GraphError> {
     let (optimizer, clip_norm) = (options.optimizer, options.clip_norm);
     if let Some(clip_norm) = clip_norm
         && !(clip_norm.is_finite() && clip_norm > 0.0)
@@ -24,24 +34,29 @@ pub(crate) fn optimize(
     }
     options.groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
     let is_measured = options.metrics.iter().any(|metric| matches!(metric, Metric::GradientNorm));
-    let norm = (is_measured || clip_norm.is_some()).then(|| gradient_norm(graph, gradients));
+    let norm = (is_measured || clip_norm.is_some()).then(|| gradient_norm(graph, gradients, loss_scale));
+    let all = || gradients.iter().map(|&(_, gradient)| gradient).collect();
+    // A norm is not finite if a gradient is not, so one pass over them is enough.
+    let scaling = loss_scale.map(|scale| scale.unscale(graph, norm.map_or_else(all, |norm| vec![norm])));
     let state = add_state(graph, optimizer);
     let state = state.iter().flat_map(|of_parameter| gradients.iter().map(|(parameter, _)| of_parameter[parameter]));
     let inputs = (gradients.iter().map(|&(_, gradient)| gradient))
         .chain(gradients.iter().map(|&(parameter, _)| parameter))
         .chain(state)
         .chain(norm.filter(|_| clip_norm.is_some()))
+        .chain(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]))
         .collect();
-    let op = Op::Update(Update { optimizer, ranges: ranges(graph, gradients, options), clip_norm });
+    let (ranges, scaled) = (ranges(graph, gradients, options), scaling.is_some());
+    let op = Op::Update(Update { optimizer, ranges, clip_norm, scaled });
     graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer: "step".into() });
-    Ok(norm)
+    Ok(OfGradients { norm, scaling })
 }
 
-/// Appends the norm of all gradients to the reduce phase.
-fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)]) -> ValueId {
+/// Appends the norm of all gradients, without the scale of the loss, to the reduce phase.
+fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)], scale: Option<&LossScale>) -> ValueId {
     let norm = graph.add_activation("gradient_norm", [1].into());
-    let inputs = gradients.iter().map(|&(_, gradient)| gradient).collect();
-    let (op, outputs, layer) = (Op::GradientNorm, vec![norm], "step".into());
+    let inputs = gradients.iter().map(|&(_, gradient)| gradient).chain(scale.map(|state| state.scale)).collect();
+    let (op, outputs, layer) = (Op::GradientNorm { scaled: scale.is_some() }, vec![norm], "step".into());
     graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Reduce, layer });
     norm
 }

@@ -1,7 +1,7 @@
-//! The precision of a plan: the element type in which activations are stored.
+//! The precision of a plan: the element type in which activations are stored, and how products are computed.
 //!
 //! Devices follow the element types of their operands. They always compute and add in f32. bf16 halves the size of maps, and
-//! lets a device multiply pairs of elements.
+//! lets a device multiply pairs of elements. f16 does so too, with a smaller range, so its plans scale the loss. tf32 stores everything in f32, and lets a device round what it multiplies.
 
 use std::fmt;
 
@@ -9,15 +9,21 @@ use enmasse_tensor::DType;
 
 use crate::Graph;
 
-/// The element type in which the maps between layers are stored.
+/// The element type in which the maps between layers are stored, and how convolutions and linear layers multiply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// IEEE single precision, like everything else.
     #[default]
     F32,
+    /// Stored as f32. Convolutions and linear layers may round both operands of a product to f32's range with ten bits of
+    /// fraction, as the tensor cores of NVIDIA's GPUs do. Sums are f32. Evaluation multiplies in the same way.
+    Tf32,
     /// The 16-bit float with f32's range. Parameters, their gradients, the optimiser's state, statistics, and all other
     /// values that are not maps (flattened features, logits, the loss) stay f32.
     Bf16,
+    /// IEEE half precision, for the same values. Gradients of maps would vanish below its range, so the loss is scaled: see
+    /// [`crate::Op::UpdateScale`].
+    F16,
 }
 
 impl Precision {
@@ -25,8 +31,24 @@ impl Precision {
     pub const fn name(self) -> &'static str {
         match self {
             Precision::F32 => DType::F32.name(),
+            Precision::Tf32 => "tf32",
             Precision::Bf16 => DType::Bf16.name(),
+            Precision::F16 => DType::F16.name(),
         }
+    }
+
+    /// The element type of maps.
+    pub const fn maps(self) -> DType {
+        match self {
+            Precision::F32 | Precision::Tf32 => DType::F32,
+            Precision::Bf16 => DType::Bf16,
+            Precision::F16 => DType::F16,
+        }
+    }
+
+    /// Whether a training step scales its loss.
+    pub const fn scales_loss(self) -> bool {
+        matches!(self, Precision::F16)
     }
 }
 
@@ -38,11 +60,7 @@ impl fmt::Display for Precision {
 
 /// Stores the maps of a graph and their gradients in `precision`. [`crate::Op`] documents the types of all operands.
 pub fn precision(graph: &mut Graph, precision: Precision) {
-    let dtype = match precision {
-        Precision::F32 => DType::F32,
-        Precision::Bf16 => DType::Bf16,
-    };
-    graph.values.iter_mut().filter(|value| value.map).for_each(|value| value.dtype = dtype);
+    graph.values.iter_mut().filter(|value| value.map).for_each(|value| value.dtype = precision.maps());
 }
 
 #[cfg(test)]
@@ -125,6 +143,16 @@ mod tests {
                 plan.arenas.iter().copied().filter(|&(arena, _)| arena != Arena::Activations).collect()
             };
             assert_eq!(others(&single), others(&half));
+        }
+    }
+
+    /// The plans differ in their first line alone, from which a device takes how it multiplies.
+    #[test]
+    fn tf32_is_a_name_in_the_header() {
+        for mode in [Mode::Train, Mode::Evaluate] {
+            let [single, rounding] =
+                [Precision::F32, Precision::Tf32].map(|precision| plan(precision, mode).to_string());
+            assert_eq!(single.replacen("precision f32", "precision tf32", 1), rounding);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Convolution (cross-correlation with zero padding) and its two gradients.
 //!
-//! All three visit the same triples (output pixel, input pixel, tap), and add products of two of (x, w, y) to the third.
+//! All three visit the same triples (output pixel, input pixel, tap), and add products of two of (x, w, y) to the third. The
+//! weights are first put in an order in which the innermost loop reads neighbours, whichever order the plan stores.
 
-use std::iter::StepBy;
 use std::ops::Range;
 
 use enmasse_graph::{Conv2d, FilterOrder};
@@ -28,8 +28,12 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv
         Some(bias) => bias.iter().copied().cycle().take(shapes.y.iter().product()).collect(),
         None => vec![0.0; shapes.y.iter().product()],
     };
+    let mut by_input = vec![0.0; w.len()];
+    weights(shapes, conv, |stored, at, _| by_input[at] = w[stored]);
     products(shapes, conv, |x_at, w_at, y_at| {
-        y[y_at].iter_mut().zip(w_at).for_each(|(y, at)| *y += x[x_at] * w[at]);
+        for (x, w) in x[x_at].iter().zip(by_input[w_at].chunks_exact(y_at.len())) {
+            add_scaled(&mut y[y_at.clone()], *x, w);
+        }
     });
     y
 }
@@ -37,40 +41,68 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv
 /// The gradient of the input, plus `base` if given.
 pub fn backward_data(dy: &[f64], w: &[f64], base: Option<&[f64]>, shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
     let mut dx = base.map_or_else(|| vec![0.0; shapes.x.iter().product()], <[f64]>::to_vec);
+    let mut by_output = vec![0.0; w.len()];
+    weights(shapes, conv, |stored, _, at| by_output[at] = w[stored]);
     products(shapes, conv, |x_at, w_at, y_at| {
-        dx[x_at] += dy[y_at].iter().zip(w_at).map(|(dy, at)| dy * w[at]).sum::<f64>();
+        for (dy, w) in dy[y_at].iter().zip(by_output[w_at].chunks_exact(x_at.len())) {
+            add_scaled(&mut dx[x_at.clone()], *dy, w);
+        }
     });
     dx
 }
 
 /// The gradient of the weights.
 pub fn backward_weights(x: &[f64], dy: &[f64], shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {
-    let mut dw = vec![0.0; shapes.w.iter().product()];
+    let mut by_input = vec![0.0; shapes.w.iter().product()];
     products(shapes, conv, |x_at, w_at, y_at| {
-        dy[y_at].iter().zip(w_at).for_each(|(dy, at)| dw[at] += x[x_at] * dy);
+        for (x, dw) in x[x_at].iter().zip(by_input[w_at].chunks_exact_mut(y_at.len())) {
+            add_scaled(dw, *x, &dy[y_at.clone()]);
+        }
     });
+    let mut dw = vec![0.0; by_input.len()];
+    weights(shapes, conv, |stored, at, _| dw[stored] = by_input[at]);
     dw
 }
 
-/// Calls `product(x index, w indices, y indices)` for all products of the convolution. The weights and the elements of y are
-/// those of the output channels of one group.
-fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(usize, StepBy<Range<usize>>, Range<usize>)) {
+fn add_scaled(to: &mut [f64], scale: f64, values: &[f64]) {
+    to.iter_mut().zip(values).for_each(|(to, value)| *to += scale * value);
+}
+
+/// Calls `product(x indices, w indices, y indices)` for the channels of each group at each pair of pixels. Every x is
+/// multiplied with every y, or with its weight. The weights of a tap are adjacent: see [`weights`].
+fn products(shapes: &Shapes, conv: &Conv2d, mut product: impl FnMut(Range<usize>, Range<usize>, Range<usize>)) {
     let (in_channels, out_channels) = (shapes.x[3], shapes.y[3]);
     let (inputs, outputs) = (in_channels / conv.groups, out_channels / conv.groups);
     let taps: usize = conv.window.kernel.iter().product();
     visit(shapes.x, shapes.y, &conv.window, |out_pixel, in_pixel, tap| {
         for group in 0..conv.groups {
-            for input in 0..inputs {
-                let x_at = in_pixel * in_channels + group * inputs + input;
-                let y_at = out_pixel * out_channels + group * outputs;
-                let (w_at, step) = match shapes.filters {
-                    FilterOrder::Hwio => ((tap * inputs + input) * out_channels + group * outputs, 1),
-                    FilterOrder::Ohwi => ((group * outputs * taps + tap) * inputs + input, taps * inputs),
-                };
-                product(x_at, (w_at..w_at + outputs * step).step_by(step), y_at..y_at + outputs);
-            }
+            let x = in_pixel * in_channels + group * inputs;
+            let w = (group * taps + tap) * inputs * outputs;
+            let y = out_pixel * out_channels + group * outputs;
+            product(x..x + inputs, w..w + inputs * outputs, y..y + outputs);
         }
     });
+}
+
+/// Calls `weight(stored, by input, by output)` for every weight, with its index as the plan stores it, and in the orders
+/// `[group, tap, input, output]` and `[group, tap, output, input]`.
+fn weights(shapes: &Shapes, conv: &Conv2d, mut weight: impl FnMut(usize, usize, usize)) {
+    let (inputs, outputs) = (shapes.x[3] / conv.groups, shapes.y[3] / conv.groups);
+    let taps: usize = conv.window.kernel.iter().product();
+    for group in 0..conv.groups {
+        for output in 0..outputs {
+            for tap in 0..taps {
+                for input in 0..inputs {
+                    let stored = match shapes.filters {
+                        FilterOrder::Hwio => (tap * inputs + input) * shapes.y[3] + group * outputs + output,
+                        FilterOrder::Ohwi => ((group * outputs + output) * taps + tap) * inputs + input,
+                    };
+                    let first = (group * taps + tap) * inputs * outputs;
+                    weight(stored, first + input * outputs + output, first + output * inputs + input);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub mod function;
 pub mod image;
 pub mod linear;
 pub mod loss;
+pub mod loss_scale;
 pub mod pool;
 pub mod samples;
 pub mod tree;

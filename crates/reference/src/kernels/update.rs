@@ -13,7 +13,7 @@ pub struct Rule {
     pub learning_rate: f64,
     /// Whether LARS adapts the rate to the norms of these elements.
     pub adaptive: bool,
-    /// Factor of the gradients by clipping; 1 without clipping.
+    /// Factor of the gradients by clipping and by the loss scale; 1 without both.
     pub clip: f64,
     /// Number of the update, from 1.
     pub step: u64,

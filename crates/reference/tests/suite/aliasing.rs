@@ -47,7 +47,7 @@ fn the_compilers_plans_are_safe() {
         for sync_batch_norm in [false, true] {
             for freeze in [vec![], vec!["stem".to_string(), "bn".into(), "block0".into()], vec!["*bn*".into()]] {
                 let freeze = Freeze::Patterns(freeze);
-                for precision in [Precision::F32, Precision::Bf16] {
+                for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
                     let freeze = freeze.clone();
                     let options = CompileOptions {
                         sync_batch_norm,

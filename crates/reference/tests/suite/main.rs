@@ -3,6 +3,7 @@
 mod aliasing;
 mod common;
 mod gradients;
+mod loss_scale;
 mod random_models;
 mod shards;
 mod steps;
