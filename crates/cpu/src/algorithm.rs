@@ -35,7 +35,10 @@ impl Algorithm {
     pub fn named(name: &str, signature: &str) -> Result<Self, DeviceError> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or_else(|| {
             let names = Algorithm::ALL.map(Algorithm::name).join(", ");
-            DeviceError::Unsupported(format!("the cpu has no algorithm {name:?} for {signature}: it has {names}"))
+            DeviceError::Unsupported(format!(
+                "the cpu has no algorithm {name:?} for {signature}: it has {names}; a run that was tuned on another device \
+                 continues with --tune=false"
+            ))
         })
     }
 

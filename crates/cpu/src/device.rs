@@ -1,7 +1,7 @@
 //! The device: its threads and instruction-set level, and how plans become a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Schedule};
+use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Schedule, Tuned};
 use enmasse_graph::{Choices, Plan, Plans, Precision};
 
 use crate::affinity::Cores;
@@ -88,8 +88,9 @@ impl Device for Cpu {
         Ok(prepared.shards.iter().flatten().map(|instruction| instruction.algorithm.into()).collect())
     }
 
-    fn tune(&self, plans: &Plans, known: &Choices) -> Result<Choices, DeviceError> {
-        tune(plans, known, self.threads, self.kernels)
+    fn tune(&self, plans: &Plans, known: &Choices) -> Result<Tuned, DeviceError> {
+        let choices = tune(plans, known, self.threads, self.kernels)?;
+        Ok(Tuned { choices, ..Tuned::default() })
     }
 
     fn peak_gflops(&self, plan: &Plan) -> Result<Option<f64>, DeviceError> {
@@ -97,6 +98,8 @@ impl Device for Cpu {
             Precision::F32 => &[Product::F32],
             // A level without products of bf16 pairs computes in f32.
             Precision::Bf16 => &[Product::Bf16, Product::F32],
+            // No plan of these runs on a CPU.
+            Precision::Tf32 | Precision::F16 => &[],
         };
         for &product in products {
             let failed = |error| DeviceError::Unsupported(format!("cannot measure the peak: {error}"));

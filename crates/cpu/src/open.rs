@@ -1,20 +1,24 @@
 //! Opens the device that a rank requests: finds its level by name, its threads, and the cores to pin them to.
 
-use enmasse_device::{Device, DeviceError, DeviceRequest};
+use enmasse_device::{Device, DeviceError, DeviceRequest, Summation};
 
 use crate::{Cores, Cpu, CpuOptions, Isa};
 
 /// The CPU device for one rank.
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
-    let DeviceRequest { ordinal, threads, local_rank, isa, exact } = request;
+    let DeviceRequest { ordinal, local_rank: _, threads, sharer, isa, exact, summation } = request;
     if ordinal.is_some() {
         return Err(DeviceError::Unsupported("cores have no numbers here: use cpu:N".into()));
+    }
+    if *summation == Summation::Bf16 {
+        let reason = "--reduce-precision bf16: ranks on CPUs sum f32; use f32";
+        return Err(DeviceError::Unsupported(reason.into()));
     }
     let options = CpuOptions {
         threads: request.own_threads(),
         isa: Some(level(isa.as_deref())?),
         exact: *exact,
-        cores: Cores::available().and_then(|cores| own_cores(cores, threads, *local_rank)),
+        cores: Cores::available().and_then(|cores| own_cores(cores, threads, *sharer)),
     };
     Ok(Box::new(Cpu::new(options)?))
 }

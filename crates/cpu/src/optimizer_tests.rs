@@ -108,7 +108,7 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
 fn three_steps_equal_the_formulas() {
     for optimizer in optimizers() {
         for (ranges, clip_norm) in ranges().into_iter().zip([None, Some(2.0)]) {
-            let update = Update { optimizer, ranges, clip_norm };
+            let update = Update { optimizer, ranges, clip_norm, scaled: false };
             let mut first = None;
             for isa in available() {
                 let (found, expected) = three_steps(&update, isa);
@@ -130,7 +130,7 @@ fn ranges_of_one_group_are_one_range() {
         let cut = [0, 48, 64, 20_000, ELEMENTS];
         let parts =
             cut.windows(2).map(|ends| UpdateRange { start: ends[0], len: ends[1] - ends[0], ..whole[0] }).collect();
-        let run = |ranges| three_steps(&Update { optimizer, ranges, clip_norm: None }, Isa::detect()).0;
+        let run = |ranges| three_steps(&Update { optimizer, ranges, clip_norm: None, scaled: false }, Isa::detect()).0;
         assert!(run(whole) == run(parts), "{optimizer}");
     }
 }
@@ -140,7 +140,7 @@ fn ranges_of_one_group_are_one_range() {
 fn an_update_without_its_optimisers_state_is_refused() {
     let none = Region::new(std::ptr::null_mut(), 0);
     for optimizer in optimizers() {
-        let update = Update { optimizer, ranges: Vec::new(), clip_norm: None };
+        let update = Update { optimizer, ranges: Vec::new(), clip_norm: None, scaled: false };
         for count in 0..4 {
             let found = PreparedUpdate::new(&update, none, none, &vec![none; count], None);
             assert_eq!(found.is_some(), count == optimizer.state_names().len(), "{optimizer} {count}");

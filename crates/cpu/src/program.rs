@@ -1,6 +1,7 @@
 //! The program: state that outlives steps, and the plans bound to memory for the shards that this rank hosts.
 
 mod bound;
+mod observed;
 mod state;
 
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    Batch, DeviceError, Fill, Ledger, Program, Read, StepInputs, StepMetrics, Tensor, Ticket, Which, check_batch,
-    check_same_state, find_tensor, from_torch, to_torch,
+    Batch, DeviceError, Fill, InstructionSpan, Ledger, Program, Read, StepInputs, StepMetrics, Tensor, Ticket, Which,
+    check_batch, check_same_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans};
 use enmasse_tensor::AlignedBuffer;
@@ -19,6 +20,7 @@ use crate::pool::Threads;
 use crate::prepare::KernelOptions;
 use bound::Bound;
 pub(crate) use bound::memory;
+use observed::Observed;
 
 /// Plans bound to memory and threads.
 pub(crate) struct CpuProgram {
@@ -32,22 +34,7 @@ pub(crate) struct CpuProgram {
     ledger: Ledger,
     /// The inputs of the step last begun, and the batch that holds them.
     latest: Option<(StepValues, Arc<dyn Batch>)>,
-    profile: Option<Profile>,
-}
-
-/// The total run time of each instruction, in the plans for training and for evaluation.
-struct Profile {
-    train: Vec<Duration>,
-    evaluate: Vec<Duration>,
-}
-
-impl Profile {
-    fn of_mode(&mut self, mode: Mode) -> &mut Vec<Duration> {
-        match mode {
-            Mode::Train => &mut self.train,
-            Mode::Evaluate => &mut self.evaluate,
-        }
-    }
+    observed: Observed,
 }
 
 /// An arena filled with zeros.
@@ -74,7 +61,7 @@ impl CpuProgram {
             state,
             ledger: Ledger::default(),
             latest: None,
-            profile: None,
+            observed: Observed::default(),
         };
         program.set_buffers();
         Ok(program)
@@ -109,8 +96,7 @@ impl CpuProgram {
     /// Runs phases of the step last begun: some of those that every shard has, or one that all shards share.
     fn run(&mut self, mode: Mode, phases: &[Phase], values: &StepValues) -> Result<(), DeviceError> {
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
-        let times = self.profile.as_mut().map(|profile| profile.of_mode(mode).as_mut_slice());
-        match self.bound.run(plan, phases, values, times) {
+        match self.bound.run(plan, phases, values, self.observed.of_mode(mode)) {
             Ok(()) => {}
             Err(DeviceError::NonFinite { shard, loss }) => self.ledger.fail(shard, loss),
             Err(error) => return Err(error),
@@ -210,16 +196,19 @@ impl Program for CpuProgram {
     }
 
     fn start_profile(&mut self) {
-        let zero = |plan: &Plan| vec![Duration::ZERO; plan.instructions.len()];
-        let train = self.plans.train.as_ref().map(zero).unwrap_or_default();
-        self.profile = Some(Profile { train, evaluate: zero(&self.plans.evaluate) });
+        self.observed.start_totals(&self.plans);
     }
 
     fn profile(&self, mode: Mode) -> Vec<Duration> {
-        let times = self.profile.as_ref().map(|profile| match mode {
-            Mode::Train => &profile.train,
-            Mode::Evaluate => &profile.evaluate,
-        });
-        times.cloned().unwrap_or_default()
+        self.observed.totals(mode)
+    }
+
+    fn start_timeline(&mut self, steps: usize) {
+        let instructions = self.plans.train.as_ref().map_or(0, |plan| plan.instructions.len());
+        self.observed.start_spans(steps * instructions * self.bound.hosted());
+    }
+
+    fn take_timeline(&mut self) -> Vec<InstructionSpan> {
+        self.observed.take_spans()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::Batch;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_device::{Device, Hosting, StepInputs};
+use enmasse_device::{Device, Hosting, Program, StepInputs};
 use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
 use enmasse_heap::allocations;
 
@@ -65,14 +65,14 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
     let train = plans.train.as_ref().unwrap();
     let (shared, unshared) = (train.arena_bytes(Arena::Activations), train.unshared_activations);
     assert!(shared * 10 <= unshared * 7, "{shared} bytes of activations, {unshared} if none shared memory");
-    let threads = 3;
+    let (threads, instructions) = (3, train.instructions.len());
     let cpu = Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
     let batch = Batch::random(&plans, 1);
     let before = resident();
     // Parameters stay zero, since the memory for setting them would be counted too.
     let stated = cpu.memory(&plans, &Hosting::new(&plans, None).unwrap()).unwrap();
     let (mut program, inputs) = (cpu.compile(plans, None).unwrap(), batch.inputs(1));
-    let mut step = |number: u64| {
+    let step = |program: &mut dyn Program, number: u64| {
         let inputs = StepInputs { optimizer_step: number, ..inputs.clone() };
         let start = allocations();
         for mode in [Mode::Train, Mode::Evaluate] {
@@ -81,11 +81,20 @@ fn steps_allocate_nothing_and_memory_is_as_stated() {
         }
         allocations() - start
     };
-    step(1);
-    step(2);
+    step(program.as_mut(), 1);
+    step(program.as_mut(), 2);
     for number in 3..=10 {
-        assert_eq!(step(number), 0, "step {number}");
+        assert_eq!(step(program.as_mut(), number), 0, "step {number}");
     }
+    program.start_timeline(2);
+    for number in 11..=13 {
+        assert_eq!(step(program.as_mut(), number), 0, "step {number}, on a timeline");
+    }
+    let spans = program.take_timeline();
+    let instructions = (0..instructions).chain(0..instructions);
+    assert!(spans.iter().map(|span| span.instruction).eq(instructions), "two steps in order, and no third");
+    assert!(spans.iter().flat_map(|span| [span.began, span.ended]).is_sorted(), "one after another");
+    assert_eq!(program.take_timeline(), []);
     let (grown, expected) = (resident().saturating_sub(before) as f64, stated.total() as f64);
     assert!((grown / expected - 1.0).abs() < 0.1, "grew by {grown} bytes, stated {expected}: {stated:?}");
     assert_eq!(allocations_of_ranks(), 0, "two ranks");

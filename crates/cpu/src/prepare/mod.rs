@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use enmasse_comm::ShardMap;
 use enmasse_device::{DeviceError, Schedule};
-use enmasse_graph::{Arena, Bucket, FilterOrder, Node, NormStatistics, Op, Phase, Plan};
+use enmasse_graph::{Arena, Bucket, FilterOrder, Node, NormStatistics, Op, Phase, Plan, Precision};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
 
@@ -83,6 +83,10 @@ impl<'a> Preparation<'a> {
             let reason = format!("the cpu keeps filters in the order {own}, not {found}: compile for the cpu's target");
             return Err(DeviceError::Unsupported(reason));
         }
+        if let Precision::Tf32 | Precision::F16 = plan.precision {
+            let reason = format!("the cpu has no {}: use --precision bf16 or f32", plan.precision);
+            return Err(DeviceError::Unsupported(reason));
+        }
         let prepare = |hosted: usize, index: usize, node: &Node| {
             if hosted > 0 && (node.op.is_joint() || !node.phase.is_of_a_shard()) {
                 return Ok(Instruction::nothing());
@@ -123,7 +127,7 @@ impl<'a> Preparation<'a> {
             Arena::Gradients => gradients * self.schedule.shards[hosted].slot,
             Arena::Activations if self.schedule.lockstep => activations * hosted,
             Arena::Activations | Arena::Input => 0,
-            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 0,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => 0,
         };
         (self.start)(arena).wrapping_add(offset)
     }
@@ -380,7 +384,7 @@ impl<'a> Preparation<'a> {
                 // SAFETY: see `Instruction::execute`.
                 Instruction::fallible(none, move |_| unsafe { collectives::check_finite(losses) })
             }
-            Op::GradientNorm => {
+            Op::GradientNorm { scaled: false } => {
                 let (norm, result) = (o.gradient_norm()?, o.output(0)?);
                 kernel!(norm.scratch(), c => norm.run(c, result))
             }
@@ -388,10 +392,16 @@ impl<'a> Preparation<'a> {
                 let update = o.update(update)?;
                 kernel!(update.scratch(), (c, step) => update.run(c, step.learning_rate, step.optimizer_step))
             }
-            &Op::Average { decay } => {
+            &Op::Average { decay, scaled: false } => {
                 let averages = o.averages(decay)?;
                 kernel!(none, (c, step) => averages.run(c, step.optimizer_step))
             }
+            // The loss is scaled for f16, which the CPU does not store.
+            Op::Scale
+            | Op::Unscale
+            | Op::UpdateScale { .. }
+            | Op::GradientNorm { scaled: true }
+            | Op::Average { scaled: true, .. } => return Err(o.unsupported()),
         };
         Ok(instruction)
     }

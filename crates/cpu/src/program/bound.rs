@@ -1,7 +1,7 @@
 //! Plans bound to the shards that a rank hosts: memory of a step, prepared instructions, and the loop that runs them.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use enmasse_comm::{Group, tree_fold};
 use enmasse_device::{DeviceError, Hosting, Memory, Schedule, StepMetrics, step_metrics};
@@ -9,6 +9,7 @@ use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
 use super::allocate;
+use super::observed::Observer;
 use crate::affinity::Pinned;
 use crate::instruction::{Machine, StepValues};
 use crate::pool::{Pool, Threads};
@@ -52,6 +53,7 @@ pub(crate) fn memory(
         gradients: schedule.slots * plans.arena_bytes(Arena::Gradients),
         activations: schedule.activations() * plans.arena_bytes(Arena::Activations),
         scratch: scratch.bytes(threads.count),
+        staging: 0,
     })
 }
 
@@ -138,7 +140,7 @@ impl Bound {
         plan: &Plan,
         phases: &[Phase],
         values: &StepValues,
-        mut times: Option<&mut [Duration]>,
+        mut observer: Option<Observer<'_>>,
     ) -> Result<(), DeviceError> {
         let prepared = match plan.mode {
             Mode::Train => self.train.as_ref().ok_or_else(super::not_compiled)?,
@@ -160,12 +162,12 @@ impl Bound {
             // SAFETY: operands are in the arenas of this program. No other code uses these while the program is
             // borrowed, except for sums in progress, whose memory the plan does not touch.
             let mut run = || unsafe { prepared.shards[shard][index].execute(machine, values) };
-            match &mut times {
+            match &mut observer {
                 None => run(),
-                Some(times) => {
+                Some(observer) => {
                     let began = Instant::now();
                     run()?;
-                    times[index] += began.elapsed();
+                    observer.ran(shard, index, began);
                     Ok(())
                 }
             }

@@ -1,14 +1,13 @@
 //! Whole plans on the CPU against the f64 reference: losses, gradients, parameters after three steps, evaluation.
 
+use crate::common::models::{focal, random, residual};
 use crate::common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{Program, StepMetrics};
 use enmasse_graph::{
-    CompileOptions, Conv, Freeze, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans, Pool, Tensor,
-    compile,
+    CompileOptions, Freeze, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans, Tensor, compile,
 };
 use enmasse_reference::ReferenceProgram;
-use enmasse_tensor::RandomStream;
 
 fn run(program: &mut dyn Program, mode: Mode, batch: &Batch, step: u64) -> StepMetrics {
     let ticket = program.submit(mode, &Phase::ALL, &batch.inputs(step)).unwrap();
@@ -62,29 +61,6 @@ fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
     }
 }
 
-/// Every kind of layer of a ResNet, at a small scale.
-fn residual(x: Tensor) -> Tensor {
-    let block = |x: Tensor, name: &str, channels, stride| {
-        let conv = |i: usize| format!("{name}.conv{i}");
-        let bn = |i: usize| format!("{name}.bn{i}");
-        let y = x.clone().conv2d(&conv(1), Conv::new(channels, 3).padding(1).stride(stride).no_bias());
-        let y = y.batch_norm(&bn(1)).relu();
-        let y = y.conv2d(&conv(2), Conv::new(channels, 3).padding(1).no_bias()).batch_norm(&bn(2));
-        let x = if stride == 1 {
-            x
-        } else {
-            x.conv2d(&conv(3), Conv::new(channels, 1).stride(stride).no_bias()).batch_norm(&bn(3))
-        };
-        (y + x).relu()
-    };
-    let x = x.conv2d("conv1", Conv::new(20, 7).stride(2).padding(3).no_bias()).batch_norm("bn1").relu();
-    let x = x.max_pool(Pool::new(3).stride(2).padding(1));
-    let x = block(x, "layer1", 20, 1);
-    let x = block(x, "layer2", 36, 2);
-    let x = block(x, "layer3", 40, 2);
-    x.adaptive_avg_pool([1, 1]).flatten().dropout("drop", 0.2).linear("fc", 7)
-}
-
 #[test]
 fn a_small_residual_network() {
     let loss = Loss::CrossEntropy { smoothing: 0.1 };
@@ -93,14 +69,6 @@ fn a_small_residual_network() {
     for isa in levels() {
         check("residual", &plans, isa, 3, 2e-5);
     }
-}
-
-/// The focal loss with class weights, clamped below: uses every function of logits.
-fn focal(logits: Tensor, targets: Tensor) -> Tensor {
-    let log_p = logits.log_softmax();
-    let p = (log_p.clone() * targets.clone()).sum_classes().exp();
-    let weighted = (log_p.scale_classes(&[1.0, 0.5, 2.0, 1.5, 0.25, 3.0, 1.0]) * targets).sum_classes();
-    p.clone().affine(-1.0, 1.0).power(2.0) * weighted.affine(-1.0, 0.0) + p.clamp_min(0.125).log().affine(-0.1, 0.0)
 }
 
 #[test]
@@ -143,34 +111,6 @@ fn small_models_of_the_zoo() {
 #[test]
 fn a_resnet_of_50_layers() {
     model("resnet50", 40, 4, 1, 5e-2);
-}
-
-/// Layers in random order, with values used once, many times or never.
-fn random(x: Tensor, seed: u64) -> Tensor {
-    let mut stream = RandomStream::new(seed, "model", 0, 0);
-    let mut values = vec![x.conv2d("stem", Conv::new(4, 3).padding(1))];
-    for index in 0..10 {
-        let mut pick = || values[values.len() - 1 - stream.below(values.len().min(4) as u64) as usize].clone();
-        let (x, other) = (pick(), pick());
-        let name = format!("layer{index}");
-        let pool = Pool::new(3).stride(1).padding(1);
-        values.push(match stream.below(12) {
-            0 => x.conv2d(&name, Conv::new(4, 3).padding(1)),
-            1 => x.conv2d(&name, Conv::new(4, 1).groups(2).no_bias()),
-            2 | 3 => x.batch_norm(&name),
-            4 => x.batch_norm(&name).relu(),
-            5 => (x.batch_norm(&name) + other).relu(),
-            6 => x + other,
-            7 => x.dropout(&name, 0.2),
-            8 => x.avg_pool(pool),
-            9 => x.max_pool(pool),
-            10 => ((x.clone() + x.clone()) + (other.clone() + other)).relu6(),
-            _ => x.relu(),
-        });
-    }
-    let mut ends = values.into_iter().rev();
-    let (Some(a), Some(b)) = (ends.next(), ends.next()) else { unreachable!("there are eleven values") };
-    a.max_pool(Pool::new(2)).flatten().linear("a", 3) + b.adaptive_avg_pool([2, 2]).flatten().linear("b", 3)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Programs on the CPU, for all tests.
 #![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
+pub mod models;
 mod program;
 
 use std::ops::Range;
