@@ -228,6 +228,33 @@ def dataset():
     yield files(5, gzip.compress(idx(2, 28, 28), mtime=0), gzip.compress(idx(2), mtime=0))
 
 
+def packed():
+    """Packed files without hashes, which the target adds: two samples for training and one for validation."""
+    def file(pictures, parts):
+        content, index, offset = b"", [[], []], 512
+        for part, samples in enumerate(parts):
+            index[part].append(offset)
+            for picture, name in samples:
+                record = bytes(32) + struct.pack("<II", len(picture), len(name)) + picture + name
+                content += record + bytes(-len(record) % 8)
+                index[part].append(512 + len(content))
+            offset = 512 + len(content)
+        fields = b""
+        for part, samples in enumerate(parts):
+            begin = 512 + len(content)
+            content += struct.pack(f"<{len(index[part])}Q", *index[part]) + struct.pack(f"<{len(samples)}I", *range(len(samples)))
+            content += bytes(-len(content) % 8)
+            fields += struct.pack("<3Q", len(samples), begin + 8 * len(index[part]), begin) + bytes(64)
+        metadata = json.dumps({"kind": "folder", "pictures": pictures, "classes": ["a", "b"], "written_by": "x"}).encode()
+        begin, length = 512 + len(content), 512 + len(content) + len(metadata)
+        header = b"\x89enmasse" + struct.pack("<IIQQQ", 1, 0, length, begin, len(metadata)) + bytes(32) + fields
+        return header + bytes(512 - len(header)) + content + metadata
+
+    bitmap = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)
+    yield file("files", [[(bitmap, b"a/1.bmp"), (bitmap, b"b/2.bmp")], [(bitmap, "b/ü".encode())]])
+    yield file({"raw": 2}, [[(bytes(12), b""), (bytes(12), b"x")], [(bytes(12), b"y")]])
+
+
 def slurm():
     yield (b"#!/bin/bash\n#SBATCH --job-name=flowers\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --time=1-12:00:00\n"
            b"#SBATCH --output=logs/%j.out\n#SBATCH --signal=B:USR1@120\nexport MASTER_ADDR=$(hostname)\nrun='runs/a b'\n"
@@ -244,7 +271,7 @@ TARGETS = {
     "agent_store": agent_store, "cause": causes, "checkpoint": checkpoint, "collective": collective,
     "configuration": configuration, "control": control, "dataset": dataset, "elastic": elastic, "environment": environment,
     "error_file": error_file, "frames": frames, "handshake": handshake, "header": header, "introduction": introduction,
-    "lists": lists, "log": log, "node_list": node_list, "pickle": pickles, "records": records, "slurm": slurm, "store": store,
+    "lists": lists, "log": log, "node_list": node_list, "packed": packed, "pickle": pickles, "records": records, "slurm": slurm, "store": store,
     "weights": weights,
 }
 

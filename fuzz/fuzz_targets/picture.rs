@@ -6,7 +6,7 @@ use enmasse_data::{Picture, ReadOptions, decode};
 use enmasse_heap::peak_of;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let strict = ReadOptions { convert_rgb: false, exif_transpose: true };
+    let strict = ReadOptions { convert_rgb: false, exif_transpose: true, exact: false };
     let converting = ReadOptions { convert_rgb: true, ..strict };
     let mut picture = Picture::default();
     let (result, peak) = peak_of(|| decode::decode(bytes, converting, &mut picture));
@@ -14,7 +14,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         Ok(()) => {
             let pixels = picture.width() * picture.height();
             assert!(pixels > 0 && picture.pixels().len() == 3 * pixels);
-            assert!(peak <= 15 * pixels + 4 * bytes.len() + (1 << 20), "it took {peak} bytes");
+            // A JPEG's blocks at the edges count as whole.
+            let blocks = picture.width().next_multiple_of(32) * picture.height().next_multiple_of(32);
+            assert!(peak <= 15 * blocks + 4 * bytes.len() + (1 << 20), "it took {peak} bytes");
         }
         Err(problem) => assert!(!problem.contains('\n') && !problem.contains("panicked"), "{problem}"),
     }

@@ -1,0 +1,118 @@
+//! Decodes regions, and keeps the memory for the next picture.
+
+use crate::huffman::{Huffman, Kind};
+use crate::layout::Layout;
+use crate::level::Level;
+use crate::rows::Strip;
+use crate::scan::Scan;
+use crate::tables::Tables;
+use crate::transform::Pair;
+use crate::{Color, Error, Jpeg, Region, Scale};
+
+/// Decodes pictures one after the other, in the same memory. A thread should have one of its own.
+#[derive(Debug)]
+pub struct Decoder {
+    memory: Memory,
+}
+
+/// What serves all pictures.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub level: Level,
+    pub dc: [Huffman; 4],
+    pub ac: [Huffman; 4],
+    pub pair: Box<Pair>,
+    pub strip: Strip,
+    /// Of pictures whose scans must all be read before the first pixel.
+    pub coefficients: Vec<[i16; 64]>,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Decoder {
+    /// A decoder without memory for pictures so far.
+    pub fn new() -> Self {
+        Self::at(Level::best())
+    }
+
+    fn at(level: Level) -> Self {
+        let tables = || std::array::from_fn(|_| Huffman::default());
+        let (pair, strip) = (Box::new(Pair([0; 128])), Strip::default());
+        Decoder { memory: Memory { level, dc: tables(), ac: tables(), pair, strip, coefficients: Vec::new() } }
+    }
+
+    /// Decodes `region` of the picture at `scale` to RGB: rows from the top, three bytes a pixel. The bytes are those of the
+    /// region in a picture decoded as a whole. Grey pictures give three equal bytes. After an error the content of `out` is
+    /// undefined.
+    ///
+    /// Beside `out` it takes memory for one row of MCUs; for a picture of several scans also two bytes for each coefficient down
+    /// to the end of the region.
+    ///
+    /// # Panics
+    /// If the region is empty or leaves the picture ([`Jpeg::scaled`]), or if `out` does not have three bytes for each of
+    /// its pixels.
+    pub fn decode(&mut self, jpeg: &Jpeg, region: Region, scale: Scale, out: &mut [u8]) -> Result<(), Error> {
+        assert_eq!(out.len(), region.width * region.height * 3);
+        if jpeg.color == Color::Inks {
+            return Err(Error::Unsupported("decoding a picture of four inks"));
+        }
+        let layout = Layout::new(jpeg, region, scale)?;
+        // An earlier picture's error may have left an unfinished block.
+        self.memory.pair.0.fill(0);
+        self.memory.decode(jpeg, &layout, out)
+    }
+
+    /// Bytes that it holds for the next picture.
+    pub fn held_bytes(&self) -> usize {
+        self.memory.strip.held() + self.memory.coefficients.capacity() * size_of::<[i16; 64]>()
+    }
+}
+
+impl Memory {
+    fn decode(&mut self, jpeg: &Jpeg, layout: &Layout, out: &mut [u8]) -> Result<(), Error> {
+        let mut segments = jpeg.scans;
+        let (_, content) = segments.next()?;
+        let scan = Scan::parse(jpeg, content)?;
+        if jpeg.progressive || scan.count < jpeg.count {
+            return self.buffered(jpeg, layout, out);
+        }
+        let read = self.sequential(jpeg, layout, &jpeg.tables, &scan, segments.rest(), out)?;
+        segments.skip(read);
+        // A file that was cut is as good as any where its end is not needed. Whether it is an error must not depend on the
+        // region.
+        if segments.has_end() { Ok(()) } else { Err(Error::Truncated) }
+    }
+
+    /// Makes the Huffman tables that a scan uses.
+    pub fn set_tables(&mut self, tables: &Tables, scan: &Scan) -> Result<(), Error> {
+        const MISSING: Error = Error::Damaged("a Huffman table is missing");
+        for part in scan.components() {
+            if scan.first == 0 && !scan.refines {
+                self.dc[part.dc].set(tables.dc[part.dc].as_ref().ok_or(MISSING)?, Kind::Dc)?;
+            }
+            if scan.last > 0 {
+                let kind = if scan.first == 0 { Kind::Ac } else { Kind::Band };
+                self.ac[part.ac].set(tables.ac[part.ac].as_ref().ok_or(MISSING)?, kind)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sets the length of a buffer whose content no longer counts. Memory is kept for the next picture unless it is much more
+/// than this one needs.
+pub(crate) fn fit<T: Copy>(buffer: &mut Vec<T>, length: usize, value: T) -> Result<(), Error> {
+    /// Bytes that are not worth freeing.
+    const SMALL: usize = 4 << 20;
+    let (capacity, size) = (buffer.capacity(), size_of::<T>());
+    if capacity < length || capacity > (SMALL / size).max(length.saturating_mul(2)) {
+        *buffer = Vec::new();
+        buffer.try_reserve_exact(length).map_err(|_| Error::Memory(length.saturating_mul(size)))?;
+    }
+    buffer.resize(length, value);
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! JPEG for training: parts of pictures, at full size or scaled, with the bits of libjpeg-turbo.
+//!
+//! [`Jpeg::parse`] reads a header. [`Decoder::decode`] decodes any [`Region`] of the picture at any [`Scale`] to RGB. What lies
+//! outside the region is skipped as far as the format allows, and rows below it are not looked at. The pixels are those that
+//! libjpeg-turbo gives by default (`JDCT_ISLOW`, fancy upsampling), as Pillow and torchvision use it; scaled ones are those of
+//! its `scale_denom`, as Pillow's `draft` uses it.
+//!
+//! Sequential and progressive Huffman coding with 8 bits are supported, for grey and three components of any sampling that
+//! libjpeg supports. The header of pictures with four inks is read as well. Damaged data give an [`Error`]: nothing panics,
+//! and memory is bounded by the header's dimensions.
+
+mod bits;
+mod block;
+mod decoder;
+mod error;
+mod header;
+mod huffman;
+mod layout;
+mod level;
+mod progressive;
+mod rows;
+mod scan;
+mod segments;
+mod sequential;
+mod tables;
+mod transform;
+
+pub use decoder::Decoder;
+pub use error::Error;
+pub use header::{Color, Jpeg};
+
+/// A rectangle of pixels of a picture at a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Columns to its left.
+    pub left: usize,
+    /// Rows above it.
+    pub top: usize,
+    /// Number of columns.
+    pub width: usize,
+    /// Number of rows.
+    pub height: usize,
+}
+
+impl Region {
+    /// Whether it has pixels and lies inside a picture of `width` × `height`.
+    fn fits(&self, width: usize, height: usize) -> bool {
+        let inside = |start: usize, length: usize, all: usize| length > 0 && length <= all && start <= all - length;
+        inside(self.left, self.width, width) && inside(self.top, self.height, height)
+    }
+}
+
+/// The size at which a picture is decoded. A smaller one takes less time, because the inverse transforms are shorter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// As stored.
+    #[default]
+    Full,
+    /// A pixel for each two by two.
+    Half,
+    /// A pixel for each four by four.
+    Quarter,
+    /// A pixel for each block of eight by eight.
+    Eighth,
+}
+
+impl Scale {
+    /// All of them, the largest first.
+    pub const ALL: [Scale; 4] = [Scale::Full, Scale::Half, Scale::Quarter, Scale::Eighth];
+
+    /// Pixels of the picture along the edge of one of these.
+    pub fn denominator(self) -> usize {
+        8 / self.edge()
+    }
+
+    /// Pixels along the edge of a block.
+    pub(crate) fn edge(self) -> usize {
+        match self {
+            Scale::Full => 8,
+            Scale::Half => 4,
+            Scale::Quarter => 2,
+            Scale::Eighth => 1,
+        }
+    }
+}

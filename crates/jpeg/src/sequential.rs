@@ -1,0 +1,119 @@
+//! Pictures whose only scan has everything: each row of MCUs becomes pixels before the next one is decoded.
+
+use crate::Error;
+use crate::block::{Coding, Zigzag};
+use crate::decoder::Memory;
+use crate::header::Jpeg;
+use crate::layout::{Layout, Plane};
+use crate::rows::Rows;
+use crate::scan::{Progress, Scan};
+use crate::tables::Tables;
+use crate::transform::{Pair, Transforms};
+
+/// MCUs to leave out for which tables pay off.
+const WORTH_TABLES: usize = 200;
+
+/// A component of the scan, with what its blocks need.
+struct Source<'a> {
+    component: usize,
+    plane: &'a Plane,
+    coding: Coding<'a>,
+}
+
+impl Memory {
+    /// Decodes the region from the scan whose entropy-coded data are `data`. Returns how many of them have been read.
+    pub(crate) fn sequential(
+        &mut self,
+        jpeg: &Jpeg,
+        layout: &Layout,
+        tables: &Tables,
+        scan: &Scan,
+        data: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        self.set_tables(tables, scan)?;
+        let mut quantization = [[0; 128]; 3];
+        for (numbers, component) in quantization.iter_mut().zip(jpeg.components()) {
+            *numbers = factors(tables, component.quantization)?;
+        }
+        if layout.skipped() > WORTH_TABLES {
+            scan.components().iter().for_each(|part| self.ac[part.ac].prepare_skips());
+        }
+        let mut rows = Rows::new(layout, jpeg.color, self.level);
+        self.strip.fit(&rows)?;
+        let Memory { level, dc, ac, pair, strip, .. } = self;
+        let source = |at: usize| {
+            let part = scan.components[at];
+            let coding = Coding {
+                dc: &dc[part.dc],
+                ac: &ac[part.ac],
+                quantization: &quantization[part.component],
+                places: &Pair::PLACES,
+            };
+            Source { component: part.component, plane: &layout.planes[part.component], coding }
+        };
+        let sources = [source(0), source(1.min(scan.count - 1)), source(2.min(scan.count - 1))];
+        let sources = &sources[..scan.count];
+        let mut out = out.chunks_exact_mut(layout.region.width * 3);
+        let mut progress = Progress::new(data, tables.restart_interval);
+        let mut reached = 0;
+        for row in layout.first_row..layout.end_row {
+            let start = row * layout.mcus_across + layout.first_column;
+            progress.skip(start - reached, |progress| skip_mcu(sources, progress))?;
+            let mut transforms = Transforms::new(*level, pair, &mut strip.samples);
+            for column in layout.first_column..layout.end_column {
+                progress.next()?;
+                decode_mcu(sources, &mut progress, &mut transforms, &rows, column)?;
+            }
+            transforms.flush();
+            reached = row * layout.mcus_across + layout.end_column;
+            rows.make(row, strip, &mut out);
+        }
+        progress.bits.check()?;
+        Ok(progress.bits.position())
+    }
+}
+
+/// The factors of a quantization table, in zigzag order.
+pub(crate) fn factors(tables: &Tables, number: usize) -> Result<Zigzag<i16>, Error> {
+    let divisors = tables.quantization[number].ok_or(Error::Damaged("a quantization table is missing"))?;
+    Ok(crate::block::zigzag(&divisors.map(|divisor| divisor as i16)))
+}
+
+fn decode_mcu(
+    sources: &[Source],
+    progress: &mut Progress,
+    transforms: &mut Transforms,
+    rows: &Rows,
+    mcu_column: usize,
+) -> Result<(), Error> {
+    for Source { component, plane, coding } in sources {
+        let previous = &mut progress.previous[*component];
+        for row in 0..plane.down {
+            for column in 0..plane.across {
+                let target = rows.target(*component, mcu_column * plane.across + column, row);
+                if plane.edge == 1 {
+                    let first = coding.skip(&mut progress.bits, previous)?;
+                    transforms.fill(first, target);
+                    continue;
+                }
+                let (into, offset) = transforms.room(plane.edge);
+                if coding.decode(&mut progress.bits, previous, into, offset)? {
+                    transforms.push(target);
+                } else {
+                    transforms.push_flat(target);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn skip_mcu(sources: &[Source], progress: &mut Progress) -> Result<(), Error> {
+    for Source { component, plane, coding } in sources {
+        for _ in 0..plane.down * plane.across {
+            coding.skip(&mut progress.bits, &mut progress.previous[*component])?;
+        }
+    }
+    Ok(())
+}
