@@ -1,16 +1,27 @@
-//! Files that appear whole or not at all; regular files, read within limits; `~` in paths.
+//! Files that appear whole or not at all; regular files, read within limits; locks and free space; `~` in paths; the folder
+//! of caches.
 //!
 //! Files for other processes are written to a temporary file, synced and renamed into place, so that no reader sees
 //! half of one. Nothing here knows a file's purpose.
 
+mod cache;
 mod error;
 mod home;
+mod lock;
+mod own;
 mod regular;
+mod space;
 mod staging;
 mod whole;
 
+pub use cache::cache_folder;
 pub use error::FileError;
 pub use home::{NoHome, expand_home};
-pub use regular::{append_limited, append_regular, name_of, open_regular, read_regular, read_text, require, reserve};
+pub use lock::Lock;
+pub use own::make_own_folder;
+pub use regular::{
+    append_limited, append_regular, name_of, no_memory, open_regular, read_regular, read_text, require, reserve,
+};
+pub use space::Space;
 pub use staging::Staging;
-pub use whole::{remove_temporaries, write_whole};
+pub use whole::{folder_of, remove_own_temporaries, remove_temporaries, write_whole};

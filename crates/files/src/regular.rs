@@ -98,7 +98,8 @@ pub fn reserve<T>(elements: &mut Vec<T>, count: usize) -> io::Result<()> {
     elements.try_reserve_exact(count).map_err(|_| no_memory(count.saturating_mul(size_of::<T>())))
 }
 
-fn no_memory(bytes: usize) -> io::Error {
+/// The error of [`reserve`], for memory of `bytes` bytes that other code could not get.
+pub fn no_memory(bytes: usize) -> io::Error {
     let advice = "end other programs, or raise the limit of memory";
     io::Error::new(ErrorKind::OutOfMemory, format!("there is no memory for {bytes} bytes of it; {advice}"))
 }

@@ -1,6 +1,5 @@
 //! Writes a file to a temporary one, syncs it, then renames it into place.
 
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
@@ -21,10 +20,11 @@ const TEMPORARY: (&str, &str) = (".enmasse-", ".tmp");
 /// Writes a file through `fill` such that `path` holds either its previous content or all of the new content, whatever
 /// happens in between. Needs write permission for the folder.
 pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> Result<(), FileError> {
-    write_by(parent(path), path, fill)
+    write_by(folder_of(path), path, fill)
 }
 
-fn parent(path: &Path) -> &Path {
+/// The folder that a file is in, `.` for a bare name.
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -47,7 +47,7 @@ pub(crate) fn write_by(
         temporary.file.sync_all()?;
         temporary.rename(path)?;
         // The rename itself survives a power cut only once the folder is on disk.
-        File::open(parent(path))?.sync_all()
+        File::open(folder_of(path))?.sync_all()
     };
     attempt().map_err(FileError::of("write", path))
 }
@@ -65,9 +65,7 @@ impl Temporary {
     fn create(folder: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let mut name = OsString::from(TEMPORARY.0);
-        name.push(format!("{}-{count}{}", std::process::id(), TEMPORARY.1));
-        let name = folder.join(name);
+        let name = folder.join(format!("{}{count}{}", own_prefix(), TEMPORARY.1));
         let unnamed = OpenOptions::new().write(true).custom_flags(OFlags::TMPFILE.bits() as i32).open(folder);
         match unnamed {
             Ok(file) => Ok(Temporary { file, name, named: false }),
@@ -103,11 +101,24 @@ impl Drop for Temporary {
 
 /// Removes temporary files that killed processes left, in a folder without another writer.
 pub fn remove_temporaries(folder: &Path) -> Result<(), FileError> {
+    remove(folder, TEMPORARY.0)
+}
+
+/// Removes the temporary files of this process, which is about to end while it may be writing.
+pub fn remove_own_temporaries(folder: &Path) -> Result<(), FileError> {
+    remove(folder, &own_prefix())
+}
+
+fn own_prefix() -> String {
+    format!("{}{}-", TEMPORARY.0, std::process::id())
+}
+
+fn remove(folder: &Path, prefix: &str) -> Result<(), FileError> {
     for entry in std::fs::read_dir(folder).map_err(FileError::of("read", folder))? {
         let entry = entry.map_err(FileError::of("read", folder))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1) {
+        if name.starts_with(prefix) && name.ends_with(TEMPORARY.1) {
             std::fs::remove_file(entry.path()).map_err(FileError::of("remove", &entry.path()))?;
         }
     }
@@ -166,5 +177,13 @@ mod tests {
         }
         remove_temporaries(folder.path()).unwrap();
         assert_eq!(names(folder.path()), [".enmasse-7-0", "x.tmp"]);
+        // Those of this process alone.
+        let own = format!(".enmasse-{}-0.tmp", std::process::id());
+        let others = [".enmasse-0-0.tmp", ".enmasse-7-0", "x.tmp"];
+        for name in [&own, others[0]] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        remove_own_temporaries(folder.path()).unwrap();
+        assert_eq!(names(folder.path()), others);
     }
 }
