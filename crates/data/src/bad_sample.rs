@@ -17,7 +17,8 @@ pub struct BadSample {
 }
 
 impl BadSample {
-    pub(crate) fn new(name: String, error: &DataError) -> Self {
+    /// A sample with the data set's name for it, and the fault that `error` states.
+    pub fn new(name: String, error: &DataError) -> Self {
         BadSample { name, problem: error.problem() }
     }
 }

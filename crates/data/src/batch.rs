@@ -22,12 +22,19 @@ pub struct Batch {
     pub labels: Vec<i32>,
     /// Sample indices, `[hosted batch]`; `u64::MAX` for missing samples.
     pub indices: Vec<u64>,
-    /// Number of samples. They come first, also with several shards: samples are missing only at the end of a batch for
-    /// evaluation, if that is the last one or if unreadable samples are skipped.
+    /// Number of samples. They are missing only in evaluation: at the end of the last batch, and in the places of unreadable
+    /// samples that are skipped. The others keep their places, so that each shard has the same samples for any number of ranks.
     pub valid: usize,
     /// The samples that were skipped in making this batch because they cannot be read, each once.
     pub unreadable: Vec<BadSample>,
     home: Arc<Recycler>,
+}
+
+impl Batch {
+    /// The places that have a sample, in order.
+    pub fn places(&self) -> impl Iterator<Item = usize> + '_ {
+        self.labels.iter().enumerate().filter(|(_, label)| **label >= 0).map(|(place, _)| place)
+    }
 }
 
 impl Drop for Batch {
@@ -53,22 +60,11 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Moves the samples to the front, over the places without one, and returns their number.
-    fn close_gaps(&mut self, picture: usize) -> usize {
-        let mut valid = 0;
-        for place in 0..self.labels.len() {
-            if self.labels[place] < 0 {
-                continue;
-            }
-            if valid < place {
-                self.images.copy_within(place * picture..(place + 1) * picture, valid * picture);
-                self.labels.swap(valid, place);
-                self.indices.swap(valid, place);
-            }
-            valid += 1;
-        }
-        self.images[valid * picture..].fill(0);
-        valid
+    /// Clears the places without a sample, whose memory may hold an earlier picture, and returns the number of the others.
+    fn clear_gaps(&mut self, picture: usize) -> usize {
+        let gaps: Vec<usize> = (0..self.labels.len()).filter(|&place| self.labels[place] < 0).collect();
+        gaps.iter().for_each(|place| self.images[place * picture..(place + 1) * picture].fill(0));
+        self.labels.len() - gaps.len()
     }
 }
 
@@ -212,7 +208,7 @@ impl Pending {
         if let Some((_, error)) = state.failed.take() {
             return Err(error);
         }
-        let valid = state.buffers.close_gaps(self.home.picture);
+        let valid = state.buffers.clear_gaps(self.home.picture);
         let Buffers { images, labels, indices } = std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
         Ok(Batch { images, labels, indices, valid, unreadable, home: self.home.clone() })

@@ -1,9 +1,10 @@
 //! The two central types: a picture, and a set of labelled pictures.
 
 use std::io;
+use std::path::PathBuf;
 
-use crate::DataError;
 use crate::refit::refit;
+use crate::{DataError, View, Wanted};
 
 /// An RGB picture: rows from the top, three bytes per pixel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,6 +75,28 @@ pub trait Dataset: Send + Sync {
         Ok(())
     }
 
+    /// [`read`](Dataset::read) of the part that `wanted` chooses for the picture's width and height, or of more. The default reads
+    /// the whole picture.
+    fn read_part(
+        &self,
+        index: usize,
+        _wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        view.whole(|picture| self.read_into(index, picture))
+    }
+
+    /// Makes `bytes` the file of the picture of sample `index`, and returns true. The default is for pictures that are not
+    /// files of their own, such as CIFAR's: it returns false.
+    fn read_file(&self, _index: usize, _bytes: &mut Vec<u8>) -> Result<bool, DataError> {
+        Ok(false)
+    }
+
+    /// The path of the picture's own file, if it has one. The default is for pictures that are parts of a file, or of none.
+    fn file_path(&self, _index: usize) -> Option<PathBuf> {
+        None
+    }
+
     /// The name of sample `index` in error messages: a path if there is one.
     fn name(&self, index: usize) -> String {
         format!("sample {index}")
@@ -83,6 +106,12 @@ pub trait Dataset: Send + Sync {
     /// default is for data that lie in memory.
     fn reading_bytes(&self) -> usize {
         0
+    }
+
+    /// Text that is equal for two data sets only if their samples are, in the same order. Without it, labels and names are
+    /// compared.
+    fn fingerprint(&self) -> Option<String> {
+        None
     }
 
     /// Names of the classes. The default is the numbers up to the largest label.
@@ -95,4 +124,28 @@ pub trait Dataset: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// [`Dataset::reading_bytes`] of pictures that are files, given the length of each.
+pub(crate) fn reading_bytes(dataset: &dyn Dataset, length: impl Fn(usize) -> Option<usize>) -> usize {
+    /// Files whose sizes are looked at, evenly distributed over the data set.
+    const SAMPLES: usize = 64;
+    /// The largest of them, which are read.
+    const READ: usize = 4;
+    // A progressive JPEG has two bytes for each coefficient in addition to the pixels.
+    const PER_PIXEL_BYTE: usize = 3;
+    let mut sized: Vec<(usize, usize)> =
+        spread(dataset.len(), SAMPLES).filter_map(|index| Some((length(index)?, index))).collect();
+    sized.sort_unstable_by(|a, b| b.cmp(a));
+    let bytes = sized.iter().take(READ).filter_map(|&(file, index)| {
+        let pixels = dataset.read(index).ok()?.pixels().len();
+        Some(pixels * PER_PIXEL_BYTE + file)
+    });
+    bytes.max().unwrap_or(0)
+}
+
+/// At most `samples` indices, evenly distributed over those below `len`.
+pub(crate) fn spread(len: usize, samples: usize) -> impl Iterator<Item = usize> {
+    let samples = samples.min(len);
+    (0..samples).map(move |sample| sample * len / samples)
 }

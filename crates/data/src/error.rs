@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use enmasse_files::FileError;
+
 use crate::{BadSample, Dataset};
 
 /// An error of a data set, a picture, or the loader.
@@ -27,6 +29,9 @@ pub enum DataError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// A file that others read could not be written.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A folder does not have the layout of a data set.
     #[error("{}: {problem}", .path.display())]
     Layout {
@@ -107,6 +112,9 @@ pub enum DataError {
     },
 }
 
+/// Linux's EIO (a bad sector) and ELOOP, which are faults of one file and have no stable kind in the standard library.
+const LOST: [i32; 2] = [5, 40];
+
 /// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
 impl std::fmt::Debug for DataError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -132,12 +140,14 @@ impl DataError {
     pub fn is_unreadable(&self) -> bool {
         match self {
             DataError::Picture { .. } => true,
+            DataError::Read { source, .. } if source.raw_os_error().is_some_and(|code| LOST.contains(&code)) => true,
             DataError::Read { source, .. } => matches!(
                 source.kind(),
                 io::ErrorKind::NotFound
                     | io::ErrorKind::PermissionDenied
                     | io::ErrorKind::IsADirectory
                     | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::StaleNetworkFileHandle
                     | io::ErrorKind::InvalidData
                     | io::ErrorKind::UnexpectedEof
             ),
@@ -146,7 +156,7 @@ impl DataError {
     }
 
     /// The fault, without the name of the file or sample.
-    pub(crate) fn problem(&self) -> String {
+    pub fn problem(&self) -> String {
         match self {
             DataError::Read { source, .. } => describe(source),
             DataError::Picture { problem, .. } | DataError::Sample { problem, .. } => problem.clone(),

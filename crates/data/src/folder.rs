@@ -1,35 +1,31 @@
-//! A folder of class folders: `DIR/<class>/<picture>.jpg`.
-//!
-//! Classes and files are sorted by the bytes of their names, so every machine and locale agrees on labels and indices.
+//! Labelled picture files below a folder: those of class folders `DIR/<class>/…`, or those of a list.
 
 use std::collections::HashMap;
-use std::fs::{self, FileType};
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_files::name_of;
+use enmasse_files::append_regular;
 
-use crate::decode::{self, ReadOptions};
-use crate::{DataError, Dataset, LeftOut, Picture};
+use crate::dataset::reading_bytes;
+use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use crate::file_list::FileList;
+use crate::scan::{EXTENSIONS, folders, pictures_below};
+use crate::{DataError, Dataset, LeftOut, Picture, View, Wanted};
 
-/// Extensions of picture files, in any case. The content decides which format a file has.
-pub(crate) const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "bmp", "gif"];
-
-/// Pictures in class folders, or a part of them.
+/// Labelled picture files, or a part of them.
 #[derive(Clone, Debug)]
 pub struct Folder {
     root: PathBuf,
     classes: Vec<String>,
-    /// Path relative to `root`, and class. Shared, since lists of a million files are cloned with the folder.
-    files: Arc<Vec<(String, usize)>>,
+    /// Paths relative to `root`. Shared, since lists of a million files are cloned with the folder.
+    files: Arc<FileList>,
     options: ReadOptions,
     left_out: LeftOut,
 }
 
 impl Folder {
-    /// Lists the class folders of `root` and the pictures directly inside them. Hidden entries are skipped. A class
+    /// Lists the class folders of `root` and the pictures inside them, at any depth. Hidden entries are skipped. A class
     /// folder without a picture is an error.
     pub fn scan(root: impl AsRef<Path>) -> Result<Self, DataError> {
         Self::scan_below(root.as_ref(), "")
@@ -40,55 +36,44 @@ impl Folder {
         let top = if part.is_empty() { root.to_owned() } else { root.join(part) };
         let mut left_out = LeftOut::default();
         let classes = class_folders(&top, &mut left_out)?;
-        let mut files = Vec::new();
-        for (label, class) in classes.iter().enumerate() {
+        let mut files = FileList::default();
+        for (label, class) in (0..).zip(&classes) {
             let relative = if part.is_empty() { class.clone() } else { format!("{part}/{class}") };
-            let pictures = pictures(&root.join(&relative), &mut left_out)?;
-            files.extend(pictures.into_iter().map(|file| (format!("{relative}/{file}"), label)));
+            let pictures = pictures_of_class(&root.join(&relative), &mut left_out)?;
+            pictures.iter().for_each(|file| files.push(&format!("{relative}/{file}"), label));
         }
-        Ok(Folder { root: root.to_owned(), classes, files: Arc::new(files), options: ReadOptions::default(), left_out })
+        Ok(Folder { left_out, ..Self::of_files(root, classes, files) })
     }
 
-    /// A data set from a stored list of relative paths; each path's last folder is its class.
-    pub fn from_lists(root: impl AsRef<Path>, classes: Vec<String>, files: Vec<String>) -> Result<Self, DataError> {
-        let root = root.as_ref().to_owned();
-        let labels: HashMap<&str, usize> = classes.iter().map(String::as_str).zip(0..).collect();
-        let label = |file: &str| labels.get(Path::new(file).parent()?.file_name()?.to_str()?).copied();
-        let mut labelled = Vec::with_capacity(files.len());
-        for file in files {
-            let Some(label) = label(&file) else {
-                return Err(DataError::layout(root.join(file), "its folder is not among the listed classes"));
+    /// The given files, with paths relative to `root` and labels below the number of classes.
+    pub(crate) fn of_files(root: &Path, classes: Vec<String>, files: FileList) -> Self {
+        let (options, left_out) = (ReadOptions::default(), LeftOut::default());
+        Folder { root: root.to_owned(), classes, files: Arc::new(files.shrink()), options, left_out }
+    }
+
+    /// A data set from a stored list of relative paths, and of their labels if these are not the names of the paths' last
+    /// folders.
+    pub fn from_lists(
+        root: impl AsRef<Path>,
+        classes: Vec<String>,
+        files: Vec<String>,
+        labels: Option<Vec<u32>>,
+    ) -> Result<Self, DataError> {
+        let root = root.as_ref();
+        let by_name: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
+        let mut list = FileList::default();
+        for (index, file) in files.iter().enumerate() {
+            let label = match &labels {
+                Some(labels) => labels.get(index).copied().filter(|&label| (label as usize) < classes.len()),
+                None => last_folder(file).and_then(|folder| by_name.get(folder).copied()),
             };
-            labelled.push((file, label));
+            let Some(label) = label else {
+                let what = if labels.is_some() { "its label" } else { "its folder" };
+                return Err(DataError::layout(root.join(file), format!("{what} is not among the listed classes")));
+            };
+            list.push(file, label);
         }
-        Ok(Folder {
-            root,
-            classes,
-            files: Arc::new(labelled),
-            options: ReadOptions::default(),
-            left_out: LeftOut::default(),
-        })
-    }
-
-    /// Labels the same pictures by another list of classes, such as a trained model's, which must contain every class.
-    pub fn relabel(mut self, classes: &[String]) -> Result<Self, DataError> {
-        let mut labels = Vec::with_capacity(self.classes.len());
-        for class in &self.classes {
-            match classes.iter().position(|known| known == class) {
-                Some(label) => labels.push(label),
-                None => {
-                    return Err(DataError::layout(
-                        &self.root,
-                        format!("the class {class:?} is not among the {} expected ones", classes.len()),
-                    ));
-                }
-            }
-        }
-        for (_, label) in Arc::make_mut(&mut self.files) {
-            *label = labels[*label];
-        }
-        self.classes = classes.to_vec();
-        Ok(self)
+        Ok(Self::of_files(root, classes, list))
     }
 
     /// How the files become RGB pixels.
@@ -96,19 +81,36 @@ impl Folder {
         Folder { options, ..self }
     }
 
-    /// Class names, sorted by bytes; a label is a position in this list.
+    /// Other names for the classes, in the order of labels.
+    pub(crate) fn with_classes(self, classes: Vec<String>) -> Self {
+        debug_assert_eq!(classes.len(), self.classes.len());
+        Folder { classes, ..self }
+    }
+
+    /// Class names; a label is a position in this list. Those of class folders are sorted by bytes.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
     /// Relative paths in index order, separated by `/`.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.files.iter().map(|(file, _)| file.as_str())
+        self.files.paths()
+    }
+
+    /// The labels, by index.
+    pub fn labels(&self) -> &[u32] {
+        self.files.labels()
+    }
+
+    /// Whether each picture's last folder has the name of its class.
+    pub fn is_labelled_by_folders(&self) -> bool {
+        let class = |index: usize| self.classes[self.label(index)].as_str();
+        self.files().enumerate().all(|(index, file)| last_folder(file) == Some(class(index)))
     }
 
     /// The full path of sample `index`.
     pub fn path(&self, index: usize) -> PathBuf {
-        self.root.join(&self.files[index].0)
+        self.root.join(self.files.path(index))
     }
 
     /// What the scan found in the folder and its class folders, and could not use.
@@ -116,24 +118,21 @@ impl Folder {
         &self.left_out
     }
 
-    /// The same without what the scan left out, for the second of two parts.
-    pub(crate) fn without_left_out(self) -> Self {
-        Folder { left_out: LeftOut::default(), ..self }
+    /// The same with what a scan left out.
+    pub(crate) fn with_left_out(self, left_out: LeftOut) -> Self {
+        Folder { left_out, ..self }
     }
 
     /// Number of pictures of each class.
     pub fn counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.classes.len()];
-        for &(_, label) in self.files.iter() {
-            counts[label] += 1;
-        }
+        self.labels().iter().for_each(|&label| counts[label as usize] += 1);
         counts
     }
 
     /// The samples for which `keep` returns true, in the same order.
     pub(crate) fn part(&self, keep: impl Fn(usize) -> bool) -> Folder {
-        let kept = self.files.iter().enumerate().filter(|&(index, _)| keep(index));
-        Folder { files: Arc::new(kept.map(|(_, file)| file.clone()).collect()), ..self.clone() }
+        Folder { files: Arc::new(self.files.part(keep)), ..self.clone() }
     }
 }
 
@@ -143,17 +142,31 @@ impl Dataset for Folder {
     }
 
     fn label(&self, index: usize) -> usize {
-        self.files[index].1
+        self.files.label(index) as usize
     }
 
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let mut picture = Picture::default();
-        self.read_into(index, &mut picture)?;
-        Ok(picture)
+        decode::open(self.path(index), self.options)
     }
 
-    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
-        decode::read_file(&self.path(index), self.options, picture)
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        decode::read_part(&self.path(index), self.options, wanted, view)
+    }
+
+    fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
+        let path = self.path(index);
+        bytes.clear();
+        append_regular(&path, MAX_FILE_BYTES, bytes).map_err(|source| DataError::read(path, source))?;
+        Ok(true)
+    }
+
+    fn file_path(&self, index: usize) -> Option<PathBuf> {
+        Some(self.path(index))
     }
 
     fn name(&self, index: usize) -> String {
@@ -161,21 +174,7 @@ impl Dataset for Folder {
     }
 
     fn reading_bytes(&self) -> usize {
-        /// Files whose sizes are looked at, evenly distributed over the data set.
-        const SAMPLES: usize = 64;
-        /// The largest of them, which are read.
-        const READ: usize = 4;
-        // A progressive JPEG has two bytes for each coefficient in addition to the pixels.
-        const PER_PIXEL_BYTE: usize = 3;
-        let samples = (0..SAMPLES.min(self.len())).map(|sample| sample * self.len() / SAMPLES.min(self.len()));
-        let sized = samples.filter_map(|index| Some((fs::metadata(self.path(index)).ok()?.len() as usize, index)));
-        let mut sized: Vec<(usize, usize)> = sized.collect();
-        sized.sort_unstable_by(|a, b| b.cmp(a));
-        let bytes = sized.iter().take(READ).filter_map(|&(file, index)| {
-            let pixels = self.read(index).ok()?.pixels().len();
-            Some(pixels * PER_PIXEL_BYTE + file)
-        });
-        bytes.max().unwrap_or(0)
+        reading_bytes(self, |index| Some(fs::metadata(self.path(index)).ok()?.len() as usize))
     }
 
     fn class_names(&self) -> Vec<String> {
@@ -183,133 +182,37 @@ impl Dataset for Folder {
     }
 }
 
-/// All pictures in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
-/// to a folder that it lies in. What is neither a file nor a folder is added to `left_out`. A folder without a picture is an
-/// error.
-pub fn list_pictures(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
-    fn add(
-        folder: &Path,
-        above: &mut Vec<(u64, u64)>,
-        found: &mut Vec<PathBuf>,
-        left_out: &mut LeftOut,
-    ) -> Result<(), DataError> {
-        let metadata = fs::metadata(folder).map_err(|source| DataError::read(folder, source))?;
-        let identity = (metadata.dev(), metadata.ino());
-        if above.contains(&identity) {
-            return Ok(());
-        }
-        let files = entries(folder, left_out, |name, kind| kind.is_file() && is_picture(name))?;
-        found.extend(files.iter().map(|name| folder.join(name)));
-        above.push(identity);
-        for inner in entries(folder, &mut LeftOut::default(), |_, kind| kind.is_dir())? {
-            add(&folder.join(inner), above, found, left_out)?;
-        }
-        above.pop();
-        Ok(())
-    }
-    let mut found = Vec::new();
-    add(folder, &mut Vec::new(), &mut found, left_out)?;
-    if found.is_empty() {
-        return Err(DataError::layout(folder, format!("there are no pictures ({}) in it", EXTENSIONS.join(", "))));
-    }
-    found.sort_unstable();
-    Ok(found)
+/// The name of the folder that a file lies in.
+fn last_folder(file: &str) -> Option<&str> {
+    let (folders, _) = file.rsplit_once('/')?;
+    folders.rsplit('/').next()
 }
 
-/// Names of the entries of `folder` that `wanted` accepts, without hidden ones, sorted by bytes. What is neither a file nor a
-/// folder is added to `left_out`.
-fn entries(
-    folder: &Path,
-    left_out: &mut LeftOut,
-    wanted: impl Fn(&str, FileType) -> bool,
-) -> Result<Vec<String>, DataError> {
-    let failed = |source| DataError::read(folder, source);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let path = entry.path();
-        let name = entry.file_name();
-        if name.as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        // Links are followed. A broken link is neither a picture nor a class, and neither is a pipe or a device.
-        let kind = match entry.file_type() {
-            Ok(kind) if !kind.is_symlink() => kind,
-            _ => match fs::metadata(&path) {
-                Ok(metadata) => metadata.file_type(),
-                Err(error) => {
-                    let broken = error.kind() == ErrorKind::NotFound;
-                    left_out.add(&path, if broken { "a broken link" } else { "a link that cannot be followed" });
-                    continue;
-                }
-            },
-        };
-        if !kind.is_file() && !kind.is_dir() {
-            left_out.add(&path, name_of(kind));
-            continue;
-        }
-        let Some(name) = name.to_str() else {
-            return Err(DataError::layout(path, "its name is not valid UTF-8; rename it"));
-        };
-        if wanted(name, kind) {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-fn is_picture(name: &str) -> bool {
-    let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or("");
-    EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
-}
-
-/// Whether there is a picture in a folder of `root`, or one level below. Stops at the first one.
-pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
-    // The scan that follows tells what is left out.
-    let folders = |folder: &Path| entries(folder, &mut LeftOut::default(), |_, kind| kind.is_dir());
-    let has_some = |folder: &Path| {
-        let pictures = entries(folder, &mut LeftOut::default(), |name, kind| kind.is_file() && is_picture(name));
-        pictures.map(|found| !found.is_empty())
-    };
-    for class in folders(root)? {
-        let class = root.join(class);
-        if has_some(&class)? {
-            return Ok(true);
-        }
-        for inner in folders(&class)? {
-            if has_some(&class.join(inner))? {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
-fn class_folders(root: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+/// Fails if `root` is no folder.
+pub(crate) fn check_folder(root: &Path) -> Result<(), DataError> {
     let metadata = fs::metadata(root).map_err(|source| DataError::read(root, source))?;
     if !metadata.is_dir() {
         return Err(DataError::layout(root, "this is a file; the data must be a folder of class folders"));
     }
-    let classes = entries(root, left_out, |_, kind| kind.is_dir())?;
+    Ok(())
+}
+
+fn class_folders(root: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+    check_folder(root)?;
+    let classes = folders(root, left_out)?;
     if classes.is_empty() {
         return Err(DataError::layout(root, "it has no class folders; put each class's pictures into its own folder"));
     }
     Ok(classes)
 }
 
-fn pictures(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+fn pictures_of_class(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
     let mut own = LeftOut::default();
-    let files = entries(folder, &mut own, |name, kind| kind.is_file() && is_picture(name))?;
+    let files = pictures_below(folder, &mut own)?;
     if files.is_empty() {
-        let problem = match entries(folder, &mut LeftOut::default(), |_, kind| kind.is_dir())?.first() {
-            Some(inner) => {
-                format!(
-                    "this class folder holds folders ({inner}, …) instead of pictures; give a folder of class folders"
-                )
-            }
-            None if !own.is_empty() => format!("this class folder holds no pictures: {own}"),
-            None => format!("this class folder holds no pictures ({}); fill it or remove it", EXTENSIONS.join(", ")),
+        let problem = match own.is_empty() {
+            false => format!("this class folder holds no pictures: {own}"),
+            true => format!("this class folder holds no pictures ({}); fill it or remove it", EXTENSIONS.join(", ")),
         };
         return Err(DataError::layout(folder, problem));
     }

@@ -34,42 +34,66 @@
 mod bad_sample;
 mod batch;
 mod cifar;
+mod container;
 mod dataset;
 pub mod decode;
+mod drawn;
 mod error;
+mod file_list;
 mod folder;
 mod idx;
 mod kind;
 mod left_out;
+mod likeness;
 mod loader;
+mod moments;
 mod mt19937;
 mod open;
 mod order;
 mod packed;
+mod packed_file;
+mod pattern;
 mod pool;
 mod refit;
+mod relabel;
 mod resize;
+mod scan;
 pub mod shapes;
+mod shards;
 mod split;
+mod stage;
+mod survey;
 mod transform;
+mod view;
 
 pub use bad_sample::BadSample;
 pub use batch::Batch;
+pub use container::Container;
 pub use dataset::{Dataset, Picture};
-pub use decode::ReadOptions;
+pub use decode::{Format, ReadOptions};
 pub use error::DataError;
-pub use folder::{Folder, list_pictures};
+pub use folder::Folder;
 pub use kind::{Crop, DataKind, Normalization};
 pub use left_out::LeftOut;
+pub use likeness::{Likeness, Nearest};
 pub use loader::{Batches, EvalLoader, TrainLoader};
-pub use open::{OpenData, OpenOptions, has_parts, holds_known_set, open};
+pub use moments::Moments;
+pub use open::{OpenData, OpenOptions, WholeData, folder_of, holds_known_set, is_self_contained, open, open_whole};
 pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
+pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, is_packed, pack};
 pub use pool::DecodePool;
+pub use relabel::relabel;
 pub use resize::Resizer;
+pub use scan::list_pictures;
 pub use split::{Split, SplitKind};
+pub use stage::{Stage, StageError, StageEvent, Staged};
 pub use transform::{
-    Canvas, CropBox, EvalTransform, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, TrainTransform, Transform,
+    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, CropBox, ErasingValue,
+    EvalTransform, GaussianBlur, Interpolation, Jitter, RandAugment, RandomAffine, RandomCrop, RandomErasing,
+    RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomVerticalFlip,
+    Stretch, TrainTransform, Transform, TrivialAugmentWide,
 };
+pub use view::{View, Wanted};
 
 /// The random numbers of transforms.
 pub use enmasse_tensor::RandomStream;

@@ -18,7 +18,7 @@ use crate::error::describe_sample;
 use crate::pool::{Job, Scratch};
 use crate::{
     BadSample, Batch, DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding,
-    TrainOrder, TrainTransform, Transform,
+    TrainOrder, TrainTransform, Transform, Wanted,
 };
 
 /// Training batches of the hosted shards: shuffled and augmented.
@@ -53,7 +53,7 @@ impl TrainLoader {
         sampler: Sampler,
     ) -> Result<Self, DataError> {
         transform.check()?;
-        let order = TrainOrder::with_sampler(sampler, seed, dataset.len(), &sharding)?;
+        let order = TrainOrder::of(dataset.as_ref(), sampler, seed, &sharding)?;
         let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size());
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
@@ -295,16 +295,26 @@ impl Samples {
     }
 
     /// The samples for a place, in the order in which they are tried.
-    fn candidates(&self, place: usize) -> impl Iterator<Item = usize> {
+    fn candidates(&self, place: usize) -> impl Iterator<Item = Candidate> {
         let tries = match self {
             Samples::Train { order, .. } => MOST_IN_A_ROW.min(order.entries()),
             Samples::Eval { .. } => 1,
         };
         (place..place + tries).map(move |place| match self {
-            Samples::Train { order, .. } => order.entry(place),
-            Samples::Eval { .. } => place,
+            Samples::Train { order, .. } => {
+                let draw = order.draw(place);
+                Candidate { index: order.sample(draw), draw: draw as u64 }
+            }
+            Samples::Eval { .. } => Candidate { index: place, draw: place as u64 },
         })
     }
+}
+
+/// A sample, and the number under which its transforms draw: the sample's index, or another one for a repetition in an epoch.
+#[derive(Clone, Copy)]
+struct Candidate {
+    index: usize,
+    draw: u64,
 }
 
 struct Source {
@@ -324,8 +334,9 @@ impl Source {
         unreadable: &mut Unreadable,
     ) -> Result<Option<Made>, DataError> {
         let mut skipped = None;
-        for (number, index) in self.samples.candidates(place).enumerate() {
-            match self.make(index, scratch) {
+        for (number, candidate) in self.samples.candidates(place).enumerate() {
+            let index = candidate.index;
+            match self.make(candidate, scratch) {
                 Ok(label) => return Ok(Some(Made { index, label })),
                 Err(error) if self.skips && error.is_unreadable() => {
                     let sample = BadSample::new(self.dataset.name(index), &error);
@@ -343,18 +354,32 @@ impl Source {
 
     /// Reads and transforms one sample on `scratch.canvas`; returns its label. A panic in the data set or a transform
     /// becomes an error.
-    fn make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
-        let result = catch_unwind(AssertUnwindSafe(|| self.try_make(index, scratch)));
+    fn make(&self, candidate: Candidate, scratch: &mut Scratch) -> Result<i32, DataError> {
+        let result = catch_unwind(AssertUnwindSafe(|| self.try_make(candidate, scratch)));
         result.unwrap_or_else(|panic| {
+            let index = candidate.index;
             let name = catch_unwind(AssertUnwindSafe(|| describe_sample(self.dataset.as_ref(), index)));
             let name = name.unwrap_or_else(|_| format!("sample {index}"));
             Err(DataError::panicked(name, &*panic))
         })
     }
 
+    /// What a sample's transforms need of a picture of `width` × `height`. Only training pictures may be shrunk.
+    fn wanted(&self, draw: u64, width: usize, height: usize) -> Wanted {
+        let wanted = match &self.samples {
+            Samples::Train { transform, seed, epoch, .. } => {
+                transform.stretch((*seed, *epoch, draw), width, height).map(|stretch| stretch.wanted())
+            }
+            Samples::Eval { transform, .. } => {
+                transform.stretch(width, height).map(|stretch| Wanted { shrink: 1, ..stretch.wanted() })
+            }
+        };
+        wanted.unwrap_or_else(|| Wanted::whole(width, height))
+    }
+
     /// The error of a place whose sample is not read for too long.
     fn stalled(&self, place: usize, patience: Duration) -> DataError {
-        let index = self.samples.candidates(place).next().unwrap_or(place);
+        let index = self.samples.candidates(place).next().map_or(place, |candidate| candidate.index);
         DataError::stalled(self.dataset.as_ref(), index, patience)
     }
 
@@ -363,22 +388,29 @@ impl Source {
         DataError::of_sample(self.dataset.as_ref(), index, problem)
     }
 
-    fn try_make(&self, index: usize, scratch: &mut Scratch) -> Result<i32, DataError> {
-        let canvas = &mut scratch.canvas;
-        let picture = canvas.restart();
-        self.dataset.read_into(index, picture).map_err(|error| match error {
+    fn try_make(&self, Candidate { index, draw }: Candidate, scratch: &mut Scratch) -> Result<i32, DataError> {
+        let Scratch { view, canvas } = scratch;
+        canvas.give_back(view);
+        let wanted = |width: usize, height: usize| self.wanted(draw, width, height);
+        self.dataset.read_part(index, &wanted, view).map_err(|error| match error {
             // The data set's own error does not name the sample.
             DataError::Setting(problem) => self.misfit(index, problem),
             other => other,
         })?;
-        if picture.pixels().is_empty() {
+        if view.picture.pixels().is_empty() {
             return Err(self.misfit(index, "the picture has no pixels"));
         }
         match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => {
-                transform.apply(canvas, *seed, *epoch, index as u64);
+                transform.apply_to_view(view, canvas, (*seed, *epoch, draw));
             }
-            Samples::Eval { transform, .. } => transform.show(canvas),
+            Samples::Eval { transform, .. } => match transform.stretch(view.width, view.height) {
+                Some(stretch) => canvas.stretch(view, &stretch),
+                None => {
+                    canvas.take(view);
+                    transform.show(canvas);
+                }
+            },
         }
         let (width, height) = (canvas.picture().width(), canvas.picture().height());
         if (width, height) != (self.size, self.size) {

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use enmasse_tensor::RandomStream;
 
-use crate::DataError;
+use crate::drawn::{Classes, ORDER, draws};
 use crate::mt19937::{RANDPERM_END, torch_randperm};
+use crate::{DataError, Dataset};
 
 /// The pieces of each global batch that a loader serves: those of the shards that its program hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,17 @@ pub enum Sampler {
         /// repeated.
         drop_last: bool,
     },
+    /// enmasse's own, with as many entries in an epoch as there are samples, but not each once. A sample returns only after all
+    /// others (of its class) have had their turn, within an epoch and over epochs. Each occurrence in an epoch is augmented by
+    /// random numbers of its own.
+    Drawn {
+        /// Whether each class is drawn equally often: small classes repeat their samples, large ones leave some to later epochs.
+        balanced: bool,
+        /// How often a sample is repeated in a row, at least 1, on as many shards as there are: torchvision's `RASampler`
+        /// ("repeated augmentation"; Hoffer et al., "Augment your batch", 2020). An epoch has that many times fewer different
+        /// samples, and as many epochs together have all.
+        repeats: usize,
+    },
 }
 
 /// The order of training samples. The epoch is an argument of [`epoch`](TrainOrder::epoch), so it cannot be forgotten.
@@ -88,9 +100,11 @@ pub enum Sampler {
 /// assert_ne!(order.epoch(3).global_batch(1), order.epoch(4).global_batch(1));
 /// # Ok::<(), enmasse_data::DataError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TrainOrder {
     sampler: Sampler,
+    /// Only of a balanced order.
+    classes: Option<Classes>,
     seed: u64,
     samples: usize,
     /// Entries of an epoch: the samples, and the repeated ones.
@@ -106,13 +120,38 @@ impl TrainOrder {
     }
 
     /// The order of `sampler` for `samples` samples; at least one global batch must fit. It is the same for every
-    /// shard.
+    /// shard. A balanced order needs labels: see [`TrainOrder::of`].
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
+        match sampler {
+            Sampler::Drawn { balanced: true, .. } => {
+                Err(DataError::Setting("an order of balanced classes needs the labels of a data set".to_owned()))
+            }
+            _ => Self::with_classes(sampler, None, seed, samples, sharding),
+        }
+    }
+
+    /// The order of `sampler` for the samples of `dataset`.
+    pub fn of(dataset: &dyn Dataset, sampler: Sampler, seed: u64, sharding: &Sharding) -> Result<Self, DataError> {
+        let is_balanced = matches!(sampler, Sampler::Drawn { balanced: true, .. });
+        let classes = is_balanced.then(|| Classes::of(dataset));
+        Self::with_classes(sampler, classes, seed, dataset.len(), sharding)
+    }
+
+    fn with_classes(
+        sampler: Sampler,
+        classes: Option<Classes>,
+        seed: u64,
+        samples: usize,
+        sharding: &Sharding,
+    ) -> Result<Self, DataError> {
         sharding.check()?;
         let &Sharding { shards, batch, .. } = sharding;
         let global_batch = sharding.global_batch();
         let entries = match sampler {
-            Sampler::Shuffle => samples,
+            Sampler::Drawn { repeats: 0, .. } => {
+                return Err(DataError::Setting("a sample is repeated at least once".to_owned()));
+            }
+            Sampler::Shuffle | Sampler::Drawn { .. } => samples,
             Sampler::Distributed { .. } if samples.max(shards) >= RANDPERM_END => {
                 return Err(DataError::Setting(format!(
                     "PyTorch's order of {samples} samples over {shards} shards: it is known for fewer than {RANDPERM_END} of each"
@@ -124,7 +163,7 @@ impl TrainOrder {
         if entries < global_batch {
             return Err(DataError::TooFewSamples { samples, global_batch, shards, batch });
         }
-        Ok(TrainOrder { sampler, seed, samples, entries, shards, global_batch })
+        Ok(TrainOrder { sampler, classes, seed, samples, entries, shards, global_batch })
     }
 
     /// Global batches per epoch, without the last incomplete one.
@@ -152,7 +191,8 @@ impl TrainOrder {
     /// [`Sampler::Distributed`] repeats).
     pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
         let mut indices = match self.sampler {
-            Sampler::Shuffle => RandomStream::new(self.seed, "sample order", epoch, 0).permutation(self.samples),
+            Sampler::Shuffle => RandomStream::new(self.seed, ORDER, epoch, 0).permutation(self.samples),
+            Sampler::Drawn { repeats, .. } => draws(self.seed, epoch, self.samples, self.classes.as_ref(), repeats),
             Sampler::Distributed { .. } => torch_randperm(self.samples, self.seed.wrapping_add(epoch)),
         };
         indices.truncate(self.entries);
@@ -160,19 +200,22 @@ impl TrainOrder {
             indices.push(indices[entry - self.samples]);
         }
         let stride = match self.sampler {
-            Sampler::Shuffle => 1,
-            Sampler::Distributed { .. } => self.shards,
+            Sampler::Shuffle | Sampler::Drawn { repeats: 1, .. } => 1,
+            // So that repetitions of a sample are on different shards, as torchvision's are on different ranks.
+            Sampler::Distributed { .. } | Sampler::Drawn { .. } => self.shards,
         };
         let consumed = consumed.min(self.entries);
-        EpochOrder { entries: indices, consumed, stride, global_batch: self.global_batch }
+        let (samples, global_batch) = (self.samples, self.global_batch);
+        EpochOrder { draws: indices, samples, consumed, stride, global_batch }
     }
 }
 
 /// The order of one epoch, or of its rest.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
-    /// The samples of the whole epoch, in the sampler's order.
-    entries: Vec<usize>,
+    /// The entries of the whole epoch, in the sampler's order: draw d is an occurrence of sample d % samples.
+    draws: Vec<usize>,
+    samples: usize,
     /// The entries that are done.
     consumed: usize,
     /// The distance in the epoch of samples that are neighbours in a shard.
@@ -183,7 +226,7 @@ pub struct EpochOrder {
 impl EpochOrder {
     /// Number of complete global batches.
     pub fn batches(&self) -> usize {
-        (self.entries.len() - self.consumed) / self.global_batch
+        (self.draws.len() - self.consumed) / self.global_batch
     }
 
     /// The sample indices of global batch `batch`; empty past the last complete one.
@@ -202,13 +245,24 @@ impl EpochOrder {
     }
 
     /// The sample at a position of the epoch. The first position follows the last one.
-    pub(crate) fn entry(&self, position: usize) -> usize {
-        self.entries[position % self.entries.len()]
+    fn entry(&self, position: usize) -> usize {
+        self.sample(self.draw(position))
+    }
+
+    /// The draw at that position, which is a sample's index unless the epoch has the sample more than once. Later occurrences
+    /// have other numbers.
+    pub(crate) fn draw(&self, position: usize) -> usize {
+        self.draws[position % self.draws.len()]
+    }
+
+    /// The sample of a draw.
+    pub(crate) fn sample(&self, draw: usize) -> usize {
+        draw % self.samples
     }
 
     /// Number of entries of the whole epoch.
     pub(crate) fn entries(&self) -> usize {
-        self.entries.len()
+        self.draws.len()
     }
 
     /// The positions in the epoch of these places of a global batch; none past the last complete one.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Canvas, DataError, Dataset};
+use crate::{Canvas, DataError, Dataset, View};
 
 /// Decode threads, shared by any number of loaders. Clones are the same pool.
 #[derive(Clone)]
@@ -56,11 +56,21 @@ impl DecodePool {
     /// [`Dataset::reading_bytes`], which may open files, on a thread of the pool. Fails if there is no answer for the longest
     /// time that a batch waits for a picture.
     pub fn reading_bytes(&self, dataset: &Arc<dyn Dataset>) -> Result<usize, DataError> {
-        let (send, answer) = channel();
         let asked = dataset.clone();
-        let run = Arc::new(move |_: usize, _: &mut Scratch| {
+        self.ask(dataset, move |_| asked.reading_bytes())
+    }
+
+    /// The answer to a question about a data set, which may open files, from a thread of the pool. Fails like
+    /// [`reading_bytes`](Self::reading_bytes).
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        dataset: &Arc<dyn Dataset>,
+        question: impl Fn(&mut Scratch) -> T + Send + Sync + 'static,
+    ) -> Result<T, DataError> {
+        let (send, answer) = channel();
+        let run = Arc::new(move |_: usize, scratch: &mut Scratch| {
             // Nobody waits any more after an earlier error.
-            let _ = send.send(catch_unwind(AssertUnwindSafe(|| asked.reading_bytes())));
+            let _ = send.send(catch_unwind(AssertUnwindSafe(|| question(scratch))));
         });
         self.submit(Job { tasks: 1, cancelled: Arc::default(), run });
         match answer.recv_timeout(self.patience) {
@@ -93,6 +103,8 @@ type Run = Arc<dyn Fn(usize, &mut Scratch) + Send + Sync>;
 /// Memory that a thread reuses for every picture.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    /// What is read of a picture.
+    pub view: View,
     pub canvas: Canvas,
 }
 

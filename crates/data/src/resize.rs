@@ -4,8 +4,22 @@
 //! does the same (`Resample.c`), so rounding cannot differ. Weights of the triangle filter are never negative, so sums
 //! need no sign.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod taps;
+
+/// What the pass along rows prepares for vectors: nothing on this machine.
+#[cfg(not(target_arch = "x86_64"))]
+type Steps = ();
+
+#[cfg(target_arch = "x86_64")]
+use avx2::Steps;
+use taps::{Axis, Taps};
+
 use crate::refit::refit;
-use crate::{CropBox, Picture};
+use crate::{CropBox, Picture, Stretch, View};
+
+pub(crate) use taps::span;
 
 /// Fractional bits of a weight: a sum of byte · weight stays below 2^31.
 const BITS: u32 = 22;
@@ -17,6 +31,7 @@ pub struct Resizer {
     /// The result of the first pass.
     between: Vec<u8>,
     columns: Taps,
+    steps: Steps,
     rows: Taps,
     /// A picture that is padded afterwards.
     pub(crate) unpadded: Vec<u8>,
@@ -45,23 +60,61 @@ impl Resizer {
     /// If `crop` leaves the picture, `part` leaves `full`, `out` has another length, or without memory.
     pub fn resize_part(&mut self, from: &Picture, crop: CropBox, full: (usize, usize), part: CropBox, out: &mut [u8]) {
         assert!(crop.fits(from.width(), from.height()), "{crop:?} leaves {}x{}", from.width(), from.height());
+        self.exactly(from, (0, 0), &Stretch { crop, full, part }, out);
+    }
+
+    /// The result of `stretch` for the picture of which `view` holds what is needed, in `out` (three bytes for each pixel of its
+    /// part).
+    ///
+    /// # Panics
+    /// If the stretch leaves the picture, `out` has another length, or without memory.
+    pub fn stretch(&mut self, view: &View, stretch: &Stretch, out: &mut [u8]) {
+        if view.shrink == 1 {
+            return self.exactly(&view.picture, (view.left, view.top), stretch, out);
+        }
+        // The crop has edges between the pixels of the shrunk picture. Beyond these pixels nothing has an influence.
+        let Stretch { crop, full, part } = *stretch;
+        let shrunk = |length: usize| length as f64 / view.shrink as f64;
+        let axis = |start: usize, length: usize, skipped: usize, limit: usize, full: usize| Axis {
+            from: shrunk(start) - skipped as f64,
+            length: shrunk(length),
+            limit,
+            full,
+        };
+        let columns = axis(crop.left, crop.width, view.left, view.picture.width(), full.0);
+        let rows = axis(crop.top, crop.height, view.top, view.picture.height(), full.1);
+        self.columns.compute(&columns, part.left, part.width);
+        self.rows.compute(&rows, part.top, part.height);
+        let order = vertical_first((crop.width / view.shrink, crop.height / view.shrink), full);
+        self.passes(&view.picture, self.columns.span().0, self.rows.span().0, order, part, out);
+    }
+
+    /// The result of `stretch` for a picture of which `from` lacks columns on the left and rows above.
+    fn exactly(&mut self, from: &Picture, lacking: (usize, usize), stretch: &Stretch, out: &mut [u8]) {
+        let Stretch { crop, full, part } = *stretch;
         assert!(part.fits(full.0, full.1), "{part:?} leaves {full:?}");
+        self.columns.compute(&Axis::whole(crop.width, full.0), part.left, part.width);
+        self.rows.compute(&Axis::whole(crop.height, full.1), part.top, part.height);
+        let (left, top) = (crop.left + self.columns.span().0 - lacking.0, crop.top + self.rows.span().0 - lacking.1);
+        self.passes(from, left, top, vertical_first((crop.width, crop.height), full), part, out);
+    }
+
+    /// Both passes, from the pixels of `from` right of `left` and below `top`.
+    fn passes(&mut self, from: &Picture, left: usize, top: usize, vertical_first: bool, part: CropBox, out: &mut [u8]) {
         assert_eq!(out.len(), part.width * part.height * 3);
-        self.columns.compute(crop.width, full.0, part.left, part.width);
-        self.rows.compute(crop.height, full.1, part.top, part.height);
-        let (left, right) = self.columns.span();
-        let (top, bottom) = self.rows.span();
+        let (first_column, end_column) = self.columns.span();
+        let (first_row, end_row) = self.rows.span();
         let stride = from.width() * 3;
-        let source = &from.pixels()[(crop.top + top) * stride + (crop.left + left) * 3..];
-        if vertical_first(crop, full) {
-            let row_bytes = (right - left) * 3;
+        let source = &from.pixels()[top * stride + left * 3..];
+        if vertical_first {
+            let row_bytes = (end_column - first_column) * 3;
             self.refit_between(part.height * row_bytes);
             vertical(source, stride, &self.rows, &mut self.between, row_bytes);
-            horizontal(&self.between, row_bytes, &self.columns, out, part.width * 3);
+            horizontal(&self.between, row_bytes, &self.columns, &mut self.steps, out, part.width * 3);
         } else {
             let row_bytes = part.width * 3;
-            self.refit_between((bottom - top) * row_bytes);
-            horizontal(source, stride, &self.columns, &mut self.between, row_bytes);
+            self.refit_between((end_row - first_row) * row_bytes);
+            horizontal(source, stride, &self.columns, &mut self.steps, &mut self.between, row_bytes);
             vertical(&self.between, row_bytes, &self.rows, out, row_bytes);
         }
     }
@@ -73,18 +126,25 @@ impl Resizer {
 
 /// The order of the passes makes a difference of up to two levels. Since version 13 Pillow runs the pass across rows
 /// first if that saves much; earlier versions never do.
-fn vertical_first(crop: CropBox, full: (usize, usize)) -> bool {
+fn vertical_first(crop: (usize, usize), full: (usize, usize)) -> bool {
     let saved = |source: usize, target: usize| source as i64 - target as i64;
-    saved(crop.height, full.1) > (2 * saved(crop.width, full.0)).max(0)
+    saved(crop.1, full.1) > (2 * saved(crop.0, full.0)).max(0)
 }
 
 /// The pass along rows: from `from`, whose rows begin `stride` bytes apart, to the rows of `out`. Both begin at the
 /// first column of `columns`.
-fn horizontal(from: &[u8], stride: usize, columns: &Taps, out: &mut [u8], row_bytes: usize) {
+fn horizontal(from: &[u8], stride: usize, columns: &Taps, steps: &mut Steps, out: &mut [u8], row_bytes: usize) {
     let rows = from.chunks(stride).zip(out.chunks_exact_mut(row_bytes));
     if columns.copies {
         return rows.for_each(|(row, out)| out.copy_from_slice(&row[..row_bytes]));
     }
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2.
+        return unsafe { avx2::horizontal(from, stride, columns, steps, out, row_bytes) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let () = *steps;
     rows.for_each(|(row, out)| resize_row(row, columns, out));
 }
 
@@ -99,55 +159,6 @@ fn vertical(from: &[u8], stride: usize, rows: &Taps, out: &mut [u8], row_bytes: 
         } else {
             mix_rows(from, stride, weights, out);
         }
-    }
-}
-
-/// For each output position, the source positions that it reads, and their weights.
-#[derive(Default)]
-struct Taps {
-    /// First source position, and end of the weights in `weights`.
-    outputs: Vec<(usize, usize)>,
-    weights: Vec<u32>,
-    /// Whether the axis keeps its length.
-    copies: bool,
-}
-
-impl Taps {
-    /// Taps of outputs `start..start + count` of a resize from `source` to `full`.
-    fn compute(&mut self, source: usize, full: usize, start: usize, count: usize) {
-        self.outputs.clear();
-        self.weights.clear();
-        self.copies = source == full;
-        if self.copies {
-            self.weights.resize(count, 1 << BITS);
-            self.outputs.extend((start..start + count).enumerate().map(|(i, at)| (at, i + 1)));
-            return;
-        }
-        let scale = source as f64 / full as f64;
-        let support = scale.max(1.0);
-        for position in start..start + count {
-            let center = (position as f64 + 0.5) * scale;
-            // `as` truncates and saturates, as the C code's casts and comparisons do together.
-            let first = (center - support + 0.5) as usize;
-            let end = ((center + support + 0.5) as usize).min(source);
-            let triangle = |at: usize| (1.0 - ((at as f64 - center + 0.5) * (1.0 / support)).abs()).max(0.0);
-            let sum: f64 = (first..end).map(triangle).sum();
-            let fixed = |weight: f64| (0.5 + weight / sum * f64::from(1 << BITS)) as u32;
-            self.weights.extend((first..end).map(|at| fixed(triangle(at))));
-            self.outputs.push((first, self.weights.len()));
-        }
-    }
-
-    /// First source position, and weights, of output `i`.
-    fn of(&self, i: usize) -> (usize, &[u32]) {
-        let begin = if i == 0 { 0 } else { self.outputs[i - 1].1 };
-        (self.outputs[i].0, &self.weights[begin..self.outputs[i].1])
-    }
-
-    /// The range of source positions that all outputs read: both ends increase with the outputs.
-    fn span(&self) -> (usize, usize) {
-        let (last, weights) = self.of(self.outputs.len() - 1);
-        (self.outputs[0].0, last + weights.len())
     }
 }
 

@@ -1,12 +1,14 @@
-//! Training and validation parts: by folders `train/` and `val/`, or by a random draw per class.
+//! Training and validation parts of one data set: a random draw per class, and what both parts must fulfil.
 
 use std::path::Path;
 
 use enmasse_tensor::RandomStream;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::decode::ReadOptions;
 use crate::mt19937::PythonRandom;
+use crate::open::{class_folders, find_manifest};
 use crate::{DataError, Dataset, Folder, LeftOut, OpenOptions};
 
 /// Whose random draw decides which pictures of a folder are for validation.
@@ -38,31 +40,8 @@ impl Split {
 
     /// The same with all options. Folders `train/` and `val/` are used as they are, whatever the requested split.
     pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
-        let &OpenOptions { split_seed, val_fraction, .. } = options;
-        let split = match held_out(root) {
-            Some(part) => {
-                let (train, val) = (Folder::scan_below(root, "train")?, Folder::scan_below(root, part)?);
-                same_classes(&train, &val, root, part)?;
-                Split { train, val }
-            }
-            None => {
-                let folder = Folder::scan(root)?;
-                match options.split {
-                    SplitKind::Seeded => folder.split(split_seed, val_fraction)?,
-                    SplitKind::Python => folder.split_as_python(split_seed, val_fraction)?,
-                }
-            }
-        };
-        if let [only] = split.train.classes() {
-            return Err(DataError::layout(root, format!("only one class ({only}); a classifier needs at least two")));
-        }
-        if split.val.is_empty() {
-            let problem = format!(
-                "too few pictures per class to hold out {val_fraction} of them for validation; add pictures, or create train/ and val/ folders"
-            );
-            return Err(DataError::layout(root, problem));
-        }
-        Ok(split.read_with(options.reading))
+        let parts = class_folders::scan(root)?.in_parts(root, options)?;
+        Ok(Split { train: parts.train, val: parts.validation })
     }
 
     /// How the files of both parts become RGB pixels.
@@ -78,14 +57,190 @@ impl Split {
     }
 }
 
+/// The lists of both parts, as a run keeps them: `classes`, `train` and `validation`, and the labels of both parts unless
+/// each picture's last folder has the name of its class. Nothing is copied for it.
+impl Serialize for Split {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Files<'a>(&'a Folder);
+        impl Serialize for Files<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_seq(self.0.files())
+            }
+        }
+        let parts = [("train", "train_labels", &self.train), ("validation", "validation_labels", &self.val)];
+        let mut split = serializer.serialize_struct("Split", 5)?;
+        split.serialize_field("classes", self.train.classes())?;
+        for (files, labels, part) in parts {
+            split.serialize_field(files, &Files(part))?;
+            if !part.is_labelled_by_folders() {
+                split.serialize_field(labels, part.labels())?;
+            }
+        }
+        split.end()
+    }
+}
+
+/// A data set of which a part can be taken.
+pub(crate) trait Divide: Dataset + Clone {
+    /// Names of the classes, by label.
+    fn classes(&self) -> &[String];
+
+    /// The samples for which `keep` returns true, in the same order.
+    fn part(&self, keep: impl Fn(usize) -> bool) -> Self;
+
+    /// How picture files become RGB pixels.
+    fn read_with(self, options: ReadOptions) -> Self;
+
+    /// Whether the tutorials' split takes sample `index` for a picture.
+    fn is_known_to_python(&self, _index: usize) -> bool {
+        true
+    }
+
+    /// The same without what a scan left out, for the second of two parts.
+    fn without_left_out(self) -> Self {
+        self
+    }
+
+    /// Both parts as lists of files, if that is what they are.
+    fn lists(_train: &Self, _validation: &Self) -> Option<Split> {
+        None
+    }
+}
+
+impl Divide for Folder {
+    fn classes(&self) -> &[String] {
+        self.classes()
+    }
+
+    fn part(&self, keep: impl Fn(usize) -> bool) -> Self {
+        self.part(keep)
+    }
+
+    fn read_with(self, options: ReadOptions) -> Self {
+        self.read_with(options)
+    }
+
+    fn is_known_to_python(&self, index: usize) -> bool {
+        const EXTENSIONS: [&str; 4] = ["jpg", "JPG", "png", "PNG"];
+        self.path(index).extension().is_some_and(|own| EXTENSIONS.iter().any(|name| own == *name))
+    }
+
+    fn without_left_out(self) -> Self {
+        self.with_left_out(LeftOut::default())
+    }
+
+    fn lists(train: &Self, validation: &Self) -> Option<Split> {
+        Some(Split { train: train.clone(), val: validation.clone() })
+    }
+}
+
+/// What lies at a path: one data set, or two parts of it.
+pub(crate) struct Scanned<S> {
+    /// The training part, or everything.
+    pub train: S,
+    /// The part for validation, if there is one of its own.
+    pub held_out: Option<S>,
+    /// The folders of both parts, if these can be named instead.
+    pub folders: Option<[String; 2]>,
+    /// Its layout, for people.
+    pub form: &'static str,
+    /// What the user should know about the data.
+    pub warnings: Vec<String>,
+}
+
+/// Both parts of a data set.
+pub(crate) struct Parts<S> {
+    pub train: S,
+    pub validation: S,
+    /// Whether the validation part was drawn from the training part.
+    pub drawn: bool,
+}
+
+impl<S: Divide> Scanned<S> {
+    /// A data set that does not come in parts.
+    pub fn whole(form: &'static str, train: S) -> Self {
+        Scanned { train, held_out: None, folders: None, form, warnings: Vec::new() }
+    }
+
+    /// Both parts, one of them drawn if need be. Fails with fewer than two classes, or if nothing would be left for validation.
+    pub fn in_parts(self, root: &Path, options: &OpenOptions) -> Result<Parts<S>, DataError> {
+        let drawn = self.held_out.is_none();
+        let (train, validation) = match self.held_out {
+            Some(held_out) => (self.train, held_out),
+            None => draw(self.train, options)?,
+        };
+        if let [only] = train.classes() {
+            let inside = root.join(only);
+            let hint = match find_manifest(root) {
+                _ if inside.is_dir() && class_folders::scan(&inside).is_ok() => {
+                    format!("; if its folders are the classes, name {}", inside.display())
+                }
+                Some(table) => format!("; if {table} lists pictures and their classes, name it"),
+                None => String::new(),
+            };
+            let problem = format!("only one class ({only}); a classifier needs at least two{hint}");
+            return Err(DataError::layout(root, problem));
+        }
+        if validation.is_empty() {
+            let problem = format!(
+                "too few pictures per class to hold out {} of them for validation; add pictures, or a validation part of its own",
+                options.val_fraction
+            );
+            return Err(DataError::layout(root, problem));
+        }
+        let reading = options.reading;
+        Ok(Parts { train: train.read_with(reading), validation: validation.read_with(reading), drawn })
+    }
+}
+
+fn draw<S: Divide>(whole: S, options: &OpenOptions) -> Result<(S, S), DataError> {
+    match options.split {
+        SplitKind::Seeded => draw_seeded(&whole, options.split_seed, options.val_fraction),
+        SplitKind::Python => draw_as_python(&whole, options.split_seed, options.val_fraction),
+    }
+}
+
+fn draw_seeded<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+    hold_out(whole, val_fraction, |class, own, count| {
+        let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
+        order[..count].to_vec()
+    })
+}
+
+fn draw_as_python<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+    let mut random = PythonRandom::new(split_seed);
+    let known = whole.part(|index| whole.is_known_to_python(index));
+    hold_out(&known, val_fraction, |_, own, count| random.sample(own, count))
+}
+
+/// `draw` gets a class's name, its number of pictures, and the number of positions to return.
+fn hold_out<S: Divide>(
+    whole: &S,
+    val_fraction: f64,
+    mut draw: impl FnMut(&str, usize, usize) -> Vec<usize>,
+) -> Result<(S, S), DataError> {
+    if !(0.0..1.0).contains(&val_fraction) {
+        return Err(DataError::Setting(format!("the validation fraction must lie in [0, 1), not {val_fraction}")));
+    }
+    let mut by_class = vec![Vec::new(); whole.classes().len()];
+    for index in 0..whole.len() {
+        by_class[whole.label(index)].push(index);
+    }
+    let mut held = vec![false; whole.len()];
+    for (class, own) in whole.classes().iter().zip(by_class) {
+        let count = (own.len() as f64 * val_fraction) as usize;
+        for position in draw(class, own.len(), count) {
+            held[own[position]] = true;
+        }
+    }
+    Ok((whole.part(|index| !held[index]), whole.part(|index| held[index]).without_left_out()))
+}
+
 impl Folder {
     /// Holds out ⌊n · `val_fraction`⌋ of each class's n pictures. The draw depends on `split_seed` and the class's name
     /// alone, not on other classes, the training seed or the machine. A class with one picture keeps it for training.
     pub fn split(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
-        self.hold_out(val_fraction, |class, own, count| {
-            let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
-            order[..count].to_vec()
-        })
+        draw_seeded(self, split_seed, val_fraction).map(|(train, val)| Split { train, val })
     }
 
     /// The split of `random.seed(split_seed)` followed by `random.sample(pictures, int(n * val_fraction))` for each
@@ -94,53 +249,6 @@ impl Folder {
     ///
     /// Hidden files and folders are skipped here, as everywhere; Python's `os.listdir` would include them.
     pub fn split_as_python(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
-        const EXTENSIONS: [&str; 4] = ["jpg", "JPG", "png", "PNG"];
-        let known =
-            |file: &str| Path::new(file).extension().is_some_and(|own| EXTENSIONS.iter().any(|name| own == *name));
-        let files: Vec<&str> = self.files().collect();
-        let mut random = PythonRandom::new(split_seed);
-        self.part(|index| known(files[index])).hold_out(val_fraction, |_, own, count| random.sample(own, count))
+        draw_as_python(self, split_seed, val_fraction).map(|(train, val)| Split { train, val })
     }
-
-    /// `draw` gets a class's name, its number of pictures, and the number of positions to return.
-    fn hold_out(
-        &self,
-        val_fraction: f64,
-        mut draw: impl FnMut(&str, usize, usize) -> Vec<usize>,
-    ) -> Result<Split, DataError> {
-        if !(0.0..1.0).contains(&val_fraction) {
-            return Err(DataError::Setting(format!("the validation fraction must lie in [0, 1), not {val_fraction}")));
-        }
-        let mut by_class = vec![Vec::new(); self.classes().len()];
-        for index in 0..self.len() {
-            by_class[self.label(index)].push(index);
-        }
-        let mut held = vec![false; self.len()];
-        for (class, own) in self.classes().iter().zip(by_class) {
-            let count = (own.len() as f64 * val_fraction) as usize;
-            for position in draw(class, own.len(), count) {
-                held[own[position]] = true;
-            }
-        }
-        Ok(Split { train: self.part(|index| !held[index]), val: self.part(|index| held[index]).without_left_out() })
-    }
-}
-
-/// The validation folder, if there is one next to `train/`.
-pub(crate) fn held_out(root: &Path) -> Option<&'static str> {
-    let part = ["val", "test"].into_iter().find(|part| root.join(part).is_dir());
-    part.filter(|_| root.join("train").is_dir())
-}
-
-fn same_classes(train: &Folder, val: &Folder, root: &Path, part: &str) -> Result<(), DataError> {
-    let lacking =
-        |these: &Folder, those: &Folder| these.classes().iter().find(|c| !those.classes().contains(c)).cloned();
-    let problem = if let Some(class) = lacking(train, val) {
-        format!("the class {class:?} is in train/ but not in {part}/; both need the same classes")
-    } else if let Some(class) = lacking(val, train) {
-        format!("the class {class:?} is in {part}/ but not in train/; both need the same classes")
-    } else {
-        return Ok(());
-    };
-    Err(DataError::layout(root, problem))
 }

@@ -1,12 +1,16 @@
 //! Decoding takes memory by a picture's true size, whatever a file claims.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use enmasse_data::{Dataset, Folder, Picture, ReadOptions, decode};
+use enmasse_data::{
+    DataError, DataKind, Dataset, DecodePool, Folder, OpenOptions, PackForm, PackOptions, Picture, ReadOptions,
+    TrainOrder, Unpacked, decode, open, pack,
+};
 use enmasse_heap::{held_after, peak_of};
 use png::{BitDepth, ColorType, Encoder, Info};
 
-const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, exif_transpose: true };
+const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, exif_transpose: true, exact: false };
 
 /// The decoder's answer, and the greatest number of bytes that it held.
 fn decoded(bytes: &[u8]) -> (Result<(), String>, usize) {
@@ -72,6 +76,50 @@ fn stated_bytes_are_those_of_the_largest_picture() {
     assert!(taken.abs_diff(stated) < taken / 50, "{taken} bytes taken, {stated} stated");
 }
 
+/// The coefficients that our own decoder had read stayed while the other one took the same again.
+#[test]
+fn a_damaged_picture_took_the_memory_of_two_decoders() {
+    let mut bytes = square(1024, true);
+    bytes.truncate(bytes.len() * 3 / 4);
+    let (result, peak) = decoded(&bytes);
+    assert!(result.is_err());
+    let most = 1024 * 1024 * (3 + 6) + (1 << 20);
+    assert!(peak <= most, "{peak} bytes");
+}
+
+/// Samples of one pixel.
+struct Dots(usize);
+
+impl Dataset for Dots {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 10
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        Picture::new(1, 1, vec![index as u8; 3])
+    }
+}
+
+#[test]
+fn a_packed_file_takes_few_bytes_for_a_sample() {
+    const SAMPLES: usize = 20_000;
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("packed");
+    let data = Unpacked {
+        root: root.path().to_owned(),
+        kind: DataKind::Folder,
+        classes: (0..10).map(|class| class.to_string()).collect(),
+        parts: [SAMPLES, 1].map(|samples| Arc::new(Dots(samples)) as Arc<dyn Dataset>),
+    };
+    let options = PackOptions { form: PackForm::Raw { size: 1 }, skips: false };
+    pack(&data, &options, &DecodePool::new(2).unwrap(), &path, |_| {}).unwrap();
+    let (file, held) = held_after(|| open(&path, &OpenOptions::default()).unwrap());
+    assert_eq!(file.train.len(), SAMPLES);
+    assert!((held as usize) < 5 * SAMPLES, "{held} bytes");
+}
+
 /// A JPEG of 16x16 pixels whose header claims more.
 fn jpeg(claimed: u16) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -128,4 +176,25 @@ fn colour_profiles_are_not_decompressed() {
     let (result, peak) = decoded(&png(8, Some(vec![0; 32 << 20].into())));
     assert_eq!(result, Ok(()));
     assert!(peak < 4 << 20, "{peak} bytes");
+}
+
+/// The list of a data set's files took about 200 bytes for each of them.
+#[test]
+fn a_sample_takes_its_path_and_few_bytes() {
+    const SAMPLES: usize = 5000;
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..SAMPLES {
+        let class = root.path().join(format!("n{:08}", number % 10));
+        std::fs::create_dir_all(&class).unwrap();
+        std::fs::write(class.join(format!("n{:08}_{number:05}.JPEG", number % 10)), b"").unwrap();
+    }
+    let path = "n00000001/n00000001_00000.JPEG".len();
+    let (data, held) = held_after(|| open(root.path(), &OpenOptions::default()).unwrap());
+    let each = held as usize / SAMPLES;
+    assert_eq!(data.train.len() + data.validation.len(), SAMPLES);
+    assert!(each < path + 16, "{each} bytes for a path of {path}");
+    // An epoch adds nothing that stays.
+    let order = TrainOrder::new(0, SAMPLES, 100).unwrap();
+    let ((), held) = held_after(|| (0..20).for_each(|epoch| drop(order.epoch(epoch))));
+    assert_eq!(held, 0);
 }

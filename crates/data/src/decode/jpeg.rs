@@ -1,21 +1,85 @@
-//! JPEG: baseline and progressive, any subsampling.
+//! JPEG: our own decoder where it can, which decodes only what is wanted; otherwise another one, which decodes all.
+//!
+//! The other one takes pictures of four inks and what damage leaves. So every file that was readable before there was a decoder
+//! of our own still is.
 
 use std::io;
 
-use enmasse_files::{require, reserve};
+use enmasse_files::{no_memory, require, reserve};
+use enmasse_jpeg::{Color, Decoder, Jpeg, Region, Scale};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{Fault, check_dimensions, not_rgb};
-use crate::Picture;
+use super::orientation::{Turn, transpose};
+use super::{Fault, ReadOptions, check_dimensions, not_rgb};
+use crate::{Picture, View, Wanted};
 
 /// A block of 64 pixels takes at least one bit.
 const DENSEST: usize = 8 * 64;
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
+/// Decodes to `view` what is `wanted` of the picture as `turn` shows it.
+pub(super) fn decode(
+    bytes: &[u8],
+    options: ReadOptions,
+    turn: Turn,
+    wanted: &dyn Fn(usize, usize) -> Wanted,
+    view: &mut View,
+) -> Result<(), Fault> {
+    if let Ok(jpeg) = Jpeg::parse(bytes)
+        && jpeg.color() != Color::Inks
+    {
+        check_dimensions(jpeg.width(), jpeg.height(), bytes.len(), DENSEST)?;
+        if jpeg.color() == Color::Gray && !options.convert_rgb {
+            return Err(not_rgb("L (grayscale)"));
+        }
+        if decode_part(&jpeg, options, turn, wanted, view)? {
+            return Ok(());
+        }
+    }
+    view.whole(|picture| {
+        decode_whole(bytes, options.convert_rgb, picture)?;
+        Ok(transpose(picture, turn)?)
+    })
+}
+
+/// The same by our own decoder. Returns whether it can.
+fn decode_part(
+    jpeg: &Jpeg,
+    options: ReadOptions,
+    turn: Turn,
+    wanted: &dyn Fn(usize, usize) -> Wanted,
+    view: &mut View,
+) -> Result<bool, Fault> {
+    let (width, height) = turn.shown(jpeg.width(), jpeg.height());
+    let Wanted { part, shrink } = wanted(width, height);
+    // A side that is mirrored would begin with the square that is not whole.
+    let may_shrink = !options.exact && turn == Turn::default();
+    let scale = Scale::ALL.into_iter().find(|scale| may_shrink && scale.denominator() == shrink).unwrap_or_default();
+    let shrink = scale.denominator();
+    let (left, top) = (part.left / shrink, part.top / shrink);
+    let (right, bottom) = ((part.left + part.width).div_ceil(shrink), (part.top + part.height).div_ceil(shrink));
+    let shown = Region { left, top, width: right - left, height: bottom - top };
+    let stored = turn.stored(shown, width, height);
+    let pixels = view.picture.reshape(stored.width, stored.height)?;
+    match view.decoder.decode(jpeg, stored, scale, pixels) {
+        Ok(()) => {}
+        Err(enmasse_jpeg::Error::Memory(bytes)) => return Err(no_memory(bytes).into()),
+        Err(_) => {
+            // Room for what the other decoder takes.
+            view.decoder = Decoder::new();
+            return Ok(false);
+        }
+    }
+    transpose(&mut view.picture, turn)?;
+    (view.width, view.height, view.left, view.top, view.shrink) = (width, height, left, top, shrink);
+    Ok(true)
+}
+
+/// Decodes a whole picture by the other decoder.
+fn decode_whole(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
     match decode_with(bytes, true, convert_rgb, picture) {
         // Cameras leave stray bytes between headers, which libjpeg skips with a warning. The lenient decoder skips them
         // too, but would also fill up a truncated picture, so the end marker is required.

@@ -1,13 +1,13 @@
 //! Decodes files to RGB pixels, with the same result as Pillow. A file's content decides its format, not its name.
 //!
-//! JPEG pictures differ from Pillow's by at most a few levels (photographs: 0.013 on average, 3 at most). libjpeg
-//! smooths colours less if they are stored at half the resolution and the picture has fewer than five columns. The pixels
-//! of all other formats are the same.
+//! The only exceptions are JPEG pictures of four inks, which differ from Pillow's by at most a few levels, and damaged ones that
+//! Pillow reads as well.
 //!
 //! Orientation tags are ignored, as by torchvision's loaders, unless [`ReadOptions`] asks for them. Nothing here panics on a damaged file: even a panic of a
 //! decoder becomes an error that names the file.
 
 mod bmp;
+mod format;
 mod gif;
 mod jpeg;
 mod orientation;
@@ -20,13 +20,16 @@ use std::path::Path;
 
 use enmasse_files::read_regular;
 
-use crate::{DataError, Picture};
+pub use format::Format;
+
+use crate::{DataError, Picture, View, Wanted};
+use orientation::Turn;
 
 /// Limit of a picture's pixels (beyond it Pillow warns of a "decompression bomb").
 const MAX_PIXELS: usize = 89_478_485;
 
 /// Limit of a picture file's bytes.
-const MAX_FILE_BYTES: u64 = 512 << 20;
+pub(crate) const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// How picture files become RGB pixels. The default refuses pictures that are not RGB, and takes them as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,21 +38,39 @@ pub struct ReadOptions {
     pub convert_rgb: bool,
     /// Whether pictures are turned and mirrored by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
     pub exif_transpose: bool,
+    /// Whether JPEG pictures are decoded at full size even where a smaller one would do ([`Wanted::shrink`]).
+    pub exact: bool,
 }
 
 /// Reads and decodes one picture file. See [`decode`].
 pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Picture, DataError> {
-    let mut picture = Picture::default();
-    read_file(path.as_ref(), options, &mut picture)?;
-    Ok(picture)
+    let mut view = View::default();
+    read_part(path.as_ref(), options, &Wanted::whole, &mut view)?;
+    Ok(view.picture)
 }
 
-/// [`open`] into a picture whose memory is reused.
-pub(crate) fn read_file(path: &Path, options: ReadOptions, picture: &mut Picture) -> Result<(), DataError> {
+/// [`open`] for what is `wanted` of a picture with this width and height. Only JPEG files are decoded in part.
+pub fn read_part(
+    path: &Path,
+    options: ReadOptions,
+    wanted: &dyn Fn(usize, usize) -> Wanted,
+    view: &mut View,
+) -> Result<(), DataError> {
     let bytes = read_regular(path, MAX_FILE_BYTES).map_err(|source| DataError::read(path, source))?;
-    decode_checked(&bytes, options, picture).map_err(|fault| match fault {
-        Fault::Picture(problem) => DataError::picture(path.display().to_string(), problem),
-        Fault::Memory(source) => DataError::read(path, source),
+    read_part_of(&bytes, || path.display().to_string(), options, wanted, view)
+}
+
+/// [`read_part`] of a picture file that lies in memory. `name` is for error messages.
+pub fn read_part_of(
+    bytes: &[u8],
+    name: impl FnOnce() -> String,
+    options: ReadOptions,
+    wanted: &dyn Fn(usize, usize) -> Wanted,
+    view: &mut View,
+) -> Result<(), DataError> {
+    decode_checked(bytes, options, wanted, view).map_err(|fault| match fault {
+        Fault::Picture(problem) => DataError::picture(name(), problem),
+        Fault::Memory(source) => DataError::read(name(), source),
     })
 }
 
@@ -85,32 +106,51 @@ impl From<io::Error> for Fault {
 /// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error with Pillow's name of its mode, unless
 /// [`ReadOptions::convert_rgb`] asks to convert it. The error is a sentence without the file's name.
 ///
-/// Decoding P pixels takes 3 P bytes for the picture and, while it lasts, at most 6 P for the coefficients of a progressive
-/// JPEG (12 P with CMYK's inks), 4 P for the samples of a PNG that is converted, 1 P for the numbers of a GIF's or BMP's
-/// colours, 3 P to turn it, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485.
+/// Decoding P pixels takes 3 P bytes for the picture and, while it lasts, at most 6 P for the coefficients of a JPEG of several
+/// scans (12 P with CMYK's inks), 4 P for the samples of a PNG that is converted, 1 P for the numbers of a GIF's or BMP's
+/// colours, 3 P to turn it, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485. For a JPEG's
+/// coefficients and inks, each side of the picture counts as a multiple of 32.
 pub fn decode(bytes: &[u8], options: ReadOptions, picture: &mut Picture) -> Result<(), String> {
-    decode_checked(bytes, options, picture).map_err(|fault| match fault {
+    let mut view = View::default();
+    std::mem::swap(&mut view.picture, picture);
+    let result = decode_checked(bytes, options, &Wanted::whole, &mut view);
+    *picture = view.picture;
+    result.map_err(|fault| match fault {
         Fault::Picture(problem) => problem,
         Fault::Memory(error) => error.to_string(),
     })
 }
 
-fn decode_checked(bytes: &[u8], options: ReadOptions, picture: &mut Picture) -> Result<(), Fault> {
-    let decoder = match bytes {
-        [] => return Err("the file is empty".into()),
-        [0xFF, 0xD8, ..] => jpeg::decode,
-        [0x89, b'P', b'N', b'G', ..] => png::decode,
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => webp::decode,
-        [b'G', b'I', b'F', b'8', ..] => gif::decode,
-        [b'B', b'M', ..] => bmp::decode,
-        _ => return Err(format!("not a JPEG, PNG, WebP, BMP or GIF picture{}", seems(bytes)).into()),
-    };
-    let result = catch_unwind(AssertUnwindSafe(|| decoder(bytes, options.convert_rgb, picture)));
-    result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))?;
-    if options.exif_transpose {
-        orientation::transpose(picture, orientation::orientation(bytes))?;
+fn decode_checked(
+    bytes: &[u8],
+    options: ReadOptions,
+    wanted: &dyn Fn(usize, usize) -> Wanted,
+    view: &mut View,
+) -> Result<(), Fault> {
+    let turn = if options.exif_transpose { orientation::orientation(bytes) } else { Turn::default() };
+    let format = Format::of(bytes).ok_or_else(|| unknown(bytes))?;
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let decode = match format {
+            Format::Jpeg => return jpeg::decode(bytes, options, turn, wanted, view),
+            Format::Png => png::decode,
+            Format::WebP => webp::decode,
+            Format::Bmp => bmp::decode,
+            Format::Gif => gif::decode,
+        };
+        view.whole(|picture| {
+            decode(bytes, options.convert_rgb, picture)?;
+            Ok(orientation::transpose(picture, turn)?)
+        })
+    }));
+    result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))
+}
+
+/// The error for what is no picture, or of a format that is not read.
+fn unknown(bytes: &[u8]) -> Fault {
+    match bytes {
+        [] => "the file is empty".into(),
+        _ => format!("not a JPEG, PNG, WebP, BMP or GIF picture{}", seems(bytes)).into(),
     }
-    Ok(())
 }
 
 /// The apparent format of a file that cannot be read.

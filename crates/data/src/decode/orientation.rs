@@ -5,22 +5,56 @@
 
 use std::io;
 
+use enmasse_jpeg::Region;
+
 use super::webp;
 use crate::Picture;
 
 /// The tag of the orientation.
 const ORIENTATION: u16 = 0x0112;
 
-/// The orientation of a picture file, from 1 to 8: where the first row and the first column of its pixels belong. 1, as shown,
-/// if the file states none.
-pub(super) fn orientation(bytes: &[u8]) -> u8 {
+/// An orientation from 1 to 8: where the first row and the first column of a picture's pixels belong. The default is 1: as shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn(u8);
+
+impl Default for Turn {
+    fn default() -> Self {
+        Turn(1)
+    }
+}
+
+impl Turn {
+    /// Width and height of a picture of `width` × `height` when it has been turned.
+    pub fn shown(self, width: usize, height: usize) -> (usize, usize) {
+        if self.0 >= 5 { (height, width) } else { (width, height) }
+    }
+
+    /// Where a part of the turned picture of `width` × `height` is stored.
+    pub fn stored(self, part: Region, width: usize, height: usize) -> Region {
+        let Region { mut left, mut top, .. } = part;
+        if matches!(self.0, 2 | 3 | 6 | 7) {
+            left = width - left - part.width;
+        }
+        if matches!(self.0, 3 | 4 | 7 | 8) {
+            top = height - top - part.height;
+        }
+        let Region { width, height, .. } = part;
+        if self.0 >= 5 {
+            return Region { left: top, top: left, width: height, height: width };
+        }
+        Region { left, top, width, height }
+    }
+}
+
+/// The orientation that a picture file states.
+pub(super) fn orientation(bytes: &[u8]) -> Turn {
     let exif = match bytes {
         [0xFF, 0xD8, ..] => of_jpeg(bytes),
         [0x89, b'P', b'N', b'G', ..] => of_png(bytes),
         [b'R', b'I', b'F', b'F', ..] => of_webp(bytes),
         _ => None,
     };
-    exif.and_then(of_exif).unwrap_or(1)
+    exif.and_then(of_exif).map_or(Turn::default(), Turn)
 }
 
 /// The first segment with EXIF data before the pixels.
@@ -101,7 +135,7 @@ fn of_exif(exif: &[u8]) -> Option<u8> {
 
 /// Turns and mirrors a picture as Pillow's `ImageOps.exif_transpose` does. Where rows become columns, the picture gets other
 /// memory, and for a moment has both.
-pub(super) fn transpose(picture: &mut Picture, orientation: u8) -> io::Result<()> {
+pub(super) fn transpose(picture: &mut Picture, Turn(orientation): Turn) -> io::Result<()> {
     let (width, height) = (picture.width(), picture.height());
     if orientation >= 5 {
         let stored = std::mem::take(picture);
@@ -149,7 +183,7 @@ mod tests {
 
     #[test]
     fn orientations_of_exif_data() {
-        let check = |exif: &[u8], expected: u8| assert_eq!(orientation(&jpeg(exif)), expected, "{exif:?}");
+        let check = |exif: &[u8], expected: u8| assert_eq!(orientation(&jpeg(exif)), Turn(expected), "{exif:?}");
         check(&exif(SIX), 6);
         let with = |place: usize, byte: u8| {
             let mut entry = SIX;
@@ -189,18 +223,18 @@ mod tests {
         let data = exif(SIX);
         for end in 0..data.len() {
             let expected = if end >= 22 { 6 } else { 1 };
-            assert_eq!(orientation(&jpeg(&data[..end])), expected, "{end} bytes");
+            assert_eq!(orientation(&jpeg(&data[..end])), Turn(expected), "{end} bytes");
         }
         let whole = jpeg(&data);
         let end_of_exif = whole.len() - 2;
         for end in 0..end_of_exif {
-            assert_eq!(orientation(&whole[..end]), 1, "{end} bytes");
+            assert_eq!(orientation(&whole[..end]), Turn(1), "{end} bytes");
         }
-        assert_eq!(orientation(&whole[..end_of_exif]), 6);
+        assert_eq!(orientation(&whole[..end_of_exif]), Turn(6));
         for bytes in
             [b"\xFF\xD8\xFF\xE1\0\x01".as_slice(), b"\x89PNG\r\n\x1A\n\xFF\xFF\xFF\xFFeXIf", b"RIFF\xFF\xFF\xFF\xFF"]
         {
-            assert_eq!(orientation(bytes), 1, "{bytes:?}");
+            assert_eq!(orientation(bytes), Turn(1), "{bytes:?}");
         }
     }
 }

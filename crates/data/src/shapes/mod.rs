@@ -36,10 +36,7 @@ const FOLDER: &str = "shapes-1";
 
 /// The folder for data sets: `$ENMASSE_CACHE`, else `$XDG_CACHE_HOME/enmasse`, else `~/.cache/enmasse`.
 pub fn default_cache() -> Result<PathBuf, DataError> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("ENMASSE_CACHE")
-        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("enmasse")))
-        .or_else(|| variable("HOME").map(|home| home.join(".cache/enmasse")))
+    enmasse_files::cache_folder()
         .ok_or_else(|| DataError::Setting("no cache folder: set ENMASSE_CACHE to a writable folder".into()))
 }
 

@@ -1,6 +1,6 @@
 //! The working state of transforms: one picture, and the memory for making the next one from it.
 
-use crate::{CropBox, Picture, Resizer};
+use crate::{CropBox, Picture, Resizer, Stretch, View};
 
 /// A picture that transforms change one after the other. Its memory is reused for every sample.
 ///
@@ -14,10 +14,15 @@ use crate::{CropBox, Picture, Resizer};
 /// ```
 #[derive(Default)]
 pub struct Canvas {
-    /// Samples are read into the first one, so only that one grows to their size.
+    /// A whole picture is exchanged with the first one, so only that one grows to its size.
     pictures: [Picture; 2],
     second: bool,
+    /// Whether the first one is that of a view, which gets it back before the next sample.
+    taken: bool,
     resizer: Resizer,
+    /// What a transform computes in between, and keeps of the picture that it changes.
+    pub(super) floats: Vec<f32>,
+    pub(super) kept: Vec<u8>,
 }
 
 impl Canvas {
@@ -58,9 +63,24 @@ impl Canvas {
         self.replace(width, height, |before, resizer, after| resizer.resize(before, part, width, height, after));
     }
 
-    /// The picture into which the next sample is read.
-    pub(crate) fn restart(&mut self) -> &mut Picture {
+    /// Shows the whole picture of `view`, until [`give_back`](Self::give_back).
+    pub(crate) fn take(&mut self, view: &mut View) {
+        std::mem::swap(&mut self.pictures[0], &mut view.picture);
+        (self.second, self.taken) = (false, true);
+    }
+
+    /// Gives `view` its memory back, for the next sample: otherwise there would be two pictures of a sample's size.
+    pub(crate) fn give_back(&mut self, view: &mut View) {
+        if std::mem::take(&mut self.taken) {
+            std::mem::swap(&mut self.pictures[0], &mut view.picture);
+        }
+    }
+
+    /// Shows the result of `stretch` of the picture that `view` holds the needed part of.
+    pub(crate) fn stretch(&mut self, view: &View, stretch: &Stretch) {
         self.second = false;
-        &mut self.pictures[0]
+        let (width, height) = (stretch.part.width, stretch.part.height);
+        let pixels = self.pictures[0].reshape(width, height).unwrap_or_else(|error| panic!("{error}"));
+        self.resizer.stretch(view, stretch, pixels);
     }
 }

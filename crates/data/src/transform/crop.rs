@@ -5,7 +5,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::check_size;
-use crate::{Canvas, DataError, EvalTransform, Transform};
+use crate::{Canvas, DataError, EvalTransform, Stretch, Transform};
 
 /// A rectangle of pixels inside a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,11 @@ impl Transform for RandomResizedCrop {
             )));
         }
         check_size(size)
+    }
+
+    fn stretch(&self, random: &mut RandomStream, width: usize, height: usize) -> Option<Stretch> {
+        let full = (self.size, self.size);
+        Some(Stretch { crop: self.draw(random, width, height), full, part: CropBox::whole(full.0, full.1) })
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {

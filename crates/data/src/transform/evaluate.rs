@@ -4,7 +4,7 @@ use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
 
 use super::check_size;
-use crate::{Canvas, CropBox, DataError, Picture, Resizer, Transform};
+use crate::{Canvas, CropBox, DataError, Picture, Resizer, Stretch, Transform};
 
 /// For evaluation: Resize of the shorter side, then CenterCrop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ impl EvalTransform {
     }
 
     /// Dimensions after Resize: the longer side is truncated to a whole number, as in torchvision.
-    fn resized(&self, width: usize, height: usize) -> (usize, usize) {
+    pub(crate) fn resized(&self, width: usize, height: usize) -> (usize, usize) {
         let (short, long) = (width.min(height).max(1), width.max(height));
         let long = (self.resize * long) as f64 / short as f64;
         if width <= height { (self.resize, long as usize) } else { (long as usize, self.resize) }
@@ -38,29 +38,40 @@ impl EvalTransform {
         ((length - size) as f64 / 2.0).round_ties_even() as isize
     }
 
-    /// Resizes and crops `picture` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
-    pub fn fit(&self, picture: &Picture, resizer: &mut Resizer, out: &mut [u8]) {
-        let full = self.resized(picture.width(), picture.height());
-        let whole = CropBox::whole(picture.width(), picture.height());
-        let (left, top) = (self.crop_start(full.0), self.crop_start(full.1));
-        let shown = CropBox {
-            left: left.max(0) as usize,
-            top: top.max(0) as usize,
+    /// What it does to a picture of `width` × `height` before it adds black margins.
+    fn cut(&self, width: usize, height: usize) -> Stretch {
+        let full = self.resized(width, height);
+        let start = |length: usize| self.crop_start(length).max(0) as usize;
+        let part = CropBox {
+            left: start(full.0),
+            top: start(full.1),
             width: self.size.min(full.0),
             height: self.size.min(full.1),
         };
-        if (shown.width, shown.height) == (self.size, self.size) {
-            return resizer.resize_part(picture, whole, full, shown, out);
+        Stretch { crop: CropBox::whole(width, height), full, part }
+    }
+
+    /// The same if there are no margins.
+    pub(crate) fn stretch(&self, width: usize, height: usize) -> Option<Stretch> {
+        Some(self.cut(width, height)).filter(|cut| (cut.part.width, cut.part.height) == (self.size, self.size))
+    }
+
+    /// Resizes and crops `picture` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
+    pub fn fit(&self, picture: &Picture, resizer: &mut Resizer, out: &mut [u8]) {
+        let Stretch { crop, full, part } = self.cut(picture.width(), picture.height());
+        if (part.width, part.height) == (self.size, self.size) {
+            return resizer.resize_part(picture, crop, full, part, out);
         }
-        let mut part = std::mem::take(&mut resizer.unpadded);
-        part.resize(shown.width * shown.height * 3, 0);
-        resizer.resize_part(picture, whole, full, shown, &mut part);
+        let mut unpadded = std::mem::take(&mut resizer.unpadded);
+        unpadded.resize(part.width * part.height * 3, 0);
+        resizer.resize_part(picture, crop, full, part, &mut unpadded);
         out.fill(0);
-        let (right, down) = ((-left).max(0) as usize, (-top).max(0) as usize);
-        for (row, source) in out.chunks_exact_mut(self.size * 3).skip(down).zip(part.chunks_exact(shown.width * 3)) {
-            row[right * 3..][..source.len()].copy_from_slice(source);
+        let margin = |length: usize| (-self.crop_start(length)).max(0) as usize;
+        let rows = out.chunks_exact_mut(self.size * 3).skip(margin(full.1));
+        for (row, source) in rows.zip(unpadded.chunks_exact(part.width * 3)) {
+            row[margin(full.0) * 3..][..source.len()].copy_from_slice(source);
         }
-        resizer.unpadded = part;
+        resizer.unpadded = unpadded;
     }
 
     /// The same on a canvas.
@@ -81,6 +92,10 @@ impl Transform for EvalTransform {
 
     fn check(&self) -> Result<(), DataError> {
         check_size(self.size).and_then(|()| check_size(self.resize))
+    }
+
+    fn stretch(&self, _: &mut RandomStream, width: usize, height: usize) -> Option<Stretch> {
+        EvalTransform::stretch(self, width, height)
     }
 
     fn apply(&self, canvas: &mut Canvas, _: &mut RandomStream) {

@@ -1,7 +1,8 @@
-//! torchvision's RandomHorizontalFlip.
+//! torchvision's RandomHorizontalFlip and RandomVerticalFlip.
 
 use enmasse_tensor::RandomStream;
 
+use super::check_probability;
 use crate::{Canvas, DataError, Transform};
 
 /// RandomHorizontalFlip: mirrors some pictures.
@@ -28,13 +29,7 @@ impl Transform for RandomHorizontalFlip {
     }
 
     fn check(&self) -> Result<(), DataError> {
-        if !(0.0..=1.0).contains(&self.probability) {
-            return Err(DataError::Setting(format!(
-                "a flip probability of {} is out of range: use one in [0, 1]",
-                self.probability
-            )));
-        }
-        Ok(())
+        check_probability("a flip", self.probability)
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
@@ -44,6 +39,36 @@ impl Transform for RandomHorizontalFlip {
                 let (row, _) = row.as_chunks_mut::<3>();
                 row.reverse();
             }
+        }
+    }
+}
+
+/// RandomVerticalFlip: turns some pictures upside down, as in a mirror below them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomVerticalFlip {
+    /// The probability of mirroring a picture.
+    pub probability: f64,
+}
+
+impl Transform for RandomVerticalFlip {
+    fn name(&self) -> &str {
+        "random_vertical_flip"
+    }
+
+    fn parameters(&self) -> String {
+        format!("probability={}", self.probability)
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        check_probability("a vertical flip", self.probability)
+    }
+
+    fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
+        if random.unit() < self.probability {
+            let (row_bytes, rows) = (canvas.picture().width() * 3, canvas.picture().height());
+            let (upper, lower) = canvas.pixels_mut().split_at_mut(rows / 2 * row_bytes);
+            let lower = lower.chunks_exact_mut(row_bytes).rev();
+            upper.chunks_exact_mut(row_bytes).zip(lower).for_each(|(a, b)| a.swap_with_slice(b));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use enmasse_tensor::RandomStream;
 
 use super::check_size;
-use crate::{Canvas, Crop, DataError, RandomHorizontalFlip, RandomResizedCrop, Transform};
+use crate::{Canvas, Crop, DataError, RandomHorizontalFlip, RandomResizedCrop, Stretch, Transform, View};
 
 /// For training: transforms applied in order; the last one leaves a square. Its text names all of them.
 ///
@@ -67,7 +67,7 @@ impl TrainTransform {
     }
 
     /// Fails if a parameter is invalid, or if two transforms would draw the same random numbers.
-    pub(crate) fn check(&self) -> Result<(), DataError> {
+    pub fn check(&self) -> Result<(), DataError> {
         check_size(self.size)?;
         for (number, step) in self.steps.iter().enumerate() {
             step.transform.check()?;
@@ -83,9 +83,36 @@ impl TrainTransform {
 
     /// Transforms sample `index` in `epoch`: a function of these and `seed`.
     pub fn apply(&self, canvas: &mut Canvas, seed: u64, epoch: u64, index: u64) {
-        for Step { purpose, transform, .. } in &self.steps {
-            transform.apply(canvas, &mut RandomStream::new(seed, purpose, epoch, index));
-        }
+        apply(&self.steps, canvas, seed, epoch, index);
+    }
+
+    /// The first step for a picture of `width` × `height`, if it does nothing but cut out a part and resize it.
+    pub(crate) fn stretch(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<Stretch> {
+        let Step { purpose, transform, .. } = self.steps.first()?;
+        let (seed, epoch, index) = sample;
+        transform.stretch(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
+    }
+
+    /// The same as [`apply`](Self::apply) for the picture of `view`, which holds what [`stretch`](Self::stretch) needs.
+    pub(crate) fn apply_to_view(&self, view: &mut View, canvas: &mut Canvas, sample: (u64, u64, u64)) {
+        let (seed, epoch, index) = sample;
+        let rest = match self.stretch(sample, view.width, view.height) {
+            Some(stretch) => {
+                canvas.stretch(view, &stretch);
+                &self.steps[1..]
+            }
+            None => {
+                canvas.take(view);
+                &self.steps[..]
+            }
+        };
+        apply(rest, canvas, seed, epoch, index);
+    }
+}
+
+fn apply(steps: &[Step], canvas: &mut Canvas, seed: u64, epoch: u64, index: u64) {
+    for Step { purpose, transform, .. } in steps {
+        transform.apply(canvas, &mut RandomStream::new(seed, purpose, epoch, index));
     }
 }
 

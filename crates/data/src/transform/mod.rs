@@ -3,17 +3,33 @@
 //! Training pictures go through a list of [`Transform`]s. Each draws its random numbers under its own key, as a pure
 //! function of (seed, key, epoch, sample index), so adding one leaves the draws of the others unchanged.
 
+mod auto;
 mod canvas;
+mod color;
+mod color_jitter;
 mod crop;
+mod dirichlet;
+mod erasing;
 mod evaluate;
+mod filter;
 mod flip;
+mod geometry;
 mod list;
+mod point;
+mod stretch;
+mod warp;
 
+pub use auto::{AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, RandAugment, TrivialAugmentWide};
 pub use canvas::Canvas;
+pub use color_jitter::{ColorJitter, GaussianBlur, Jitter, RandomGrayscale};
 pub use crop::{CropBox, RandomCrop, RandomResizedCrop};
+pub use erasing::{ErasingValue, RandomErasing};
 pub use evaluate::EvalTransform;
-pub use flip::RandomHorizontalFlip;
+pub use flip::{RandomHorizontalFlip, RandomVerticalFlip};
+pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use list::TrainTransform;
+pub use stretch::Stretch;
+pub use warp::{Affine, Interpolation};
 
 use enmasse_tensor::RandomStream;
 
@@ -57,6 +73,13 @@ pub trait Transform: Send + Sync {
         Ok(())
     }
 
+    /// What [`apply`](Transform::apply) does to a picture of `width` × `height`, if it does nothing but cut out a part and resize
+    /// it, given the same random numbers. A loader then reads that part alone, and makes the result from it, if this is the first
+    /// transform of its list. The default is for transforms that need the whole picture.
+    fn stretch(&self, _random: &mut RandomStream, _width: usize, _height: usize) -> Option<Stretch> {
+        None
+    }
+
     /// Changes the picture. All randomness comes from `random`: the numbers of this transform, epoch and sample.
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream);
 }
@@ -64,6 +87,30 @@ pub trait Transform: Send + Sync {
 fn check_size(size: usize) -> Result<(), DataError> {
     if !(1..=MAX_SIZE).contains(&size) {
         return Err(DataError::Setting(format!("a picture size of {size} pixels is out of range: 1 to {MAX_SIZE}")));
+    }
+    Ok(())
+}
+
+fn check_probability(what: &str, probability: f64) -> Result<(), DataError> {
+    if !(0.0..=1.0).contains(&probability) {
+        return Err(DataError::Setting(format!(
+            "{what} probability of {probability} is out of range: use one in [0, 1]"
+        )));
+    }
+    Ok(())
+}
+
+/// Fails unless `range` begins at its least number, and both lie in `least..=most`.
+fn check_range(what: &str, (low, high): (f64, f64), least: f64, most: f64) -> Result<(), DataError> {
+    if !(least <= low && low <= high && high <= most) {
+        let limits = match (least, most) {
+            (f64::MIN_POSITIVE, f64::MAX) => "finite numbers above 0".to_owned(),
+            (least, f64::MAX) => format!("finite numbers from {least}"),
+            (least, most) => format!("numbers from {least} to {most}"),
+        };
+        return Err(DataError::Setting(format!(
+            "{what}, {low}..{high}, is out of range: use {limits}, the smaller one first"
+        )));
     }
     Ok(())
 }

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use enmasse_data::{Dataset, Folder, LeftOut, OpenOptions, Split, SplitKind, list_pictures};
+use enmasse_data::{Dataset, Folder, LeftOut, OpenOptions, Split, SplitKind, list_pictures, open, relabel};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 /// Creates empty files; a path that ends in `/` is a folder.
@@ -148,8 +149,8 @@ fn problems_are_named() {
     check(&some.path().join("a/000.jpg"), &["a/000.jpg: this is a file"]);
     check(&some.path().join("a"), &["no class folders"]);
     check(tree(&["a/1.jpg", "empty/"]).path(), &["empty: this class folder holds no pictures", "jpg, jpeg, png"]);
-    check(tree(&["a/1.jpg", "b/c/1.jpg"]).path(), &["b: this class folder holds folders (c"]);
-    check(tree(&["only/1.jpg", "only/2.jpg"]).path(), &["only one class (only)"]);
+    check(tree(&["only/1.jpg", "only/2.jpg"]).path(), &["only one class (only); a classifier needs at least two"]);
+    check(tree(&["flowers/a/1.jpg", "flowers/b/2.jpg"]).path(), &["if its folders are the classes, name ", "/flowers"]);
     check(classes(4, 4).path(), &["too few pictures per class", "0.2"]);
     check(tree(&["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"]).path(), &["\"b\" is in train/ but not in val/"]);
     check(tree(&["train/a/1.jpg", "test/a/1.jpg", "test/c/1.jpg"]).path(), &["\"c\" is in test/ but not in train/"]);
@@ -208,20 +209,102 @@ fn rebuilds_from_lists() {
     let root = classes(10, 10);
     let val = Split::open(root.path(), 0, 0.2).unwrap().val;
     let list: Vec<String> = val.files().map(str::to_owned).collect();
-    let again = Folder::from_lists(root.path(), val.classes().to_vec(), list.clone()).unwrap();
+    let again = Folder::from_lists(root.path(), val.classes().to_vec(), list.clone(), None).unwrap();
     assert_eq!(files(&again), files(&val));
     assert!((0..val.len()).all(|i| again.label(i) == val.label(i)));
-    let unknown = Folder::from_lists(root.path(), vec!["a".into()], list).unwrap_err().to_string();
+    let unknown = Folder::from_lists(root.path(), vec!["a".into()], list, None).unwrap_err().to_string();
     assert!(unknown.contains("not among the listed classes"), "{unknown}");
 }
 
 #[test]
 fn relabels_by_another_list() {
-    let root = classes(1, 1);
+    let check = |own: &[&str], known: &[&str], expected: Result<&[usize], &str>| {
+        let paths: Vec<String> = own.iter().map(|class| format!("{class}/1.jpg")).collect();
+        let root = tree(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+        let known: Vec<String> = known.iter().map(|&name| name.to_owned()).collect();
+        let relabelled = relabel(Arc::new(Folder::scan(root.path()).unwrap()), root.path(), &known);
+        match (relabelled, expected) {
+            (Ok(found), Ok(expected)) => {
+                assert_eq!((0..found.len()).map(|index| found.label(index)).collect::<Vec<_>>(), expected);
+                assert_eq!(
+                    (found.class_names(), found.name(0)),
+                    (known, root.path().join(&paths[0]).display().to_string())
+                );
+            }
+            (found, expected) => {
+                let error = found.err().expect("an error").to_string();
+                assert!(error.contains(expected.expect_err("an error")), "{error}");
+            }
+        }
+    };
+    check(&["a", "b"], &["a", "b"], Ok(&[0, 1]));
+    check(&["a", "b"], &["x", "b", "a"], Ok(&[2, 1]));
+    check(&["a", "b"], &["a", "c"], Err("\"b\" is not among the 2 expected"));
+    // ImageNet's classes may have their names after their numbers, or not.
+    check(&["n01440764", "n01443537"], &["n01443537 goldfish", "n01440764 tench"], Ok(&[1, 0]));
+    check(&["n01440764 tench"], &["n01440764"], Ok(&[0]));
+    check(&["n01440764 tench"], &["n01443537 tench"], Err("\"n01440764 tench\" is not among"));
+}
+
+#[test]
+fn classes_of_any_depth() {
+    let root = tree(&["a/2.jpg", "a/deep/deeper/1.jpg", "a/deep/empty/", "a-b/1.jpg", "b/x/y/1.jpg", "b/x.txt"]);
+    // A link to a folder above it ends there.
+    std::os::unix::fs::symlink(root.path(), root.path().join("b/x/loop")).unwrap();
     let folder = Folder::scan(root.path()).unwrap();
-    let classes = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-    let relabelled = folder.clone().relabel(&classes(&["x", "b", "a"])).unwrap();
-    assert_eq!((relabelled.label(0), relabelled.label(1), relabelled.classes().len()), (2, 1, 3));
-    let error = folder.relabel(&classes(&["a", "c"])).unwrap_err().to_string();
-    assert!(error.contains("\"b\" is not among the 2 expected"), "{error}");
+    let inner = ["b/x/loop/a-b/1.jpg", "b/x/loop/a/2.jpg", "b/x/loop/a/deep/deeper/1.jpg"];
+    assert_eq!(folder.classes(), ["a", "a-b", "b"]);
+    let expected = ["a/2.jpg", "a/deep/deeper/1.jpg", "a-b/1.jpg", inner[0], inner[1], inner[2], "b/x/y/1.jpg"];
+    assert_eq!(files(&folder), expected);
+    assert_eq!(folder.counts(), [2, 1, 4]);
+}
+
+/// Every usual name of a part, in any case.
+#[test]
+fn parts_by_their_names() {
+    let check = |paths: &[&str], expected: &[usize; 2]| {
+        let root = tree(paths);
+        let data = open(root.path(), &OpenOptions::default()).unwrap_or_else(|error| panic!("{paths:?}: {error}"));
+        assert_eq!([data.train.len(), data.validation.len()], *expected, "{paths:?}");
+    };
+    for [train, val] in [["train", "valid"], ["Training", "Validation"], ["TRAIN", "dev"], ["training", "Testing"]] {
+        let paths = ["a/1", "a/2", "b/1", "b/2"].map(|file| format!("{train}/{file}.jpg"));
+        let held_out = ["a/3", "b/3"].map(|file| format!("{val}/{file}.png"));
+        check(&[&paths[0], &paths[1], &paths[2], &paths[3], &held_out[0], &held_out[1]], &[4, 2]);
+    }
+    let mut many: Vec<String> =
+        ["a", "b"].iter().flat_map(|class| (0..5).map(move |i| format!("train/{class}/{i}.jpg"))).collect();
+    let all = |many: &[String], more: &[&str], expected: &[usize; 2]| {
+        check(&[&many.iter().map(String::as_str).collect::<Vec<_>>(), more].concat(), expected);
+    };
+    // Without another part, and beside test pictures without labels.
+    all(&many, &[], &[8, 2]);
+    all(&many, &["readme.txt", "test/1.jpg"], &[8, 2]);
+    // A class that is called train.
+    many.iter_mut().for_each(|path| *path = path.replace("train/b", "car"));
+    all(&many, &[], &[8, 2]);
+    let twice = tree(&["train/a/1.jpg", "val/a/1.jpg", "Val/a/1.jpg"]);
+    let error = Split::open(twice.path(), 0, 0.2).unwrap_err().to_string();
+    assert!(error.ends_with("it has both Val/ and val/: rename or remove one of them"), "{error}");
+}
+
+/// Dogs vs. Cats: the class is in the name of the file.
+#[test]
+fn classes_in_names() {
+    let mut paths: Vec<String> = (0..10).map(|i| format!("cat.{i}.jpg")).collect();
+    paths.extend((0..5).map(|i| format!("more/dog.{i}.jpg")));
+    let root = tree(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+    let options = OpenOptions { label_pattern: Some("{class}.{number}.jpg".to_owned()), ..OpenOptions::default() };
+    let data = open(root.path(), &options).unwrap();
+    assert_eq!(
+        (data.classes.as_slice(), data.train.len(), data.validation.len()),
+        (&["cat".into(), "dog".into()][..], 12, 3)
+    );
+    // The labels are not those of the folders, so a record of the split has them.
+    let record = serde_json::to_value(data.split.unwrap()).unwrap();
+    assert_eq!(record["validation"], serde_json::json!(["cat.2.jpg", "cat.9.jpg", "more/dog.3.jpg"]));
+    assert_eq!(record["validation_labels"], serde_json::json!([0, 0, 1]));
+    fs::write(root.path().join("cow.jpg"), b"").unwrap();
+    let error = open(root.path(), &options).err().unwrap().to_string();
+    assert!(error.contains("cow.jpg: its name does not match the label pattern"), "{error}");
 }

@@ -10,9 +10,10 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batch, Canvas, Crop, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, RandomCrop,
-    RandomHorizontalFlip, RandomResizedCrop, RandomStream, Sampler, Sharding, TrainLoader, TrainOrder, TrainTransform,
-    Transform,
+    AugMix, AutoAugment, AutoAugmentPolicy, Batch, Canvas, ColorJitter, Crop, DataError, DataKind, Dataset, DecodePool,
+    EvalLoader, EvalTransform, GaussianBlur, Picture, RandAugment, RandomAffine, RandomCrop, RandomErasing,
+    RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream,
+    RandomVerticalFlip, Sampler, Sharding, TrainLoader, TrainOrder, TrainTransform, Transform, TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -94,6 +95,23 @@ fn train(dataset: Coded, threads: usize, sharding: Sharding) -> TrainLoader {
     TrainLoader::new(&pool, Arc::new(dataset), TrainTransform::new(8), sharding, 5).unwrap()
 }
 
+/// Every random transform after a crop.
+fn augmented() -> TrainTransform {
+    TrainTransform::new(8)
+        .then(RandomVerticalFlip { probability: 0.5 })
+        .then(RandomRotation::new(30.0))
+        .then(RandomAffine { translate: (0.2, 0.2), ..RandomAffine::new(10.0) })
+        .then(RandomPerspective::new(0.5))
+        .then(RandAugment::default())
+        .then(TrivialAugmentWide::default())
+        .then(AutoAugment::new(AutoAugmentPolicy::Cifar10))
+        .then(AugMix::default())
+        .then(ColorJitter::new(0.4, 0.4, 0.4, 0.1))
+        .then(RandomGrayscale { probability: 0.1 })
+        .then(GaussianBlur::new(8, 0.5))
+        .then(RandomErasing::new(0.5, DataKind::Folder.normalization()))
+}
+
 fn eval(dataset: Coded, threads: usize, sharding: Sharding) -> EvalLoader {
     let pool = DecodePool::new(threads).unwrap();
     EvalLoader::new(&pool, Arc::new(dataset), EvalTransform::new(8), sharding).unwrap()
@@ -109,7 +127,8 @@ fn content(batch: Result<Batch, DataError>) -> Content {
 #[test]
 fn threads_do_not_change_batches() {
     let run = |threads| {
-        let loader = train(coded(23), threads, ALONE);
+        let pool = DecodePool::new(threads).unwrap();
+        let loader = TrainLoader::new(&pool, Arc::new(coded(23)), augmented(), ALONE, 5).unwrap();
         (0..3).flat_map(|epoch| loader.epoch(epoch, 0).map(content).collect::<Vec<_>>()).collect::<Vec<_>>()
     };
     let expected = run(1);
@@ -144,8 +163,8 @@ fn hosts_together_equal_a_single_host() {
     let samplers =
         [Sampler::Shuffle, Sampler::Distributed { drop_last: false }, Sampler::Distributed { drop_last: true }];
     let train = |sharding: &Sharding, sampler| -> Vec<Content> {
-        let (data, transform) = (Arc::new(coded(23)), TrainTransform::new(8));
-        let loader = TrainLoader::with_sampler(&pool, data, transform, sharding.clone(), 5, sampler).unwrap();
+        let data = Arc::new(coded(23));
+        let loader = TrainLoader::with_sampler(&pool, data, augmented(), sharding.clone(), 5, sampler).unwrap();
         loader.epoch(1, 0).map(content).collect()
     };
     let evaluate = |sharding: &Sharding| -> Vec<Content> {

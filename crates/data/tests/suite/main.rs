@@ -1,10 +1,19 @@
 //! One program of tests: it is linked once, and its tests run side by side.
 
+mod augment;
+mod drawn;
 mod fixtures;
 mod folder;
+mod hostile;
+mod imagenet;
 mod loader;
+mod manifest;
 mod open;
 mod order;
+mod packed_file;
 mod resize;
 mod shapes;
+mod shards;
+mod stage;
 mod unreadable;
+mod view;

@@ -212,7 +212,7 @@ fn folders_without_data() {
         "Fashion-MNIST (train-images-idx3-ubyte …, here or in FashionMNIST/raw; https://",
     ];
     refused(root.path(), &looked_for);
-    write(root.path(), "deep/deeper/notes.txt", b"");
+    write(root.path(), "deep/deeper/deepest/notes.txt", b"");
     write(root.path(), "one.jpg", b"");
     refused(root.path(), &looked_for);
     write(root.path(), "flower_photos.tgz", b"");
@@ -220,10 +220,15 @@ fn folders_without_data() {
     refused(&root.path().join("flower_photos.tgz"), &["this is a file", "must be extracted first"]);
     refused(&root.path().join("nowhere"), &["cannot read", "nowhere: no such file or directory"]);
 
-    // Labels of several kinds often come in a table beside the pictures.
+    // A table of labels often lies beside the pictures.
     let root = tempdir().unwrap();
-    write(root.path(), "labels.csv", b"one.jpg,0.5");
-    refused(root.path(), &["labels are not read from labels.csv", "numbers as targets, are not supported"]);
+    write(root.path(), "labels.csv", b"path,label\none.jpg,a");
+    refused(
+        root.path(),
+        &["it has no class folders of pictures; if labels.csv lists pictures and their classes, name it"],
+    );
+    write(root.path(), "images/one.jpg", b"");
+    refused(root.path(), &["only one class (images); a classifier needs at least two; if labels.csv lists"]);
 }
 
 /// Creates a set, damages it, and expects an error with these words.

@@ -1,0 +1,128 @@
+//! A file that holds many pictures, of which each thread reads those that it needs.
+//!
+//! Records are read, not mapped: a file that is cut short under a mapping kills the process, and a read of it is an error.
+//! The copy is into memory that a thread reuses, and takes hundredths of the time of decoding a JPEG.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use enmasse_files::open_regular;
+
+use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use crate::refit::refit;
+use crate::{DataError, View, Wanted};
+
+/// An open regular file. It stays the same one if another is renamed to its path.
+#[derive(Debug)]
+pub struct Container {
+    path: PathBuf,
+    file: File,
+    length: u64,
+}
+
+impl Container {
+    /// Opens a file, or a link to one. Anything else is an error that says what it is.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, DataError> {
+        let path = path.into();
+        let opened = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        match opened {
+            Ok((length, file)) => Ok(Container { path, file, length }),
+            Err(source) => Err(DataError::read(path, source)),
+        }
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the file when it was opened.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Fills `bytes` with those from `offset` on. Any number of threads may read at a time. A file that ends before, or has
+    /// been cut short since it was opened, is an error.
+    pub fn fill(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
+        let end = self.end(offset, bytes.len())?;
+        self.file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => self.ends_before(end),
+            _ => DataError::read(&self.path, error),
+        })
+    }
+
+    /// Makes `bytes` the `length` bytes from `offset` on. The memory is reused, and reserved only after the place has been
+    /// compared with the file's length, so both numbers may come from the file.
+    pub fn read(&self, offset: u64, length: usize, bytes: &mut Vec<u8>) -> Result<(), DataError> {
+        self.end(offset, length)?;
+        refit(bytes, length).map_err(|source| DataError::read(&self.path, source))?;
+        self.fill(offset, bytes)
+    }
+
+    /// [`decode::read_part`] of the picture file that is the `length` bytes from `offset` on. `name` is for error messages.
+    pub fn read_part(
+        &self,
+        (offset, length): (u64, usize),
+        name: impl FnOnce() -> String,
+        options: ReadOptions,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        if length as u64 > MAX_FILE_BYTES {
+            return Err(DataError::picture(name(), format!("it has more than {MAX_FILE_BYTES} bytes")));
+        }
+        view.with_file(|bytes, view| {
+            self.read(offset, length, bytes)?;
+            decode::read_part_of(bytes, name, options, wanted, view)
+        })
+    }
+
+    /// The end of the `length` bytes from `offset` on, unless the file ends before.
+    fn end(&self, offset: u64, length: usize) -> Result<u64, DataError> {
+        let end = offset.saturating_add(length as u64);
+        if end > self.length { Err(self.ends_before(end)) } else { Ok(end) }
+    }
+
+    fn ends_before(&self, end: u64) -> DataError {
+        let problem = format!("it ends before byte {end}: truncated, or still being written");
+        DataError::read(&self.path, Error::new(ErrorKind::UnexpectedEof, problem))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn records_end_where_the_file_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, b"0123456789").unwrap();
+        let container = Container::open(&path).unwrap();
+        assert_eq!((container.path(), container.length()), (path.as_path(), 10));
+        let mut bytes = Vec::new();
+        let mut check = |offset: u64, length: usize, expected: Result<&[u8], &str>| {
+            let found = container.read(offset, length, &mut bytes).map(|()| bytes.as_slice());
+            let expected = expected.map_err(|problem| format!("cannot read {}: {problem}", path.display()));
+            assert_eq!(found.map_err(|error| error.to_string()), expected);
+        };
+        check(0, 10, Ok(b"0123456789"));
+        check(3, 4, Ok(b"3456"));
+        check(10, 0, Ok(b""));
+        check(7, 4, Err("it ends before byte 11: truncated, or still being written"));
+        check(11, 0, Err("it ends before byte 11: truncated, or still being written"));
+        let last = "it ends before byte 18446744073709551615: truncated, or still being written";
+        check(u64::MAX, 1, Err(last));
+        check(1, usize::MAX, Err(last));
+        // Cut short under the reader.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5).unwrap();
+        check(3, 2, Ok(b"34"));
+        check(3, 3, Err("it ends before byte 6: truncated, or still being written"));
+        assert!(container.fill(3, &mut [0; 3]).unwrap_err().is_unreadable());
+        assert!(Container::open(folder.path()).unwrap_err().to_string().ends_with("it is a folder, not a file"));
+    }
+}

@@ -1,0 +1,91 @@
+//! Pictures in class folders, or labelled by their own names; in parts, if there are folders for these.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::imagenet;
+use super::parts::{PartFolders, part_folders};
+use crate::file_list::FileList;
+use crate::folder::check_folder;
+use crate::pattern::LabelPattern;
+use crate::scan::{folders, pictures_below};
+use crate::split::Scanned;
+use crate::{DataError, Folder, LeftOut};
+
+/// Lists the class folders in `root`, or those in its folders for parts.
+pub(crate) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
+    check_folder(root)?;
+    let has_folders = |part: &Path| folders(part, &mut LeftOut::default()).is_ok_and(|found| !found.is_empty());
+    let form = "folder of class folders";
+    let mut scanned = match part_folders(root, has_folders)? {
+        None => Scanned::whole(form, Folder::scan(root)?),
+        Some(PartFolders { train, held_out: None }) => Scanned::whole(form, Folder::scan_below(root, &train)?),
+        Some(PartFolders { train, held_out: Some(held_out) }) => {
+            let (training, validation) = (Folder::scan_below(root, &train)?, Folder::scan_below(root, &held_out)?);
+            same_classes(&training, &validation, root, [&train, &held_out])?;
+            let folders = Some([train, held_out]);
+            Scanned { held_out: Some(validation), folders, ..Scanned::whole(form, training) }
+        }
+    };
+    imagenet::describe(&mut scanned, root)?;
+    Ok(scanned)
+}
+
+/// Lists the pictures in `root`, or in its folders for parts, each labelled by its name.
+pub(crate) fn scan_names(root: &Path, pattern: &str) -> Result<Scanned<Folder>, DataError> {
+    let pattern = LabelPattern::parse(pattern)?;
+    let form = "pictures labelled by their names";
+    // Without folders, there is no telling which parts have labels: a name that has none is an error below.
+    Ok(match part_folders(root, |_| true)? {
+        None => Scanned::whole(form, by_name(root, "", &pattern)?),
+        Some(PartFolders { train, held_out: None }) => Scanned::whole(form, by_name(root, &train, &pattern)?),
+        Some(PartFolders { train, held_out: Some(held_out) }) => {
+            let (training, validation) = (by_name(root, &train, &pattern)?, by_name(root, &held_out, &pattern)?);
+            same_classes(&training, &validation, root, [&train, &held_out])?;
+            let folders = Some([train, held_out]);
+            Scanned { held_out: Some(validation), folders, ..Scanned::whole(form, training) }
+        }
+    })
+}
+
+fn by_name(root: &Path, part: &str, pattern: &LabelPattern) -> Result<Folder, DataError> {
+    let mut left_out = LeftOut::default();
+    let pictures = pictures_below(&root.join(part), &mut left_out)?;
+    let class = |picture: &str| {
+        pattern.class(picture).map(str::to_owned).ok_or_else(|| {
+            let problem = "its name does not match the label pattern; name a folder in which all pictures have labels";
+            DataError::layout(root.join(part).join(picture), problem)
+        })
+    };
+    let names = pictures.iter().map(|picture| class(picture)).collect::<Result<BTreeSet<String>, DataError>>()?;
+    if names.is_empty() {
+        return Err(DataError::layout(root.join(part), "there are no pictures in it"));
+    }
+    let classes: Vec<String> = names.into_iter().collect();
+    let mut files = FileList::default();
+    for picture in &pictures {
+        let label = classes.binary_search(&class(picture)?).unwrap_or_default();
+        let path = if part.is_empty() { picture.clone() } else { format!("{part}/{picture}") };
+        files.push(&path, label as u32);
+    }
+    Ok(Folder::of_files(root, classes, files).with_left_out(left_out))
+}
+
+/// Fails if a class is in one part only. `names` are the folders of both.
+pub(crate) fn same_classes(
+    train: &Folder,
+    val: &Folder,
+    root: &Path,
+    [train_name, val_name]: [&str; 2],
+) -> Result<(), DataError> {
+    let lacking =
+        |these: &Folder, those: &Folder| these.classes().iter().find(|c| !those.classes().contains(c)).cloned();
+    let problem = if let Some(class) = lacking(train, val) {
+        format!("the class {class:?} is in {train_name}/ but not in {val_name}/; both need the same classes")
+    } else if let Some(class) = lacking(val, train) {
+        format!("the class {class:?} is in {val_name}/ but not in {train_name}/; both need the same classes")
+    } else {
+        return Ok(());
+    };
+    Err(DataError::layout(root, problem))
+}

@@ -1,0 +1,268 @@
+//! Opens data, whatever they are: packed files, the known data sets by their files, other folders by their layout.
+
+pub(crate) mod class_folders;
+mod classes;
+mod imagenet;
+mod known;
+mod manifest;
+mod nothing;
+mod parts;
+mod shards;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::decode::ReadOptions;
+use crate::packed_file::{self, is_packed};
+use crate::scan::{has_extension, holds_pictures};
+use crate::shards::Shards;
+use crate::split::{Divide, Parts, Scanned};
+use crate::{DataError, DataKind, Dataset, Folder, LeftOut, Split, SplitKind};
+pub(crate) use imagenet::is_same_class;
+use known::{Layout, recognise};
+pub(crate) use nothing::find_manifest;
+use nothing::nothing_found;
+
+/// How [`open`] reads data that are not one of the known sets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenOptions {
+    /// Whose random draw decides which pictures are for validation, where these are no part of their own.
+    pub split: SplitKind,
+    /// The seed of the draw.
+    pub split_seed: u64,
+    /// The fraction of each class for validation, in [0, 1).
+    pub val_fraction: f64,
+    /// How picture files become RGB pixels.
+    pub reading: ReadOptions,
+    /// Where the names of the files have their classes: `{class}.{number}.jpg`. `None` takes the classes from folders.
+    pub label_pattern: Option<String>,
+    /// The column of a manifest that has the paths of pictures. `None` finds it by its name.
+    pub path_column: Option<String>,
+    /// The column of a manifest that has the classes. `None` finds it by its name.
+    pub label_column: Option<String>,
+    /// The folder from which relative paths of a manifest begin. `None` is that of the manifest.
+    pub manifest_root: Option<PathBuf>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            split: SplitKind::Seeded,
+            split_seed: 0,
+            val_fraction: 0.2,
+            reading: ReadOptions::default(),
+            label_pattern: None,
+            path_column: None,
+            label_column: None,
+            manifest_root: None,
+        }
+    }
+}
+
+/// An opened data set in its two parts.
+#[derive(Clone)]
+pub struct OpenData {
+    /// The kind of data set.
+    pub kind: DataKind,
+    /// Its layout, for people.
+    pub form: &'static str,
+    /// The folder that contains its files: the given one, or one inside it. Of a manifest its path.
+    pub folder: PathBuf,
+    /// The training part.
+    pub train: Arc<dyn Dataset>,
+    /// The validation part; of CIFAR and MNIST the test part.
+    pub validation: Arc<dyn Dataset>,
+    /// Names of the classes, by label.
+    pub classes: Vec<String>,
+    /// Whether the validation part is the data's own; otherwise it was drawn from the training part.
+    pub has_parts: bool,
+    /// The two parts as lists of files, if that is what they are.
+    pub split: Option<Split>,
+    /// What the user should know about the data, such as an incomplete copy: sentences without a full stop.
+    pub warnings: Vec<String>,
+}
+
+/// An opened data set that is not split.
+#[derive(Clone)]
+pub struct WholeData {
+    /// The kind of data set.
+    pub kind: DataKind,
+    /// All of it, or the part that it holds out itself.
+    pub dataset: Arc<dyn Dataset>,
+    /// Whether the data set is only the part that the data hold out.
+    pub is_held_out: bool,
+    /// What the scan of folders found and could not use.
+    pub left_out: LeftOut,
+}
+
+/// What is at a path.
+enum Found {
+    Known(&'static Layout, PathBuf),
+    Files(PathBuf, Box<Scanned<Folder>>),
+    Shards(PathBuf, Box<Scanned<Shards>>),
+    Packed(PathBuf),
+}
+
+/// Opens the data set in the folder or packed file `root`.
+///
+/// CIFAR-10 and CIFAR-100 (binary and Python layouts), MNIST and Fashion-MNIST (also compressed) are recognised by
+/// their files, in `root` itself or in the places below torchvision's `root`, and so is ImageNet in Kaggle's layout. Anything
+/// else is read as class folders ([`Split`]), unless [`OpenOptions::label_pattern`] says otherwise, and a file as a manifest.
+/// Pictures of CIFAR and MNIST are held in memory: 185 MB and 55 MB.
+pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
+    match find(root, options)? {
+        Found::Known(layout, folder) => open_known(layout, folder),
+        Found::Files(folder, scanned) => opened(folder, *scanned, options),
+        Found::Shards(folder, scanned) => opened(folder, *scanned, options),
+        Found::Packed(path) => packed_file::open(&path, options.reading),
+    }
+}
+
+/// Opens all of `root`, where [`open`] would draw a part for validation. Of data that come in parts it is the part for
+/// validation; if the parts are folders that can be named, that is an error instead.
+pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataError> {
+    match find(root, options)? {
+        Found::Known(layout, folder) => Ok(held_out(open_known(layout, folder)?)),
+        Found::Files(_, scanned) => {
+            let left_out = scanned.held_out.as_ref().unwrap_or(&scanned.train).left_out().clone();
+            Ok(WholeData { left_out, ..whole(root, *scanned, options)? })
+        }
+        Found::Shards(_, scanned) => whole(root, *scanned, options),
+        Found::Packed(path) => Ok(held_out(packed_file::open(&path, options.reading)?)),
+    }
+}
+
+/// Whether `root` holds one of the known data sets, which come in two parts, rather than class folders.
+pub fn holds_known_set(root: &Path) -> bool {
+    !recognise(root).is_empty()
+}
+
+/// Whether `root` is one file or folder with all of the data: not a manifest, whose pictures lie elsewhere, and not a pattern that
+/// names several archives.
+pub fn is_self_contained(root: &Path) -> bool {
+    let is_manifest = root.is_file() && has_extension(&root.to_string_lossy(), &manifest::EXTENSIONS);
+    !is_manifest && (root.exists() || !shards::is_pattern(root))
+}
+
+/// The folder from which the paths of files in a [`Split`] of `root` begin.
+pub fn folder_of(root: &Path, options: &OpenOptions) -> PathBuf {
+    if root.is_file() {
+        return manifest::folder_of(root, options);
+    }
+    imagenet::kaggle_folder(root).unwrap_or_else(|| root.to_owned())
+}
+
+fn find(root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+    if !root.exists() && shards::is_pattern(root) {
+        let folder = root.parent().unwrap_or(root);
+        return find_shards(shards::expand(root)?, root, folder, options);
+    }
+    let metadata = root.metadata().map_err(|source| DataError::read(root, source))?;
+    if is_packed(root) {
+        return Ok(Found::Packed(root.to_owned()));
+    }
+    if !metadata.is_dir() {
+        return find_file(root, options);
+    }
+    if let Some(pattern) = &options.label_pattern {
+        return Ok(Found::Files(root.to_owned(), Box::new(class_folders::scan_names(root, pattern)?)));
+    }
+    let found = recognise(root);
+    let Some((layout, folder)) = found.first() else { return find_folders(root, options) };
+    if let Some((other, below)) = found.iter().find(|(other, _)| other.kind != layout.kind) {
+        let (one, two) = (layout.kind.name(), other.kind.name());
+        let problem = format!(
+            "it has both {one} and {two}: give the folder of one of them, {} or {}",
+            folder.display(),
+            below.display()
+        );
+        return Err(DataError::layout(root, problem));
+    }
+    Ok(Found::Known(layout, folder.clone()))
+}
+
+fn find_file(path: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+    if has_extension(&path.to_string_lossy(), &manifest::EXTENSIONS) {
+        return Ok(Found::Files(path.to_owned(), Box::new(manifest::scan(path, options)?)));
+    }
+    if has_extension(&path.to_string_lossy(), &["tar"]) {
+        return find_shards(vec![path.to_owned()], path, path.parent().unwrap_or(path), options);
+    }
+    let problem = format!(
+        "this is a file; the data must be a folder (an archive must be extracted first), a manifest ({}), or a tar archive that is not compressed",
+        manifest::EXTENSIONS.join(", ")
+    );
+    Err(DataError::layout(path, problem))
+}
+
+fn find_folders(root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+    if let Some(folder) = imagenet::kaggle_folder(root) {
+        let scanned = imagenet::scan_kaggle(&folder)?;
+        return Ok(Found::Files(folder, Box::new(scanned)));
+    }
+    if holds_pictures(root)? {
+        return Ok(Found::Files(root.to_owned(), Box::new(class_folders::scan(root)?)));
+    }
+    match shards::in_folder(root)? {
+        archives if archives.is_empty() => Err(nothing_found(root)),
+        archives => find_shards(archives, root, root, options),
+    }
+}
+
+/// The samples of tar archives. `root` is what the user named, `folder` what the archives' parts are named in.
+fn find_shards(archives: Vec<PathBuf>, root: &Path, folder: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+    Ok(Found::Shards(root.to_owned(), Box::new(shards::scan(archives, folder, options)?)))
+}
+
+fn open_known(layout: &Layout, folder: PathBuf) -> Result<OpenData, DataError> {
+    let (kind, train, validation) = layout.read(&folder)?;
+    Ok(OpenData {
+        kind,
+        form: kind.name(),
+        folder,
+        classes: train.class_names(),
+        train: Arc::new(train),
+        validation: Arc::new(validation),
+        has_parts: true,
+        split: None,
+        warnings: Vec::new(),
+    })
+}
+
+/// The validation part of data that always come with one.
+fn held_out(data: OpenData) -> WholeData {
+    WholeData { kind: data.kind, dataset: data.validation, is_held_out: true, left_out: LeftOut::default() }
+}
+
+fn opened<S: Divide + 'static>(
+    folder: PathBuf,
+    mut scanned: Scanned<S>,
+    options: &OpenOptions,
+) -> Result<OpenData, DataError> {
+    let (form, warnings) = (scanned.form, std::mem::take(&mut scanned.warnings));
+    let Parts { train, validation, drawn } = scanned.in_parts(&folder, options)?;
+    Ok(OpenData {
+        kind: DataKind::Folder,
+        form,
+        folder,
+        classes: train.classes().to_vec(),
+        split: S::lists(&train, &validation),
+        train: Arc::new(train),
+        validation: Arc::new(validation),
+        has_parts: !drawn,
+        warnings,
+    })
+}
+
+fn whole<S: Divide + 'static>(root: &Path, scanned: Scanned<S>, options: &OpenOptions) -> Result<WholeData, DataError> {
+    if let Some([train, held_out]) = &scanned.folders {
+        let example = root.join(held_out);
+        let problem =
+            format!("holds {train}/ and {held_out}/; name the one to evaluate, such as {}", example.display());
+        return Err(DataError::layout(root, problem));
+    }
+    let is_held_out = scanned.held_out.is_some();
+    let dataset = scanned.held_out.unwrap_or(scanned.train).read_with(options.reading);
+    Ok(WholeData { kind: DataKind::Folder, dataset: Arc::new(dataset), is_held_out, left_out: LeftOut::default() })
+}

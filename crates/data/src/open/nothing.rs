@@ -1,0 +1,43 @@
+//! The error for a folder in which no data set was recognised.
+
+use std::path::Path;
+
+use super::known::LAYOUTS;
+use crate::{DataError, DataKind};
+
+/// The error that lists what was looked for, and where to get it.
+pub(super) fn nothing_found(root: &Path) -> DataError {
+    if let Some(archive) = find(root, &[".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".zip"]) {
+        return DataError::layout(
+            root,
+            format!("it has no data set, only the archive {archive}: extract it there first"),
+        );
+    }
+    if let Some(table) = find_manifest(root) {
+        let problem =
+            format!("it has no class folders of pictures; if {table} lists pictures and their classes, name it");
+        return DataError::layout(root, problem);
+    }
+    let known = [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist].map(|kind| {
+        let layouts = || LAYOUTS.iter().filter(move |layout| layout.kind == kind);
+        let files: Vec<&str> = layouts().map(|layout| layout.files[0]).collect();
+        let places: Vec<&str> =
+            layouts().flat_map(|layout| layout.below).copied().filter(|at| !at.is_empty()).collect();
+        let page = layouts().next().map_or("", |layout| layout.page);
+        format!("{} ({} …, here or in {}; {page})", kind.name(), files.join(" or "), places.join(" or "))
+    });
+    let problem = format!("it has no class folders of pictures, and no {}", known.join(", no "));
+    DataError::layout(root, problem)
+}
+
+/// A file in `root` that may be a manifest.
+pub(crate) fn find_manifest(root: &Path) -> Option<String> {
+    find(root, &[".csv", ".tsv", ".jsonl", ".ndjson"])
+}
+
+/// The first file with one of these endings, by its name.
+fn find(root: &Path, endings: &[&str]) -> Option<String> {
+    let names =
+        root.read_dir().into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| endings.iter().any(|ending| name.ends_with(ending))).min()
+}

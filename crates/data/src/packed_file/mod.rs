@@ -1,0 +1,278 @@
+//! A data set in one file: both parts, the names of classes and samples, and the pictures. `docs/packed-file.md` describes it
+//! byte by byte.
+//!
+//! Opening reads the header, the classes and the labels, but neither the index nor a record. A record is checked against its hash
+//! the first time that a process reads it.
+
+mod header;
+mod pack;
+mod record;
+mod write;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use enmasse_files::open_regular;
+
+use crate::container::Container;
+use crate::dataset::reading_bytes;
+use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use crate::{CropBox, DataError, Dataset, OpenData, Picture, View, Wanted};
+use header::{Header, LABEL, MAGIC, Metadata, OFFSET, Pictures};
+use record::{HEAD, Place};
+
+pub use pack::{PackForm, PackOptions, Packed, Unpacked, pack};
+
+/// Limit of a name's bytes.
+const MAX_NAME: usize = 1 << 16;
+/// Limit of a record's bytes: its head, a picture, a name.
+const MAX_RECORD: usize = HEAD + MAX_FILE_BYTES as usize + MAX_NAME + 8;
+
+/// Whether `path` leads to a packed file, of any version.
+pub fn is_packed(path: &Path) -> bool {
+    use std::io::Read;
+    let mut magic = [0; MAGIC.len()];
+    open_regular(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == MAGIC
+}
+
+/// Opens a packed file. Its picture files are read as `reading` says.
+pub(crate) fn open(path: &Path, reading: ReadOptions) -> Result<OpenData, DataError> {
+    let container = Container::open(path)?;
+    let fault = |problem: String| DataError::layout(path, problem);
+    let mut bytes = [0; header::BYTES];
+    container.fill(0, &mut bytes)?;
+    let header = Header::parse(&bytes, container.length()).map_err(fault)?;
+    let metadata = hashed(&container, header.metadata, &header.metadata_hash, "metadata")?;
+    let metadata = Metadata::parse(&metadata).map_err(fault)?;
+    let [train, validation] = [0, 1].map(|part| {
+        let own = &header.parts[part];
+        let labels = hashed(&container, (own.labels, own.samples * LABEL as u64), &own.labels_hash, "list of labels")?;
+        let largest = labels.as_chunks().0.iter().map(|label| u32::from_le_bytes(*label)).max();
+        match largest {
+            None => return Err(fault(format!("it has no pictures for {}", PARTS[part]))),
+            Some(label) if label as usize >= metadata.classes.len() => {
+                let classes = metadata.classes.len();
+                return Err(fault(format!("it has the label {label}, but there are {classes} classes, from 0")));
+            }
+            Some(_) => {}
+        }
+        let checked = (0..own.samples.div_ceil(64)).map(|_| AtomicU64::default()).collect();
+        Ok((labels, checked))
+    });
+    let (train, validation) = (train?, validation?);
+    let file = Arc::new(File { container, header, metadata, reading });
+    let [train, validation] = [(0, train), (1, validation)]
+        .map(|(part, (labels, checked))| Arc::new(Part { file: file.clone(), part, labels, checked }));
+    Ok(OpenData {
+        kind: file.metadata.kind,
+        form: "packed file",
+        folder: path.to_owned(),
+        classes: file.metadata.classes.clone(),
+        train,
+        validation,
+        has_parts: true,
+        split: None,
+        warnings: Vec::new(),
+    })
+}
+
+/// Reads a part of the file that has a hash.
+fn hashed(
+    container: &Container,
+    (offset, length): (u64, u64),
+    hash: &header::Hash,
+    what: &str,
+) -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    // The header's numbers lie in the file.
+    container.read(offset, length as usize, &mut bytes)?;
+    if blake3::hash(&bytes).as_bytes() != hash {
+        let problem = format!("its {what} is damaged: copy it again, or pack the data again");
+        return Err(DataError::layout(container.path(), problem));
+    }
+    Ok(bytes)
+}
+
+/// The names of the parts in messages.
+const PARTS: [&str; 2] = ["training", "validation"];
+
+/// What both parts share.
+struct File {
+    container: Container,
+    header: Header,
+    metadata: Metadata,
+    reading: ReadOptions,
+}
+
+/// A part of a packed file.
+struct Part {
+    file: Arc<File>,
+    /// Its number in the header.
+    part: usize,
+    /// [`LABEL`] bytes each.
+    labels: Vec<u8>,
+    /// A bit for each record that was found whole.
+    checked: Vec<AtomicU64>,
+}
+
+impl Part {
+    /// Offset and length of a record, from the index.
+    fn place(&self, index: usize) -> Result<(u64, usize), DataError> {
+        let mut offsets = [0; 2 * OFFSET];
+        self.file.container.fill(self.file.header.parts[self.part].index + (index * OFFSET) as u64, &mut offsets)?;
+        let offset = |at: usize| u64::from_le_bytes(offsets.as_chunks().0[at]);
+        let (begin, end) = (offset(0), offset(1));
+        let length = end.checked_sub(begin).filter(|length| (HEAD as u64..=MAX_RECORD as u64).contains(length));
+        match length.filter(|_| end <= self.file.header.length) {
+            Some(length) => Ok((begin, length as usize)),
+            None => Err(self.damaged(index)),
+        }
+    }
+
+    /// Reads a record, and calls `then` with its picture.
+    fn with_picture<T>(
+        &self,
+        index: usize,
+        bytes: &mut Vec<u8>,
+        then: impl FnOnce(&[u8]) -> Result<T, DataError>,
+    ) -> Result<T, DataError> {
+        let (offset, length) = self.place(index)?;
+        self.file.container.read(offset, length, bytes)?;
+        if !self.is_checked(index) {
+            if !record::is_whole(Place { part: self.part, index, label: self.label(index) }, bytes) {
+                return Err(self.damaged(index));
+            }
+            self.checked[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
+        }
+        let (picture, _) = record::content(bytes).ok_or_else(|| self.damaged(index))?;
+        then(picture)
+    }
+
+    fn is_checked(&self, index: usize) -> bool {
+        self.checked[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
+    }
+
+    /// Reads the rows of a picture that are wanted. Columns beside the part come with them.
+    fn read_rows(
+        &self,
+        index: usize,
+        edge: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        let Wanted { part, .. } = wanted(edge, edge);
+        let part = if part.fits(edge, edge) { part } else { CropBox::whole(edge, edge) };
+        let rows = part.top * edge * 3..(part.top + part.height) * edge * 3;
+        let (offset, length) = self.place(index)?;
+        // Before memory is taken for the pixels.
+        if length < HEAD + edge * edge * 3 {
+            return Err(self.damaged(index));
+        }
+        view.with_file(|bytes, view| {
+            let failed = |source| DataError::read(self.file.container.path(), source);
+            let pixels = view.picture.reshape(edge, part.height).map_err(failed)?;
+            if self.is_checked(index) {
+                // No more than these rows, and at once to where they are needed.
+                return self.file.container.fill(offset + (HEAD + rows.start) as u64, pixels);
+            }
+            self.with_picture(index, bytes, |picture| {
+                let rows = picture.get(rows).filter(|_| picture.len() == edge * edge * 3);
+                pixels.copy_from_slice(rows.ok_or_else(|| self.damaged(index))?);
+                Ok(())
+            })
+        })?;
+        (view.width, view.height, view.left, view.top, view.shrink) = (edge, edge, 0, part.top, 1);
+        Ok(())
+    }
+
+    /// The sample's own name.
+    fn own_name(&self, index: usize) -> Option<String> {
+        let (offset, length) = self.place(index).ok()?;
+        let mut head = [0; HEAD];
+        self.file.container.fill(offset, &mut head).ok()?;
+        let (picture, name) = record::lengths(&head)?;
+        let end = HEAD.checked_add(picture)?.checked_add(name)?;
+        if end > length || name > MAX_NAME {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        self.file.container.read(offset + (HEAD + picture) as u64, name, &mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn damaged(&self, index: usize) -> DataError {
+        let name = format!("{}, {} sample {index}", self.file.container.path().display(), PARTS[self.part]);
+        DataError::picture(name, "its record is damaged: copy the file again, or pack the data again")
+    }
+}
+
+impl Dataset for Part {
+    fn len(&self) -> usize {
+        self.labels.len() / LABEL
+    }
+
+    fn label(&self, index: usize) -> usize {
+        u32::from_le_bytes(self.labels.as_chunks().0[index]) as usize
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let mut view = View::default();
+        self.read_part(index, &Wanted::whole, &mut view)?;
+        Ok(view.picture)
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        match self.file.metadata.pictures {
+            Pictures::Raw(edge) => self.read_rows(index, usize::from(edge), wanted, view),
+            Pictures::Files => view.with_file(|bytes, view| {
+                self.with_picture(index, bytes, |picture| {
+                    decode::read_part_of(picture, || self.name(index), self.file.reading, wanted, view)
+                })
+            }),
+        }
+    }
+
+    fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
+        match self.file.metadata.pictures {
+            Pictures::Raw(_) => Ok(false),
+            Pictures::Files => {
+                let length = self.with_picture(index, bytes, |picture| Ok(picture.len()))?;
+                bytes.truncate(HEAD + length);
+                bytes.drain(..HEAD);
+                Ok(true)
+            }
+        }
+    }
+
+    fn name(&self, index: usize) -> String {
+        let file = self.file.container.path().display();
+        match self.own_name(index) {
+            Some(name) => format!("{file}/{name}"),
+            None => format!("{file}, {} sample {index}", PARTS[self.part]),
+        }
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        let own = &self.file.header.parts[self.part];
+        let hash = [own.labels_hash, own.records_hash].concat();
+        Some(blake3::hash(&hash).to_hex().to_string())
+    }
+
+    fn reading_bytes(&self) -> usize {
+        match self.file.metadata.pictures {
+            // A record and its rows.
+            Pictures::Raw(edge) => 2 * usize::from(edge).pow(2) * 3,
+            Pictures::Files => reading_bytes(self, |index| Some(self.place(index).ok()?.1)),
+        }
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.file.metadata.classes.clone()
+    }
+}

@@ -1,0 +1,78 @@
+//! A data set labelled by another list of classes, such as a trained model's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::open::is_same_class;
+use crate::{DataError, Dataset, Picture, View, Wanted};
+
+/// Labels the pictures of `dataset`, which was opened at `root`, by `classes`, which must contain every class of it.
+pub fn relabel(dataset: Arc<dyn Dataset>, root: &Path, classes: &[String]) -> Result<Arc<dyn Dataset>, DataError> {
+    let own = dataset.class_names();
+    if own == classes {
+        return Ok(dataset);
+    }
+    let label = |class: &String| {
+        let exact = classes.iter().position(|known| known == class);
+        exact.or_else(|| classes.iter().position(|known| is_same_class(known, class))).ok_or_else(|| {
+            DataError::layout(root, format!("the class {class:?} is not among the {} expected ones", classes.len()))
+        })
+    };
+    let labels = own.iter().map(label).collect::<Result<_, _>>()?;
+    Ok(Arc::new(Relabelled { dataset, labels, classes: classes.to_vec() }))
+}
+
+struct Relabelled {
+    dataset: Arc<dyn Dataset>,
+    /// The new label for each of the data set's own.
+    labels: Vec<usize>,
+    classes: Vec<String>,
+}
+
+/// Everything but labels and classes is the data set's own.
+impl Dataset for Relabelled {
+    fn len(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.labels[self.dataset.label(index)]
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        self.dataset.read(index)
+    }
+
+    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
+        self.dataset.read_into(index, picture)
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        self.dataset.read_part(index, wanted, view)
+    }
+
+    fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
+        self.dataset.read_file(index, bytes)
+    }
+
+    fn file_path(&self, index: usize) -> Option<PathBuf> {
+        self.dataset.file_path(index)
+    }
+
+    fn name(&self, index: usize) -> String {
+        self.dataset.name(index)
+    }
+
+    fn reading_bytes(&self) -> usize {
+        self.dataset.reading_bytes()
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.classes.clone()
+    }
+}

@@ -1,0 +1,171 @@
+//! Which pictures lie in folders. Hidden entries are skipped, links are followed, and what is neither a file nor a folder is
+//! counted. Entries are sorted by the bytes of their names, so every machine and locale agrees on labels and indices.
+
+use std::fs::{self, FileType};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use enmasse_files::name_of;
+
+use crate::{DataError, LeftOut};
+
+/// Extensions of picture files, in any case. The content decides which format a file has.
+pub(crate) const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "bmp", "gif"];
+
+/// Folders in folders that are followed. Paths have at most 4096 bytes; this bounds the stack.
+const MAX_DEPTH: usize = 256;
+
+/// All pictures in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
+/// to a folder that it lies in. What is neither a file nor a folder is added to `left_out`. A folder without a picture is an
+/// error.
+pub fn list_pictures(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
+    let mut found: Vec<PathBuf> =
+        pictures_below(folder, left_out)?.into_iter().map(|relative| folder.join(relative)).collect();
+    if found.is_empty() {
+        return Err(DataError::layout(folder, format!("there are no pictures ({}) in it", EXTENSIONS.join(", "))));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The paths of the same pictures relative to `folder`, sorted by their bytes; perhaps none.
+pub(crate) fn pictures_below(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+    files_below(folder, &EXTENSIONS, left_out)
+}
+
+/// The same for files with other extensions.
+pub(crate) fn files_below(
+    folder: &Path,
+    extensions: &[&str],
+    left_out: &mut LeftOut,
+) -> Result<Vec<String>, DataError> {
+    let mut found = Vec::new();
+    add_files(folder, "", extensions, &mut Vec::new(), &mut found, left_out)?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Adds the files in `folder`, whose paths begin with `prefix`. `above` are the folders that it lies in.
+fn add_files(
+    folder: &Path,
+    prefix: &str,
+    extensions: &[&str],
+    above: &mut Vec<(u64, u64)>,
+    found: &mut Vec<String>,
+    left_out: &mut LeftOut,
+) -> Result<(), DataError> {
+    let Some(identity) = identity_below(folder, above)? else { return Ok(()) };
+    let mut folders = Vec::new();
+    for (name, kind) in entries(folder, left_out)? {
+        if kind.is_dir() {
+            folders.push(name);
+        } else if has_extension(&name, extensions) {
+            found.push(format!("{prefix}{name}"));
+        }
+    }
+    above.push(identity);
+    for inner in folders {
+        add_files(&folder.join(&inner), &format!("{prefix}{inner}/"), extensions, above, found, left_out)?;
+    }
+    above.pop();
+    Ok(())
+}
+
+/// The files and folders in `folder` without hidden ones, in the order of the file system. What is neither is added to
+/// `left_out`.
+fn entries(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<(String, FileType)>, DataError> {
+    let failed = |source| DataError::read(folder, source);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        // Links are followed. A broken link is neither a picture nor a class, and neither is a pipe or a device.
+        let kind = match entry.file_type() {
+            Ok(kind) if !kind.is_symlink() => kind,
+            _ => match fs::metadata(entry.path()) {
+                Ok(metadata) => metadata.file_type(),
+                Err(error) => {
+                    let broken = error.kind() == ErrorKind::NotFound;
+                    left_out
+                        .add(&entry.path(), if broken { "a broken link" } else { "a link that cannot be followed" });
+                    continue;
+                }
+            },
+        };
+        if !kind.is_file() && !kind.is_dir() {
+            left_out.add(&entry.path(), name_of(kind));
+            continue;
+        }
+        match name.into_string() {
+            Ok(name) => found.push((name, kind)),
+            Err(_) => return Err(DataError::layout(entry.path(), "its name is not valid UTF-8; rename it")),
+        }
+    }
+    Ok(found)
+}
+
+/// Names of the folders in `folder`, sorted.
+pub(crate) fn folders(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+    names(folder, left_out, |_, kind| kind.is_dir())
+}
+
+/// Names of the files in `folder` with one of these extensions in any case, sorted.
+pub(crate) fn files(folder: &Path, extensions: &[&str], left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+    names(folder, left_out, |name, kind| kind.is_file() && has_extension(name, extensions))
+}
+
+fn names(
+    folder: &Path,
+    left_out: &mut LeftOut,
+    wanted: impl Fn(&str, FileType) -> bool,
+) -> Result<Vec<String>, DataError> {
+    let found = entries(folder, left_out)?.into_iter();
+    let mut names: Vec<String> = found.filter(|(name, kind)| wanted(name, *kind)).map(|(name, _)| name).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Whether a file's name ends as those of pictures do.
+pub(crate) fn is_picture(name: &str) -> bool {
+    has_extension(name, &EXTENSIONS)
+}
+
+pub(crate) fn has_extension(name: &str, extensions: &[&str]) -> bool {
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    extensions.iter().any(|known| extension.eq_ignore_ascii_case(known))
+}
+
+/// Whether there is a picture in or below a folder of `root`. Stops at the first one.
+pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
+    fn has_some(folder: &Path, above: &mut Vec<(u64, u64)>) -> Result<bool, DataError> {
+        let Some(identity) = identity_below(folder, above)? else { return Ok(false) };
+        // The scan that follows tells what is left out.
+        let found = entries(folder, &mut LeftOut::default())?;
+        if !above.is_empty() && found.iter().any(|(name, kind)| kind.is_file() && is_picture(name)) {
+            return Ok(true);
+        }
+        above.push(identity);
+        for (inner, _) in found.iter().filter(|(_, kind)| kind.is_dir()) {
+            if has_some(&folder.join(inner), above)? {
+                return Ok(true);
+            }
+        }
+        above.pop();
+        Ok(false)
+    }
+    has_some(root, &mut Vec::new())
+}
+
+/// What tells a folder from all others; `None` for a link to one of the folders `above` it.
+fn identity_below(folder: &Path, above: &[(u64, u64)]) -> Result<Option<(u64, u64)>, DataError> {
+    let metadata = fs::metadata(folder).map_err(|source| DataError::read(folder, source))?;
+    let identity = (metadata.dev(), metadata.ino());
+    if above.len() == MAX_DEPTH {
+        return Err(DataError::layout(folder, format!("it lies more than {MAX_DEPTH} folders deep")));
+    }
+    Ok((!above.contains(&identity)).then_some(identity))
+}

@@ -1,0 +1,142 @@
+//! The samples of a tar archive, from the headers of its members.
+//!
+//! As in WebDataset, a member's key is its path up to the first dot of its name, and neighbours with one key are a sample.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use enmasse_files::open_regular;
+use serde_json::Value;
+use tar::{Archive, Entry};
+
+use crate::DataError;
+use crate::scan::EXTENSIONS;
+
+/// Limit of a label's bytes; a `.json` may hold more than the label.
+const MAX_LABEL_BYTES: u64 = 1 << 20;
+
+/// The samples of an archive.
+#[derive(Debug, Default)]
+pub(crate) struct Indexed {
+    pub samples: Vec<Sample>,
+    /// Whether the archive ends as tar archives do.
+    pub is_complete: bool,
+}
+
+/// A picture in an archive.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// The name of the member.
+    pub name: String,
+    pub offset: u64,
+    pub length: u32,
+    /// The label as it is written.
+    pub label: String,
+}
+
+/// The members of a sample so far.
+#[derive(Default)]
+struct Group {
+    key: String,
+    /// The picture, and the place of its extension among ours.
+    picture: Option<(usize, Sample)>,
+    label: Option<String>,
+}
+
+/// Lists the samples of the archive at `path`. `fields` are the names of a label in a `.json` member.
+pub(crate) fn index(path: &Path, fields: &[&str]) -> Result<Indexed, DataError> {
+    let failed = |source| DataError::read(path, source);
+    let refused = |problem: String| DataError::layout(path, problem);
+    let file = open_regular(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut archive = Archive::new(file);
+    let (mut found, mut group, mut end) = (Indexed::default(), Group::default(), 0);
+    for entry in archive.entries_with_seek().map_err(failed)? {
+        let mut entry = entry.map_err(|error| refused(format!("it is no tar archive, or a damaged one: {error}")))?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let size = entry.size();
+        end = entry.raw_file_position().saturating_add(size);
+        if end > length {
+            return Err(refused(format!("it ends inside its member {name}: truncated, or still being written")));
+        }
+        let kind = entry.header().entry_type();
+        if kind.is_dir() || kind.is_pax_global_extensions() {
+            continue;
+        }
+        let Some((key, extension)) = split_name(&name) else { continue };
+        if !kind.is_file() && !kind.is_contiguous() {
+            return Err(refused(format!("its member {name} is a link, or otherwise no file of its own")));
+        }
+        if key != group.key {
+            found.samples.extend(std::mem::take(&mut group).finish().map_err(refused)?);
+            group.key = key.to_owned();
+        }
+        let extension = extension.to_ascii_lowercase();
+        if let Some(rank) = EXTENSIONS.iter().position(|known| *known == extension) {
+            if group.picture.as_ref().is_none_or(|(other, _)| rank < *other) {
+                let (offset, label) = (entry.raw_file_position(), String::new());
+                let length = u32::try_from(size).map_err(|_| refused(format!("its member {name} has {size} bytes")))?;
+                group.picture = Some((rank, Sample { name, offset, length, label }));
+            }
+        } else if extension == "cls" || (extension == "json" && group.label.is_none()) {
+            let text = read_label(&mut entry).map_err(|problem| refused(format!("its member {name} {problem}")))?;
+            let label = match extension.as_str() {
+                "cls" => Ok(Some(text.trim().to_owned())),
+                _ => json_label(&text, fields),
+            };
+            let label = label.map_err(|problem| refused(format!("its member {name} {problem}")))?;
+            group.label = label.or(group.label);
+        }
+    }
+    found.samples.extend(group.finish().map_err(refused)?);
+    // Two blocks of zeros end an archive.
+    found.is_complete = length >= end.next_multiple_of(512).saturating_add(1024);
+    Ok(found)
+}
+
+impl Group {
+    fn finish(self) -> Result<Option<Sample>, String> {
+        let Group { key, picture, label } = self;
+        match (picture, label) {
+            (Some((_, picture)), Some(label)) if !label.is_empty() => Ok(Some(Sample { label, ..picture })),
+            (Some((_, picture)), _) => Err(format!(
+                "its picture {} has no label: a member {key}.cls, or {key}.json with a field \"label\". An archive of class \
+                 folders must be extracted",
+                picture.name
+            )),
+            (None, Some(_)) => Err(format!("its sample {key} has a label and no picture ({})", EXTENSIONS.join(", "))),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// The key and the extension of a member, without the first dot of its name; `None` for hidden ones and those without a dot.
+fn split_name(name: &str) -> Option<(&str, &str)> {
+    let start = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = start + name[start..].find('.')?;
+    (dot > start).then(|| (&name[..dot], &name[dot + 1..]))
+}
+
+fn read_label(entry: &mut Entry<'_, File>) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    if entry.size() > MAX_LABEL_BYTES {
+        return Err(format!("has more than {MAX_LABEL_BYTES} bytes"));
+    }
+    entry.read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
+    String::from_utf8(bytes).map_err(|_| "is not valid UTF-8".to_owned())
+}
+
+/// The first of `fields` in a JSON object.
+fn json_label(text: &str, fields: &[&str]) -> Result<Option<String>, String> {
+    let object: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
+    match fields.iter().find_map(|field| object.get(*field)) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(label)) => Ok(Some(label.trim().to_owned())),
+        Some(Value::Number(label)) => Ok(Some(label.to_string())),
+        Some(Value::Bool(label)) => Ok(Some(label.to_string())),
+        Some(Value::Array(_) | Value::Object(_)) => {
+            Err("has a list of labels: several labels of a picture are not supported".to_owned())
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Pictures in tar archives, as WebDataset writes them: members with one key are a sample, a picture and its label.
+//!
+//! Where each picture lies is found out once, from the headers of the archives. After that each thread reads the pictures that
+//! it needs, in any order.
+
+mod index;
+mod open_files;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::dataset::reading_bytes;
+use crate::decode::ReadOptions;
+use crate::file_list::FileList;
+use crate::split::Divide;
+use crate::{DataError, Dataset, Picture, View, Wanted};
+pub(crate) use index::{Indexed, index};
+use open_files::OpenFiles;
+
+/// Pictures in tar archives, or a part of them. A sample takes its name and 28 bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Shards {
+    archives: Arc<OpenFiles>,
+    classes: Vec<String>,
+    /// The member's name and the label of each sample.
+    names: Arc<FileList>,
+    /// Parallel to `names`.
+    places: Arc<Vec<Place>>,
+    options: ReadOptions,
+}
+
+/// Where a picture lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// First byte in the archive.
+    pub offset: u64,
+    /// The archive.
+    pub archive: u32,
+    /// Bytes of the picture.
+    pub length: u32,
+}
+
+impl Shards {
+    pub fn new(archives: Vec<PathBuf>, classes: Vec<String>, names: FileList, mut places: Vec<Place>) -> Self {
+        debug_assert_eq!(names.len(), places.len());
+        places.shrink_to_fit();
+        Shards {
+            archives: Arc::new(OpenFiles::new(archives)),
+            classes,
+            names: Arc::new(names.shrink()),
+            places: Arc::new(places),
+            options: ReadOptions::default(),
+        }
+    }
+}
+
+impl Divide for Shards {
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn part(&self, keep: impl Fn(usize) -> bool) -> Self {
+        let places =
+            self.places.iter().enumerate().filter(|&(index, _)| keep(index)).map(|(_, place)| *place).collect();
+        Shards { places: Arc::new(places), names: Arc::new(self.names.part(&keep)), ..self.clone() }
+    }
+
+    fn read_with(self, options: ReadOptions) -> Self {
+        Shards { options, ..self }
+    }
+}
+
+impl Dataset for Shards {
+    fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.names.label(index) as usize
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let mut view = View::default();
+        self.read_part(index, &Wanted::whole, &mut view)?;
+        Ok(view.picture)
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        let Place { offset, archive, length } = self.places[index];
+        let archive = self.archives.get(archive as usize)?;
+        archive.read_part((offset, length as usize), || self.name(index), self.options, wanted, view)
+    }
+
+    fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
+        let Place { offset, archive, length } = self.places[index];
+        self.archives.get(archive as usize)?.read(offset, length as usize, bytes)?;
+        Ok(true)
+    }
+
+    /// `train-000.tar/dog/17.jpg`, with the archive's path.
+    fn name(&self, index: usize) -> String {
+        let archive = self.archives.path(self.places[index].archive as usize);
+        archive.join(self.names.path(index)).display().to_string()
+    }
+
+    fn reading_bytes(&self) -> usize {
+        // The file lies in memory beside its picture.
+        reading_bytes(self, |index| Some(self.places[index].length as usize))
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.classes.clone()
+    }
+}

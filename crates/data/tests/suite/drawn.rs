@@ -1,0 +1,199 @@
+//! Balanced classes and repeated augmentation: a ledger of what each epoch draws, for any number of ranks, and over resumes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use enmasse_data::{
+    DataError, Dataset, DecodePool, Picture, RandomResizedCrop, Sampler, Sharding, TrainLoader, TrainOrder,
+    TrainTransform,
+};
+use proptest::prelude::*;
+
+/// Pictures of classes of these sizes, one class after the other.
+struct Sized(Vec<usize>);
+
+impl Dataset for Sized {
+    fn len(&self) -> usize {
+        self.0.iter().sum()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        let mut end = 0;
+        self.0
+            .iter()
+            .position(|size| {
+                end += size;
+                index < end
+            })
+            .unwrap()
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        Picture::new(12, 12, (0..12 * 12 * 3).map(|byte| (byte * 7 + index * 31) as u8).collect())
+    }
+}
+
+fn order(sizes: &[usize], balanced: bool, repeats: usize, shards: usize, batch: usize) -> TrainOrder {
+    let sharding = Sharding::one(0, shards, batch);
+    TrainOrder::of(&Sized(sizes.to_vec()), Sampler::Drawn { balanced, repeats }, 7, &sharding).unwrap()
+}
+
+/// All entries of an epoch.
+fn entries(order: &TrainOrder, epoch: u64) -> Vec<usize> {
+    let epoch = order.epoch(epoch);
+    (0..epoch.batches()).flat_map(|batch| epoch.global_batch(batch)).collect()
+}
+
+#[test]
+fn without_either_it_is_the_usual_order() {
+    let (usual, drawn) = (TrainOrder::new(7, 23, 4).unwrap(), order(&[20, 3], false, 1, 1, 4));
+    for epoch in [0, 1, 5] {
+        assert_eq!(entries(&usual, epoch), entries(&drawn, epoch));
+    }
+    assert_eq!((drawn.batches(), drawn.dropped()), (5, 3));
+}
+
+#[test]
+fn settings_out_of_range() {
+    let sharding = Sharding::one(0, 1, 1);
+    let check = |sampler: Sampler, expected: &str| {
+        let error = TrainOrder::with_sampler(sampler, 0, 5, &sharding).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    };
+    check(Sampler::Drawn { balanced: false, repeats: 0 }, "a sample is repeated at least once");
+    let labels = "an order of balanced classes needs the labels of a data set";
+    check(Sampler::Drawn { balanced: true, repeats: 1 }, labels);
+    let none = TrainOrder::of(&Sized(vec![]), Sampler::Drawn { balanced: true, repeats: 1 }, 0, &sharding);
+    assert!(none.unwrap_err().to_string().contains("hold 0 samples"));
+}
+
+proptest! {
+    /// Every class is drawn equally often in an epoch and over all epochs, and a sample returns only after all others of its
+    /// class.
+    #[test]
+    fn classes_are_balanced(sizes in prop::collection::vec(0usize..12, 1..6), epochs in 1u64..5) {
+        let dataset = Sized(sizes.clone());
+        prop_assume!(!dataset.is_empty());
+        let order = order(&sizes, true, 1, 1, 1);
+        let mut drawn = vec![0; dataset.len()];
+        let mut of_classes = vec![0; sizes.len()];
+        for epoch in 0..epochs {
+            let entries = entries(&order, epoch);
+            prop_assert_eq!(entries.len(), dataset.len());
+            let mut of_epoch = vec![0; sizes.len()];
+            entries.iter().for_each(|&index| of_epoch[dataset.label(index)] += 1);
+            for (class, count) in of_epoch.iter().enumerate() {
+                of_classes[class] += count;
+            }
+            entries.iter().for_each(|&index| drawn[index] += 1);
+            let filled = |counts: &[usize]| counts.iter().zip(&sizes).filter(|(_, size)| **size > 0).map(|(count, _)| *count).collect::<Vec<_>>();
+            for counts in [filled(&of_epoch), filled(&of_classes)] {
+                prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
+            }
+            for class in 0..sizes.len() {
+                let counts: Vec<usize> = (0..dataset.len()).filter(|&index| dataset.label(index) == class).map(|index| drawn[index]).collect();
+                let (least, most) = (counts.iter().min(), counts.iter().max());
+                prop_assert!(most.unwrap_or(&0) - least.unwrap_or(&0) <= 1, "class {class}: {counts:?}");
+            }
+        }
+    }
+
+    /// The repetitions of a sample follow each other in the epoch, so that its shards share them, and as many epochs as there are
+    /// repetitions have every sample equally often.
+    #[test]
+    fn repetitions_are_neighbours(groups in 1usize..8, repeats in 1usize..5, first in 0u64..3) {
+        let samples = groups * repeats;
+        let order = order(&[samples], false, repeats, 1, 1);
+        let mut counts = vec![0; samples];
+        for epoch in first * repeats as u64..(first + 1) * repeats as u64 {
+            let entries = entries(&order, epoch);
+            for group in entries.chunks(repeats) {
+                prop_assert!(group.iter().all(|index| index == &group[0]), "{entries:?}");
+            }
+            entries.iter().for_each(|&index| counts[index] += 1);
+        }
+        prop_assert!(counts.iter().all(|&count| count == repeats), "{counts:?}");
+    }
+
+    /// Shards together give the global batch, whose entries go round the shards; a resumed epoch has the remaining entries, with
+    /// another global batch too.
+    #[test]
+    fn pieces_and_rests(
+        sizes in prop::collection::vec(1usize..20, 1..4),
+        (balanced, repeats) in (any::<bool>(), 1usize..4),
+        (shards, batch, after) in (1usize..5, 1usize..4, 1usize..6),
+        cut in 0usize..5,
+    ) {
+        let samples: usize = sizes.iter().sum();
+        prop_assume!(samples >= (shards * batch).max(after));
+        let all = entries(&order(&sizes, balanced, repeats, 1, 1), 3);
+        let split = order(&sizes, balanced, repeats, shards, batch);
+        let epoch = split.epoch(3);
+        for step in 0..epoch.batches() {
+            let global = &all[step * shards * batch..][..shards * batch];
+            for shard in 0..shards {
+                let own = epoch.hosted(step, &Sharding::one(shard, shards, batch));
+                let expected: Vec<usize> = match repeats {
+                    1 => global[shard * batch..][..batch].to_vec(),
+                    _ => global[shard..].iter().step_by(shards).copied().collect(),
+                };
+                prop_assert_eq!(own, expected);
+            }
+        }
+        let consumed = cut.min(epoch.batches()) * shards * batch;
+        let rest = order(&sizes, balanced, repeats, 1, after);
+        let rest = rest.rest_of_epoch(3, consumed);
+        let seen: Vec<usize> = (0..rest.batches()).flat_map(|step| rest.global_batch(step)).collect();
+        prop_assert_eq!(&seen[..], &all[consumed..][..(samples - consumed) / after * after]);
+    }
+}
+
+/// One rank's batches, for each of its shards in turn: index and pixels.
+fn ledger(hosted: std::ops::Range<usize>, consumed: usize, threads: usize) -> Vec<Vec<(u64, Vec<u8>)>> {
+    let sampler = Sampler::Drawn { balanced: true, repeats: 2 };
+    let sharding = Sharding { hosted, shards: 4, batch: 2 };
+    let transform = TrainTransform::empty(8).then(RandomResizedCrop::new(8));
+    let pool = DecodePool::new(threads).unwrap();
+    let dataset = Arc::new(Sized(vec![25, 5, 3]));
+    let loader = TrainLoader::with_sampler(&pool, dataset, transform, sharding, 7, sampler).unwrap();
+    let batches = loader.epoch(2, consumed).map(|batch| {
+        let batch = batch.unwrap();
+        batch.indices.iter().copied().zip(batch.images.chunks_exact(8 * 8 * 3).map(<[u8]>::to_vec)).collect()
+    });
+    batches.collect()
+}
+
+#[test]
+fn the_ledger_is_the_same_on_any_number_of_ranks_and_after_a_stop() {
+    let alone = ledger(0..4, 0, 2);
+    assert_eq!(alone.len(), 33 / 8);
+    for ranks in [vec![0..1, 1..2, 2..3, 3..4], vec![0..2, 2..4], vec![0..3, 3..4]] {
+        let pieces: Vec<_> = ranks.into_iter().map(|hosted| ledger(hosted, 0, 1)).collect();
+        for (step, batch) in alone.iter().enumerate() {
+            let together: Vec<_> = pieces.iter().flat_map(|piece| piece[step].clone()).collect();
+            assert!(together == *batch, "step {step}");
+        }
+    }
+    // Stopped after two of the batches, and gone on with another number of ranks.
+    let rests: Vec<_> = [0..2, 2..4].into_iter().map(|hosted| ledger(hosted, 16, 1)).collect();
+    for (step, batch) in alone[2..].iter().enumerate() {
+        assert!([rests[0][step].clone(), rests[1][step].clone()].concat() == *batch, "step {step} after the stop");
+    }
+}
+
+/// The repetitions of a sample were the same picture: its random numbers followed from its index and the epoch alone.
+#[test]
+fn repetitions_are_augmented_differently() {
+    let mut versions: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
+    for (index, pixels) in ledger(0..4, 0, 2).into_iter().flatten() {
+        versions.entry(index).or_default().push(pixels);
+    }
+    let most = versions.values().map(Vec::len).max().unwrap();
+    assert!(most >= 4, "a class of three pictures has a third of the epoch: {most}");
+    for (index, mut pixels) in versions {
+        let count = pixels.len();
+        pixels.sort();
+        pixels.dedup();
+        assert_eq!(pixels.len(), count, "sample {index}");
+    }
+}

@@ -1,0 +1,215 @@
+//! Loaders that decode only what they need: the same batches as from whole pictures.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use enmasse_data::{
+    Batches, Canvas, Container, CropBox, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Picture,
+    RandomHorizontalFlip, RandomResizedCrop, ReadOptions, Resizer, Sharding, Stretch, TrainLoader, TrainTransform,
+    View, Wanted, decode,
+};
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+use proptest::prelude::*;
+
+/// The same pictures, always read as a whole.
+struct Whole(Arc<Folder>);
+
+impl Dataset for Whole {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.0.label(index)
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        self.0.read(index)
+    }
+}
+
+/// The same files one after another in one file.
+struct Joined {
+    container: Container,
+    places: Vec<(u64, usize)>,
+    options: ReadOptions,
+}
+
+impl Joined {
+    fn new(folder: &Folder, path: &Path, options: ReadOptions) -> Self {
+        let (mut all, mut file, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        for index in 0..folder.len() {
+            assert!(folder.read_file(index, &mut file).unwrap());
+            places.push((all.len() as u64, file.len()));
+            all.extend_from_slice(&file);
+        }
+        std::fs::write(path, all).unwrap();
+        Joined { container: Container::open(path).unwrap(), places, options }
+    }
+}
+
+impl Dataset for Joined {
+    fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    fn label(&self, _: usize) -> usize {
+        0
+    }
+
+    fn read(&self, _: usize) -> Result<Picture, DataError> {
+        unreachable!("a loader reads parts")
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        self.container.read_part(self.places[index], || self.name(index), self.options, wanted, view)
+    }
+}
+
+fn pictures(batches: Batches) -> Vec<u8> {
+    batches.flat_map(|batch| batch.unwrap().images.to_vec()).collect()
+}
+
+/// A photograph-like picture: smooth colours, an edge, and texture.
+fn picture(width: usize, height: usize) -> Vec<u8> {
+    let pixel = |x: usize, y: usize| {
+        let (x, y) = (x as f64 / width as f64, y as f64 / height as f64);
+        let texture = 12.0 * (90.0 * x).sin() * (70.0 * y).cos();
+        let edge = if (x - 0.6).powi(2) + (y - 0.4).powi(2) < 0.04 { 60.0 } else { 0.0 };
+        [60.0 + 120.0 * x + texture, 90.0 + 80.0 * y + edge, 200.0 - 90.0 * x * y - texture].map(|color| color as u8)
+    };
+    (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(x, y))).collect()
+}
+
+fn write(path: &Path, width: usize, height: usize, sampling: SamplingFactor, progressive: bool) {
+    let mut bytes = Vec::new();
+    let mut encoder = Encoder::new(&mut bytes, 90);
+    encoder.set_sampling_factor(sampling);
+    encoder.set_progressive(progressive);
+    encoder.encode(&picture(width, height), width as u16, height as u16, ColorType::Rgb).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A folder of one class: the fixtures of every format and orientation, and larger pictures.
+fn folder(root: &Path, options: ReadOptions) -> Arc<Folder> {
+    let class = root.join("class");
+    std::fs::create_dir(&class).unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    for entry in std::fs::read_dir(fixtures).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.starts_with("picture.") {
+            std::fs::copy(entry.path(), class.join(name)).unwrap();
+        }
+    }
+    for (number, sampling) in
+        [SamplingFactor::R_4_4_4, SamplingFactor::R_4_2_2, SamplingFactor::R_4_2_0].into_iter().enumerate()
+    {
+        write(&class.join(format!("large-{number}.jpg")), 400 + 33 * number, 300 + 25 * number, sampling, number == 1);
+    }
+    Arc::new(Folder::scan(root).unwrap().read_with(options))
+}
+
+#[test]
+fn parts_give_the_batches_of_whole_pictures() {
+    let pool = DecodePool::new(2).unwrap();
+    for exif_transpose in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let options = ReadOptions { convert_rgb: true, exif_transpose, exact: true };
+        let parts = folder(root.path(), options);
+        let joined = Arc::new(Joined::new(&parts, &root.path().join("joined"), options));
+        let whole = Arc::new(Whole(parts.clone()));
+        let sharding = Sharding::one(0, 1, 8);
+        let lists = [
+            TrainTransform::new(24),
+            TrainTransform::empty(24).then(EvalTransform::new(24)),
+            TrainTransform::empty(24).then(RandomHorizontalFlip { probability: 0.5 }).then(RandomResizedCrop::new(24)),
+        ];
+        for list in lists {
+            let epochs = |data: Arc<dyn Dataset>| {
+                let loader = TrainLoader::new(&pool, data, list.clone(), sharding.clone(), 3).unwrap();
+                (0..4).flat_map(|epoch| pictures(loader.epoch(epoch, 0))).collect::<Vec<u8>>()
+            };
+            let expected = epochs(whole.clone());
+            assert!(epochs(parts.clone()) == expected, "{list} {exif_transpose}");
+            assert!(epochs(joined.clone()) == expected, "{list} {exif_transpose}");
+        }
+        // The last one adds margins.
+        for transform in
+            [EvalTransform::new(24), EvalTransform { size: 8, resize: 40 }, EvalTransform { size: 24, resize: 8 }]
+        {
+            let pass = |data: Arc<dyn Dataset>| {
+                pictures(EvalLoader::new(&pool, data, transform.clone(), sharding.clone()).unwrap().pass())
+            };
+            assert!(pass(parts.clone()) == pass(whole.clone()), "{transform:?} {exif_transpose}");
+        }
+    }
+}
+
+/// The part of a large picture at a smaller scale, compared with the part at full size: levels of difference.
+#[test]
+fn shrunk_pictures_are_near_those_at_full_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.jpg");
+    write(&path, 1024, 768, SamplingFactor::R_4_2_0, false);
+    let check = |size: usize, crop: CropBox, shrink: usize| {
+        let stretch = Stretch { crop, full: (size, size), part: CropBox::whole(size, size) };
+        assert_eq!(stretch.wanted(), Wanted { part: crop, shrink });
+        let cut = |exact: bool| {
+            let options = ReadOptions { exact, ..ReadOptions::default() };
+            let (mut view, mut out) = (View::default(), vec![0; size * size * 3]);
+            decode::read_part(&path, options, &|_, _| stretch.wanted(), &mut view).unwrap();
+            Resizer::new().stretch(&view, &stretch, &mut out);
+            out
+        };
+        let (fast, exact) = (cut(false), cut(true));
+        let mut canvas = Canvas::new(decode::open(&path, ReadOptions::default()).unwrap());
+        canvas.resize(crop, size, size);
+        assert!(exact == canvas.picture().pixels(), "{stretch:?}");
+        let each = || fast.iter().zip(&exact).map(|(a, b)| a.abs_diff(*b));
+        let mean = each().map(f64::from).sum::<f64>() / fast.len() as f64;
+        assert_eq!(fast == exact, shrink == 1);
+        assert!(mean < 1.0 && each().max().unwrap() <= 24, "{stretch:?}: {mean} {:?}", each().max());
+    };
+    check(224, CropBox { left: 3, top: 5, width: 447, height: 700 }, 1);
+    check(224, CropBox { left: 3, top: 5, width: 448, height: 700 }, 2);
+    check(224, CropBox { left: 501, top: 1, width: 523, height: 448 }, 2);
+    check(100, CropBox { left: 1, top: 2, width: 1023, height: 766 }, 4);
+    check(48, CropBox { left: 7, top: 9, width: 600, height: 500 }, 8);
+    check(96, CropBox::whole(1024, 768), 8);
+}
+
+proptest! {
+    /// The wanted part has everything that the result depends on, and is no larger.
+    #[test]
+    fn what_is_wanted_is_what_has_an_influence(
+        (width, height, to_width, to_height) in (1usize..70, 1usize..70, 1usize..50, 1usize..50),
+        part in prop::array::uniform4(0.0..1.0f64),
+    ) {
+        let inside = |length: usize, start: f64, share: f64| {
+            let start = (start * length as f64) as usize;
+            (start, 1 + (share * (length - start - 1) as f64) as usize)
+        };
+        let ((left, across), (top, down)) = (inside(to_width, part[0], part[1]), inside(to_height, part[2], part[3]));
+        let part = CropBox { left, top, width: across, height: down };
+        let stretch = Stretch { crop: CropBox::whole(width, height), full: (to_width, to_height), part };
+        let wanted = stretch.wanted().part;
+        prop_assert!(wanted.fits(width, height), "{:?}", wanted);
+        let result = |inner: u8, outer: u8| {
+            let is_in = |x: usize, y: usize| {
+                (wanted.left..wanted.left + wanted.width).contains(&x) && (wanted.top..wanted.top + wanted.height).contains(&y)
+            };
+            let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [if is_in(x, y) { inner } else { outer }; 3]));
+            let picture = Picture::new(width, height, pixels.collect()).unwrap();
+            let mut out = vec![0; across * down * 3];
+            Resizer::new().resize_part(&picture, stretch.crop, stretch.full, part, &mut out);
+            out
+        };
+        prop_assert!(result(100, 0).iter().all(|&byte| byte == 100));
+        prop_assert!(result(0, 255).iter().all(|&byte| byte == 0));
+    }
+}
