@@ -1,7 +1,7 @@
-//! Times an all-reduce between processes or threads of this machine.
+//! Times an all-reduce between processes or threads of this machine, or between processes of several machines.
 //!
 //! ```text
-//! cargo run --release -p enmasse-comm --example all_reduce -- [processes|threads] [RANKS] [shared|tcp]
+//! cargo run --release -p enmasse-comm --example all_reduce -- [processes|threads] [RANKS] [auto|shared|tcp] [BYTES,...]
 //! ```
 //!
 //! Starts its own ranks (or uses torchrun's variables if set), and prints one JSON line per size: the median and least
@@ -21,18 +21,27 @@ const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20];
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let word = |i: usize, default| arguments.get(i).map_or(default, String::as_str);
-    let (mode, ranks, transport) = (word(0, "processes"), word(1, "2").parse::<usize>()?, word(2, "shared"));
+    let (mode, ranks, transport) = (word(0, "processes"), word(1, "2").parse::<usize>()?, word(2, "auto"));
+    let sizes = match arguments.get(3) {
+        Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?,
+        None => SIZES.to_vec(),
+    };
     if std::env::var_os("RANK").is_some() {
         let mut rendezvous = Rendezvous::from_environment()?;
-        rendezvous.transport = if transport == "tcp" { TransportChoice::Tcp } else { TransportChoice::Shared };
-        return measure(&rendezvous.join()?, mode, transport);
+        rendezvous.transport = match transport {
+            "tcp" => TransportChoice::Tcp,
+            "shared" => TransportChoice::Shared,
+            _ => TransportChoice::Auto,
+        };
+        return measure(&rendezvous.join()?, mode, transport, &sizes);
     }
     match mode {
         "threads" => {
             let threads: Vec<_> = Group::threads(ranks)?
                 .into_iter()
                 .map(|group| {
-                    std::thread::spawn(move || measure(&group, "threads", "shared").map_err(|e| e.to_string()))
+                    let sizes = sizes.clone();
+                    std::thread::spawn(move || measure(&group, "threads", "shared", &sizes).map_err(|e| e.to_string()))
                 })
                 .collect();
             for thread in threads {
@@ -60,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn measure(group: &Group, mode: &str, transport: &str) -> Result<(), Box<dyn Error>> {
+fn measure(group: &Group, mode: &str, transport: &str, sizes: &[usize]) -> Result<(), Box<dyn Error>> {
     let world_size = group.world_size();
     let report = |op: &str, bytes: usize, mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
@@ -74,7 +83,7 @@ fn measure(group: &Group, mode: &str, transport: &str) -> Result<(), Box<dyn Err
             );
         }
     };
-    for bytes in SIZES {
+    for &bytes in sizes {
         let mut data = vec![0f32; bytes / 4];
         report("all_reduce", bytes, time(group, || group.all_reduce(&mut data).map_err(Into::into))?);
     }

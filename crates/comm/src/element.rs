@@ -1,6 +1,6 @@
 //! Element types that can be sent and summed, and how two values combine.
 
-use enmasse_tensor::{Bf16, DType};
+use enmasse_tensor::{Bf16, DType, F16};
 
 mod sealed {
     pub trait Sealed {}
@@ -9,7 +9,7 @@ mod sealed {
 /// How values of the ranks are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// Their sum, added in the fixed tree of [`crate::tree_fold`]. Integers wrap around; bf16 rounds every addition.
+    /// Their sum, added in the fixed tree of [`crate::tree_fold`]. Integers wrap around; bf16 and f16 round every addition.
     Sum,
     /// The greatest; NaN wins over every other value.
     Max,
@@ -72,6 +72,7 @@ macro_rules! element {
 }
 
 element!(Bf16, Bf16, |left, right| Bf16::from_f32(left.to_f32() + right.to_f32()));
+element!(F16, F16, |left, right| F16::from_f32(left.to_f32() + right.to_f32()));
 element!(f32, F32, |left, right| left + right);
 element!(f64, F64, |left, right| left + right);
 element!(i32, I32, i32::wrapping_add);
@@ -84,6 +85,10 @@ macro_rules! with_element {
         match $dtype {
             enmasse_tensor::DType::Bf16 => {
                 type $type = enmasse_tensor::Bf16;
+                $body
+            }
+            enmasse_tensor::DType::F16 => {
+                type $type = enmasse_tensor::F16;
                 $body
             }
             enmasse_tensor::DType::F32 => {
@@ -130,5 +135,7 @@ mod tests {
         assert_eq!(<u8 as Element>::sum(255, 2), 1);
         let [one, little] = [1.0, 1.0 / 256.0].map(Bf16::from_f32);
         assert_eq!((<Bf16 as Element>::sum(one, little), <Bf16 as Element>::max(little, one)), (one, one));
+        let [largest, half] = [65504.0, 16.0].map(F16::from_f32);
+        assert_eq!(<F16 as Element>::sum(largest, half).to_f32(), f32::INFINITY);
     }
 }

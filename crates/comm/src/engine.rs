@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ struct Shared {
     completed: AtomicU64,
     /// The first operation that failed; all later ones fail too.
     failed_from: AtomicU64,
+    /// Nanoseconds that callers have waited for operations.
+    waited: AtomicU64,
     transport: Mutex<Box<dyn Transport>>,
     failure: Arc<Failure>,
     recorder: FlightRecorder,
@@ -65,6 +68,7 @@ impl Engine {
             done: Condvar::new(),
             completed: AtomicU64::new(0),
             failed_from: AtomicU64::new(u64::MAX),
+            waited: AtomicU64::new(0),
             transport: Mutex::new(transport),
             failure,
             recorder,
@@ -79,14 +83,19 @@ impl Engine {
 
     /// Queues an operation, whose memory stays valid and untouched until the handle has been waited for.
     pub(crate) fn start_operation(&self, operation: Operation) -> Handle {
+        self.queue(operation, true)
+    }
+
+    fn queue(&self, operation: Operation, in_background: bool) -> Handle {
         let mut queue = self.shared.lock();
         while queue.pending.len() == CAPACITY {
             queue = wait(&self.shared.done, queue);
         }
-        let operation = self.shared.number(&mut queue, operation);
+        let operation = self.shared.number(&mut queue, operation, in_background);
         queue.pending.push_back(operation);
         self.shared.work.notify_one();
-        Handle { state: State::Queued { shared: self.shared.clone(), ticket: operation.sequence } }
+        let (ticket, flight) = (operation.sequence, operation.flight);
+        Handle { state: State::Queued { shared: self.shared.clone(), ticket, flight } }
     }
 
     /// Carries out an operation, after those queued before it.
@@ -94,13 +103,18 @@ impl Engine {
         let mut queue = self.shared.lock();
         if queue.running || !queue.pending.is_empty() {
             drop(queue);
-            return self.start_operation(operation).wait();
+            return self.queue(operation, false).wait();
         }
         queue.running = true;
-        let operation = self.shared.number(&mut queue, operation);
+        let operation = self.shared.number(&mut queue, operation, false);
         drop(queue);
-        self.shared.carry_out(&operation);
+        self.shared.timed(|| self.shared.carry_out(&operation));
         self.shared.outcome(operation.sequence)
+    }
+
+    /// Total time that callers have waited for operations.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.shared.waited.load(Ordering::Relaxed))
     }
 
     /// Carries out the queued operations, then tells the other ranks that this one leaves.
@@ -138,10 +152,10 @@ impl Shared {
     }
 
     /// Assigns the next operation its numbers.
-    fn number(&self, queue: &mut Queue, operation: Operation) -> Operation {
+    fn number(&self, queue: &mut Queue, operation: Operation, in_background: bool) -> Operation {
         queue.queued += 1;
         let operation = Operation { sequence: queue.queued, ..operation };
-        Operation { flight: self.recorder.queued(&operation), ..operation }
+        Operation { flight: self.recorder.queued(&operation, in_background), ..operation }
     }
 
     /// Carries out the operation whose turn it is. The caller has set `running`.
@@ -187,14 +201,25 @@ impl Shared {
         if ticket < self.failed_from.load(Ordering::Relaxed) { Ok(()) } else { self.failure.check() }
     }
 
-    fn wait(&self, ticket: u64) {
+    fn wait(&self, ticket: u64, flight: u64) {
         if self.is_done(ticket) {
             return;
         }
-        let mut queue = self.lock();
-        while !self.is_done(ticket) {
-            queue = wait(&self.done, queue);
-        }
+        let began = Instant::now();
+        self.timed(|| {
+            let mut queue = self.lock();
+            while !self.is_done(ticket) {
+                queue = wait(&self.done, queue);
+            }
+        });
+        self.recorder.awaited(flight, began);
+    }
+
+    /// Adds the time of `work` to that in which callers waited.
+    fn timed(&self, work: impl FnOnce()) {
+        let began = Instant::now();
+        work();
+        self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Code under these locks does not panic, except in a transport, which is not used after a panic.
@@ -222,6 +247,8 @@ enum State {
     Queued {
         shared: Arc<Shared>,
         ticket: u64,
+        /// Its number in the recorder.
+        flight: u64,
     },
     /// The operation was empty or invalid.
     Ended(Result<(), Arc<Cause>>),
@@ -237,8 +264,8 @@ impl Handle {
     /// caller's again; after an error its contents are undefined.
     pub fn wait(self) -> Result<(), Arc<Cause>> {
         match &self.state {
-            State::Queued { shared, ticket } => {
-                shared.wait(*ticket);
+            State::Queued { shared, ticket, flight } => {
+                shared.wait(*ticket, *flight);
                 shared.outcome(*ticket)
             }
             State::Ended(outcome) => outcome.clone(),
@@ -248,7 +275,7 @@ impl Handle {
     /// Whether the operation has ended, successfully or not.
     pub fn is_done(&self) -> bool {
         match &self.state {
-            State::Queued { shared, ticket } => shared.is_done(*ticket),
+            State::Queued { shared, ticket, .. } => shared.is_done(*ticket),
             State::Ended(_) => true,
         }
     }
@@ -257,7 +284,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         match &self.state {
-            State::Queued { shared, ticket } => shared.wait(*ticket),
+            State::Queued { shared, ticket, flight } => shared.wait(*ticket, *flight),
             State::Ended(_) => {}
         }
     }

@@ -80,11 +80,16 @@ impl Failure {
         let _ = self.hosts.set(hosts);
     }
 
+    /// The machine of a rank of the job, once all have met.
+    pub(crate) fn host(&self, rank: usize) -> Option<&str> {
+        Some(self.hosts.get()?.get(rank)?)
+    }
+
     /// The cause, with the machine of the rank that it names.
     pub(crate) fn placed(&self, mut cause: Cause) -> Cause {
-        let host = cause.rank.and_then(|rank| self.hosts.get()?.get(rank));
+        let host = cause.rank.and_then(|rank| self.host(rank));
         if let (Some(host), true) = (host, cause.host.is_empty()) {
-            cause.host.clone_from(host);
+            cause.host = host.to_owned();
         }
         cause
     }

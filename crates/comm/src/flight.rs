@@ -5,11 +5,14 @@
 //! has begun fewer operations than the others was in its own code, and its activity says where. Named after PyTorch's
 //! recorder.
 
+mod follower;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::group_path::GroupPath;
 use crate::operation::{Header, Identity, Operation};
+pub use follower::{FlightFollower, TimedOperation};
 
 /// Number of operations kept: some twenty steps of a model with as many buckets.
 const CAPACITY: usize = 512;
@@ -34,9 +37,14 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     what: Recorded,
+    bytes: usize,
+    /// Whether its caller went on, to wait for it later.
+    in_background: bool,
     queued: Instant,
     started: Option<Instant>,
     ended: Option<Instant>,
+    /// When its caller waited for it, if that came later.
+    awaited: Option<[Instant; 2]>,
 }
 
 /// A recorded operation; its description is formatted only on demand.
@@ -134,17 +142,19 @@ impl FlightRecorder {
         }
     }
 
-    /// Records an operation, and returns its number in the record.
-    pub(crate) fn queued(&self, operation: &Operation) -> u64 {
+    /// Records an operation, and returns its number in the record. In the background its caller goes on meanwhile.
+    pub(crate) fn queued(&self, operation: &Operation, in_background: bool) -> u64 {
         let what = Recorded::Operation(operation.header(Identity::default()));
-        self.lock().append(Entry { what, queued: Instant::now(), started: None, ended: None })
+        let (bytes, queued) = (operation.count * operation.dtype.size(), Instant::now());
+        self.lock().append(Entry { what, bytes, in_background, queued, started: None, ended: None, awaited: None })
     }
 
     /// The same for a watched operation, which begins now.
     pub(crate) fn watched(&self, operation: Watched) -> u64 {
-        let now = Instant::now();
+        let (now, bytes, in_background) = (Instant::now(), operation.bytes, false);
         let what = Recorded::Watched(operation);
-        self.lock().append(Entry { what, queued: now, started: Some(now), ended: None })
+        let started = Some(now);
+        self.lock().append(Entry { what, bytes, in_background, queued: now, started, ended: None, awaited: None })
     }
 
     pub(crate) fn started(&self, number: u64) {
@@ -153,6 +163,11 @@ impl FlightRecorder {
 
     pub(crate) fn ended(&self, number: u64) {
         self.lock().entry(number, |entry| entry.ended = Some(Instant::now()));
+    }
+
+    /// Records that the caller of an operation in the background has waited for it, from `began` until now.
+    pub(crate) fn awaited(&self, number: u64, began: Instant) {
+        self.lock().entry(number, |entry| entry.awaited = Some([began, Instant::now()]));
     }
 
     /// The rank's activity, if it has lasted at least this long. Otherwise nothing is allocated.
@@ -241,7 +256,7 @@ mod tests {
         assert_eq!(recorder.record().operations, []);
         let last = CAPACITY as u64 + 3;
         for sequence in 1..=last {
-            recorder.queued(&operation(sequence));
+            recorder.queued(&operation(sequence), true);
             if sequence < last {
                 recorder.started(sequence);
             }
@@ -264,7 +279,7 @@ mod tests {
     fn times_are_in_order() {
         let recorder = FlightRecorder::default();
         recorder.at("reading a batch");
-        recorder.queued(&operation(1));
+        recorder.queued(&operation(1), false);
         recorder.started(1);
         recorder.ended(1);
         let record = recorder.record();

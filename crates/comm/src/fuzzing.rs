@@ -100,7 +100,7 @@ pub fn frames(bytes: &[u8]) {
 pub fn message(bytes: &[u8]) {
     let Some((&[a0, a1, change], message)) = bytes.split_first_chunk() else { return };
     let mut wire = vec![];
-    let mut sending = Sending::new(Outbound::new(&KEY));
+    let mut sending = Sending::new(Outbound::new(&KEY), 1);
     // SAFETY: `message` outlives the sending, and nothing changes it.
     unsafe { sending.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
     while !sending.is_complete() {
@@ -112,7 +112,7 @@ pub fn message(bytes: &[u8]) {
         change != 0
     });
     let mut received = vec![0; message.len()];
-    let mut receiving = Receiving::new(Inbound::new(&KEY, "link".into()));
+    let mut receiving = Receiving::new(Inbound::new(&KEY, "link".into()), 1);
     // SAFETY: `received` outlives the receiving, and only that uses it until then.
     unsafe { receiving.begin(Bytes::of(received.as_mut_ptr(), 0..received.len())) };
     let progress = receiving.progress(Cursor::new(&wire));

@@ -51,6 +51,7 @@ struct Core {
     children: AtomicU64,
     /// For operations that other libraries carry out.
     scene: Arc<Scene>,
+    ways: Vec<String>,
     /// Dropped last, when this rank no longer waits for any other.
     ties: Ties,
 }
@@ -111,7 +112,7 @@ impl Group {
     /// A group of one rank, which opens no connection.
     pub fn single() -> Self {
         let members = Members::of_job(0, 1, Identity::default());
-        Self::of(members, None, None, Ties::within_process(failure_here(1), GroupOptions::default()))
+        Self::of(members, None, None, vec![], Ties::within_process(failure_here(1), GroupOptions::default()))
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -124,28 +125,41 @@ impl Group {
         if n <= 1 {
             return Ok((0..n).map(|_| Group::single()).collect());
         }
-        let region = Arc::new(Region::private(n).map_err(|source| JoinError::SharedMemory { source })?);
+        let region =
+            Arc::new(Region::private(SharedTransport::layout(n)).map_err(|source| JoinError::SharedMemory { source })?);
         let failure = failure_here(n);
         (0..n)
             .map(|rank| {
                 let members = Members::of_job(rank, n, Identity::default());
                 let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
-                Self::new(members, Some(transport), Ties::within_process(failure.clone(), options))
+                let ways = vec!["ranks are threads, which share memory".to_owned()];
+                Self::new(members, Some(transport), ways, Ties::within_process(failure.clone(), options))
             })
             .collect()
     }
 
     /// A member of a group; without a transport it is the only member.
-    pub(crate) fn new(members: Members, transport: Option<Box<dyn Transport>>, ties: Ties) -> Result<Self, JoinError> {
+    pub(crate) fn new(
+        members: Members,
+        transport: Option<Box<dyn Transport>>,
+        ways: Vec<String>,
+        ties: Ties,
+    ) -> Result<Self, JoinError> {
         let region = transport.as_ref().and_then(|transport| transport.region());
         let start = |transport| Engine::start(transport, ties.failure.clone(), ties.recorder.clone(), ties.options);
         let engine = transport.map(start).transpose().map_err(|source| JoinError::Thread { source })?;
-        Ok(Self::of(members, engine, region, ties))
+        Ok(Self::of(members, engine, region, ways, ties))
     }
 
-    fn of(members: Members, engine: Option<Engine>, region: Option<Arc<Region>>, ties: Ties) -> Self {
+    fn of(
+        members: Members,
+        engine: Option<Engine>,
+        region: Option<Arc<Region>>,
+        ways: Vec<String>,
+        ties: Ties,
+    ) -> Self {
         let scene = Arc::new(Scene::new(members.clone(), region, ties.options.patience()));
-        Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), scene, ties }) }
+        Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), scene, ways, ties }) }
     }
 
     /// This rank's number, from 0.
@@ -169,9 +183,26 @@ impl Group {
         self.core.members.identity.attempt
     }
 
+    /// How the ranks exchange data, and why some of one machine do not share memory: lines for people, the same on all ranks.
+    /// Empty in a group of one.
+    pub fn ways(&self) -> &[String] {
+        &self.core.ways
+    }
+
     /// Whether this is rank 0, which prints and writes files.
     pub fn is_main(&self) -> bool {
         self.rank() == 0
+    }
+
+    /// The name of the machine of a rank of this group; `None` if there is no such rank.
+    pub fn host(&self, rank: usize) -> Option<&str> {
+        self.core.ties.failure.host(*self.core.members.job_ranks.get(rank)?)
+    }
+
+    /// Total time that callers on this rank have waited for operations of this group to end, including the time in which they
+    /// carried them out.
+    pub fn waited(&self) -> Duration {
+        self.engine().map_or(Duration::ZERO, Engine::waited)
     }
 
     /// Ends the group: every pending or later operation on every rank fails with `cause` within a second, unless the

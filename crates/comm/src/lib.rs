@@ -9,6 +9,7 @@
 
 mod awake;
 mod cause;
+mod clock;
 mod collectives;
 mod compare;
 mod control;
@@ -33,18 +34,20 @@ mod shards;
 mod split;
 mod store;
 mod token;
+mod topology;
 mod transport;
 mod tree;
 mod watch;
 mod watchdog;
 
 pub use cause::{Cause, CauseKind, MalformedCause};
+pub use clock::{Clock, ClockOffset};
 pub use collectives::Reduce;
 pub use element::{Element, Reduction};
 pub use engine::Handle;
 pub use error::JoinError;
 pub use failure::GroupEvent;
-pub use flight::{FlightOperation, FlightRecord, FlightRecorder};
+pub use flight::{FlightFollower, FlightOperation, FlightRecord, FlightRecorder, TimedOperation};
 pub use group::Group;
 pub use net::channel::{Channel, ChannelError, ChannelListener};
 pub use options::GroupOptions;

@@ -177,7 +177,7 @@ impl Header {
     /// The operation's description. Bits unknown to this version are shown as numbers.
     pub(crate) fn operation(&self) -> String {
         let [code, _, _, _, count, root, _, group] = self.0;
-        let dtype = [DType::Bf16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
+        let dtype = [DType::Bf16, DType::F16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
             .into_iter()
             .find(|&dtype| dtype_code(dtype) == code >> 8 & 0xff)
             .map_or("?", DType::name);
@@ -225,6 +225,7 @@ const fn dtype_code(dtype: DType) -> u64 {
         DType::I32 => 4,
         DType::I64 => 5,
         DType::Bf16 => 6,
+        DType::F16 => 7,
     }
 }
 

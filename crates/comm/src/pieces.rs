@@ -22,6 +22,12 @@ pub(crate) fn part_of(piece: &Range<usize>, start: usize, len: usize) -> Range<u
     part..part.saturating_add(len).min(piece.end)
 }
 
+/// The elements that are in both ranges.
+pub(crate) fn intersection(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.max(other.start);
+    start..one.end.min(other.end).max(start)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

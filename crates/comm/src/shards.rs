@@ -102,7 +102,17 @@ impl ShardMap {
     /// partial sums that the rank passes to the group: a single one if both numbers are powers of two, and at most 2
     /// log2(shards).
     pub fn partials(&self, rank: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (shards, hosted) = (self.shards, self.hosted(rank));
+        self.subtrees(self.hosted(rank))
+    }
+
+    /// The shards of adjacent ranks.
+    pub(crate) fn hosted_by(&self, ranks: &Range<usize>) -> Range<usize> {
+        self.hosted(ranks.start).start..self.hosted(ranks.end - 1).end
+    }
+
+    /// The largest subtrees of the tree over all shards that lie within `hosted`, in order.
+    pub(crate) fn subtrees(&self, hosted: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let shards = self.shards;
         let mut next = hosted.start;
         std::iter::from_fn(move || {
             if next == hosted.end {
@@ -156,8 +166,14 @@ impl ShardMap {
     }
 
     /// A walk over the partial sums of all ranks, in shard order.
-    pub(crate) fn walk(&self) -> Walk<'_> {
-        Walk { map: self, rank: 0, partial: 0, end: self.hosted(0).end }
+    pub(crate) fn walk(&self) -> Walk<impl Fn(usize) -> usize + Copy + use<>> {
+        self.walk_from(0, 0)
+    }
+
+    /// The same from one partial sum of a rank on.
+    pub(crate) fn walk_from(&self, rank: usize, partial: usize) -> Walk<impl Fn(usize) -> usize + Copy + use<>> {
+        let map = *self;
+        Walk::new(rank, partial, move |rank| map.hosted(rank).end)
     }
 }
 
@@ -174,30 +190,37 @@ fn append(steps: &mut Vec<HostedShard>, node: Range<usize>, slot: usize) {
     }
 }
 
-/// See [`ShardMap::walk`]. The position is the next partial sum, if the tree's next node is one.
-pub(crate) struct Walk<'a> {
-    map: &'a ShardMap,
-    rank: usize,
+/// A walk over operands of the tree in shard order. Each operand is a partial sum of a *host*: a rank, or a node whose ranks
+/// have added up theirs. The position is the next partial sum, if the tree's next node is one.
+#[derive(Clone, Copy)]
+pub(crate) struct Walk<E> {
+    /// Where the adjacent shards of each host end.
+    ends: E,
+    host: usize,
     partial: usize,
-    /// The end of the rank's shards.
+    /// The end of this host's shards.
     end: usize,
 }
 
-impl Walk<'_> {
-    /// The rank that hosts all of `node`, and the index of `node` among its partial sums; `None` if several ranks share
-    /// the node.
+impl<E: Fn(usize) -> usize> Walk<E> {
+    /// From partial sum `partial` of `host` on.
+    pub(crate) fn new(host: usize, partial: usize, ends: E) -> Self {
+        Walk { end: ends(host), ends, host, partial }
+    }
+
+    /// The host of all of `node`, and the index of `node` among its partial sums; `None` if several hosts share the node.
     ///
-    /// The caller descends from the root, left to right, so a node begins where the last partial sum ended.
+    /// The caller descends from a root, left to right, so a node begins where the last partial sum ended.
     pub(crate) fn take(&mut self, node: &Range<usize>) -> Option<(usize, usize)> {
         if node.end > self.end {
             return None;
         }
-        let taken = (self.rank, self.partial);
+        let taken = (self.host, self.partial);
         self.partial += 1;
         if node.end == self.end {
-            self.rank += 1;
+            self.host += 1;
             self.partial = 0;
-            self.end += self.map.each + usize::from(self.rank < self.map.larger);
+            self.end = (self.ends)(self.host);
         }
         Some(taken)
     }
@@ -284,7 +307,11 @@ mod tests {
             }
 
             /// The tree over shards, using the ranks' sums for nodes that one rank hosts.
-            fn join(node: Range<usize>, walk: &mut Walk, sums: &[(Vec<String>, usize)]) -> String {
+            fn join<E: Fn(usize) -> usize>(
+                node: Range<usize>,
+                walk: &mut Walk<E>,
+                sums: &[(Vec<String>, usize)],
+            ) -> String {
                 if let Some((rank, partial)) = walk.take(&node) {
                     return sums[rank].0[partial].clone();
                 }

@@ -65,13 +65,13 @@ impl Group {
         let job_ranks: Vec<_> = board.members.iter().map(|&member| members.job_ranks[member]).collect();
         if let [_] = job_ranks[..] {
             let identity = members.identity;
-            return Group::new(Members { rank, job_ranks, identity, path }, None, self.ties().clone());
+            return Group::new(Members { rank, job_ranks, identity, path }, None, vec![], self.ties().clone());
         }
         let Ties { reach, options, .. } = self.ties();
         let (identity, address, deadline) = (members.identity, "their group", Instant::now() + options.timeout);
         let seat = Seat { rank, job_ranks, path, identity, reach, address, deadline };
-        let Formed { members, transport, .. } = seat.form(board)?;
-        Group::new(members, Some(transport), self.ties().clone())
+        let Formed { members, ways, transport, .. } = seat.form(board)?;
+        Group::new(members, Some(transport), ways, self.ties().clone())
     }
 }
 

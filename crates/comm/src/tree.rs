@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use crate::element::{Element, Reduction};
-use crate::shards::{ShardMap, Walk, split};
+use crate::shards::{Walk, split};
 
 /// Elements combined at a time: few enough for the first-level cache at every level of the tree.
 const BLOCK: usize = 512;
@@ -31,14 +31,15 @@ pub fn tree_fold<T>(n: usize, leaf: &mut impl FnMut(usize) -> T, combine: &mut i
     (n > 0).then(|| fold(0..n, leaf, combine))
 }
 
-/// Combines `len` elements of each partial sum of `map`'s ranks in the fixed tree over shards, and passes on the result
-/// block by block.
+/// Combines `len` elements of each partial sum below a node of the fixed tree over shards, and passes on the result block
+/// by block. The walk begins at the node's first partial sum.
 ///
-/// `source(rank, partial, range)` returns that partial sum's values in the range; `sink(start, values)` receives the
+/// `source(host, partial, range)` returns that partial sum's values in the range; `sink(start, values)` receives the
 /// result from `start` on. A block is complete before its sink is called, so the sink may overwrite the memory that the
 /// source read.
-pub(crate) fn tree_reduce<'a, T: Element>(
-    map: &ShardMap,
+pub(crate) fn tree_reduce<'a, T: Element, E: Fn(usize) -> usize + Copy>(
+    node: Range<usize>,
+    walk: Walk<E>,
     len: usize,
     reduction: Reduction,
     source: impl Fn(usize, usize, Range<usize>) -> &'a [T],
@@ -48,8 +49,8 @@ pub(crate) fn tree_reduce<'a, T: Element>(
     for start in (0..len).step_by(BLOCK) {
         let range = start..len.min(start + BLOCK);
         let out = &mut block[..range.len()];
-        let (all, walk) = (0..map.shards(), &mut map.walk());
-        let source = |(rank, partial): (usize, usize)| source(rank, partial, range.clone());
+        let (all, walk) = (node.clone(), &mut { walk });
+        let source = |(host, partial): (usize, usize)| source(host, partial, range.clone());
         match reduction {
             Reduction::Sum => reduce_block(all, walk, &source, out, T::sum),
             Reduction::Max => reduce_block(all, walk, &source, out, T::max),
@@ -59,9 +60,9 @@ pub(crate) fn tree_reduce<'a, T: Element>(
     }
 }
 
-fn reduce_block<'a, T: Element>(
+fn reduce_block<'a, T: Element, E: Fn(usize) -> usize>(
     shards: Range<usize>,
-    walk: &mut Walk,
+    walk: &mut Walk<E>,
     source: &impl Fn((usize, usize)) -> &'a [T],
     out: &mut [T],
     combine: impl Fn(T, T) -> T + Copy,
@@ -94,6 +95,7 @@ fn reduce_block<'a, T: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shards::ShardMap;
     use proptest::prelude::*;
 
     #[test]
@@ -127,7 +129,7 @@ mod tests {
                 let partials: Vec<Vec<_>> =
                     (0..ranks).map(|rank| map.partials(rank).map(&mut sum_up).collect()).collect();
                 let mut out = vec![0f32; len];
-                tree_reduce(&map, len, reduction, |rank, partial, range| &partials[rank][partial][range], |start, values| {
+                tree_reduce(0..shards, map.walk(), len, reduction, |rank, partial, range| &partials[rank][partial][range], |start, values| {
                     out[start..start + values.len()].copy_from_slice(values);
                 });
                 for (i, out) in out.iter().enumerate() {

@@ -6,8 +6,8 @@ mod common;
 
 use std::sync::{Arc, Barrier};
 
-use common::{joined, run_ranks};
-use enmasse_comm::{Group, TransportChoice};
+use common::{groups, run_ranks};
+use enmasse_comm::Group;
 use enmasse_heap::allocations;
 
 /// A step as in training: buckets in flight, small sums in between.
@@ -34,26 +34,26 @@ fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {
 
 #[test]
 fn steps_allocate_nothing() {
-    for transport in ["threads", "shared", "tcp"] {
-        let groups = match transport {
-            "threads" => Group::threads(3).unwrap(),
-            "shared" => joined(3, TransportChoice::Shared),
-            _ => joined(3, TransportChoice::Tcp),
-        };
+    for transport in ["threads", "shared", "tcp", "pairs", "cyclic"] {
+        let groups = groups(3, transport);
         let aligned = Arc::new(Barrier::new(3));
         let counts = run_ranks(groups, move |group| {
             let mut buckets = [1, 300_000, 1_500_000].map(|len| vec![1f32; len]);
             let mut gathered = [0; 3];
             step(&group, &mut buckets, &mut gathered);
+            let mut follower = group.flight_recorder().follow(1000);
             aligned.wait();
             let before = allocations();
             aligned.wait();
             for _ in 0..8 {
+                follower.skip();
                 step(&group, &mut buckets, &mut gathered);
+                follower.collect();
             }
             aligned.wait();
             let counted = allocations() - before;
             aligned.wait();
+            assert_eq!((follower.operations().len(), follower.lost()), (8 * 11, 0));
             counted
         });
         assert_eq!(counts, [0; 3], "{transport}");

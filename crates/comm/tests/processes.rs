@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     }
     // Most of the time they wait for a heartbeat that does not come.
     std::thread::scope(|scope| {
-        for transport in ["shared", "tcp"] {
+        for transport in ["shared", "tcp", "nodes"] {
             scope.spawn(move || case("clean end", transport, None, &[]));
             scope.spawn(move || all_are_stopped_and_continued(transport));
             for victim in 0..3 {
@@ -43,8 +43,11 @@ fn main() -> ExitCode {
 /// should.
 fn rank() -> ExitCode {
     let mut rendezvous = Rendezvous::from_environment().expect("the test sets the environment");
-    rendezvous.transport =
-        if std::env::var("TRANSPORT").as_deref() == Ok("tcp") { TransportChoice::Tcp } else { TransportChoice::Shared };
+    match std::env::var("TRANSPORT").as_deref() {
+        Ok("shared") => rendezvous.transport = TransportChoice::Shared,
+        Ok("tcp") => rendezvous.transport = TransportChoice::Tcp,
+        _ => rendezvous.node = Some((rendezvous.rank == 2).to_string()),
+    }
     let (endless, talks) = (std::env::var_os("ENDLESS").is_some(), std::env::var_os("TALKS").is_some());
     if endless {
         rendezvous.heartbeat = HEARTBEAT;
@@ -174,10 +177,10 @@ fn start(transport: &str, modes: &[&str]) -> Vec<Rank> {
     rustix::io::write(&token, &[42; 32]).expect("memory");
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).expect("it is open");
     let ranks: Vec<_> = (0..3).map(|rank| Rank::start(rank, transport, modes, &listener, &token)).collect();
-    for rank in &ranks {
+    for (number, rank) in ranks.iter().enumerate() {
         assert_eq!(rank.line(DEADLINE), "ready");
         let mapped = shared_mappings(&rank.child);
-        assert_eq!(!mapped.is_empty(), transport == "shared", "{mapped:?}");
+        assert_eq!(!mapped.is_empty(), transport == "shared" || transport == "nodes" && number < 2, "{mapped:?}");
         // Without a name, nothing can be left behind, however the ranks end.
         assert!(mapped.iter().all(|path| path == "/memfd:enmasse (deleted)"), "{mapped:?}");
     }

@@ -18,9 +18,10 @@ use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
 use crate::operation::Identity;
 use crate::token::Token;
+use crate::topology::Topology;
+use crate::transport::hierarchical::HierarchicalTransport;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
-use crate::transport::tcp::TcpTransport;
 use crate::transport::{Members, Transport};
 
 /// How long a rank waits for a connection before it checks whether any rank still waits for it.
@@ -42,6 +43,8 @@ pub(crate) trait Board {
 #[derive(Clone)]
 pub(crate) struct Reach {
     pub transport: TransportChoice,
+    /// See [`crate::Rendezvous::node`].
+    pub node: Option<String>,
     /// `None` for ranks that are threads of one process: they open no connections.
     pub network: Option<Network>,
 }
@@ -59,7 +62,7 @@ pub(crate) struct Network {
 impl Reach {
     /// The reach of ranks that are threads of one process.
     pub(crate) fn within_process() -> Self {
-        Reach { transport: TransportChoice::Shared, network: None }
+        Reach { transport: TransportChoice::Shared, node: None, network: None }
     }
 }
 
@@ -77,33 +80,46 @@ pub(crate) struct Seat<'a> {
 }
 
 /// The card that every rank publishes about itself.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card {
     pub host: String,
-    /// Equal for ranks that can share memory: the running kernel, the process namespace, and the user.
+    /// The running kernel.
+    pub machine: String,
+    /// The process namespace and the user: what else must be equal for ranks to open each other's memory.
     pub place: String,
+    /// The network namespace, and the node's name if the caller gave one. What has a network of its own is a node of its
+    /// own.
+    pub network: String,
     pub transport: String,
 }
 
 impl Card {
-    fn own(transport: TransportChoice) -> Self {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let user = rustix::process::geteuid().as_raw();
+    fn own(reach: &Reach) -> Self {
+        let machine = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
+        let (user, node) = (rustix::process::geteuid().as_raw(), reach.node.as_deref().unwrap_or_default());
         Card {
             host: host_name(),
-            place: format!("{} {} {user}", boot.trim(), namespace.display()),
-            transport: format!("{transport:?}").to_lowercase(),
+            machine: machine.trim().to_owned(),
+            place: format!("{} {user}", namespace("pid").display()),
+            network: format!("{} {}", namespace("net").display(), node.replace('\n', " ")),
+            transport: format!("{:?}", reach.transport).to_lowercase(),
         }
     }
 
+    /// Equal for ranks of one node.
+    fn node(&self) -> [&str; 3] {
+        [&self.machine, &self.place, &self.network]
+    }
+
     fn to_text(&self) -> String {
-        format!("{}\n{}\n{}", self.host, self.place, self.transport)
+        [&*self.host, &self.machine, &self.place, &self.network, &self.transport].join("\n")
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        let mut lines = text.splitn(3, '\n').map(str::to_owned);
-        Some(Card { host: lines.next()?, place: lines.next()?, transport: lines.next()? })
+        let mut lines = text.splitn(5, '\n').map(str::to_owned);
+        let mut line = || lines.next();
+        Some(Card { host: line()?, machine: line()?, place: line()?, network: line()?, transport: line()? })
     }
 }
 
@@ -112,14 +128,25 @@ pub(crate) struct Formed {
     pub members: Members,
     /// The machine of each of them.
     pub hosts: Vec<String>,
+    /// How they exchange data, and why some do not share memory: lines for people.
+    pub ways: Vec<String>,
     pub transport: Box<dyn Transport>,
+}
+
+/// Which ranks of a forming group share memory.
+struct Sharing {
+    topology: Topology,
+    /// The memory of this rank's node; `None` if the rank is alone there.
+    region: Option<Region>,
+    /// Why ranks that might do not share memory.
+    problems: Vec<String>,
 }
 
 impl Seat<'_> {
     /// Every step from ranks that can communicate to the first operation.
     pub(crate) fn form(&self, board: &dyn Board) -> Result<Formed, JoinError> {
         let choice = self.reach.transport;
-        let cards = board.exchange("card", &Card::own(choice).to_text())?;
+        let cards = board.exchange("card", &Card::own(self.reach).to_text())?;
         let cards = cards.iter().map(|text| Card::from_text(text)).collect::<Option<Vec<_>>>();
         let cards = cards.ok_or_else(|| board.nonsense("a malformed card"))?;
         if let Some(rank) = cards.iter().position(|card| card.transport != cards[0].transport) {
@@ -133,67 +160,100 @@ impl Seat<'_> {
         let members =
             Members { rank: self.rank, job_ranks: self.job_ranks.clone(), identity: self.identity, path: self.path };
 
-        let region = match choice {
-            TransportChoice::Tcp => Err("not requested".into()),
+        let Sharing { topology, region, problems } = match choice {
+            TransportChoice::Tcp => Sharing { topology: Topology::apart(cards.len()), region: None, problems: vec![] },
             TransportChoice::Auto | TransportChoice::Shared => self.share(board, &cards)?,
         };
+        let way = topology.describe();
         let network = self.reach.network.as_ref().filter(|_| choice != TransportChoice::Shared);
         let transport: Box<dyn Transport> = match (region, network) {
-            (Ok(region), _) => {
+            (Some(region), _) if topology.nodes().len() == 1 => {
                 board.exchange("ready", "")?;
                 Box::new(SharedTransport::new(Arc::new(region), members.clone()))
             }
-            (Err(why), None) => return Err(JoinError::NotShared { why }),
-            (Err(_), Some(network)) => {
-                let links = self.connect_all(board, network)?;
-                let transport = TcpTransport::new(members.clone(), links);
+            (_, None) => {
+                let other = topology.nodes().get(1).map_or(0, |node| self.job_ranks[node[0]]);
+                let apart = format!(
+                    "rank {other} is on another machine, in another container or of another user than rank {}",
+                    self.job_ranks[0]
+                );
+                return Err(JoinError::NotShared { why: problems.into_iter().next().unwrap_or(apart) });
+            }
+            (region, Some(network)) => {
+                let memory = |source| JoinError::SharedMemory { source };
+                let layout = HierarchicalTransport::layout(&topology, topology.node_of(self.rank));
+                let region = region.map_or_else(|| Region::private(layout), Ok).map_err(memory)?;
+                let links = self.connect_all(board, network, &topology)?;
+                let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links);
                 Box::new(transport.map_err(|source| JoinError::Thread { source })?)
             }
         };
+        let ways = [way].into_iter().chain(problems).collect();
         let hosts = cards.into_iter().map(|card| card.host).collect();
-        Ok(Formed { members, hosts, transport })
+        Ok(Formed { members, hosts, ways, transport })
     }
 
-    /// Shared memory for all ranks, or the reason why none of them uses it.
-    fn share(&self, board: &dyn Board, cards: &[Card]) -> Result<Result<Region, String>, JoinError> {
-        let [first, own] = [self.job_ranks[0], self.job_ranks[self.rank]];
-        if let Some(rank) = cards.iter().position(|card| card.place != cards[0].place) {
-            let rank = self.job_ranks[rank];
-            let why =
-                format!("rank {rank} is on another machine, in another container or of another user than rank {first}");
-            return Ok(Err(why));
+    /// Shared memory for the ranks of each node. The ranks of a node share it all or not at all.
+    fn share(&self, board: &dyn Board, cards: &[Card]) -> Result<Sharing, JoinError> {
+        let nodes: Vec<_> = cards.iter().map(Card::node).collect();
+        let topology = Topology::new(&nodes);
+        let mut problems = self.strangers(cards);
+        if topology.nodes().len() == cards.len() {
+            return Ok(Sharing { topology, region: None, problems });
         }
-        let ranks = cards.len();
-        // The first rank keeps the file open until all have mapped it. Afterwards only the mappings hold it, so the
-        // memory disappears with the last rank, however that rank ends.
-        let created = (self.rank == 0).then(|| Region::create(ranks));
+        let mates = &topology.nodes()[topology.node_of(self.rank)];
+        let layout = match topology.nodes().len() {
+            1 => SharedTransport::layout(cards.len()),
+            _ => HierarchicalTransport::layout(&topology, topology.node_of(self.rank)),
+        };
+        // The first rank of a node keeps the file open until all have mapped it. Afterwards only the mappings hold it, so
+        // the memory disappears with the last rank, however that rank ends.
+        let created = (mates[0] == self.rank && mates.len() > 1).then(|| Region::create(layout));
         let path = match &created {
             Some(Ok((_, file))) => Region::path_of(file),
             Some(Err(_)) | None => String::new(),
         };
         let told = board.exchange("memory", &path)?;
-        let path = told.first().map_or("", String::as_str);
+        let path = told.get(mates[0]).map_or("", String::as_str);
         let region = match &created {
             Some(Ok(_)) => Ok(None),
             Some(Err(error)) => Err(error.to_string()),
-            None => Region::open(Path::new(path), ranks)
+            None if mates.len() == 1 => Ok(None),
+            None => Region::open(Path::new(path), layout)
                 .map(Some)
-                .map_err(|error| format!("rank {own} cannot map {path}: {error}")),
+                .map_err(|error| format!("rank {} cannot map {path}: {error}", self.job_ranks[self.rank])),
         };
-        let problems = board.exchange("mapped", region.as_ref().err().map_or("", String::as_str))?;
-        if let Some(problem) = problems.into_iter().find(|problem| !problem.is_empty()) {
-            return Ok(Err(problem));
-        }
-        Ok(match (region, created) {
-            (Ok(Some(region)), _) | (Ok(None), Some(Ok((region, _)))) => Ok(region),
-            (Err(problem), _) => Err(problem),
-            (Ok(None), _) => Err("no memory was created".to_owned()),
-        })
+        let told = board.exchange("mapped", region.as_ref().err().map_or("", String::as_str))?;
+        let is_told = |rank: &usize| told.get(*rank).is_some_and(|problem| !problem.is_empty());
+        let fails = |rank: usize| topology.nodes()[topology.node_of(rank)].iter().any(is_told);
+        problems.extend(told.iter().filter(|problem| !problem.is_empty()).cloned());
+        let created = || created.and_then(Result::ok).map(|(region, _)| region);
+        let region = if fails(self.rank) { None } else { region.ok().flatten().or_else(created) };
+        // The ranks of a node where that failed become nodes of their own.
+        let names = (0..cards.len()).map(|rank| (nodes[rank], fails(rank).then_some(rank)));
+        Ok(Sharing { topology: Topology::new(&names.collect::<Vec<_>>()), region, problems })
     }
 
-    /// A connection to every other rank, once all ranks have theirs: this rank connects to the lower ones, and accepts
-    /// connections from the higher ones.
-    fn connect_all(&self, board: &dyn Board, network: &Network) -> Result<Vec<(usize, Link)>, JoinError> {
+    /// Says which ranks of one machine cannot open each other's memory, and why.
+    fn strangers(&self, cards: &[Card]) -> Vec<String> {
+        let stranger = |(rank, card): (usize, &Card)| {
+            let first = cards[..rank].iter().position(|other| other.machine == card.machine)?;
+            (cards[first].place != card.place).then(|| {
+                let [rank, first] = [rank, first].map(|rank| self.job_ranks[rank]);
+                format!("rank {rank} is in another container or of another user than rank {first} on the same machine")
+            })
+        };
+        cards.iter().enumerate().filter_map(stranger).collect()
+    }
+
+    /// A connection to each of this rank's peers, once all ranks have theirs: this rank connects to the lower ones, and
+    /// accepts connections from the higher ones.
+    fn connect_all(
+        &self,
+        board: &dyn Board,
+        network: &Network,
+        topology: &Topology,
+    ) -> Result<Vec<(usize, Link)>, JoinError> {
         let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
         let job_rank = self.job_ranks[rank];
         // A rank that looks for another group of the job holds another token.
@@ -201,14 +261,15 @@ impl Seat<'_> {
             true => network.token.clone(),
             false => network.token.derive(format!("group {}", self.path).as_bytes()),
         };
+        let (lower, higher): (Vec<usize>, Vec<usize>) = topology.peers_of(rank).partition(|&peer| peer < rank);
+        let expected = higher.len();
         let arrivals = Arc::<Arrivals>::default();
         let (job_ranks, arrived) = (self.job_ranks.clone(), arrivals.clone());
         let door = Arc::new(move |link: Link, who: Introduction| {
             let ours = who.purpose == Purpose::Data && who.identity == identity && who.world_size == ranks;
-            let higher = job_ranks.iter().skip(rank + 1).position(|&other| other == who.rank);
-            let other = higher.filter(|_| ours && who.target == job_rank).map(|higher| rank + 1 + higher);
-            match other {
-                Some(other) => arrived.admit(other, link),
+            let other = higher.iter().find(|&&other| job_ranks[other] == who.rank);
+            match other.filter(|_| ours && who.target == job_rank) {
+                Some(&other) => arrived.admit(other, link),
                 // The end of the connection tells the other side as much.
                 None => drop(answer(&link, Some(&format!("rank {job_rank} expects another rank")))),
             }
@@ -221,7 +282,8 @@ impl Seat<'_> {
         let mut links = vec![];
         let (purpose, host) = (Purpose::Data, host_name());
         let mut introduction = Introduction { purpose, rank: job_rank, target: 0, world_size: ranks, identity, host };
-        for (other, text) in addresses.iter().enumerate().take(rank) {
+        for other in lower {
+            let text = addresses.get(other).ok_or_else(|| board.nonsense("a missing address"))?;
             let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
             if address.ip().is_unspecified() {
                 // Rank 0 of the job was given a socket that listens on all addresses: use the one at which this rank
@@ -233,7 +295,7 @@ impl Seat<'_> {
                 .map_err(|why| JoinError::Refused { rank: job_rank, address: text.clone(), why })?;
             links.push((other, link));
         }
-        while !arrivals.are(ranks - rank - 1, self.left().min(LOOK)) {
+        while !arrivals.are(expected, self.left().min(LOOK)) {
             board.go_on_waiting()?;
         }
         // Until every rank has its connections, one that heard no answer may come again.
@@ -286,13 +348,21 @@ mod tests {
 
     #[test]
     fn cards_round_trip() {
-        let card = Card::own(TransportChoice::Tcp);
+        let card = Card::own(&Reach { node: Some("a\nb".into()), ..Reach::within_process() });
+        assert!(card.network.ends_with(" a b"), "{card:?}");
         assert_eq!(Card::from_text(&card.to_text()), Some(card));
-        assert_eq!(Card::from_text("host\nplace"), None);
+        assert_eq!(Card::from_text("host\nmachine\nplace\nnetwork"), None);
     }
 
-    /// The results of ranks 1 and 2 of 3 for the path that rank 0, played by the test, publishes.
-    fn share(path: &str, cards: [&'static str; 3]) -> Vec<Result<(), String>> {
+    /// A rank's card: the machine, the place there, and the network.
+    fn card([machine, place, network]: [&str; 3]) -> Card {
+        let [machine, place, network] = [machine, place, network].map(str::to_owned);
+        Card { host: "h".into(), machine, place, network, transport: "auto".into() }
+    }
+
+    /// The node of each rank, whether it has memory, and the problems, as ranks 1 and 2 of 3 see them for the path that rank
+    /// 0, played by the test, publishes.
+    fn share(path: &str, cards: [[&'static str; 3]; 3]) -> Vec<(Vec<usize>, bool, Vec<String>)> {
         let values = Arc::<crate::store::KeyValues>::default();
         for (key, value) in [("memory/0", path), ("mapped/0", "")] {
             Store::Here(values.clone()).set(key, value.as_bytes()).unwrap();
@@ -305,23 +375,35 @@ mod tests {
                 let meeting = Meeting { rendezvous, store: &store, failure: &Failure::default(), deadline };
                 let (reach, identity, path) = (&Reach::within_process(), Identity::default(), GroupPath::default());
                 let seat = Seat { rank, job_ranks: vec![0, 1, 2], path, identity, reach, address: "", deadline };
-                let card = |place: &str| Card { host: "h".into(), place: place.into(), transport: "auto".into() };
-                seat.share(&meeting, &cards.map(card)).unwrap().map(drop)
+                let Sharing { topology, region, problems } = seat.share(&meeting, &cards.map(card)).unwrap();
+                ((0..3).map(|rank| topology.node_of(rank)).collect(), region.is_some(), problems)
             })
         });
         ranks.map(|rank| rank.join().unwrap()).into()
     }
 
     #[test]
-    fn all_ranks_share_memory_or_none_does() {
-        let (_region, file) = Region::create(3).unwrap();
-        assert_eq!(share(&Region::path_of(&file), ["here"; 3]), [Ok(()), Ok(())]);
-        for result in share("/proc/self/fd/99999", ["here"; 3]) {
-            let why = result.unwrap_err();
-            assert!(why.starts_with("rank 1 cannot map /proc/self/fd/99999: "), "{why}");
+    fn the_ranks_of_a_node_share_memory_or_none_does() {
+        let all = SharedTransport::layout(3);
+        let (_region, file) = Region::create(all).unwrap();
+        let here = ["m", "p", "n"];
+        assert_eq!(share(&Region::path_of(&file), [here; 3]), vec![(vec![0, 0, 0], true, vec![]); 2]);
+        for (nodes, has_memory, problems) in share("/proc/self/fd/99999", [here; 3]) {
+            assert_eq!((nodes, has_memory, problems.len()), (vec![0, 1, 2], false, 2));
+            assert!(problems[0].starts_with("rank 1 cannot map /proc/self/fd/99999: "), "{problems:?}");
         }
-        for result in share("", ["here", "here", "there"]) {
-            assert!(result.unwrap_err().starts_with("rank 2 is on another machine"));
+        // Ranks of other machines, and of one that is made to look like several, have no problem.
+        for there in [["other", "p", "n"], ["m", "p", "other"]] {
+            let of_two = HierarchicalTransport::layout(&Topology::new(&[0, 0, 1]), 0);
+            let (_region, file) = Region::create(of_two).unwrap();
+            let found = share(&Region::path_of(&file), [here, here, there]);
+            assert_eq!(found, [(vec![0, 0, 1], true, vec![]), (vec![0, 0, 1], false, vec![])]);
+            // Where the memory is not there, rank 2 does not change its ways.
+            let found = share("", [here, here, there]).into_iter().map(|(nodes, has_memory, _)| (nodes, has_memory));
+            assert_eq!(found.collect::<Vec<_>>(), vec![(vec![0, 1, 2], false); 2]);
         }
+        let apart = share("", [here, ["m", "q", "n"], ["other", "p", "n"]]);
+        let why = "rank 1 is in another container or of another user than rank 0 on the same machine".to_owned();
+        assert_eq!(apart, vec![(vec![0, 1, 2], false, vec![why]); 2]);
     }
 }

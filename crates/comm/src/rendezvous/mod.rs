@@ -41,10 +41,10 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
 /// The transport that carries the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// Shared memory if all ranks can share it, TCP otherwise.
+    /// Shared memory among the ranks of a node, and TCP between nodes.
     #[default]
     Auto,
-    /// Shared memory, or an error.
+    /// Shared memory among all ranks, or an error.
     Shared,
     /// TCP, even between processes of one machine.
     Tcp,
@@ -106,6 +106,9 @@ pub struct Rendezvous {
     pub heartbeat: Duration,
     /// The transport that carries the operations.
     pub transport: TransportChoice,
+    /// Ranks with different names here count as ranks of different nodes, and share no memory. Without names, ranks are on
+    /// one node if they have the same machine, container, network and user.
+    pub node: Option<String>,
     /// Further options.
     pub options: GroupOptions,
 }
@@ -137,6 +140,7 @@ impl Rendezvous {
             join_timeout: JOIN_TIMEOUT,
             heartbeat: Duration::from_secs(5),
             transport: TransportChoice::Auto,
+            node: None,
             options: GroupOptions::default(),
         })
     }
@@ -160,12 +164,12 @@ impl Rendezvous {
         };
         let Entrance { ip, store_ip: ip_of_rank_0, .. } = entrance;
         let network = Network { token: entrance.token.clone(), ip, ip_of_rank_0 };
-        let reach = Reach { transport: self.transport, network: Some(network) };
+        let reach = Reach { transport: self.transport, node: self.node.clone(), network: Some(network) };
         let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
         let (rank, identity) = (self.rank, self.identity());
         let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
         let meeting = Meeting { rendezvous: &self, store: &entrance.store, failure: &failure, deadline };
-        let Formed { members, hosts, transport } = seat.form(&meeting).map_err(|error| {
+        let Formed { members, hosts, ways, transport } = seat.form(&meeting).map_err(|error| {
             // Tells the other ranks at once, so that they need not wait for their deadlines.
             let cause = Cause::new(CauseKind::Error, error.to_string());
             failure.raise(match error {
@@ -184,7 +188,7 @@ impl Rendezvous {
             server.shut_the_door();
         }
         let ties = Ties::new(failure, recorder, self.options, reach, Some(Arc::new(liaison)));
-        Group::new(members, Some(transport), ties)
+        Group::new(members, Some(transport), ways, ties)
     }
 
     fn identity(&self) -> Identity {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::awake::Awake;
 use crate::cause::{Cause, CauseKind};
+use crate::element::Element;
 use crate::failure::Failure;
 use crate::group_path::GroupPath;
 use crate::operation::{Header, Identity, Operation};
@@ -13,10 +14,16 @@ use crate::operation::{Header, Identity, Operation};
 use region::Region;
 
 pub(crate) mod frames;
+pub(crate) mod hierarchical;
 pub(crate) mod region;
 pub(crate) mod shared;
-pub(crate) mod tcp;
 
+/// Up to this many bytes every rank, or every node, adds up everything itself, which needs one exchange instead of two.
+const DIRECT_BYTES: usize = 8 << 10;
+/// How long a rank spins on a word before it sleeps, if every rank of its node can have a core of its own.
+const SPIN: Duration = Duration::from_micros(30);
+/// How long a rank sleeps before it checks whether the group has failed.
+const SLEEP: Duration = Duration::from_millis(20);
 /// Longest time between two looks at the clock of a rank that waits; it sleeps for a fiftieth of that.
 const LONGEST_ROUND: Duration = Duration::from_secs(1);
 
@@ -26,7 +33,7 @@ pub(crate) trait Transport: Send {
     /// does not touch the operation's memory after it has returned.
     fn execute(&mut self, turn: &Turn) -> Result<(), Stop>;
 
-    /// The memory that the ranks share, if any.
+    /// The memory that all ranks share, if any.
     fn region(&self) -> Option<Arc<Region>>;
 
     /// Tells the other ranks that this one leaves, and takes part in no further operation.
@@ -169,23 +176,36 @@ impl Members {
 
     /// Compares the headers of all ranks. Every rank finds the same pair: rank 0 and the first rank that differs.
     pub(crate) fn compare(&self, turn: &Turn, header: impl Fn(usize) -> Header) -> Result<(), Stop> {
-        let first = header(0);
-        for rank in 1..self.world_size() {
-            let other = header(rank);
-            if other != first {
-                let message = format!(
-                    "rank {} runs {} while rank {} runs {}: all ranks must run the same operations in the same order",
-                    self.job_ranks[0],
-                    first.describe_against(&other),
-                    self.job_ranks[rank],
-                    other.describe_against(&first),
-                );
-                return Err(self.blame(rank, CauseKind::Desync, turn.operation, message));
-            }
-        }
+        self.compare_some(turn, 0..self.world_size(), header)?;
         turn.agreed.set(true);
         Ok(())
     }
+
+    /// Compares the headers of some ranks, with that of the first of them.
+    pub(crate) fn compare_some(
+        &self,
+        turn: &Turn,
+        mut ranks: impl Iterator<Item = usize>,
+        header: impl Fn(usize) -> Header,
+    ) -> Result<(), Stop> {
+        let Some((rank, first)) = ranks.next().map(|rank| (rank, header(rank))) else { return Ok(()) };
+        let Some(other) = ranks.find(|&other| header(other) != first) else { return Ok(()) };
+        let message = format!(
+            "rank {} runs {} while rank {} runs {}: all ranks must run the same operations in the same order",
+            self.job_ranks[rank],
+            first.describe_against(&header(other)),
+            self.job_ranks[other],
+            header(other).describe_against(&first),
+        );
+        Err(self.blame(other, CauseKind::Desync, turn.operation, message))
+    }
+}
+
+/// # Safety
+/// Both ranges are valid and do not overlap.
+unsafe fn copy<T: Element>(from: *const T, to: *mut T, count: usize) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, count) }
 }
 
 #[cfg(test)]

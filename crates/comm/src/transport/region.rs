@@ -1,4 +1,4 @@
-//! The memory that ranks share: for each rank, control words and slots for staging data.
+//! The memory that the ranks of a node share: for each rank, control words and slots for staging data.
 //!
 //! Within a process it is ordinary memory. Between processes it is a memory file that never had a name, so nothing
 //! remains however the ranks end. Every rank computes the sizes for itself; they are never read from the region.
@@ -21,8 +21,6 @@ use crate::operation::HEADER_WORDS;
 
 /// Slots in which each rank stages data: one being filled, one being read, and slack for a late rank.
 pub(crate) const SLOTS: usize = 4;
-/// Bytes of a slot, which one round of an operation moves. Small enough for all slots in use to stay in the caches.
-pub(crate) const SLOT_BYTES: usize = 256 << 10;
 /// Nobody can shrink the file, which would kill a process that touches the missing pages, or take this back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 /// Headers kept per rank. Two suffice: a rank publishes operation s + 2 only after all ranks have compared those of s.
@@ -41,6 +39,8 @@ pub(crate) struct Words {
     pub reduced: AtomicU64,
     /// Rounds after which the owner no longer reads any other rank's slot.
     pub consumed: AtomicU64,
+    /// Operations that all ranks have joined with which the owner has a connection.
+    pub heard: AtomicU64,
     /// Watched operations that the owner has joined.
     pub watched: AtomicU64,
     /// Set when the owner leaves.
@@ -108,10 +108,41 @@ impl Words {
     }
 }
 
-/// The memory of one group. Ranks of one process share the value; ranks of several processes map the same file.
+/// The sizes of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// The ranks that share it.
+    pub ranks: usize,
+    /// Bytes of a slot, which one round of an operation moves: a multiple of 4096.
+    pub slot_bytes: usize,
+    /// The ranks of the whole group if some are on other nodes, else 0. Each rank has a mark for each of them.
+    pub marks: usize,
+}
+
+impl Layout {
+    /// Bytes of the whole region; `None` on overflow.
+    fn bytes(&self) -> Option<NonZeroUsize> {
+        let slots = self.ranks.checked_mul(SLOTS)?.checked_mul(self.slot_bytes)?;
+        NonZeroUsize::new(self.slots_offset()?.checked_add(slots)?)
+    }
+
+    fn marks_offset(&self) -> Option<usize> {
+        self.ranks.checked_mul(size_of::<Words>())
+    }
+
+    fn slots_offset(&self) -> Option<usize> {
+        let marks = self.ranks.checked_mul(self.marks)?.checked_mul(size_of::<AtomicU64>())?;
+        self.marks_offset()?.checked_add(marks)?.checked_next_multiple_of(4096)
+    }
+}
+
+/// The memory of one group, or of its ranks on one node. Ranks of one process share the value; ranks of several processes
+/// map the same file.
 pub(crate) struct Region {
     memory: Memory,
-    ranks: usize,
+    layout: Layout,
+    marks_offset: usize,
+    slots_offset: usize,
 }
 
 enum Memory {
@@ -125,52 +156,48 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Bytes for `ranks` ranks; `None` on overflow.
-    fn bytes(ranks: usize) -> Option<NonZeroUsize> {
-        let slots = ranks.checked_mul(SLOTS)?.checked_mul(SLOT_BYTES)?;
-        NonZeroUsize::new(Self::slots_offset(ranks).checked_add(slots)?)
-    }
-
-    fn slots_offset(ranks: usize) -> usize {
-        (ranks * size_of::<Words>()).next_multiple_of(4096)
-    }
-
     /// Ordinary memory, for the threads of one process.
-    pub(crate) fn private(ranks: usize) -> std::io::Result<Self> {
-        let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Ok(Region { memory: Memory::Private(AlignedBuffer::zeroed(bytes.get())?), ranks })
+    pub(crate) fn private(layout: Layout) -> std::io::Result<Self> {
+        let bytes = layout.bytes().ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Self::of(Memory::Private(AlignedBuffer::zeroed(bytes.get())?), layout)
     }
 
     /// A new memory file, for processes. Others map it through `/proc/<pid>/fd/<number>` while the descriptor is open.
-    pub(crate) fn create(ranks: usize) -> std::io::Result<(Self, OwnedFd)> {
-        let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
+    pub(crate) fn create(layout: Layout) -> std::io::Result<(Self, OwnedFd)> {
+        let bytes = layout.bytes().ok_or(std::io::ErrorKind::OutOfMemory)?;
         let file = memfd_create("enmasse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes.get() as u64)?;
         fcntl_add_seals(&file, SEALS)?;
-        Ok((Self::map(&file, bytes, ranks)?, file))
+        Ok((Self::map(&file, bytes, layout)?, file))
     }
 
-    /// Maps the memory file at `path`, which must be one that [`Region::create`] made for `ranks` ranks of this user.
-    pub(crate) fn open(path: &Path, ranks: usize) -> std::io::Result<Self> {
-        let bytes = Self::bytes(ranks).ok_or(std::io::ErrorKind::OutOfMemory)?;
+    /// Maps the memory file at `path`, which must be one that [`Region::create`] made for this user with this layout.
+    pub(crate) fn open(path: &Path, layout: Layout) -> std::io::Result<Self> {
+        let bytes = layout.bytes().ok_or(std::io::ErrorKind::OutOfMemory)?;
         let file = File::options().read(true).write(true).open(path)?;
         // The kernel refuses the question for files that cannot be sealed.
         let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
         let stat = fstat(&file)?;
         match problem(seals, stat.st_uid, stat.st_size as u64, bytes) {
-            None => Self::map(&file, bytes, ranks),
+            None => Self::map(&file, bytes, layout),
             Some(why) => Err(std::io::Error::other(why)),
         }
     }
 
-    fn map(file: &impl AsFd, len: NonZeroUsize, ranks: usize) -> std::io::Result<Self> {
+    fn map(file: &impl AsFd, len: NonZeroUsize, layout: Layout) -> std::io::Result<Self> {
         // SAFETY: a fresh mapping aliases no other memory of this program; the seals keep the file from shrinking under
         // it.
         let base = unsafe {
             mmap(std::ptr::null_mut(), len.get(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
         }?;
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Ok(Region { memory: Memory::Mapped { base, len }, ranks })
+        Self::of(Memory::Mapped { base, len }, layout)
+    }
+
+    fn of(memory: Memory, layout: Layout) -> std::io::Result<Self> {
+        let offsets = layout.marks_offset().zip(layout.slots_offset());
+        let (marks_offset, slots_offset) = offsets.ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Region { memory, layout, marks_offset, slots_offset })
     }
 
     /// The path under which other processes find the file of `descriptor`.
@@ -186,23 +213,30 @@ impl Region {
     }
 
     pub(crate) fn ranks(&self) -> usize {
-        self.ranks
+        self.layout.ranks
     }
 
     /// The control words of `rank`.
     pub(crate) fn words(&self, rank: usize) -> &Words {
-        assert!(rank < self.ranks);
+        assert!(rank < self.layout.ranks);
         // SAFETY: the region begins with `ranks` words, is page-aligned and zeroed at creation, and all words are
         // atomics.
         unsafe { &*self.base().cast::<Words>().add(rank) }
     }
 
-    /// The slot in which `rank` stages round `round`: [`SLOT_BYTES`] bytes, 4096-byte aligned.
+    /// What `rank` last heard from rank `other` of the whole group: the number of an operation that it has joined.
+    pub(crate) fn mark(&self, rank: usize, other: usize) -> &AtomicU64 {
+        assert!(rank < self.layout.ranks && other < self.layout.marks);
+        // SAFETY: the marks lie after the words, `marks` for each rank. They are aligned, zeroed at creation, and atomics.
+        unsafe { &*self.base().add(self.marks_offset).cast::<AtomicU64>().add(rank * self.layout.marks + other) }
+    }
+
+    /// The slot in which `rank` stages round `round`, 4096-byte aligned.
     pub(crate) fn slot(&self, rank: usize, round: u64) -> *mut u8 {
-        assert!(rank < self.ranks);
+        assert!(rank < self.layout.ranks);
         let slot = rank * SLOTS + (round % SLOTS as u64) as usize;
-        // SAFETY: the slots lie after the words, `ranks * SLOTS` of them.
-        unsafe { self.base().add(Self::slots_offset(self.ranks) + slot * SLOT_BYTES) }
+        // SAFETY: the slots lie after the marks, `ranks * SLOTS` of them.
+        unsafe { self.base().add(self.slots_offset + slot * self.layout.slot_bytes) }
     }
 }
 
@@ -233,12 +267,15 @@ impl Drop for Region {
 mod tests {
     use super::*;
 
+    /// Of three ranks, on one of the nodes of a group of seven.
+    const LAYOUT: Layout = Layout { ranks: 3, slot_bytes: 8192, marks: 7 };
+
     /// Files of any kind were mapped, as long as their size was right. A program that shrank one killed the ranks.
     #[test]
     fn any_file_of_the_right_size_was_mapped() {
-        let bytes = Region::bytes(3).unwrap();
+        let bytes = LAYOUT.bytes().unwrap();
         let check = |path: &Path, expected: Option<&str>| {
-            let why = Region::open(path, 3).err().map(|error| error.to_string());
+            let why = Region::open(path, LAYOUT).err().map(|error| error.to_string());
             assert_eq!(why.as_deref(), expected);
         };
         let unsealed = "it is not sealed memory that a rank has made";
@@ -260,7 +297,7 @@ mod tests {
         ] {
             check(Path::new(&Region::path_of(&memory(seals))), expected);
         }
-        let (_, larger) = Region::create(4).unwrap();
+        let (_, larger) = Region::create(Layout { ranks: 4, ..LAYOUT }).unwrap();
         let another_size = "the shared memory has another size: do all ranks run the same program?";
         check(Path::new(&Region::path_of(&larger)), Some(another_size));
 
@@ -271,14 +308,18 @@ mod tests {
 
     #[test]
     fn a_memory_file_is_shared_through_its_descriptor() {
-        let (first, file) = Region::create(3).unwrap();
-        let second = Region::open(Path::new(&Region::path_of(&file)), 3).unwrap();
-        assert!(Region::open(Path::new(&Region::path_of(&file)), 2).is_err());
+        let (first, file) = Region::create(LAYOUT).unwrap();
+        let second = Region::open(Path::new(&Region::path_of(&file)), LAYOUT).unwrap();
+        let another = Layout { ranks: 2, ..LAYOUT };
+        assert!(Region::open(Path::new(&Region::path_of(&file)), another).is_err());
         drop(file);
         first.words(2).set_header(5, &[1, 2, 3, 4, 5, 6, 7, 8]);
         first.words(2).publish(&first.words(2).entered, 5);
         assert_eq!(second.words(2).entered.load(Ordering::Acquire), 5);
         assert_eq!(second.words(2).header(5), [1, 2, 3, 4, 5, 6, 7, 8]);
+        first.mark(2, 6).store(9, Ordering::Relaxed);
+        let marks = [(2, 6), (2, 5), (1, 6)].map(|(rank, other)| second.mark(rank, other).load(Ordering::Relaxed));
+        assert_eq!(marks, [9, 0, 0]);
         // SAFETY: no rank uses the region; the slot is at least one byte long.
         unsafe {
             *first.slot(2, 7) = 9;

@@ -14,19 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::region::{Region, SLOT_BYTES, SLOTS, Words};
-use super::{Members, Stop, Transport, Turn};
+use super::region::{Layout, Region, SLOTS, Words};
+use super::{DIRECT_BYTES, Members, SLEEP, SPIN, Stop, Transport, Turn, copy};
 use crate::element::{Element, with_element};
 use crate::operation::{Header, Kind, Operation};
 use crate::pieces::{chunk, part_of, piece};
 use crate::tree::tree_reduce;
 
-/// Up to this many bytes every rank adds up everything itself, which needs one wait for the others instead of two.
-const DIRECT_BYTES: usize = 8 << 10;
-/// How long a rank spins on a word before it sleeps, if every rank can have its own core.
-const SPIN: Duration = Duration::from_micros(30);
-/// How long a rank sleeps before it checks whether the group has failed.
-const SLEEP: Duration = Duration::from_millis(20);
+/// Bytes of a slot: small enough for all slots in use to stay in the caches.
+const SLOT_BYTES: usize = 256 << 10;
 
 /// One rank's view of the shared region.
 pub(crate) struct SharedTransport {
@@ -38,6 +34,11 @@ pub(crate) struct SharedTransport {
 }
 
 impl SharedTransport {
+    /// The layout of the region for so many ranks.
+    pub(crate) const fn layout(ranks: usize) -> Layout {
+        Layout { ranks, slot_bytes: SLOT_BYTES, marks: 0 }
+    }
+
     pub(crate) fn new(region: Arc<Region>, members: Members) -> Self {
         debug_assert_eq!(region.ranks(), members.world_size());
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -238,7 +239,7 @@ impl SharedTransport {
             // writes to it during the slice's lifetime: the sink below runs once a block is complete.
             unsafe { std::slice::from_raw_parts(from.wrapping_add(range.start), range.len()) }
         };
-        tree_reduce(&shards, part.len(), reduction, source, |at, values| {
+        tree_reduce(0..shards.shards(), shards.walk(), part.len(), reduction, source, |at, values| {
             // SAFETY: inside the caller's data and this rank's own slot, at the piece that only this rank writes.
             unsafe {
                 copy(values.as_ptr(), data.add(part.start + at), values.len());
@@ -316,11 +317,4 @@ impl Transport for SharedTransport {
     fn close(&mut self) {
         self.own().leave();
     }
-}
-
-/// # Safety
-/// Both ranges are valid and do not overlap.
-unsafe fn copy<T: Element>(from: *const T, to: *mut T, count: usize) {
-    // SAFETY: guaranteed by the caller.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, count) }
 }

@@ -6,8 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use crate::common::{DEADLINE, join_all, joined, rendezvous, run_all, run_ranks};
+use crate::common::{DEADLINE, groups, join_all, joined, rendezvous, rendezvous_over, run_all, run_ranks};
 use enmasse_comm::{CauseKind, Group, JoinError, Rendezvous, Token, TransportChoice};
+
+/// Ways in which ranks of several processes share data.
+const PROCESSES: [&str; 4] = ["shared", "tcp", "pairs", "cyclic"];
 
 /// The errors of the ranks, in order.
 fn errors(ranks: Vec<Rendezvous>) -> Vec<String> {
@@ -208,9 +211,9 @@ fn a_rank_that_fails_while_joining_tells_the_others() {
 
 #[test]
 fn a_cause_reaches_every_rank_over_every_transport() {
-    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
+    for transport in PROCESSES {
         for culprit in 0..3 {
-            let causes = run_ranks(joined(3, transport), move |group| {
+            let causes = run_ranks(groups(3, transport), move |group| {
                 // A rank may still be leaving the barrier when another one fails.
                 let result = group.barrier();
                 if group.rank() == culprit {
@@ -231,25 +234,29 @@ fn a_cause_reaches_every_rank_over_every_transport() {
 
 #[test]
 fn ranks_out_of_step_are_named_over_every_transport() {
-    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
-        let causes = run_ranks(joined(3, transport), |group| {
-            group.barrier().unwrap();
-            group.all_reduce(&mut vec![0f32; if group.rank() == 1 { 99_999 } else { 100_000 }]).unwrap_err()
-        });
-        for cause in &causes {
-            let expected =
-                "rank 0 runs all_reduce(sum) of 100000 f32 #2 while rank 1 runs all_reduce(sum) of 99999 f32 #2";
-            assert_contains(&cause.to_string(), expected);
-            assert_eq!(cause, &causes[0]);
+    for transport in PROCESSES {
+        for culprit in 1..4 {
+            let causes = run_ranks(groups(4, transport), move |group| {
+                // A rank may still be leaving the barrier when another one fails.
+                let sum = || group.all_reduce(&mut vec![0f32; if group.rank() == culprit { 99_999 } else { 100_000 }]);
+                group.barrier().and_then(|()| sum()).unwrap_err()
+            });
+            for cause in &causes {
+                let expected = format!(
+                    "rank 0 runs all_reduce(sum) of 100000 f32 #2 while rank {culprit} runs all_reduce(sum) of 99999 f32 #2"
+                );
+                assert_contains(&cause.to_string(), &expected);
+                assert_eq!(cause, &causes[0]);
+            }
         }
     }
 }
 
 #[test]
 fn leaving_early_is_named_over_every_transport() {
-    for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
+    for transport in PROCESSES {
         for leaver in 0..3 {
-            let outcomes = run_ranks(joined(3, transport), move |group| {
+            let outcomes = run_ranks(groups(3, transport), move |group| {
                 let result = group.barrier();
                 if group.rank() == leaver { None } else { result.and_then(|()| group.barrier()).err() }
             });
@@ -269,4 +276,29 @@ fn many_groups_live_side_by_side() {
         group.all_reduce(&mut sum).map(|()| sum)
     });
     assert_eq!(sums, vec![Ok([3]); 6]);
+}
+
+#[test]
+fn every_rank_knows_how_data_travels() {
+    let check = |transport: &'static str, n: usize, expected: &str| {
+        for ways in run_ranks(groups(n, transport), |group| group.ways().to_vec()) {
+            assert_eq!(ways, [expected], "{transport}");
+        }
+    };
+    check("threads", 2, "ranks are threads, which share memory");
+    check("shared", 2, "ranks share memory");
+    check("tcp", 3, "ranks exchange data over TCP");
+    check("pairs", 2, "ranks share memory");
+    check("cyclic", 2, "ranks exchange data over TCP");
+    check("all but one", 4, "ranks share memory on 2 nodes, which exchange data over TCP");
+    assert!(Group::single().ways().is_empty());
+}
+
+/// Without an address for connections between nodes.
+#[test]
+fn shared_memory_alone_does_not_reach_another_node() {
+    let mut ranks = rendezvous_over(3, "shared");
+    ranks[2].node = Some("another".into());
+    let expected = "rank 2 is on another machine, in another container or of another user than rank 0";
+    errors(ranks).iter().for_each(|text| assert_contains(text, expected));
 }

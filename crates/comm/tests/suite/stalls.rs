@@ -4,8 +4,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{DEADLINE, join_all, rendezvous, run_ranks};
-use enmasse_comm::{Cause, CauseKind, FlightRecord, Group, GroupEvent, GroupOptions, TransportChoice};
+use crate::common::{DEADLINE, join_all, rendezvous_over, run_ranks};
+use enmasse_comm::{Cause, CauseKind, FlightRecord, Group, GroupEvent, GroupOptions};
 
 /// Times out within a test's time, and warns well before.
 fn impatient(timeout: Duration) -> GroupOptions {
@@ -81,21 +81,27 @@ fn stalled_threads_are_named() {
 
 #[test]
 fn stalled_ranks_report_their_activity_over_every_transport() {
-    let check = |transport: TransportChoice, late: &'static [usize]| {
-        let mut ranks = rendezvous(3, transport);
+    let check = |transport: &str, n: usize, late: &'static [usize]| {
+        let mut ranks = rendezvous_over(n, transport);
         for rank in &mut ranks {
             // An activity is reported once it has lasted for a heartbeat.
             rank.heartbeat = Duration::from_secs(2);
             rank.options = impatient(rank.heartbeat * 4);
         }
         let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
-        check(late, groups, "it has been reading a batch for");
+        // The ranks late together are named together.
+        let message = if late.len() == 1 { "it has been reading a batch for" } else { "it and rank 3 had not joined" };
+        check(late, groups, message);
     };
     std::thread::scope(|scope| {
-        for transport in [TransportChoice::Shared, TransportChoice::Tcp] {
-            scope.spawn(move || check(transport, &[0]));
-            scope.spawn(move || check(transport, &[2]));
+        for transport in ["shared", "tcp"] {
+            scope.spawn(move || check(transport, 3, &[0]));
+            scope.spawn(move || check(transport, 3, &[2]));
         }
+        // Late on this node, on another, and on both: the ranks of a node tell each other what they hear.
+        scope.spawn(move || check("pairs", 4, &[1]));
+        scope.spawn(move || check("pairs", 4, &[3]));
+        scope.spawn(move || check("cyclic", 5, &[2, 3]));
     });
 }
 

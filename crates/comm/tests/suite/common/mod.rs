@@ -57,15 +57,49 @@ pub fn joined(n: usize, transport: TransportChoice) -> Vec<Group> {
     join_all(rendezvous(n, transport)).into_iter().map(Result::unwrap).collect()
 }
 
-/// Every way in which ranks share data.
-pub const TRANSPORTS: [&str; 3] = ["threads", "shared", "tcp"];
+/// Every way in which ranks share data. The last ones are nodes whose ranks share memory: of two ranks each, in turns, all
+/// but the last, and one, one and the rest.
+pub const TRANSPORTS: [&str; 7] = ["threads", "shared", "tcp", "pairs", "cyclic", "all but one", "one, one, rest"];
+
+/// Those of [`TRANSPORTS`] that are not the same for so many ranks.
+pub fn transports(n: usize) -> &'static [&'static str] {
+    &TRANSPORTS[..match n {
+        0..=2 => 3,
+        3 => 5,
+        _ => 7,
+    }]
+}
+
+/// The node of a rank of `n`, for the last of [`TRANSPORTS`].
+fn node(transport: &str, rank: usize, n: usize) -> Option<usize> {
+    match transport {
+        "pairs" => Some(rank / 2),
+        "cyclic" => Some(rank % 2),
+        "all but one" => Some(usize::from(rank + 1 == n)),
+        "one, one, rest" => Some(rank.min(2)),
+        _ => None,
+    }
+}
+
+/// The rendezvous of `n` ranks over one of [`TRANSPORTS`] except threads.
+pub fn rendezvous_over(n: usize, transport: &str) -> Vec<Rendezvous> {
+    let choice = match transport {
+        "shared" => TransportChoice::Shared,
+        "tcp" => TransportChoice::Tcp,
+        _ => TransportChoice::Auto,
+    };
+    let mut ranks = rendezvous(n, choice);
+    for (rank, rendezvous) in ranks.iter_mut().enumerate() {
+        rendezvous.node = node(transport, rank, n).map(|node| node.to_string());
+    }
+    ranks
+}
 
 /// A group of `n` ranks over one of [`TRANSPORTS`].
 pub fn groups(n: usize, transport: &str) -> Vec<Group> {
     match transport {
         "threads" => Group::threads(n).unwrap(),
-        "shared" => joined(n, TransportChoice::Shared),
-        _ => joined(n, TransportChoice::Tcp),
+        _ => join_all(rendezvous_over(n, transport)).into_iter().map(Result::unwrap).collect(),
     }
 }
 

@@ -1,0 +1,182 @@
+//! Which ranks of a group share memory, and which of them carry data between nodes.
+//!
+//! A *node* is a set of ranks that share memory. What travels between nodes is divided into *lanes*, as many as the largest
+//! node has ranks. On every node each lane has one rank that serves it, and the ranks that serve a lane are connected with
+//! each other. So every byte travels once between two nodes, and all ranks of a node take part. Everything here depends
+//! only on the node of each rank, so all ranks find the same.
+
+use std::ops::Range;
+
+use crate::pieces::piece;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Topology {
+    /// Each rank's node, and its place among the ranks of that node.
+    seats: Vec<(usize, usize)>,
+    /// The ranks of each node, in order.
+    nodes: Vec<Vec<usize>>,
+    /// Ranges of adjacent ranks of one node, each as long as possible. Together they are all ranks, in order.
+    runs: Vec<Run>,
+    lanes: usize,
+}
+
+/// Adjacent ranks of one node. The sum of their shards travels as one wherever the tree over shards allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub node: usize,
+    pub ranks: Range<usize>,
+}
+
+impl Topology {
+    /// `names` has a name for each rank; ranks with equal names are on one node.
+    pub(crate) fn new<N: PartialEq>(names: &[N]) -> Self {
+        // In the order of their first ranks.
+        let mut firsts: Vec<usize> = vec![];
+        let (mut seats, mut nodes, mut runs) = (vec![], Vec::<Vec<usize>>::new(), Vec::<Run>::new());
+        for (rank, name) in names.iter().enumerate() {
+            let node = firsts.iter().position(|&first| names[first] == *name).unwrap_or_else(|| {
+                firsts.push(rank);
+                nodes.push(vec![]);
+                firsts.len() - 1
+            });
+            seats.push((node, nodes[node].len()));
+            nodes[node].push(rank);
+            match runs.last_mut().filter(|run| run.node == node) {
+                Some(run) => run.ranks.end = rank + 1,
+                None => runs.push(Run { node, ranks: rank..rank + 1 }),
+            }
+        }
+        let lanes = nodes.iter().map(Vec::len).max().unwrap_or(1);
+        Topology { seats, nodes, runs, lanes }
+    }
+
+    /// Every rank on a node of its own.
+    pub(crate) fn apart(ranks: usize) -> Self {
+        Self::new(&(0..ranks).collect::<Vec<_>>())
+    }
+
+    /// The ranks of each node, in order.
+    pub(crate) fn nodes(&self) -> &[Vec<usize>] {
+        &self.nodes
+    }
+
+    /// How the ranks exchange data, in words.
+    pub(crate) fn describe(&self) -> String {
+        match self.nodes.len() {
+            1 => "ranks share memory".to_owned(),
+            nodes if nodes == self.seats.len() => "ranks exchange data over TCP".to_owned(),
+            nodes => format!("ranks share memory on {nodes} nodes, which exchange data over TCP"),
+        }
+    }
+
+    pub(crate) fn node_of(&self, rank: usize) -> usize {
+        self.seats[rank].0
+    }
+
+    /// The place of a rank among the ranks of its node.
+    pub(crate) fn place_of(&self, rank: usize) -> usize {
+        self.seats[rank].1
+    }
+
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The greatest number of runs on one node.
+    pub(crate) fn most_runs(&self) -> usize {
+        let runs = |node| self.runs.iter().filter(|run| run.node == node).count();
+        (0..self.nodes.len()).map(runs).max().unwrap_or(1)
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The lanes that a rank serves: at least one.
+    pub(crate) fn lanes_of(&self, rank: usize) -> Range<usize> {
+        let (node, place) = self.seats[rank];
+        let start = |place: usize| (place * self.lanes).div_ceil(self.nodes[node].len());
+        start(place)..start(place + 1)
+    }
+
+    /// The lanes that two ranks of different nodes have in common; empty for ranks of one node.
+    pub(crate) fn common(&self, one: usize, other: usize) -> Range<usize> {
+        let (a, b) = (self.lanes_of(one), self.lanes_of(other));
+        let (start, end) = (a.start.max(b.start), a.end.min(b.end));
+        if self.node_of(one) == self.node_of(other) { start..start } else { start..end.max(start) }
+    }
+
+    /// The ranks with which a rank is connected, in order.
+    pub(crate) fn peers_of(&self, rank: usize) -> impl Iterator<Item = usize> {
+        (0..self.seats.len()).filter(move |&other| !self.common(rank, other).is_empty())
+    }
+
+    /// The part of `owned`, a range of elements of `size` bytes that `owner` owns, that travels in one of its lanes.
+    pub(crate) fn part_of_lane(&self, owned: &Range<usize>, size: usize, owner: usize, lane: usize) -> Range<usize> {
+        let lanes = self.lanes_of(owner);
+        let part = piece(owned.len(), size, lane - lanes.start, lanes.len());
+        owned.start + part.start..owned.start + part.end
+    }
+
+    /// The part of it that travels between `owner` and `other`. The parts of all ranks of a node together are the whole.
+    pub(crate) fn share(&self, owned: &Range<usize>, size: usize, owner: usize, other: usize) -> Range<usize> {
+        let common = self.common(owner, other);
+        if common.is_empty() {
+            return owned.start..owned.start;
+        }
+        let part = |lane| self.part_of_lane(owned, size, owner, lane);
+        part(common.start).start..part(common.end - 1).end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nodes_are_served_by_lanes() {
+        let check = |names: &str, runs: usize, peers: &[&[usize]]| {
+            let topology = Topology::new(&names.chars().collect::<Vec<_>>());
+            let found: Vec<Vec<usize>> = (0..names.len()).map(|rank| topology.peers_of(rank).collect()).collect();
+            assert_eq!(
+                (topology.runs().len(), &found[..]),
+                (runs, &peers.iter().map(|peers| peers.to_vec()).collect::<Vec<_>>()[..]),
+                "{names}"
+            );
+        };
+        check("aa", 1, &[&[], &[]]);
+        check("ab", 2, &[&[1], &[0]]);
+        check("aabb", 2, &[&[2], &[3], &[0], &[1]]);
+        check("abab", 4, &[&[1], &[0], &[3], &[2]]);
+        check("aaab", 2, &[&[3], &[3], &[3], &[0, 1, 2]]);
+        check("abcc", 3, &[&[1, 2, 3], &[0, 2, 3], &[0, 1], &[0, 1]]);
+        check("aaabb", 2, &[&[3], &[3], &[4], &[0, 1], &[2]]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_rank_of_another_node_is_reached_and_shares_cover_what_a_rank_owns(
+            names in prop::collection::vec(0u8..4, 1..12),
+            (start, len) in (0usize..100, 0usize..2000),
+        ) {
+            let topology = Topology::new(&names);
+            prop_assert_eq!(topology.runs().iter().flat_map(|run| run.ranks.clone()).collect::<Vec<_>>(),
+                (0..names.len()).collect::<Vec<_>>());
+            for owner in 0..names.len() {
+                for (node, ranks) in topology.nodes().iter().enumerate() {
+                    let shares: Vec<_> = ranks.iter().map(|&rank| topology.share(&(start..start + len), 4, owner, rank)).collect();
+                    let is_own = node == topology.node_of(owner);
+                    // In order, without gaps.
+                    let end = shares.iter().filter(|share| !share.is_empty()).try_fold(start, |end, share| {
+                        (share.start == end).then_some(share.end)
+                    });
+                    prop_assert_eq!(end, Some(if is_own { start } else { start + len }));
+                    let linked = |&rank: &usize| !topology.common(owner, rank).is_empty();
+                    prop_assert!(is_own || ranks.iter().any(linked));
+                }
+            }
+        }
+    }
+}

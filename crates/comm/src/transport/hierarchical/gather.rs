@@ -1,0 +1,181 @@
+//! All-gather and broadcast: every rank's part goes once to each other node, divided among the lanes.
+
+use std::ops::Range;
+
+use super::{HierarchicalTransport, WINDOWS, copy};
+use crate::operation::{Kind, Operation};
+use crate::pieces::{intersection, piece};
+use crate::transport::frames::Bytes;
+use crate::transport::{Stop, Turn};
+
+impl HierarchicalTransport {
+    /// Copies the senders' parts of the output to all ranks, in rounds over the whole output. A rank stages its own part,
+    /// sends its lanes of what its node has, and passes on to its node what comes in its lanes.
+    pub(super) fn gather(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let operation = turn.operation;
+        let (rank, ranks) = (self.members.rank, self.members.world_size());
+        operation.place_own_part(rank, ranks);
+        let total = match operation.kind {
+            Kind::AllGather => operation.part_from(ranks - 1, ranks).end,
+            _ => operation.count * operation.dtype.size(),
+        };
+        let chunk = super::SLOT_BYTES;
+        let rounds = total.div_ceil(chunk);
+        let range = |step: usize| step * chunk..total.min((step + 1) * chunk);
+
+        for step in 0..rounds + 2 {
+            if step < rounds {
+                self.stage_part(turn, step, &range(step))?;
+                if step == 0 {
+                    self.agree_on_node(turn)?;
+                }
+                self.send_parts(turn, step, &range(step))?;
+                if step == 0 {
+                    self.agree_with_peers(turn)?;
+                }
+                self.expect_parts(turn, step, &range(step));
+            }
+            if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
+                self.wait(turn, |own| own.peers.missing_in(step % WINDOWS))?;
+                self.pass_on(operation, step, &range(step));
+            }
+            if let Some(step) = step.checked_sub(2) {
+                self.collect_parts(turn, step, &range(step))?;
+            }
+        }
+        self.round += rounds as u64;
+        Ok(())
+    }
+
+    /// Copies this rank's part to its slot.
+    fn stage_part(&mut self, turn: &Turn, step: usize, range: &Range<usize>) -> Result<(), Stop> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        let round = self.round + step as u64;
+        self.wait_for_slot(turn, round)?;
+        let part = intersection(&sent_by(turn.operation, self.members.rank, self.members.world_size()), range);
+        let slot = self.slot(self.place, round).wrapping_add(part.start - range.start);
+        // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
+        unsafe { copy(turn.operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
+        self.own().publish(&self.own().staged, round + 1);
+        Ok(())
+    }
+
+    /// Takes over what the node's ranks have staged, and sends this rank's lanes of it to the other nodes.
+    fn send_parts(&mut self, turn: &Turn, step: usize, range: &Range<usize>) -> Result<(), Stop> {
+        let (operation, round, ranks) = (turn.operation, self.round + step as u64, self.members.world_size());
+        for mate in 0..self.mates.len() {
+            let (rank, place) = self.mates[mate];
+            let part = intersection(&sent_by(operation, rank, ranks), range);
+            if !part.is_empty() {
+                self.wait_for_mate(turn, mate, |words| &words.staged, round + 1)?;
+                let slot = self.slot(place, round).wrapping_add(part.start - range.start);
+                // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the output.
+                unsafe { copy(slot.cast_const(), operation.output.wrapping_add(part.start), part.len()) };
+            }
+        }
+        self.wait(turn, |own| own.peers.unsent_in(step % WINDOWS))?;
+        let node = self.topology.node_of(self.members.rank);
+        for at in 0..self.peers.all.len() {
+            let lanes = self.lanes_with(self.peers.all[at].rank, range);
+            for run in 0..self.topology.runs().len() {
+                if self.topology.runs()[run].node == node {
+                    let part = intersection(&self.sent_by_run(operation, run), &lanes);
+                    // SAFETY: the caller's output, where this part remains unchanged until the operation is done.
+                    unsafe { self.peers.all[at].sending.begin(Bytes::of(operation.output, part)) };
+                }
+            }
+            let peer = &mut self.peers.all[at];
+            peer.sent_at[step % WINDOWS] = peer.sending.begun();
+        }
+        self.progress(turn)
+    }
+
+    /// Expects the other nodes' parts in this rank's lanes.
+    fn expect_parts(&mut self, turn: &Turn, step: usize, range: &Range<usize>) {
+        for at in 0..self.peers.all.len() {
+            let lanes = self.lanes_with(self.peers.all[at].rank, range);
+            let node = self.topology.node_of(self.peers.all[at].rank);
+            for run in 0..self.topology.runs().len() {
+                if self.topology.runs()[run].node == node {
+                    let part = intersection(&self.sent_by_run(turn.operation, run), &lanes);
+                    // SAFETY: the caller's output, where no other code uses this part until it has come. Any bytes are a
+                    // valid value.
+                    unsafe { self.peers.all[at].receiving.begin(Bytes::of(turn.operation.output, part)) };
+                }
+            }
+            let peer = &mut self.peers.all[at];
+            peer.come_at[step % WINDOWS] = peer.receiving.begun();
+        }
+    }
+
+    /// Copies what has come to this rank's slot, for its node.
+    fn pass_on(&mut self, operation: &Operation, step: usize, range: &Range<usize>) {
+        if self.is_alone() {
+            return;
+        }
+        let round = self.round + step as u64;
+        self.copy_foreign(operation, self.members.rank, range, |part| {
+            let slot = self.slot(self.place, round).wrapping_add(part.start - range.start);
+            // SAFETY: inside the caller's output, and inside this rank's own slot: the node's own parts lie elsewhere in it.
+            unsafe { copy(operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
+        });
+        self.own().publish(&self.own().reduced, round + 1);
+    }
+
+    /// Copies what has come to the other ranks of the node.
+    fn collect_parts(&mut self, turn: &Turn, step: usize, range: &Range<usize>) -> Result<(), Stop> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        let round = self.round + step as u64;
+        for mate in 0..self.mates.len() {
+            let (rank, place) = self.mates[mate];
+            self.wait_for_mate(turn, mate, |words| &words.reduced, round + 1)?;
+            self.copy_foreign(turn.operation, rank, range, |part| {
+                let slot = self.slot(place, round).wrapping_add(part.start - range.start);
+                // SAFETY: inside the output, and inside a slot that its owner keeps until it is consumed.
+                unsafe { copy(slot.cast_const(), turn.operation.output.wrapping_add(part.start), part.len()) };
+            });
+        }
+        self.own().publish(&self.own().consumed, round + 1);
+        Ok(())
+    }
+
+    /// Calls `copy` with every part of the range that comes from another node in the lanes of `rank`.
+    fn copy_foreign(&self, operation: &Operation, rank: usize, range: &Range<usize>, copy: impl Fn(Range<usize>)) {
+        let lanes = self.lanes_in(self.topology.lanes_of(rank), range);
+        let node = self.topology.node_of(rank);
+        let foreign = self.topology.runs().iter().enumerate().filter(|(_, run)| run.node != node);
+        foreign.for_each(|(run, _)| copy(intersection(&self.sent_by_run(operation, run), &lanes)));
+    }
+
+    /// The part of the range that travels between this rank and a peer.
+    fn lanes_with(&self, peer: usize, range: &Range<usize>) -> Range<usize> {
+        self.lanes_in(self.topology.common(self.members.rank, peer), range)
+    }
+
+    fn lanes_in(&self, lanes: Range<usize>, range: &Range<usize>) -> Range<usize> {
+        let cut = |lane: usize| range.start + piece(range.len(), 1, lane, self.topology.lanes()).start;
+        cut(lanes.start)..cut(lanes.end)
+    }
+
+    /// What the ranks of a run send together.
+    fn sent_by_run(&self, operation: &Operation, run: usize) -> Range<usize> {
+        let (members, ranks) = (&self.topology.runs()[run].ranks, self.members.world_size());
+        match operation.kind {
+            Kind::Broadcast if members.contains(&operation.root) => sent_by(operation, operation.root, ranks),
+            Kind::Broadcast => 0..0,
+            _ => sent_by(operation, members.start, ranks).start..sent_by(operation, members.end - 1, ranks).end,
+        }
+    }
+}
+
+/// The bytes of the output that a rank sends.
+fn sent_by(operation: &Operation, rank: usize, ranks: usize) -> Range<usize> {
+    match operation.kind {
+        Kind::Broadcast if rank != operation.root => 0..0,
+        _ => operation.part_from(rank, ranks),
+    }
+}

@@ -1,0 +1,366 @@
+//! The transport between nodes: ranks of one node share memory, and every rank carries a part of what travels between
+//! nodes over TCP.
+//!
+//! A node adds up the partial sums of its ranks wherever the tree over shards allows, so that between two nodes every byte
+//! travels once, as if each node had one rank. [`Topology`] says which rank serves which part. A node may have one rank, so
+//! this is also the plain transport over TCP.
+//!
+//! Data moves in rounds, and three rounds are in progress at a time: while one is on the wire, the next is added up. A wait
+//! for a rank of the node also lets the connections go on, since others may wait for what they carry. Within a node the
+//! protocol is that of [`super::shared`]. Between nodes the header of an operation is the first message on every connection,
+//! and data is accepted only if it is equal. No rank leaves an operation before all have entered it.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use enmasse_tensor::AlignedBuffer;
+
+use super::frames::Bytes;
+use super::region::{Layout, Region, SLOTS, Words};
+use super::{DIRECT_BYTES, Members, SLEEP, SPIN, Stop, Transport, Turn, copy};
+use crate::cause::CauseKind;
+use crate::element::with_element;
+use crate::net::link::Link;
+use crate::net::mac::Altered;
+use crate::operation::{HEADER_BYTES, Header, Kind};
+use crate::shards::PARTIALS_LIMIT;
+use crate::topology::Topology;
+
+use peers::Peers;
+
+mod gather;
+mod peers;
+mod reduce;
+
+/// Bytes of a slot, and of what a round moves: a rank's part of it is a few frames.
+const SLOT_BYTES: usize = 512 << 10;
+/// Rounds whose messages may be under way at a time.
+const WINDOWS: usize = 2;
+/// How long a rank that waits for a rank of its node sleeps while its connections have something to do: no call waits for
+/// both.
+const NAP: Duration = Duration::from_micros(100);
+/// How long a rank that has noticed a failure waits for the better-informed cause from the control connection.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// One rank's memory and connections.
+pub(crate) struct HierarchicalTransport {
+    members: Members,
+    topology: Topology,
+    /// Shared by the ranks of this node.
+    region: Arc<Region>,
+    /// The other ranks of this node, and their places in the region.
+    mates: Vec<(usize, usize)>,
+    /// This rank's place in the region.
+    place: usize,
+    peers: Peers,
+    /// The place in `peers` of the rank that serves a lane on a node, by `node * lanes + lane`.
+    servers: Vec<Option<usize>>,
+    /// The ranks of this node and the runs of ranks on others, in shard order: what this rank adds up.
+    hosts: Vec<Host>,
+    /// The index of each run's first partial sum among those of its node, in the current operation; and how many each node
+    /// has.
+    firsts: Vec<usize>,
+    partials: Vec<usize>,
+    /// This rank's header, and one from each peer.
+    headers: Vec<[u8; HEADER_BYTES]>,
+    /// Room for partial sums, in each window those of this node and those of the others.
+    scratch: AlignedBuffer,
+    /// Bytes of a part of `scratch`.
+    room: usize,
+    /// Number of rounds done in all operations; equal on all ranks of the node between operations.
+    round: u64,
+    spin: Duration,
+    /// Whether every operation so far is complete, so that the next bytes on all connections belong to a header.
+    is_between: bool,
+}
+
+/// A host of partial sums, as seen from one node.
+#[derive(Clone, Copy)]
+enum Host {
+    /// A rank of this node.
+    Mate(usize),
+    /// A run of ranks on another node, by its number.
+    Run(usize),
+}
+
+impl HierarchicalTransport {
+    /// The layout of a node's memory.
+    pub(crate) fn layout(topology: &Topology, node: usize) -> Layout {
+        let (ranks, marks) = (topology.nodes()[node].len(), topology.nodes().iter().map(Vec::len).sum());
+        // A rank that is alone has nobody to stage data for.
+        Layout { ranks, slot_bytes: if ranks > 1 { SLOT_BYTES } else { 0 }, marks }
+    }
+
+    /// `region` is the memory of this rank's node, with [`HierarchicalTransport::layout`]; `links` are connections to all of
+    /// its peers.
+    pub(crate) fn new(
+        members: Members,
+        topology: Topology,
+        region: Arc<Region>,
+        links: Vec<(usize, Link)>,
+    ) -> io::Result<Self> {
+        let (rank, node) = (members.rank, topology.node_of(members.rank));
+        let own = &topology.nodes()[node];
+        let mates: Vec<_> =
+            own.iter().enumerate().filter(|mate| *mate.1 != rank).map(|(at, &mate)| (mate, at)).collect();
+        let most = PARTIALS_LIMIT * topology.most_runs();
+        let peers = Peers::new(links, WINDOWS * (most + 2) + 4)?;
+        let serves =
+            |rank: usize, node, lane| topology.node_of(rank) == node && topology.lanes_of(rank).contains(&lane);
+        let servers = (0..topology.nodes().len() * topology.lanes()).map(|at| {
+            let (node, lane) = (at / topology.lanes(), at % topology.lanes());
+            peers.all.iter().position(|peer| serves(peer.rank, node, lane))
+        });
+        let hosts = topology.runs().iter().enumerate().flat_map(|(number, run)| {
+            let is_own = run.node == node;
+            let mates = run.ranks.clone().filter(move |_| is_own).map(Host::Mate);
+            mates.chain((!is_own).then_some(Host::Run(number)))
+        });
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        // Ranges are cut at cache lines, so their partial sums may exceed a slot by a line each.
+        let room = SLOT_BYTES + topology.nodes().len() * most * 64;
+        Ok(HierarchicalTransport {
+            servers: servers.collect(),
+            hosts: hosts.collect(),
+            firsts: vec![0; topology.runs().len()],
+            partials: vec![0; topology.nodes().len()],
+            headers: vec![[0; HEADER_BYTES]; 1 + peers.all.len()],
+            // Pages that no operation touches use no memory.
+            scratch: AlignedBuffer::zeroed(2 * WINDOWS * room)?,
+            room,
+            round: 0,
+            // With fewer cores than ranks, spinning only takes the core from the awaited rank.
+            spin: if own.len() <= cores { SPIN } else { Duration::ZERO },
+            is_between: true,
+            place: topology.place_of(rank),
+            members,
+            topology,
+            region,
+            mates,
+            peers,
+        })
+    }
+
+    fn is_alone(&self) -> bool {
+        self.mates.is_empty()
+    }
+
+    fn own(&self) -> &Words {
+        self.region.words(self.place)
+    }
+
+    fn slot(&self, place: usize, round: u64) -> *mut u8 {
+        self.region.slot(place, round)
+    }
+
+    /// The memory for this node's partial sums in the round of a window.
+    fn given(&self, window: usize) -> *mut u8 {
+        self.scratch.as_ptr().wrapping_add(2 * window * self.room)
+    }
+
+    /// The memory for the other nodes' partial sums.
+    fn taken(&self, window: usize) -> *mut u8 {
+        self.given(window).wrapping_add(self.room)
+    }
+
+    /// Lets the connections go on, and notes which ranks have joined the operation.
+    fn progress(&mut self, turn: &Turn) -> Result<(), Stop> {
+        if let Err((rank, error)) = self.peers.progress() {
+            return Err(lost(&self.members, turn, rank, &error));
+        }
+        for peer in self.peers.all.iter_mut().filter(|peer| !peer.has_come) {
+            if peer.receiving.complete() >= peer.header_at {
+                peer.has_come = true;
+                self.region.mark(self.place, peer.rank).store(turn.operation.sequence, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until `awaited` names no rank any more.
+    fn wait(&mut self, turn: &Turn, awaited: impl Fn(&Self) -> Option<usize>) -> Result<(), Stop> {
+        if awaited(self).is_none() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        loop {
+            self.progress(turn)?;
+            let Some(rank) = awaited(self) else { return Ok(()) };
+            turn.go_on_waiting(&self.members, || self.late(turn, rank))?;
+            if self.topology.node_of(rank) != self.topology.node_of(self.members.rank) {
+                self.peers.sleep(SLEEP);
+                continue;
+            }
+            let words = self.region.words(self.topology.place_of(rank));
+            // Read before the counter: work done before leaving still counts.
+            let left = words.left.load(Ordering::Acquire) != 0;
+            if awaited(self) != Some(rank) {
+                continue;
+            }
+            if left {
+                return Err(self.members.left(rank, turn.operation));
+            }
+            if began.elapsed() < self.spin && !words.shares_processor() {
+                std::hint::spin_loop();
+            } else if !self.peers.sleep(NAP) {
+                let words = self.region.words(self.topology.place_of(rank));
+                words.sleep_unless(|| awaited(self) != Some(rank) || words.left.load(Ordering::Acquire) != 0, SLEEP);
+            }
+        }
+    }
+
+    /// Waits until `counter` of every other rank of the node has reached `target`.
+    fn wait_for_mates(&mut self, turn: &Turn, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
+        (0..self.mates.len()).try_for_each(|mate| self.wait_for_mate(turn, mate, counter, target))
+    }
+
+    fn wait_for_mate(
+        &mut self,
+        turn: &Turn,
+        mate: usize,
+        counter: fn(&Words) -> &AtomicU64,
+        target: u64,
+    ) -> Result<(), Stop> {
+        let (rank, place) = self.mates[mate];
+        self.wait(turn, |own| (counter(own.region.words(place)).load(Ordering::Acquire) < target).then_some(rank))
+    }
+
+    /// Waits until the slot of `round` may be overwritten.
+    fn wait_for_slot(&mut self, turn: &Turn, round: u64) -> Result<(), Stop> {
+        self.wait_for_mates(turn, |words| &words.consumed, (round + 1).saturating_sub(SLOTS as u64))
+    }
+
+    /// The ranks that have not entered the operation, as far as this node knows; if there are none, the awaited rank.
+    fn late(&self, turn: &Turn, awaited: usize) -> Vec<usize> {
+        let (own, sequence) = (self.members.rank, turn.operation.sequence);
+        let has_entered = |rank: usize| {
+            let words = || self.region.words(self.topology.place_of(rank));
+            rank == own || words().entered.load(Ordering::Acquire) >= sequence
+        };
+        let node = self.topology.node_of(own);
+        // A rank that is late itself hears nothing.
+        let misses = |mate: usize, rank: usize| {
+            !self.topology.common(mate, rank).is_empty()
+                && has_entered(mate)
+                && self.region.mark(self.topology.place_of(mate), rank).load(Ordering::Acquire) < sequence
+        };
+        let is_late = |&rank: &usize| match self.topology.node_of(rank) == node {
+            true => !has_entered(rank),
+            false => self.topology.nodes()[node].iter().any(|&mate| misses(mate, rank)),
+        };
+        let late: Vec<_> = (0..self.members.world_size()).filter(is_late).collect();
+        turn.agreed.set(late.is_empty());
+        if late.is_empty() { vec![awaited] } else { late }
+    }
+
+    /// Tells this rank's operation to its node and to all peers.
+    fn enter(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let header = turn.operation.header(self.members.identity);
+        self.own().set_header(turn.operation.sequence, &header.0);
+        self.own().publish(&self.own().entered, turn.operation.sequence);
+        self.headers[0] = header.to_bytes();
+        let headers = self.headers.as_mut_ptr();
+        for (at, peer) in self.peers.all.iter_mut().enumerate() {
+            // SAFETY: both outlive the operation, and nothing else uses them until the messages are complete.
+            unsafe {
+                peer.sending.begin(Bytes::of(headers, 0..1));
+                peer.receiving.begin(Bytes::of(headers, at + 1..at + 2));
+            }
+            (peer.header_at, peer.has_come) = (peer.receiving.begun(), false);
+        }
+        self.progress(turn)
+    }
+
+    /// Waits until all ranks of the node have entered the operation, and compares their headers. No other data of theirs is
+    /// read before.
+    fn agree_on_node(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let sequence = turn.operation.sequence;
+        self.wait_for_mates(turn, |words| &words.entered, sequence)?;
+        let own = &self.topology.nodes()[self.topology.node_of(self.members.rank)];
+        let header = |rank: usize| Header(self.region.words(self.topology.place_of(rank)).header(sequence));
+        self.first_word(turn, self.members.compare_some(turn, own.iter().copied(), header))
+    }
+
+    /// Leaves a difference to the node of rank 0 if that finds one soon: it compares with rank 0, as all ranks should.
+    fn first_word(&self, turn: &Turn, compared: Result<(), Stop>) -> Result<(), Stop> {
+        let is_first = self.topology.node_of(0) == self.topology.node_of(self.members.rank);
+        compared.map_err(|stop| if !is_first && turn.failure.fails_within(GRACE) { Stop::Failed } else { stop })
+    }
+
+    /// Waits for the headers of all peers, and compares them with that of the node, which has agreed. No other data of
+    /// theirs is accepted before.
+    fn agree_with_peers(&mut self, turn: &Turn) -> Result<(), Stop> {
+        self.wait(turn, |own| own.peers.all.iter().find(|peer| !peer.has_come).map(|peer| peer.rank))?;
+        let leaving = Header::LEAVING.to_bytes();
+        if let Some(at) = self.headers[1..].iter().position(|header| *header == leaving) {
+            return Err(self.members.left(self.peers.all[at].rank, turn.operation));
+        }
+        let node = self.topology.node_of(self.members.rank);
+        let first = self.topology.nodes()[node][0];
+        let peers = self.peers.all.iter().map(|peer| peer.rank);
+        let lowest = peers.clone().next().map_or(first, |peer| peer.min(first));
+        // A rank that is no peer is the first of this node, whose ranks have agreed.
+        let at = |rank: usize| self.peers.all.binary_search_by_key(&rank, |peer| peer.rank).map_or(0, |at| at + 1);
+        let header = |rank: usize| Header::from_bytes(&self.headers[at(rank)]);
+        let ranks = [lowest].into_iter().chain(peers).chain([first]);
+        self.first_word(turn, self.members.compare_some(turn, ranks, header))?;
+        self.own().publish(&self.own().heard, turn.operation.sequence);
+        Ok(())
+    }
+
+    /// Waits until nobody uses the operation's memory any more, and all ranks have entered the operation.
+    fn finish(&mut self, turn: &Turn) -> Result<(), Stop> {
+        self.wait(turn, |own| own.peers.unsent())?;
+        self.wait_for_mates(turn, |words| &words.heard, turn.operation.sequence)
+    }
+
+    fn carry_out(&mut self, turn: &Turn) -> Result<(), Stop> {
+        self.enter(turn)?;
+        match turn.operation.kind {
+            _ if turn.operation.count == 0 => {
+                self.agree_on_node(turn)?;
+                self.agree_with_peers(turn)?;
+            }
+            Kind::AllReduce | Kind::ReduceScatter => with_element!(turn.operation.dtype, T => self.reduce::<T>(turn))?,
+            Kind::AllGather | Kind::AllGatherPieces | Kind::Broadcast | Kind::Barrier => self.gather(turn)?,
+        }
+        self.finish(turn)
+    }
+}
+
+impl Transport for HierarchicalTransport {
+    fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
+        self.is_between = false;
+        self.carry_out(turn)?;
+        self.is_between = true;
+        Ok(())
+    }
+
+    fn region(&self) -> Option<Arc<Region>> {
+        None
+    }
+
+    fn close(&mut self) {
+        self.own().leave();
+        self.peers.close(self.is_between);
+    }
+}
+
+/// The cause if a peer's connection broke. The ranks' supervisor knows the reason better, and reports it within
+/// moments.
+fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop {
+    if let Some(cause) = Altered::cause(error) {
+        return Stop::Raise(Box::new(cause.during(turn.operation.describe(), turn.operation.sequence)));
+    }
+    if turn.failure.fails_within(GRACE) {
+        return Stop::Failed;
+    }
+    let how = match error.kind() {
+        ErrorKind::UnexpectedEof => "closed".to_owned(),
+        _ => format!("broke ({error})"),
+    };
+    let message = format!("its connection to rank {} {how}: see its own messages", members.job_ranks[members.rank]);
+    members.blame(rank, CauseKind::Exited, turn.operation, message)
+}

@@ -1,0 +1,435 @@
+//! All-reduce and reduce-scatter: a node adds up its ranks' values for every owner, and the owner adds up the nodes'.
+//!
+//! Each rank owns a part of every round, on behalf of its node. For an owner on another node, the rank of this node that
+//! serves the owner's lane adds up the node's partial sums, and sends them. The owner adds them to those of its own node in
+//! the order of the tree. In an all-reduce the sum goes back the same way.
+
+use std::ops::Range;
+
+use super::{DIRECT_BYTES, HierarchicalTransport, Host, SLOT_BYTES, WINDOWS, copy};
+use crate::element::Element;
+use crate::operation::{Kind, Operation};
+use crate::pieces::{chunk, part_of, piece};
+use crate::shards::Walk;
+use crate::transport::frames::Bytes;
+use crate::transport::{Stop, Turn};
+use crate::tree::tree_reduce;
+
+/// How the data of a reduction are divided into rounds, and a round among owners.
+#[derive(Clone, Copy)]
+struct Cut {
+    way: Way,
+    count: usize,
+    /// Bytes of an element.
+    size: usize,
+    /// Elements of each partial sum in a round; in pieces, of each owner's.
+    chunk: usize,
+    rounds: usize,
+    /// Elements from one partial sum in a slot to the next.
+    width: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A round is a part of the data, of which every rank owns a slice.
+    Slices,
+    /// All data in one round, owned by the first rank of every node, so that no sum travels.
+    Direct,
+    /// A round is a part of every rank's piece of the data.
+    Pieces,
+}
+
+/// One round of an operation.
+#[derive(Clone, Copy)]
+struct Round<'a> {
+    turn: &'a Turn<'a>,
+    cut: &'a Cut,
+    /// From 0.
+    step: usize,
+}
+
+impl Round<'_> {
+    /// The round before this one by so many, if the operation has it.
+    fn earlier(&self, by: usize) -> Option<Self> {
+        let step = self.step.checked_sub(by).filter(|&step| step < self.cut.rounds)?;
+        Some(Round { step, ..*self })
+    }
+
+    fn window(&self) -> usize {
+        self.step % WINDOWS
+    }
+}
+
+impl HierarchicalTransport {
+    pub(super) fn reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let cut = self.cut(turn.operation);
+        for step in 0..cut.rounds + 3 {
+            let round = Round { turn, cut: &cut, step };
+            if step < cut.rounds {
+                self.stage::<T>(&round)?;
+                if step == 0 {
+                    self.agree_on_node(turn)?;
+                }
+                self.give::<T>(&round)?;
+                if step == 0 {
+                    self.agree_with_peers(turn)?;
+                }
+                self.expect::<T>(&round);
+            }
+            if let Some(round) = round.earlier(1) {
+                self.add_up::<T>(&round)?;
+            }
+            if let Some(round) = round.earlier(2) {
+                self.publish_sums::<T>(&round)?;
+            }
+            if let Some(round) = round.earlier(3) {
+                self.collect_sums::<T>(&round)?;
+            }
+        }
+        self.round += cut.rounds as u64;
+        Ok(())
+    }
+
+    /// The number of a round among those of all operations.
+    fn number(&self, round: &Round) -> u64 {
+        self.round + round.step as u64
+    }
+
+    /// The division of an operation; also counts the partial sums of each node.
+    fn cut(&mut self, operation: &Operation) -> Cut {
+        let Operation { count, shards, .. } = *operation;
+        let (size, ranks) = (operation.dtype.size(), self.members.world_size());
+        self.partials.fill(0);
+        for (run, first) in self.topology.runs().iter().zip(&mut self.firsts) {
+            *first = self.partials[run.node];
+            self.partials[run.node] += shards.subtrees(shards.hosted_by(&run.ranks)).count();
+        }
+        let most = self.partials.iter().copied().fold(shards.most_partials(), usize::max);
+        if operation.kind == Kind::ReduceScatter {
+            let chunk = SLOT_BYTES / size / (ranks * most);
+            assert!(chunk > 0, "a slot cannot be divided among {ranks} ranks");
+            // Rank 0's piece is the largest.
+            let rounds = piece(count, size, 0, ranks).len().div_ceil(chunk);
+            return Cut { way: Way::Pieces, count, size, chunk, rounds, width: ranks * chunk };
+        }
+        let way = if count * size * most <= DIRECT_BYTES { Way::Direct } else { Way::Slices };
+        let chunk = chunk(SLOT_BYTES, size, most);
+        Cut { way, count, size, chunk, rounds: count.div_ceil(chunk), width: chunk }
+    }
+
+    /// The part of a round that a rank owns.
+    fn owned(&self, round: &Round, owner: usize) -> Range<usize> {
+        let (node, place) = (self.topology.node_of(owner), self.topology.place_of(owner));
+        match round.cut.way {
+            Way::Slices => {
+                let start = round.step * round.cut.chunk;
+                let of_node = piece(
+                    round.cut.chunk.min(round.cut.count - start),
+                    round.cut.size,
+                    node,
+                    self.topology.nodes().len(),
+                );
+                let slice = piece(of_node.len(), round.cut.size, place, self.topology.nodes()[node].len());
+                start + of_node.start + slice.start..start + of_node.start + slice.end
+            }
+            Way::Direct => 0..if place == 0 { round.cut.count } else { 0 },
+            Way::Pieces => {
+                let piece = piece(round.cut.count, round.cut.size, owner, self.members.world_size());
+                part_of(&piece, round.step * round.cut.chunk, round.cut.chunk)
+            }
+        }
+    }
+
+    /// The place in a slot of an element of what `owner` owns.
+    fn position(&self, round: &Round, owner: usize, element: usize) -> usize {
+        match round.cut.way {
+            Way::Slices => element - round.step * round.cut.chunk,
+            Way::Direct => element,
+            Way::Pieces => owner * round.cut.chunk + element - self.owned(round, owner).start,
+        }
+    }
+
+    /// The part of what `owner` owns that `other`, on another node, adds up for its node.
+    fn share(&self, round: &Round, owner: usize, other: usize) -> Range<usize> {
+        let owned = self.owned(round, owner);
+        match round.cut.way {
+            Way::Direct => owned.start..if self.topology.place_of(other) == 0 { owned.end } else { owned.start },
+            Way::Slices | Way::Pieces => self.topology.share(&owned, round.cut.size, owner, other),
+        }
+    }
+
+    /// The part whose sum travels from `owner` to `other`, on another node.
+    fn returned(&self, round: &Round, owner: usize, other: usize) -> Range<usize> {
+        match round.cut.way {
+            Way::Slices => self.share(round, owner, other),
+            Way::Direct | Way::Pieces => 0..0,
+        }
+    }
+
+    fn is_on_node(&self, rank: usize) -> bool {
+        self.topology.node_of(rank) == self.topology.node_of(self.members.rank)
+    }
+
+    /// Copies what other ranks of the node add up to this rank's slot.
+    fn stage<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        let (operation, rank, number) = (round.turn.operation, self.members.rank, self.number(round));
+        self.wait_for_slot(round.turn, number)?;
+        let (data, slot) = (operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
+        let partials = operation.shards.partials(rank).count();
+        for owner in (0..self.members.world_size()).filter(|&owner| owner != rank) {
+            let (owned, is_mate) = (self.owned(round, owner), self.is_on_node(owner));
+            // Directly, the first rank of the node adds up for all of them.
+            if !is_mate && round.cut.way == Way::Direct {
+                continue;
+            }
+            let own = if is_mate { owned.start..owned.start } else { self.share(round, owner, rank) };
+            for part in [owned.start..own.start, own.end..owned.end].into_iter().filter(|part| !part.is_empty()) {
+                let at = self.position(round, owner, part.start);
+                for partial in 0..partials {
+                    let from = data.wrapping_add(partial * operation.stride + part.start).cast_const();
+                    // SAFETY: inside the caller's data, and this rank's slot, which no rank reads yet.
+                    unsafe { copy(from, slot.wrapping_add(partial * round.cut.width + at), part.len()) };
+                }
+            }
+        }
+        self.own().publish(&self.own().staged, number + 1);
+        Ok(())
+    }
+
+    /// Adds up what the node has for each peer, and sends it.
+    fn give<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
+        let (number, window) = (self.number(round), round.window());
+        self.wait_for_mates(round.turn, |words| &words.staged, number + 1)?;
+        self.wait(round.turn, |own| own.peers.unsent_in(window))?;
+        let given = self.given(window).cast::<T>();
+        let mut end = 0;
+        for at in 0..self.peers.all.len() {
+            let owner = self.peers.all[at].rank;
+            let share = self.share(round, owner, self.members.rank);
+            // Directly, all peers get the same.
+            let is_known = round.cut.way == Way::Direct && end > 0;
+            let mut to = if is_known { 0 } else { end };
+            for run in 0..self.topology.runs().len() {
+                if share.is_empty() || self.topology.runs()[run].node != self.topology.node_of(self.members.rank) {
+                    continue;
+                }
+                let hosted = round.turn.operation.shards.hosted_by(&self.topology.runs()[run].ranks);
+                for (partial, node) in round.turn.operation.shards.subtrees(hosted).enumerate() {
+                    let message = if self.is_alone() {
+                        let data =
+                            round.turn.operation.output.cast::<T>().wrapping_add(partial * round.turn.operation.stride);
+                        Bytes::of(data, share.clone())
+                    } else {
+                        let sum = given.wrapping_add(to);
+                        if !is_known {
+                            self.add_up_node::<T>(round, owner, (run, node), &share, sum);
+                        }
+                        to += share.len();
+                        Bytes::of(sum, 0..share.len())
+                    };
+                    // SAFETY: the transport's memory, which the wait above keeps until the message is sent; or the caller's
+                    // data, which changes there only when the sum comes back.
+                    unsafe { self.peers.all[at].sending.begin(message) };
+                }
+            }
+            end = end.max(to);
+            let peer = &mut self.peers.all[at];
+            peer.sent_at[window] = peer.sending.begun();
+            self.progress(round.turn)?;
+        }
+        Ok(())
+    }
+
+    /// Adds up one partial sum of a run of this node, below a node of the tree, of a part of what `owner` owns.
+    fn add_up_node<T: Element>(
+        &self,
+        round: &Round,
+        owner: usize,
+        (run, node): (usize, Range<usize>),
+        part: &Range<usize>,
+        sum: *mut T,
+    ) {
+        let Operation { shards, reduction, .. } = *round.turn.operation;
+        // The first partial sum below the node is one of the rank that hosts the node's first shard.
+        let mut ranks = self.topology.runs()[run].ranks.clone();
+        let first = ranks.find(|&rank| shards.hosted(rank).contains(&node.start)).unwrap_or(0);
+        let partial = shards.partials(first).take_while(|partial| partial.start < node.start).count();
+        let source = |rank, partial, range: Range<usize>| {
+            self.of_mate::<T>(round, owner, rank, partial, part.start + range.start..part.start + range.end)
+        };
+        tree_reduce(node, shards.walk_from(first, partial), part.len(), reduction, source, |at, values| {
+            // SAFETY: the transport's memory for this part, which only this thread uses.
+            unsafe { copy(values.as_ptr(), sum.wrapping_add(at), values.len()) }
+        });
+    }
+
+    /// Values of a partial sum of a rank of this node: its own data, or what another has staged.
+    fn of_mate<'a, T: Element>(
+        &self,
+        round: &Round,
+        owner: usize,
+        rank: usize,
+        partial: usize,
+        range: Range<usize>,
+    ) -> &'a [T] {
+        let from = if rank == self.members.rank {
+            round.turn.operation.output.cast::<T>().wrapping_add(partial * round.turn.operation.stride + range.start)
+        } else {
+            let slot = self.slot(self.topology.place_of(rank), self.number(round)).cast::<T>();
+            slot.wrapping_add(partial * round.cut.width + self.position(round, owner, range.start))
+        };
+        // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reused. Nothing writes to
+        // it during the slice's lifetime: a sum is written once its block is complete.
+        unsafe { std::slice::from_raw_parts(from.cast_const(), range.len()) }
+    }
+
+    /// Expects the other nodes' partial sums of what this rank owns.
+    fn expect<T: Element>(&mut self, round: &Round) {
+        let window = round.window();
+        let taken = self.taken(window).cast::<T>();
+        let mut end = 0;
+        for at in 0..self.peers.all.len() {
+            let share = self.share(round, self.members.rank, self.peers.all[at].rank);
+            self.peers.all[at].taken[window] = end;
+            for run in 0..self.topology.runs().len() {
+                if self.topology.runs()[run].node != self.topology.node_of(self.peers.all[at].rank) {
+                    continue;
+                }
+                let hosted = round.turn.operation.shards.hosted_by(&self.topology.runs()[run].ranks);
+                for _ in round.turn.operation.shards.subtrees(hosted) {
+                    // SAFETY: the transport's memory, whose earlier messages have been added up. Any bytes are a valid value.
+                    unsafe { self.peers.all[at].receiving.begin(Bytes::of(taken, end..end + share.len())) };
+                    end += share.len();
+                }
+            }
+            let peer = &mut self.peers.all[at];
+            peer.come_at[window] = peer.receiving.begun();
+        }
+    }
+
+    /// Adds up what this rank owns once the other nodes' partial sums have come, and sends the sum back.
+    fn add_up<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
+        let (rank, window, number) = (self.members.rank, round.window(), self.number(round));
+        self.wait(round.turn, |own| own.peers.missing_in(window))?;
+        let owned = self.owned(round, rank);
+        match round.cut.way {
+            Way::Direct => self.add_up_lane::<T>(round, 0, owned),
+            Way::Slices | Way::Pieces => {
+                for lane in self.topology.lanes_of(rank) {
+                    let part = self.topology.part_of_lane(&owned, round.cut.size, rank, lane);
+                    self.add_up_lane::<T>(round, lane, part);
+                }
+            }
+        }
+        for at in 0..self.peers.all.len() {
+            let other = self.peers.all[at].rank;
+            let (sum, expected) = (self.returned(round, rank, other), self.returned(round, other, rank));
+            let (data, peer) = (round.turn.operation.output.cast::<T>(), &mut self.peers.all[at]);
+            // SAFETY: the caller's data. The sum remains unchanged. What is expected replaces this node's values, which the
+            // owner has had before it answers; no other code uses them. Any bytes are a valid value.
+            unsafe {
+                peer.sending.begin(Bytes::of(data, sum));
+                peer.receiving.begin(Bytes::of(data, expected));
+            }
+            peer.returned_at[window] = peer.receiving.begun();
+        }
+        if round.cut.way == Way::Pieces && !self.is_alone() {
+            // Nobody reads the slots of this round any more.
+            self.own().publish(&self.own().reduced, number + 1);
+            self.own().publish(&self.own().consumed, number + 1);
+        }
+        self.progress(round.turn)
+    }
+
+    /// Adds up the part of one lane, for which one rank of every other node has sent that node's partial sums.
+    fn add_up_lane<T: Element>(&self, round: &Round, lane: usize, part: Range<usize>) {
+        let Operation { shards, reduction, .. } = *round.turn.operation;
+        let (rank, number) = (self.members.rank, self.number(round));
+        let ends = |host: usize| match self.hosts.get(host) {
+            Some(&Host::Mate(mate)) => shards.hosted(mate).end,
+            Some(&Host::Run(run)) => shards.hosted_by(&self.topology.runs()[run].ranks).end,
+            None => shards.shards(),
+        };
+        let source = |host: usize, partial: usize, range: Range<usize>| {
+            let range = part.start + range.start..part.start + range.end;
+            let run = match self.hosts[host] {
+                Host::Mate(mate) => return self.of_mate(round, rank, mate, partial, range),
+                Host::Run(run) => run,
+            };
+            let server = self.servers[self.topology.runs()[run].node * self.topology.lanes() + lane];
+            let peer = &self.peers.all[server.expect("a rank has a peer for each of its lanes on every other node")];
+            let share = self.share(round, rank, peer.rank);
+            let at =
+                peer.taken[round.window()] + (self.firsts[run] + partial) * share.len() + range.start - share.start;
+            let from = self.taken(round.window()).cast::<T>().wrapping_add(at).cast_const();
+            // SAFETY: inside the transport's memory for this peer's partial sums, which have come.
+            unsafe { std::slice::from_raw_parts(from, range.len()) }
+        };
+        let data = round.turn.operation.output.cast::<T>();
+        // Mates read the sum from the slot; directly and in slices, nobody stages data there.
+        let slot = (!self.is_alone() && round.cut.way != Way::Pieces && !part.is_empty())
+            .then(|| self.slot(self.place, number).cast::<T>().wrapping_add(self.position(round, rank, part.start)));
+        tree_reduce(0..shards.shards(), Walk::new(0, 0, ends), part.len(), reduction, source, |at, values| {
+            // SAFETY: inside the caller's data and this rank's own slot, at the part that only this rank writes.
+            unsafe {
+                copy(values.as_ptr(), data.wrapping_add(part.start + at), values.len());
+                if let Some(slot) = slot {
+                    copy(values.as_ptr(), slot.wrapping_add(at), values.len());
+                }
+            }
+        });
+    }
+
+    /// Copies the sums that have come from other nodes to this rank's slot, next to its own.
+    fn publish_sums<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
+        if round.cut.way == Way::Pieces {
+            return Ok(());
+        }
+        self.wait(round.turn, |own| own.peers.unreturned_in(round.window()))?;
+        if self.is_alone() {
+            return Ok(());
+        }
+        let number = self.number(round);
+        let (data, slot) = (round.turn.operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
+        for peer in &self.peers.all {
+            let part = self.returned(round, peer.rank, self.members.rank);
+            if !part.is_empty() {
+                let to = slot.wrapping_add(self.position(round, peer.rank, part.start));
+                // SAFETY: inside the caller's data, and inside this rank's own slot, where it has staged nothing.
+                unsafe { copy(data.wrapping_add(part.start).cast_const(), to, part.len()) };
+            }
+        }
+        self.own().publish(&self.own().reduced, number + 1);
+        Ok(())
+    }
+
+    /// Copies the sums from the slots of the other ranks of the node.
+    fn collect_sums<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
+        if self.is_alone() || round.cut.way == Way::Pieces {
+            return Ok(());
+        }
+        let (data, number) = (round.turn.operation.output.cast::<T>(), self.number(round));
+        for mate in 0..self.mates.len() {
+            let (rank, place) = self.mates[mate];
+            self.wait_for_mate(round.turn, mate, |words| &words.reduced, number + 1)?;
+            let slot = self.slot(place, number).cast::<T>();
+            for owner in 0..self.members.world_size() {
+                let part = match owner {
+                    _ if owner == rank => self.owned(round, owner),
+                    _ if self.is_on_node(owner) => continue,
+                    _ => self.returned(round, owner, rank),
+                };
+                if !part.is_empty() {
+                    let from = slot.wrapping_add(self.position(round, owner, part.start)).cast_const();
+                    // SAFETY: inside a slot that its owner keeps until this rank has consumed it, and the caller's data.
+                    unsafe { copy(from, data.wrapping_add(part.start), part.len()) };
+                }
+            }
+        }
+        self.own().publish(&self.own().consumed, number + 1);
+        Ok(())
+    }
+}
