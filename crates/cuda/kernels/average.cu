@@ -1,20 +1,22 @@
 // Moving averages of weights and running statistics, and the running statistics themselves. After a failure nothing
 // changes.
 #include "four.h"
+#include "scaling.h"
 
 struct Average {
     const float *values;  // [count]
     float *averages;      // [count]
     const StepValues *step;
     const Failure *failure;
+    Scaling scaling;
     uint64_t count;
     float share;  // of the difference between a value and its average
 };
 
-// The first step copies: it reads no average.
+// The first update copies: it reads no average. A step that loss scaling skips changes none.
 KERNEL(average, Average) {
-    if (a.failure->shard != 0) return;
-    const bool is_first = a.step->optimizer_step == 1;
+    if (a.failure->shard != 0 || a.scaling.skips()) return;
+    const bool is_first = a.scaling.update(a.step) == 1;
     const uint64_t stride = 4 * (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t at = 4 * ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x); at < a.count; at += stride) {
         float values[4], averages[4];
@@ -27,21 +29,31 @@ KERNEL(average, Average) {
     }
 }
 
-struct RunningUpdate {
-    const float *update;  // [2, channels]: means, variances
-    const Failure *failure;
-    float *mean;      // [channels]
-    float *variance;  // [channels]
-    uint64_t channels;
+// The running statistics of a batch norm. Places are indices of floats.
+struct RunningRange {
+    uint64_t update;    // [2, channels]: means, variances
+    uint64_t mean;      // [channels]
+    uint64_t variance;  // [channels]
+    uint32_t channels;
     float momentum;
 };
 
+struct RunningUpdate {
+    const RunningRange *ranges;
+    const Failure *failure;
+    const float *updates;
+    float *running;
+};
+
+// A row of blocks takes one range.
 KERNEL(running_update, RunningUpdate) {
     if (a.failure->shard != 0) return;
-    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; at < a.channels; at += stride) {
-        const float keep = 1.0f - a.momentum;
-        a.mean[at] = keep * a.mean[at] + a.momentum * a.update[at];
-        a.variance[at] = keep * a.variance[at] + a.momentum * a.update[a.channels + at];
+    const RunningRange range = a.ranges[blockIdx.y];
+    const float *update = a.updates + range.update;
+    float *mean = a.running + range.mean, *variance = a.running + range.variance;
+    const float keep = 1.0f - range.momentum;
+    for (uint32_t at = blockIdx.x * blockDim.x + threadIdx.x; at < range.channels; at += gridDim.x * blockDim.x) {
+        mean[at] = keep * mean[at] + range.momentum * update[at];
+        variance[at] = keep * variance[at] + range.momentum * update[range.channels + at];
     }
 }

@@ -24,11 +24,36 @@ template <int N> struct Moments {
     }
 };
 
+// A shard's share of the running statistics of a channel.
+struct Running {
+    float *update;   // [2, channels], or null
+    float unbiased;  // count / (count - 1)
+    float shards;
+
+    __device__ __forceinline__ void take(uint32_t channel, uint32_t channels, float mean, float variance) const {
+        update[channel] = mean / shards;
+        update[channels + channel] = variance * unbiased / shards;
+    }
+};
+
+struct StatisticsResults {
+    float *mean;      // [channels]
+    float *variance;  // [channels]
+    Running running;
+
+    __device__ __forceinline__ void take(uint32_t channel, uint32_t channels, float average, float spread) const {
+        mean[channel] = average;
+        variance[channel] = spread;
+        if (running.update != nullptr) running.take(channel, channels, average, spread);
+    }
+};
+
 template <class E> struct Statistics {
     const E *x;      // [rows, channels]
-    float *partial;  // [chunks, 2, channels]: means, sums of squared deviations
+    float *partial;  // [chunks, 2, channels]: means, sums of squared deviations; or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
+    StatisticsResults results;
 };
 
 // Rows whose mean is a thread's pivot.
@@ -73,25 +98,21 @@ template <int N, class E> __device__ __forceinline__ void statistics(const Stati
     }
     all[threadIdx.x] = moments;
     combine_lanes(all, s.lanes, a.packets);
-    if (s.works && s.lane == 0) {
-        float *mean = a.partial + (uint64_t)blockIdx.y * 2 * a.channels + s.channel;
+    if (!s.works || s.lane != 0) return;
+    const Moments<N> &found = all[threadIdx.x];
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            mean[j] = all[threadIdx.x].mean[j];
-            mean[a.channels + j] = all[threadIdx.x].squares[j];
+    for (int j = 0; j < N; j++) {
+        if (a.partial == nullptr) {
+            a.results.take(s.channel + j, a.channels, found.mean[j], found.squares[j] / (float)a.rows);
+        } else {
+            float *mean = a.partial + (uint64_t)blockIdx.y * 2 * a.channels + s.channel + j;
+            mean[0] = found.mean[j];
+            mean[a.channels] = found.squares[j];
         }
     }
 }
 
-struct CombineStatistics {
-    const float *partial;  // [chunks, 2, channels]
-    float *mean;           // [channels]
-    float *variance;       // [channels]
-    uint64_t rows;
-    uint32_t channels, chunk, chunks;
-};
-
-KERNEL(batch_norm_statistics_combine, CombineStatistics) {
+KERNEL(batch_norm_statistics_combine, Combine<StatisticsResults>) {
     SHARED(Moments<1>[256], all);
     uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
     uint32_t lanes = blockDim.x / COLUMNS;
@@ -107,8 +128,7 @@ KERNEL(batch_norm_statistics_combine, CombineStatistics) {
     all[threadIdx.x] = moments;
     combine_lanes(all, lanes, COLUMNS);
     if (threadIdx.x < COLUMNS && channel < a.channels) {
-        a.mean[channel] = all[threadIdx.x].mean[0];
-        a.variance[channel] = all[threadIdx.x].squares[0] / (float)a.rows;
+        a.results.take(channel, a.channels, all[threadIdx.x].mean[0], all[threadIdx.x].squares[0] / (float)a.rows);
     }
 }
 
@@ -200,6 +220,18 @@ __device__ __forceinline__ void mask_by(float (&dy)[N], const float (&x)[N], con
     for (int i = 0; i < N; i++) dy[i] = limits.pass(affine.of(x[i], i)) ? dy[i] : 0.0f;
 }
 
+struct ReduceResults {
+    const float *variance;  // [channels]
+    float *dbias;           // [channels]
+    float *dweight;         // [channels]
+    float epsilon;
+
+    __device__ __forceinline__ void take(uint32_t channel, const float (&of)[2]) const {
+        dbias[channel] = of[0];
+        dweight[channel] = of[1] * inverse_deviation(variance[channel], epsilon);
+    }
+};
+
 template <class E> struct Reduce {
     const E *dy;            // [rows, channels]
     const E *x;             // [rows, channels]
@@ -208,11 +240,12 @@ template <class E> struct Reduce {
     const float *variance;  // [channels], as all below; if RECOMPUTED
     const float *weight;
     const float *bias;
-    float *partial;         // [chunks, 2, channels]
+    float *partial;         // [chunks, 2, channels], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
     float epsilon;
     float ceiling;
+    ReduceResults results;
 };
 
 // What does not belong to a gate.
@@ -251,23 +284,7 @@ template <Gate G, int N, class E> struct ReduceTerms {
     }
 };
 
-struct CombineReduce {
-    const float *partial;   // [chunks, 2, channels]
-    const float *variance;  // [channels]
-    float *dbias;           // [channels]
-    float *dweight;         // [channels]
-    uint32_t channels, chunks;
-    float epsilon;
-};
-
-KERNEL(batch_norm_reduce_combine, CombineReduce) {
-    Sums<2, 1> sums = sum_chunks<2>(a.partial, a.chunks, a.channels);
-    uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x;
-    if (threadIdx.x < COLUMNS && channel < a.channels) {
-        a.dbias[channel] = sums.of[0][0];
-        a.dweight[channel] = sums.of[1][0] * inverse_deviation(a.variance[channel], a.epsilon);
-    }
-}
+KERNEL(batch_norm_reduce_combine, Combine<ReduceResults>) { sum_chunks<2>(a); }
 
 template <class E> struct Backward {
     const E *dy;            // [rows, channels]
@@ -364,19 +381,17 @@ template <Gate G, int N, class E> struct BackwardEach {
 
 BATCH_NORM(float, f32)
 BATCH_NORM(bf16, bf16)
+BATCH_NORM(f16, f16)
 
 struct RunningShare {
     const float *mean;      // [channels]
     const float *variance;  // [channels]
-    float *update;          // [2, channels]
+    Running running;
     uint32_t channels;
-    float unbiased;  // count / (count - 1)
-    float shards;
 };
 
 KERNEL(running_share, RunningShare) {
     for (uint32_t channel = blockIdx.x * blockDim.x + threadIdx.x; channel < a.channels; channel += gridDim.x * blockDim.x) {
-        a.update[channel] = a.mean[channel] / a.shards;
-        a.update[a.channels + channel] = a.variance[channel] * a.unbiased / a.shards;
+        a.running.take(channel, a.channels, a.mean[channel], a.variance[channel]);
     }
 }

@@ -28,12 +28,20 @@ template <int N, class E> struct BiasEach {
 
 KERNEL(bias_f32, Bias<float>) { BY_CHANNELS(float, (for_rows<4, BiasEach<4, float>>(a)), (for_rows<1, BiasEach<1, float>>(a))) }
 KERNEL(bias_bf16, Bias<bf16>) { BY_CHANNELS(bf16, (for_rows<8, BiasEach<8, bf16>>(a)), (for_rows<1, BiasEach<1, bf16>>(a))) }
+KERNEL(bias_f16, Bias<f16>) { BY_CHANNELS(f16, (for_rows<8, BiasEach<8, f16>>(a)), (for_rows<1, BiasEach<1, f16>>(a))) }
+
+struct BiasResults {
+    float *sums;  // [channels]
+
+    __device__ __forceinline__ void take(uint32_t channel, const float (&of)[1]) const { sums[channel] = of[0]; }
+};
 
 template <class E> struct BiasBackward {
     const E *dy;     // [rows, channels]
-    float *partial;  // [chunks, 1, channels]
+    float *partial;  // [chunks, 1, channels], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
+    BiasResults results;
 };
 
 template <int N, class E> struct BiasTerms {
@@ -55,15 +63,8 @@ KERNEL(bias_backward_f32, BiasBackward<float>) {
 KERNEL(bias_backward_bf16, BiasBackward<bf16>) {
     BY_CHANNELS(bf16, (sum_chunk<1, 8, BiasTerms<8, bf16>>(a)), (sum_chunk<1, 1, BiasTerms<1, bf16>>(a)))
 }
-
-struct CombineBias {
-    const float *partial;  // [chunks, 1, channels]
-    float *sums;           // [channels]
-    uint32_t channels, chunks;
-};
-
-KERNEL(bias_backward_combine, CombineBias) {
-    Sums<1, 1> sums = sum_chunks<1>(a.partial, a.chunks, a.channels);
-    uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x;
-    if (threadIdx.x < COLUMNS && channel < a.channels) a.sums[channel] = sums.of[0][0];
+KERNEL(bias_backward_f16, BiasBackward<f16>) {
+    BY_CHANNELS(f16, (sum_chunk<1, 8, BiasTerms<8, f16>>(a)), (sum_chunk<1, 1, BiasTerms<1, f16>>(a)))
 }
+
+KERNEL(bias_backward_combine, Combine<BiasResults>) { sum_chunks<1>(a); }

@@ -65,3 +65,4 @@ template <class E> __device__ __forceinline__ void dropout(const Dropout<E> &a) 
 
 KERNEL(dropout_f32, Dropout<float>) { dropout(a); }
 KERNEL(dropout_bf16, Dropout<bf16>) { dropout(a); }
+KERNEL(dropout_f16, Dropout<f16>) { dropout(a); }

@@ -1,4 +1,4 @@
-// The element types of maps, f32 and bf16, and several of them at once. Arithmetic is in f32.
+// The element types of maps, f32, bf16 and f16, and several of them at once. Arithmetic is in f32.
 #pragma once
 
 #include "kernel.h"
@@ -23,6 +23,43 @@ __device__ __forceinline__ void from_float(float value, bf16 &to) {
     to.bits = (uint16_t)((value == value ? half_up(bits) : bits | 0x00400000u) >> 16);
 }
 
+struct f16 {
+    uint16_t bits;
+};
+
+// A card converts f16 in one instruction. The host does the same with integers, but for the payload of NaN.
+__device__ __forceinline__ float to_float(f16 value) {
+#ifdef __CUDACC_RTC__
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+    return result;
+#else
+    const uint32_t sign = (value.bits & 0x8000u) << 16, size = value.bits & 0x7fffu;
+    if (size >= 0x7c00u) return __uint_as_float(sign | 0x7f800000u | size << 13);
+    if (size >= 0x0400u) return __uint_as_float(sign | ((size << 13) + (112u << 23)));
+    // Multiples of 2^-24, which is the last place of 0.5.
+    return __uint_as_float(sign | __float_as_uint(__uint_as_float(0x3f000000u + size) - 0.5f));
+#endif
+}
+
+// To the nearest f16, of two equally near ones the even one; from 65520 on that is infinity.
+__device__ __forceinline__ void from_float(float value, f16 &to) {
+#ifdef __CUDACC_RTC__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(value));
+#else
+    const uint32_t bits = __float_as_uint(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    uint32_t rounded = 0x7c00u;
+    if (size > 0x7f800000u) {
+        rounded = 0x7e00u;
+    } else if (size < 0x38800000u) {
+        rounded = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000u;
+    } else if (size < 0x47800000u) {
+        rounded = (size - (112u << 23) + 0xfffu + (size >> 13 & 1u)) >> 13;
+    }
+    to.bits = (uint16_t)(sign | rounded);
+#endif
+}
+
 // What a rectifier makes of x: values at or below `floor` become that, those at or above `ceiling` become that. NaN stays NaN.
 __device__ __forceinline__ float rectified(float x, float floor, float ceiling) {
     return x <= floor ? floor : x >= ceiling ? ceiling : x;
@@ -32,7 +69,7 @@ __device__ __forceinline__ float rectified(float x, float floor, float ceiling) 
 __device__ __forceinline__ bool passes(float y, float ceiling) { return y > 0.0f && y < ceiling; }
 
 // The limits between which a result has to lie before it is stored, so that what is stored lies between 0 and `ceiling`, which
-// is even. In bf16 those are the midpoints to the next values inside, which are rounded to the limits.
+// is even. In 16 bits those are the midpoints to the next values inside, which are rounded to the limits.
 template <class E> struct Limits {
     float low, high;
     __device__ __forceinline__ explicit Limits(float ceiling) : low(0.0f), high(ceiling) {}
@@ -42,6 +79,12 @@ template <class E> struct Limits {
 template <>
 __device__ __forceinline__ Limits<bf16>::Limits(float ceiling)
     : low(__uint_as_float(0x00008000u)), high(__uint_as_float(__float_as_uint(ceiling) - 0x00008000u)) {}
+
+// Without a ceiling the limit is the midpoint from the largest f16 to where the next would be.
+template <>
+__device__ __forceinline__ Limits<f16>::Limits(float ceiling)
+    : low(__uint_as_float(0x33000000u)),
+      high(ceiling > 65504.0f ? 65520.0f : __uint_as_float(__float_as_uint(ceiling) - 0x00001000u)) {}
 
 // Elements that one instruction moves: 16 bytes, or a single element. Their address is a multiple of their size.
 template <class E, int N> struct alignas(sizeof(E) * N) Packet {
@@ -73,6 +116,16 @@ template <int N> __device__ __forceinline__ void unpack(const Packet<bf16, N> &p
         values[i + 1] = __uint_as_float(pair & 0xffff0000u);
     }
     if (N % 2 == 1) values[N - 1] = to_float(packet.at[N - 1]);
+}
+
+template <int N> __device__ __forceinline__ void unpack(const Packet<f16, N> &packet, float (&values)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) values[i] = to_float(packet.at[i]);
+}
+
+template <int N> __device__ __forceinline__ void pack(const float (&values)[N], Packet<f16, N> &packet) {
+#pragma unroll
+    for (int i = 0; i < N; i++) from_float(values[i], packet.at[i]);
 }
 
 template <int N> __device__ __forceinline__ void pack(const float (&values)[N], Packet<float, N> &packet) {

@@ -30,8 +30,10 @@ template <class Operation, class E> struct EachPair {
 
 KERNEL(add_f32, Pair<float>) { for_elements<float>(a.elements, EachPair<Sum, float>{a}); }
 KERNEL(add_bf16, Pair<bf16>) { for_elements<bf16>(a.elements, EachPair<Sum, bf16>{a}); }
+KERNEL(add_f16, Pair<f16>) { for_elements<f16>(a.elements, EachPair<Sum, f16>{a}); }
 KERNEL(multiply_f32, Pair<float>) { for_elements<float>(a.elements, EachPair<Product, float>{a}); }
 KERNEL(multiply_bf16, Pair<bf16>) { for_elements<bf16>(a.elements, EachPair<Product, bf16>{a}); }
+KERNEL(multiply_f16, Pair<f16>) { for_elements<f16>(a.elements, EachPair<Product, f16>{a}); }
 
 template <class E> struct Rectify {
     const E *x;
@@ -73,8 +75,10 @@ template <class E> struct EachRectifyBackward {
 
 KERNEL(rectify_f32, Rectify<float>) { for_elements<float>(a.elements, EachRectify<float>{a}); }
 KERNEL(rectify_bf16, Rectify<bf16>) { for_elements<bf16>(a.elements, EachRectify<bf16>{a}); }
+KERNEL(rectify_f16, Rectify<f16>) { for_elements<f16>(a.elements, EachRectify<f16>{a}); }
 KERNEL(rectify_backward_f32, RectifyBackward<float>) { for_elements<float>(a.elements, EachRectifyBackward<float>{a}); }
 KERNEL(rectify_backward_bf16, RectifyBackward<bf16>) { for_elements<bf16>(a.elements, EachRectifyBackward<bf16>{a}); }
+KERNEL(rectify_backward_f16, RectifyBackward<f16>) { for_elements<f16>(a.elements, EachRectifyBackward<f16>{a}); }
 
 template <class From, class To> struct Cast {
     const From *x;
@@ -91,11 +95,13 @@ template <class From, class To> struct EachCast {
     }
 };
 
-using Narrow = EachCast<float, bf16>;
-using Widen = EachCast<bf16, float>;
+template <class E> using Narrow = EachCast<float, E>;
+template <class E> using Widen = EachCast<E, float>;
 using Copy = EachCast<float, float>;
 
 // Four at a time, which are 16 bytes of f32.
-KERNEL(cast_f32_to_bf16, decltype(Narrow::a)) { for_elements<float>(a.elements, Narrow{a}); }
-KERNEL(cast_bf16_to_f32, decltype(Widen::a)) { for_elements<float>(a.elements, Widen{a}); }
+KERNEL(cast_f32_to_bf16, decltype(Narrow<bf16>::a)) { for_elements<float>(a.elements, Narrow<bf16>{a}); }
+KERNEL(cast_f32_to_f16, decltype(Narrow<f16>::a)) { for_elements<float>(a.elements, Narrow<f16>{a}); }
+KERNEL(cast_bf16_to_f32, decltype(Widen<bf16>::a)) { for_elements<float>(a.elements, Widen<bf16>{a}); }
+KERNEL(cast_f16_to_f32, decltype(Widen<f16>::a)) { for_elements<float>(a.elements, Widen<f16>{a}); }
 KERNEL(cast_f32_to_f32, decltype(Copy::a)) { for_elements<float>(a.elements, Copy{a}); }

@@ -42,6 +42,7 @@ template <class E> __device__ __forceinline__ void map(const Map<E> &a) {
 
 KERNEL(map_f32, Map<float>) { map(a); }
 KERNEL(map_bf16, Map<bf16>) { map(a); }
+KERNEL(map_f16, Map<f16>) { map(a); }
 
 template <class E> struct MapBackward {
     const E *dy;
@@ -60,3 +61,4 @@ template <class E> __device__ __forceinline__ void map_backward(const MapBackwar
 
 KERNEL(map_backward_f32, MapBackward<float>) { map_backward(a); }
 KERNEL(map_backward_bf16, MapBackward<bf16>) { map_backward(a); }
+KERNEL(map_backward_f16, MapBackward<f16>) { map_backward(a); }

@@ -28,6 +28,7 @@ template <class E> struct EachColour {
 
 KERNEL(normalize_f32, Normalize<float>) { for_elements<float>(a.elements, EachColour<float>{a}); }
 KERNEL(normalize_bf16, Normalize<bf16>) { for_elements<bf16>(a.elements, EachColour<bf16>{a}); }
+KERNEL(normalize_f16, Normalize<f16>) { for_elements<f16>(a.elements, EachColour<f16>{a}); }
 
 // The pictures' first channel alone.
 template <class E> struct EachGrey {
@@ -42,3 +43,4 @@ template <class E> struct EachGrey {
 
 KERNEL(normalize_grey_f32, Normalize<float>) { for_elements<float>(a.elements, EachGrey<float>{a}); }
 KERNEL(normalize_grey_bf16, Normalize<bf16>) { for_elements<bf16>(a.elements, EachGrey<bf16>{a}); }
+KERNEL(normalize_grey_f16, Normalize<f16>) { for_elements<f16>(a.elements, EachGrey<f16>{a}); }

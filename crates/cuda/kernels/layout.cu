@@ -39,9 +39,13 @@ template <class From, class To> __device__ __forceinline__ void transpose(const 
 
 using FlattenF32 = Transpose<float, float>;
 using FlattenBf16 = Transpose<bf16, float>;
+using FlattenF16 = Transpose<f16, float>;
 using FlattenBackwardBf16 = Transpose<float, bf16>;
+using FlattenBackwardF16 = Transpose<float, f16>;
 
 KERNEL(flatten_f32, FlattenF32) { transpose(a); }
 KERNEL(flatten_bf16, FlattenBf16) { transpose(a); }
+KERNEL(flatten_f16, FlattenF16) { transpose(a); }
 KERNEL(flatten_backward_f32, FlattenF32) { transpose(a); }
 KERNEL(flatten_backward_bf16, FlattenBackwardBf16) { transpose(a); }
+KERNEL(flatten_backward_f16, FlattenBackwardF16) { transpose(a); }

@@ -3,8 +3,9 @@
 #include "squares.h"
 
 struct GradientSquares {
-    const float *x;  // [count]
-    float *sums;     // [blocks]
+    const float *x;      // [count]
+    const float *scale;  // [1] by which x was multiplied, or null
+    float *sums;         // [blocks]
     uint64_t count;
 };
 
@@ -13,7 +14,8 @@ KERNEL(gradient_squares, GradientSquares) {
     SHARED(float[256], shared);
     const uint64_t thread = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     CompensatedSum sum = {};
-    add_squares(sum, a.x, 4 * thread, a.count, 4 * (uint64_t)gridDim.x * blockDim.x);
+    const float factor = a.scale == nullptr ? 1.0f : 1.0f / *a.scale;
+    add_squares(sum, a.x, 4 * thread, a.count, 4 * (uint64_t)gridDim.x * blockDim.x, factor);
     const float total = block_sum(shared, sum.total());
     if (threadIdx.x == 0) a.sums[blockIdx.x] = total;
 }

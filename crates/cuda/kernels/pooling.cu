@@ -125,6 +125,7 @@ template <int N, class E> __device__ __forceinline__ void max_pool(const MaxPool
 
 KERNEL(max_pool_f32, MaxPool<float>) { BY_CHANNELS(float, max_pool<4>(a), max_pool<1>(a)) }
 KERNEL(max_pool_bf16, MaxPool<bf16>) { BY_CHANNELS(bf16, max_pool<8>(a), max_pool<1>(a)) }
+KERNEL(max_pool_f16, MaxPool<f16>) { BY_CHANNELS(f16, max_pool<8>(a), max_pool<1>(a)) }
 
 template <class E> struct MaxPoolBackward {
     const E *dy;              // [samples, output, channels]
@@ -156,6 +157,9 @@ KERNEL(max_pool_backward_f32, MaxPoolBackward<float>) {
 KERNEL(max_pool_backward_bf16, MaxPoolBackward<bf16>) {
     BY_CHANNELS(bf16, max_pool_backward<8>(a), max_pool_backward<1>(a))
 }
+KERNEL(max_pool_backward_f16, MaxPoolBackward<f16>) {
+    BY_CHANNELS(f16, max_pool_backward<8>(a), max_pool_backward<1>(a))
+}
 
 // Forward from x to y, backward from dy to dx.
 template <class E> struct AvgPool {
@@ -179,6 +183,7 @@ template <int N, class E> __device__ __forceinline__ void avg_pool(const AvgPool
 
 KERNEL(avg_pool_f32, AvgPool<float>) { BY_CHANNELS(float, avg_pool<4>(a), avg_pool<1>(a)) }
 KERNEL(avg_pool_bf16, AvgPool<bf16>) { BY_CHANNELS(bf16, avg_pool<8>(a), avg_pool<1>(a)) }
+KERNEL(avg_pool_f16, AvgPool<f16>) { BY_CHANNELS(f16, avg_pool<8>(a), avg_pool<1>(a)) }
 
 template <int N, class E> __device__ __forceinline__ void avg_pool_backward(const AvgPool<E> &a) {
     for_pixels<N>(a, [&](uint32_t pixel, uint32_t channel) {
@@ -192,6 +197,7 @@ template <int N, class E> __device__ __forceinline__ void avg_pool_backward(cons
 
 KERNEL(avg_pool_backward_f32, AvgPool<float>) { BY_CHANNELS(float, avg_pool_backward<4>(a), avg_pool_backward<1>(a)) }
 KERNEL(avg_pool_backward_bf16, AvgPool<bf16>) { BY_CHANNELS(bf16, avg_pool_backward<8>(a), avg_pool_backward<1>(a)) }
+KERNEL(avg_pool_backward_f16, AvgPool<f16>) { BY_CHANNELS(f16, avg_pool_backward<8>(a), avg_pool_backward<1>(a)) }
 
 // The inputs that output `index` of `outputs` averages, along an axis of `size`: `first` up to and without `end`.
 struct Region {
@@ -263,6 +269,9 @@ KERNEL(adaptive_avg_pool_f32, AdaptiveAvgPool<float>) {
 KERNEL(adaptive_avg_pool_bf16, AdaptiveAvgPool<bf16>) {
     BY_CHANNELS(bf16, adaptive_avg_pool<8>(a), adaptive_avg_pool<1>(a))
 }
+KERNEL(adaptive_avg_pool_f16, AdaptiveAvgPool<f16>) {
+    BY_CHANNELS(f16, adaptive_avg_pool<8>(a), adaptive_avg_pool<1>(a))
+}
 
 template <class E> struct AdaptiveAvgPoolBackward {
     const E *dy;      // [samples, output, channels]
@@ -295,4 +304,7 @@ KERNEL(adaptive_avg_pool_backward_f32, AdaptiveAvgPoolBackward<float>) {
 }
 KERNEL(adaptive_avg_pool_backward_bf16, AdaptiveAvgPoolBackward<bf16>) {
     BY_CHANNELS(bf16, adaptive_avg_pool_backward<8>(a), adaptive_avg_pool_backward<1>(a))
+}
+KERNEL(adaptive_avg_pool_backward_f16, AdaptiveAvgPoolBackward<f16>) {
+    BY_CHANNELS(f16, adaptive_avg_pool_backward<8>(a), adaptive_avg_pool_backward<1>(a))
 }

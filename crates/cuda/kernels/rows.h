@@ -95,7 +95,7 @@ template <int K, int N> struct Sums {
 };
 
 // The sums over a block's chunk of what `terms.add(index, sums)` adds for each row, into the table
-// `partial [chunks, K, channels]`.
+// `partial [chunks, K, channels]`. Without a table the chunk is all there is, and `results.take(channel, sums)` ends it.
 template <int K, int N, class Terms, class Arguments> __device__ __forceinline__ void sum_chunk(const Arguments &a) {
     using All = Sums<K, N>[256];
     SHARED(All, all);
@@ -108,30 +108,47 @@ template <int K, int N, class Terms, class Arguments> __device__ __forceinline__
     }
     all[threadIdx.x] = sums;
     combine_lanes(all, s.lanes, a.packets);
-    if (s.works && s.lane == 0) {
+    if (!s.works || s.lane != 0) return;
 #pragma unroll
-        for (int k = 0; k < K; k++)
+    for (int i = 0; i < N; i++) {
+        float of[K];
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                a.partial[((uint64_t)blockIdx.y * K + k) * a.channels + s.channel + i] = all[threadIdx.x].of[k][i];
+        for (int k = 0; k < K; k++) of[k] = all[threadIdx.x].of[k][i];
+        if (a.partial == nullptr) {
+            a.results.take(s.channel + i, of);
+        } else {
+#pragma unroll
+            for (int k = 0; k < K; k++) a.partial[((uint64_t)blockIdx.y * K + k) * a.channels + s.channel + i] = of[k];
+        }
     }
 }
 
-// The sums of one channel over all chunks, in the first `COLUMNS` threads of a block. The others get nothing of use.
-template <int K>
-__device__ __forceinline__ Sums<K, 1> sum_chunks(const float *partial, uint32_t chunks, uint32_t channels) {
+// What combines the results of all chunks.
+template <class R> struct Combine {
+    const float *partial;  // [chunks, K, channels]
+    R results;
+    uint64_t rows;
+    uint32_t channels, chunks, chunk;
+};
+
+// The sums of one channel over all chunks, which `results.take` ends.
+template <int K, class R> __device__ __forceinline__ void sum_chunks(const Combine<R> &a) {
     using All = Sums<K, 1>[256];
     SHARED(All, all);
     uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
     uint32_t lanes = blockDim.x / COLUMNS;
     Sums<K, 1> sums = {};
-    if (channel < channels) {
+    if (channel < a.channels) {
 #pragma unroll 4
-        for (uint32_t chunk = threadIdx.x / COLUMNS; chunk < chunks; chunk += lanes)
+        for (uint32_t chunk = threadIdx.x / COLUMNS; chunk < a.chunks; chunk += lanes)
 #pragma unroll
-            for (int k = 0; k < K; k++) sums.of[k][0] += partial[((uint64_t)chunk * K + k) * channels + channel];
+            for (int k = 0; k < K; k++) sums.of[k][0] += a.partial[((uint64_t)chunk * K + k) * a.channels + channel];
     }
     all[threadIdx.x] = sums;
     combine_lanes(all, lanes, COLUMNS);
-    return all[threadIdx.x];
+    if (threadIdx.x >= COLUMNS || channel >= a.channels) return;
+    float of[K];
+#pragma unroll
+    for (int k = 0; k < K; k++) of[k] = all[threadIdx.x].of[k][0];
+    a.results.take(channel, of);
 }

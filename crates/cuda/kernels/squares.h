@@ -24,12 +24,15 @@ struct CompensatedSum {
     }
 };
 
-// Adds the squares of the elements that this thread takes from `start` to `end`, in steps of `stride`.
+// Adds the squares of the elements, times `factor`, that this thread takes from `start` to `end`, in steps of `stride`.
 __device__ __forceinline__ void add_squares(CompensatedSum &sum, const float *x, uint64_t start, uint64_t end,
-                                            uint64_t stride) {
+                                            uint64_t stride, float factor) {
     for (uint64_t at = start; at < end; at += stride) {
         float four[4];
         load_four(x, at, end, four);
-        for (int i = 0; i < 4; i++) sum.add(four[i] * four[i]);
+        for (int i = 0; i < 4; i++) {
+            const float x = factor * four[i];
+            sum.add(x * x);
+        }
     }
 }

@@ -1,9 +1,11 @@
 // The optimisers, over all ranges of an update at once.
 //
 // Ranges are cut into pieces of a fixed size, and a block takes one piece at a time. What depends on a range alone is
-// computed before the elements, by kernels that write a rate for each range. After a failure nothing changes.
+// computed before the elements, by kernels that write a rate for each range. After a failure, and in a step that loss scaling
+// skips, nothing changes.
 #include "block.h"
 #include "four.h"
+#include "scaling.h"
 #include "squares.h"
 
 const uint32_t PIECE = 8192;
@@ -59,6 +61,7 @@ struct RangeSquares {
     Ranges ranges;
     const float *weights;
     const float *gradients;
+    Scaling scaling;
     float *sums;  // [pieces, 2]
 };
 
@@ -69,8 +72,8 @@ KERNEL(range_squares, RangeSquares) {
         const Piece piece = find_piece(a.ranges, number);
         const uint64_t start = piece.start + 4 * threadIdx.x;
         CompensatedSum weights = {}, gradients = {};
-        add_squares(weights, a.weights, start, piece.end, 4 * blockDim.x);
-        add_squares(gradients, a.gradients, start, piece.end, 4 * blockDim.x);
+        add_squares(weights, a.weights, start, piece.end, 4 * blockDim.x, 1.0f);
+        add_squares(gradients, a.gradients, start, piece.end, 4 * blockDim.x, a.scaling.factor());
         const float of_weights = block_sum(shared, weights.total());
         const float of_gradients = block_sum(shared, gradients.total());
         if (threadIdx.x == 0) {
@@ -82,7 +85,7 @@ KERNEL(range_squares, RangeSquares) {
 
 // The numbers of SGD and LARS for a range.
 struct DescentRate {
-    float clip;   // factor of the gradients
+    float clip;   // factor of the gradients, also by the loss scale
     float trust;  // factor of the gradients with weight decay
     float learning_rate;
     float weight_decay;
@@ -92,6 +95,7 @@ struct DescentRates {
     Ranges ranges;
     const float *sums;  // [pieces, 2] by range_squares, or null without LARS
     const float *norm;  // [1], or null without clipping
+    Scaling scaling;
     const StepValues *step;
     DescentRate *rates;  // [ranges]
     float limit;
@@ -119,7 +123,7 @@ KERNEL(descent_rates, DescentRates) {
         }
         if (threadIdx.x == 0) {
             const float learning_rate = a.step->learning_rate * range.learning_rate_scale;
-            a.rates[number] = {clip, trust, learning_rate, range.weight_decay};
+            a.rates[number] = {a.scaling.factor() * clip, trust, learning_rate, range.weight_decay};
         }
     }
 }
@@ -128,17 +132,17 @@ struct Descent {
     Ranges ranges;
     const DescentRate *rates;  // [ranges]
     const Failure *failure;
+    Scaling scaling;
     const float *gradients;
     float *weights;
     float *buffer;  // or null without momentum
-    bf16 *rounded;  // the weights, or null
     float momentum;
     uint32_t nesterov;
 };
 
 // SGD, also that of LARS.
 KERNEL(descent, Descent) {
-    if (a.failure->shard != 0) return;
+    if (a.failure->shard != 0 || a.scaling.skips()) return;
     for (uint64_t number = blockIdx.x; number < a.ranges.pieces; number += gridDim.x) {
         const Piece piece = find_piece(a.ranges, number);
         const DescentRate rate = a.rates[piece.range];
@@ -157,14 +161,13 @@ KERNEL(descent, Descent) {
             }
             for (int i = 0; i < 4; i++) w[i] -= rate.learning_rate * steps[i];
             store_four(a.weights, at, piece.end, w);
-            if (a.rounded != nullptr) store_four(a.rounded, at, piece.end, w);
         }
     }
 }
 
 // The numbers of AdamW for a range.
 struct AdamWRate {
-    float clip;             // factor of the gradients
+    float clip;             // factor of the gradients, also by the loss scale
     float keep;             // 1 - learning rate * weight decay
     float step_size;        // learning rate / (1 - beta1 ^ step)
     float root_correction;  // 1 / sqrt(1 - beta2 ^ step)
@@ -173,6 +176,7 @@ struct AdamWRate {
 struct AdamWRates {
     Ranges ranges;
     const float *norm;  // [1], or null without clipping
+    Scaling scaling;
     const StepValues *step;
     AdamWRate *rates;  // [ranges]
     float limit;
@@ -186,11 +190,12 @@ KERNEL(adamw_rates, AdamWRates) {
     for (uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; at < a.ranges.count; at += stride) {
         const Range &range = a.ranges.ranges[at];
         const double rate = (double)a.step->learning_rate * range.learning_rate_scale;
-        const double step = (double)a.step->optimizer_step;
+        const double step = (double)a.scaling.update(a.step);
         const double first = 1.0 - pow((double)a.beta1, step);
         const double second = 1.0 - pow((double)a.beta2, step);
         const float keep = (float)(1.0 - rate * range.weight_decay);
-        a.rates[at] = {clip_factor(a.norm, a.limit), keep, (float)(rate / first), (float)(1.0 / sqrt(second))};
+        const float clip = a.scaling.factor() * clip_factor(a.norm, a.limit);
+        a.rates[at] = {clip, keep, (float)(rate / first), (float)(1.0 / sqrt(second))};
     }
 }
 
@@ -198,18 +203,18 @@ struct AdamW {
     Ranges ranges;
     const AdamWRate *rates;  // [ranges]
     const Failure *failure;
+    Scaling scaling;
     const float *gradients;
     float *weights;
     float *first;   // exp_avg
     float *second;  // exp_avg_sq
-    bf16 *rounded;  // the weights, or null
     float beta1;
     float beta2;
     float epsilon;
 };
 
 KERNEL(adamw, AdamW) {
-    if (a.failure->shard != 0) return;
+    if (a.failure->shard != 0 || a.scaling.skips()) return;
     for (uint64_t number = blockIdx.x; number < a.ranges.pieces; number += gridDim.x) {
         const Piece piece = find_piece(a.ranges, number);
         const AdamWRate rate = a.rates[piece.range];
@@ -230,7 +235,6 @@ KERNEL(adamw, AdamW) {
             store_four(a.first, at, piece.end, first);
             store_four(a.second, at, piece.end, second);
             store_four(a.weights, at, piece.end, w);
-            if (a.rounded != nullptr) store_four(a.rounded, at, piece.end, w);
         }
     }
 }

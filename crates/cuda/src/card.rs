@@ -1,15 +1,17 @@
 //! A card, opened for programs: its context, our kernels, and the libraries with their handles.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::CudaError;
 use crate::cublas_lt::CublasLt;
 use crate::cudnn::Cudnn;
-use crate::driver::{Context, Function, Functions, Module};
+use crate::driver::{Context, Found, Function, Functions, Module};
 use crate::engines::{Engines, Products};
 use crate::kernels::ptx::PTX;
 use crate::libraries::{Libraries, Library};
+use crate::management::Management;
+use crate::nccl::Nccl;
 
 /// The oldest driver: that of CUDA 12.0.
 const OLDEST_DRIVER: i32 = 12_000;
@@ -19,8 +21,13 @@ pub(crate) struct Card {
     pub context: Arc<Context>,
     pub engines: Engines,
     pub products: Products,
+    pub management: Option<Management>,
+    /// Who else computed on the card when it was opened, in words.
+    pub others: Option<String>,
     module: Arc<Module>,
     functions: Mutex<HashMap<String, Function>>,
+    libraries: Libraries,
+    nccl: OnceLock<Result<Arc<Nccl>, CudaError>>,
 }
 
 impl Card {
@@ -38,11 +45,20 @@ impl Card {
         let newest = u32::try_from(version / 1000).unwrap_or(0);
         let cudnn = Cudnn::load(libraries, newest)?;
         let cublas_lt = CublasLt::load(libraries, newest)?;
-        let context = Context::open(functions, ordinal)?;
+        let found = Found::look(functions, ordinal)?;
+        let management = Management::of(libraries, &found.properties);
+        let others = management.as_ref().and_then(Management::others);
+        let context = Context::open(found)?;
         let module = Module::new(&context, PTX)?;
         context.enter()?;
         let (engines, products) = (Engines::new(cudnn, exact)?, Products::new(cublas_lt)?);
-        Ok(Arc::new(Card { context, engines, products, module, functions: Mutex::default() }))
+        let (functions, libraries, nccl) = (Mutex::default(), libraries.clone(), OnceLock::new());
+        Ok(Arc::new(Card { context, engines, products, management, others, module, functions, libraries, nccl }))
+    }
+
+    /// NCCL, or why it cannot be used. It is loaded when it is first asked for: a single rank does without.
+    pub fn nccl(&self) -> Result<Arc<Nccl>, CudaError> {
+        self.nccl.get_or_init(|| Nccl::load(&self.libraries).map(Arc::new)).clone()
     }
 
     /// The kernel with this name.

@@ -1,10 +1,11 @@
-//! Proves that a sequence reads only what has been written: before a step, or by earlier work of the step.
+//! Proves that a sequence reads only what has been written: before a step, or by earlier work of the step; that nothing
+//! touches a bucket while ranks sum it; and that events order the two streams wherever they touch the same bytes.
 //!
 //! Scratch belongs to one instruction, so its contents count as lost when the next one begins.
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::sequence::{Call, Sequence};
+use crate::sequence::{Call, Collective, Exchange, Lane, Sequence};
 use crate::work::{Argument, Memory, Span};
 
 /// Checks a sequence; `written` is what has contents before a step. The error names the work and the bytes.
@@ -12,19 +13,97 @@ pub(crate) fn check(sequence: &Sequence, written: &[Span]) -> Result<(), String>
     let mut memory = Written::default();
     written.iter().for_each(|&span| memory.add(span));
     let mut instruction = None;
+    let mut summed: HashMap<usize, Vec<Span>> = HashMap::new();
+    let mut streams = Streams::default();
     for work in &sequence.work {
+        let fail = |why: String| Err(format!("instruction {}: {} {why}", work.instruction, work.call));
         if instruction.replace(work.instruction) != Some(work.instruction) {
             memory.0.remove(&Memory::Scratch);
         }
         if let Some(span) = reads(&work.call).into_iter().find(|&span| !memory.covers(span)) {
-            return Err(format!(
-                "instruction {}: {} reads {span}, which nothing has written",
-                work.instruction, work.call
-            ));
+            return fail(format!("reads {span}, which nothing has written"));
+        }
+        if let Err(why) = streams.take(work.lane, &work.call) {
+            return fail(why);
+        }
+        match &work.call {
+            Call::Start(bucket, exchange) => drop(summed.insert(*bucket, exchange.from.clone())),
+            Call::Finish(bucket, _) => {
+                if summed.remove(bucket).is_none() {
+                    return fail("was not started".to_owned());
+                }
+            }
+            call => {
+                let touched = reads(call).into_iter().chain(writes(call));
+                if let Some(span) =
+                    touched.into_iter().find(|span| summed.values().flatten().any(|s| s.overlaps(*span)))
+                {
+                    return fail(format!("touches {span}, which is being summed"));
+                }
+            }
         }
         writes(&work.call).into_iter().for_each(|span| memory.add(span));
     }
-    Ok(())
+    match summed.keys().next() {
+        Some(bucket) => Err(format!("nothing waits for bucket {bucket}")),
+        None => streams.end(),
+    }
+}
+
+/// The work of both streams, and how much of each the other is known to follow.
+#[derive(Default)]
+struct Streams<'a> {
+    /// Work of each stream.
+    work: [Vec<&'a Call>; 2],
+    /// How much work of the other stream has ended before this stream's next work.
+    follows: [usize; 2],
+    /// The stream that recorded an event, and how much work it had.
+    events: HashMap<usize, (Lane, usize)>,
+}
+
+impl<'a> Streams<'a> {
+    /// Adds work to a stream; an error if it touches what the other may not have done with.
+    fn take(&mut self, lane: Lane, call: &'a Call) -> Result<(), String> {
+        let (own, other) = match lane {
+            Lane::Compute => (0, 1),
+            Lane::Collectives => (1, 0),
+        };
+        match call {
+            Call::Record(event) => drop(self.events.insert(*event, (lane, self.work[own].len()))),
+            Call::Await(event) => {
+                let &(of, place) = self.events.get(event).ok_or("was not recorded")?;
+                if of != lane {
+                    self.follows[own] = self.follows[own].max(place);
+                }
+            }
+            _ => {
+                let at_once = &self.work[other][self.follows[own]..];
+                if let Some((span, work)) = at_once.iter().find_map(|work| Some((conflict(call, work)?, work))) {
+                    return Err(format!("touches {span} without waiting for the other stream: {work}"));
+                }
+            }
+        }
+        self.work[own].push(call);
+        Ok(())
+    }
+
+    /// The next step, and the host, wait for the first stream alone.
+    fn end(&self) -> Result<(), String> {
+        let mut rest = self.work[1][self.follows[0]..].iter();
+        match rest.find(|call| !matches!(call, Call::Record(_) | Call::Await(_))) {
+            Some(call) => Err(format!("nothing waits for {call}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes that one call writes while the other touches them.
+fn conflict(one: &Call, other: &Call) -> Option<Span> {
+    let touches = |call: &Call| [reads(call), writes(call)].concat();
+    let among = |written: Vec<Span>, touched: Vec<Span>| {
+        written.into_iter().find(|span| touched.iter().any(|other| other.overlaps(*span)))
+    };
+    among(writes(one), touches(other)).or_else(|| among(writes(other), touches(one)))
 }
 
 /// What a call reads before it has written it.
@@ -39,6 +118,9 @@ pub(crate) fn reads(call: &Call) -> Vec<Span> {
         Call::Convolution(convolution) => convolution.accesses().0,
         Call::Product(product) => product.accesses().0,
         Call::Copy { from, .. } | Call::Read { from, .. } => vec![*from],
+        Call::Exchange(exchange) | Call::Start(_, exchange) => exchange.from.clone(),
+        &Call::Collective(Collective::AllReduce { at: from, .. } | Collective::AllGather { from, .. }) => vec![from],
+        Call::Finish(..) | Call::Record(_) | Call::Await(_) => Vec::new(),
     }
 }
 
@@ -53,8 +135,9 @@ pub(crate) fn writes(call: &Call) -> Vec<Span> {
             .collect(),
         Call::Convolution(convolution) => vec![convolution.accesses().1],
         Call::Product(product) => vec![product.accesses().1],
-        Call::Copy { to, .. } => vec![*to],
-        Call::Read { .. } => Vec::new(),
+        Call::Copy { to, .. } | Call::Exchange(Exchange { to, .. }) | Call::Finish(_, to) => vec![*to],
+        &Call::Collective(Collective::AllReduce { at: to, .. } | Collective::AllGather { to, .. }) => vec![to],
+        Call::Read { .. } | Call::Start(..) | Call::Record(_) | Call::Await(_) => Vec::new(),
     }
 }
 
@@ -84,8 +167,10 @@ impl Written {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_tensor::DType;
+
     use super::*;
-    use crate::sequence::Work;
+    use crate::sequence::{Joins, Work};
     use crate::work::Place;
 
     fn span(memory: Memory, range: std::ops::Range<usize>) -> Span {
@@ -95,7 +180,7 @@ mod tests {
     #[test]
     fn reads_follow_writes() {
         let (a, scratch) = (Memory::Rounded, Memory::Scratch);
-        let copy = |instruction, from, to| Work { instruction, call: Call::Copy { from, to } };
+        let copy = |instruction, from, to| Work { instruction, lane: Lane::Compute, call: Call::Copy { from, to } };
         let check = |work: &[Work], expected: Option<&str>| {
             let sequence = Sequence { work: work.to_vec(), ..Sequence::default() };
             let found = check(&sequence, &[span(a, 0..8)]).err();
@@ -116,5 +201,51 @@ mod tests {
         let first = copy(0, span(a, 0..8), span(scratch, 0..8));
         check(&[first.clone(), copy(0, span(scratch, 2..4), span(a, 8..10))], None);
         check(&[first, copy(1, span(scratch, 2..4), span(a, 8..10))], Some("instruction 1: copy"));
+        // Nothing touches a bucket while it is summed, and each sum is waited for.
+        let of = |range: std::ops::Range<usize>| Exchange {
+            joins: Joins::Sum,
+            from: vec![span(a, range.clone())],
+            to: span(a, range),
+            staging: 0,
+        };
+        let start = |range| Work { instruction: 1, lane: Lane::Compute, call: Call::Start(0, of(range)) };
+        let finish = Work { instruction: 3, lane: Lane::Compute, call: Call::Finish(0, span(a, 0..4)) };
+        let between = |from, to| vec![start(0..4), copy(2, from, to), finish.clone()];
+        check(&between(span(a, 4..8), span(a, 8..12)), None);
+        check(&between(span(a, 3..8), span(a, 8..13)), Some("touches rounded+3:5, which is being summed"));
+        check(&between(span(a, 4..8), span(a, 0..4)), Some("which is being summed"));
+        check(&[start(8..12), finish.clone()], Some("instruction 1: start bucket 0"));
+        check(&[start(0..4)], Some("nothing waits for bucket 0"));
+        check(&[finish], Some("was not started"));
+        let exchange = |from| Work {
+            instruction: 1,
+            lane: Lane::Compute,
+            call: Call::Exchange(Exchange { to: span(a, 8..12), ..of(from) }),
+        };
+        check(&[exchange(0..4), copy(2, span(a, 8..12), span(a, 0..4))], None);
+        check(&[exchange(8..12)], Some("sum over ranks"));
+        // Events order the streams.
+        let at = |lane, call| Work { instruction: 1, lane, call };
+        let (own, beside) = (|call| at(Lane::Compute, call), |call| at(Lane::Collectives, call));
+        let write = own(Call::Copy { from: span(a, 0..4), to: span(a, 8..12) });
+        let sum = beside(Call::Collective(Collective::AllReduce { at: span(a, 8..12), dtype: DType::F32 }));
+        let read = own(Call::Copy { from: span(a, 8..12), to: span(a, 0..4) });
+        let [begin, begun] = [own(Call::Record(0)), beside(Call::Await(0))];
+        let [end, ended] = [beside(Call::Record(1)), own(Call::Await(1))];
+        let all = [&write, &begin, &begun, &sum, &end, &ended, &read];
+        let without = |left_out: &[usize]| {
+            let kept = all.iter().enumerate().filter(|(at, _)| !left_out.contains(at));
+            kept.map(|(_, work)| (*work).clone()).collect::<Vec<_>>()
+        };
+        check(&without(&[]), None);
+        check(
+            &without(&[2]),
+            Some("ncclAllReduce f32 (rounded+8:4) -> rounded+8:4 touches rounded+8:4 without waiting"),
+        );
+        check(&without(&[5]), Some("copy (rounded+8:4) -> rounded+0:4 touches rounded+8:4 without waiting"));
+        check(&without(&[5, 6]), Some("nothing waits for ncclAllReduce"));
+        check(&without(&[1]), Some("wait for event 0 was not recorded"));
+        // An event before the sum does not cover it.
+        check(&[&write, &begin, &begun, &end, &sum, &ended, &read].map(Clone::clone), Some("without waiting"));
     }
 }

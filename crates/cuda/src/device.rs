@@ -1,55 +1,151 @@
 //! The device: a card that programs are compiled for.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Schedule};
-use enmasse_graph::{FilterOrder, Mode, Plan, Plans};
+use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Schedule, Summation, Tuned};
+use enmasse_files::cache_folder;
+use enmasse_graph::{Choices, FilterOrder, Mode, Plan, Plans};
 use enmasse_tensor::HostMemory;
 
+use crate::bus;
 use crate::card::Card;
-use crate::driver::PinnedMemory;
-use crate::libraries::Libraries;
+use crate::driver::{Found, Functions, PinnedMemory, Properties};
+use crate::libraries::{Libraries, Library};
 use crate::lower::engine_of;
+use crate::management::Management;
 use crate::program::{CudaProgram, Sequences};
 use crate::sequence::Sequence;
+use crate::tune::tune;
+use crate::way::Way;
 
-/// Opens the GPU of a rank: the one with the requested number, or with the rank's own among the machine's ranks.
-///
-/// # Errors
-/// A library is missing or too old, there is no such GPU, or the request is for several ranks or names an instruction-set
-/// level.
-pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
-    open_with(&Libraries::gather(), request)
+/// The cards that this process has opened, by number and `exact`. They stay open until it ends: opening one takes seconds, and a
+/// program first checks its settings on the card that it computes on later.
+static CARDS: Mutex<Vec<(usize, bool, Arc<Card>)>> = Mutex::new(Vec::new());
+
+/// Whether this machine has a GPU of NVIDIA's, even one that cannot be used.
+pub fn is_there() -> bool {
+    let on_bus = || bus::vendors().iter().any(|vendor| vendor == bus::NVIDIA);
+    on_bus() || count().is_some_and(|cards| cards > 0)
 }
 
-/// The same with libraries from certain places.
+/// Opens the GPU of a rank: the one with the requested number, the only one, or the one with the rank's own number among the
+/// machine's ranks. A process that has opened it before gets the same.
+///
+/// # Errors
+/// A library is missing or too old, there is no such GPU, or the request names an instruction-set level.
+pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
+    let libraries = Libraries::gather();
+    let (ordinal, exact) = (number(&libraries, request)?, request.exact);
+    let mut cards = CARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((.., card)) = cards.iter().find(|(number, kind, _)| (*number, *kind) == (ordinal, exact)) {
+        return Ok(Box::new(Cuda::new(card.clone(), request)));
+    }
+    let card = Card::open(&libraries, ordinal, exact)?;
+    cards.push((ordinal, exact, card.clone()));
+    Ok(Box::new(Cuda::new(card, request)))
+}
+
+/// Whether the GPU of a rank can be opened. The machine's only one stays open, since this process then computes on it; any other
+/// may be another rank's.
+///
+/// # Errors
+/// As [`open`].
+pub fn works(request: &DeviceRequest) -> Result<(), DeviceError> {
+    match count() {
+        Some(1) => open(request).map(drop),
+        _ => open_with(&Libraries::gather(), request).map(drop),
+    }
+}
+
+/// The same anew, with libraries from certain places.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_with(libraries: &Libraries, request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
-    // The card computes, so only the number of ranks matters.
-    let DeviceRequest { ordinal, threads, local_rank, isa, exact } = request;
-    if threads.len() > 1 {
-        let reason = format!("{} GPUs: several are not supported yet; use --devices gpu:1", threads.len());
-        return Err(DeviceError::Unsupported(reason));
-    }
-    if let Some(isa) = isa {
+    Ok(Box::new(Cuda::new(Card::open(libraries, number(libraries, request)?, request.exact)?, request)))
+}
+
+/// The number of the GPU that a request is for. A rank whose launcher leaves it one card takes that card.
+fn number(libraries: &Libraries, request: &DeviceRequest) -> Result<usize, DeviceError> {
+    if let Some(isa) = &request.isa {
         let reason = format!("--isa {}: a GPU has no instruction-set levels; leave it out", isa.escape_default());
         return Err(DeviceError::Unsupported(reason));
     }
-    Ok(Box::new(Cuda { card: Card::open(libraries, ordinal.unwrap_or(*local_rank), *exact)? }))
+    let only = || cards(libraries).filter(|cards| *cards == 1).map(|_| 0);
+    Ok(request.ordinal.or_else(only).unwrap_or(request.local_rank))
+}
+
+/// The number of GPUs that this process may use; `None` without a driver.
+pub fn count() -> Option<usize> {
+    cards(&Libraries::gather())
+}
+
+/// The numbers of the GPUs on which no process computes; `None` if the driver does not tell.
+pub fn idle() -> Option<Vec<usize>> {
+    let libraries = Libraries::gather();
+    let driver = libraries.load(Library::Driver).and_then(Functions::load).map(Arc::new).ok()?;
+    let is_idle = |ordinal: usize| {
+        let found = Found::look(driver.clone(), ordinal).ok()?;
+        Some(Management::of(&libraries, &found.properties)?.processes().is_empty())
+    };
+    let all: Vec<bool> = (0..driver.cards()).map(is_idle).collect::<Option<_>>()?;
+    Some((0..all.len()).filter(|ordinal| all[*ordinal]).collect())
+}
+
+fn cards(libraries: &Libraries) -> Option<usize> {
+    libraries.load(Library::Driver).and_then(Functions::load).map(|driver| driver.cards()).ok()
 }
 
 /// A card.
 struct Cuda {
     card: Arc<Card>,
+    summation: Summation,
+    /// What the ranks have agreed on.
+    way: Mutex<Option<Way>>,
+}
+
+impl Cuda {
+    fn new(card: Arc<Card>, request: &DeviceRequest) -> Self {
+        Cuda { card, summation: request.summation, way: Mutex::default() }
+    }
+
+    /// How a rank exchanges numbers with others, as far as is known.
+    fn way(&self, hosting: &Hosting) -> Way {
+        let agreed = *self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        match hosting.map().ranks() {
+            0 | 1 => Way::Host,
+            _ => agreed.unwrap_or_else(|| Way::expected(&self.card, self.summation)),
+        }
+    }
 }
 
 impl Device for Cuda {
     fn name(&self) -> String {
         let properties = &self.card.context.properties;
-        format!("gpu {} ({}, cuDNN {})", properties.ordinal, properties.name, self.card.engines.version())
+        let Properties { ordinal, name, address, .. } = properties;
+        format!("gpu {ordinal} ({name}, {address}, cuDNN {})", self.card.engines.version())
+    }
+
+    fn unit(&self) -> Option<String> {
+        let Properties { name, address, uuid, .. } = &self.card.context.properties;
+        let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("{name} at {address}, GPU-{uuid}"))
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let Card { management, others, .. } = self.card.as_ref();
+        let ordinal = self.card.context.properties.ordinal;
+        let shared = others.as_ref().map(|others| format!("gpu {ordinal} is shared with {others}; both are slower"));
+        let slowdown = management.as_ref().and_then(Management::slowdown);
+        let slowed = slowdown.map(|why| format!("gpu {ordinal} is slowed down: {why}"));
+        shared.into_iter().chain(slowed).collect()
+    }
+
+    fn ways(&self, group: &Group) -> Result<Vec<String>, DeviceError> {
+        let (way, line) = Way::agree(&self.card, group, self.summation)?;
+        *self.way.lock().unwrap_or_else(PoisonError::into_inner) = Some(way);
+        Ok([group.ways(), &[line]].concat())
     }
 
     fn filters(&self) -> FilterOrder {
@@ -57,18 +153,19 @@ impl Device for Cuda {
     }
 
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
-        if let Some((index, chosen)) = plan.algorithms.iter().next() {
-            let layer = &plan.instructions[*index].layer;
-            let reason = format!("layer {layer}: the gpu has no algorithm {}", chosen.escape_default());
-            return Err(DeviceError::Unsupported(reason));
-        }
         self.card.context.enter()?;
-        Ok(plan.instructions.iter().map(|node| engine_of(plan, node, &self.card)).collect::<Result<_, _>>()?)
+        let indices = 0..plan.instructions.len();
+        Ok(indices.map(|index| engine_of(plan, index, &self.card)).collect::<Result<_, _>>()?)
+    }
+
+    fn tune(&self, plans: &Plans, known: &Choices) -> Result<Tuned, DeviceError> {
+        let folder = cache_folder().map(|cache| cache.join("engines"));
+        Ok(tune(plans, known, &self.card, folder.as_deref())?)
     }
 
     fn work(&self, plans: &Plans, hosting: &Hosting, mode: Mode) -> Result<Vec<String>, DeviceError> {
         let schedule = Schedule::new(hosting, plans.train.as_ref());
-        let sequences = Sequences::new(plans, hosting, &schedule, &self.card)?;
+        let sequences = Sequences::new(plans, hosting, &schedule, (&self.card, self.way(hosting)))?;
         Ok(sequences.of_mode(mode).map(Sequence::lines).unwrap_or_default())
     }
 
@@ -83,11 +180,11 @@ impl Device for Cuda {
 
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
         let schedule = Schedule::new(hosting, plans.train.as_ref());
-        let sequences = Sequences::new(plans, hosting, &schedule, &self.card)?;
+        let sequences = Sequences::new(plans, hosting, &schedule, (&self.card, self.way(hosting)))?;
         Ok(sequences.sizes(plans, &schedule).summary())
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
-        Ok(Box::new(CudaProgram::new(plans, group.as_ref(), self.card.clone())?))
+        Ok(Box::new(CudaProgram::new(plans, group.as_ref(), self.card.clone(), self.summation)?))
     }
 }

@@ -11,14 +11,15 @@ use crate::cudnn::{ConvolutionPlan, Cudnn, Handle, Options, Problem, Target, Ver
 /// The most workspace of an engine, in the order in which they are tried: every program holds the largest of its engines.
 const WORKSPACE: [u64; 2] = [1 << 30, 4 << 30];
 
-/// What cuDNN said to a problem.
+/// What cuDNN said to a problem, or to an engine's name for it.
 type Answer = Result<Arc<ConvolutionPlan>, CudaError>;
 
 /// cuDNN on one card, and its answers so far.
 pub(crate) struct Engines {
     cudnn: Cudnn,
     pub handle: Mutex<Handle>,
-    answers: Mutex<HashMap<Problem, Answer>>,
+    /// By problem, and the engine's name where the engine was chosen.
+    answers: Mutex<HashMap<(Problem, Option<String>), Answer>>,
     exact: bool,
 }
 
@@ -35,23 +36,50 @@ impl Engines {
         self.cudnn.version()
     }
 
+    /// Whether the algorithms that round more than direct sums are left out.
+    pub fn exact(&self) -> bool {
+        self.exact
+    }
+
     /// The engine for a problem: the best by cuDNN's estimate that gives the same bits each time and takes modest workspace.
     pub fn convolution(&self, problem: &Problem) -> Answer {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(answer) = answers.get(problem) {
-            return answer.clone();
-        }
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        let ask = |workspace: u64| {
-            let options = Options { deterministic: true, exact: self.exact, workspace, candidates: 1 };
-            let plans = self.cudnn.plans(&Target::Handle(&handle), problem, &options)?;
+        self.answer(problem, None, || {
             let none = || CudaError::Unsupported(format!("cuDNN has no engine for a {problem}"));
-            plans.into_iter().next().map(Arc::new).ok_or_else(none)
-        };
-        let [modest, most] = WORKSPACE;
-        let answer = ask(modest).or_else(|_| ask(most));
-        answers.insert(*problem, answer.clone());
-        answer
+            self.candidates(problem, 1)?.into_iter().next().ok_or_else(none)
+        })
+    }
+
+    /// The engine with that name, if it may be taken for the problem.
+    pub fn named(&self, problem: &Problem, name: &str) -> Answer {
+        self.answer(problem, Some(name), || {
+            let [_, most] = WORKSPACE;
+            let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+            self.cudnn.plan(&Target::Handle(&handle), problem, name, &self.options(most, 1)).map(Arc::new)
+        })
+    }
+
+    /// The engines that may be taken for a problem, at most `most`, the best by cuDNN's estimate first.
+    pub fn candidates(&self, problem: &Problem, most: usize) -> Result<Vec<Arc<ConvolutionPlan>>, CudaError> {
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let ask = |workspace| self.cudnn.plans(&Target::Handle(&handle), problem, &self.options(workspace, most));
+        let [modest, largest] = WORKSPACE;
+        let plans = ask(modest).or_else(|_| ask(largest))?;
+        Ok(plans.into_iter().map(Arc::new).collect())
+    }
+
+    /// Remembers an engine under its name.
+    pub fn keep(&self, plan: &Arc<ConvolutionPlan>) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert((*plan.problem(), Some(plan.name())), Ok(plan.clone()));
+    }
+
+    fn options(&self, workspace: u64, candidates: usize) -> Options {
+        Options { deterministic: true, exact: self.exact, workspace, candidates }
+    }
+
+    fn answer(&self, problem: &Problem, name: Option<&str>, ask: impl FnOnce() -> Answer) -> Answer {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.entry((*problem, name.map(str::to_owned))).or_insert_with(ask).clone()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The kernels are in `kernels/`, in CUDA C++ that also compiles for the host, where tests run them.
 
+pub mod bus;
 mod card;
 mod check;
 pub mod cublas_lt;
@@ -13,11 +14,16 @@ mod error;
 mod kernels;
 pub mod libraries;
 mod lower;
+mod management;
+mod nccl;
 mod program;
+pub mod roofline;
 mod sequence;
 #[cfg(test)]
 mod test_support;
+mod tune;
+mod way;
 mod work;
 
-pub use device::{open, open_with};
+pub use device::{count, idle, is_there, open, open_with, works};
 pub use error::CudaError;

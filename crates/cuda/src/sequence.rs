@@ -1,4 +1,5 @@
-//! A plan as a sequence of CUDA work: pure data, in the order of one stream.
+//! A plan as a sequence of CUDA work: pure data, in an order in which one stream could run it. Collectives of NCCL are in a second
+//! stream, and events order the two.
 //!
 //! [`Sequence`] is made by `lower`, checked by `check`, printed for people, and bound to addresses by `program`.
 
@@ -6,6 +7,7 @@ use std::fmt;
 use std::ops::Range;
 
 use enmasse_graph::{Phase, ValueId};
+use enmasse_tensor::DType;
 
 use crate::cublas_lt::{Product, ProductProblem};
 use crate::cudnn::{Direction, Problem};
@@ -24,6 +26,65 @@ pub(crate) enum Call {
     Copy { from: Span, to: Span },
     /// A copy to byte `to` of the host's memory for the results of a step.
     Read { from: Span, to: usize },
+    /// Numbers that all ranks exchange before the work that follows.
+    Exchange(Exchange),
+    /// Begins to sum a bucket over all ranks, while the work that follows goes on.
+    Start(usize, Exchange),
+    /// Waits for the sum of a bucket.
+    Finish(usize, Span),
+    /// A collective of NCCL.
+    Collective(Collective),
+    /// An event, by its number, which is passed once the stream has run the work before it.
+    Record(usize),
+    /// Lets the work that follows in the stream wait for an event.
+    Await(usize),
+}
+
+impl Call {
+    /// Whether the host takes part in it, so that it ends a graph.
+    pub fn is_of_ranks(&self) -> bool {
+        matches!(self, Call::Exchange(_) | Call::Start(..) | Call::Finish(..))
+    }
+}
+
+/// The streams of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Compute,
+    /// Collectives, which the other stream need not wait for at once.
+    Collectives,
+}
+
+/// A collective of NCCL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Collective {
+    /// The sum of f32 or bf16 numbers over all ranks, in place.
+    AllReduce { at: Span, dtype: DType },
+    /// The f32 numbers of each rank, in the order of ranks. A rank may leave the last ones of its own undefined, so that `from` is shorter
+    /// than its part of `to`.
+    AllGather { from: Span, to: Span, ranks: usize },
+}
+
+/// f32 numbers of this rank, which pass through the host's memory, and what all ranks make of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Exchange {
+    pub joins: Joins,
+    /// This rank's numbers, one piece after another in the host's memory.
+    pub from: Vec<Span>,
+    /// What every rank gets.
+    pub to: Span,
+    /// The first byte in the host's memory for exchanges. What this rank sends comes first, what it receives after it.
+    pub staging: usize,
+}
+
+/// What ranks do with their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joins {
+    /// The sum over shards. Each rank has the partial sums of [`enmasse_comm::ShardMap::partials`], in pieces of equal length.
+    Sum,
+    /// The numbers of each rank one after another, with this many bytes for each rank, of which it may leave the last ones
+    /// undefined.
+    Gather { each: usize },
 }
 
 /// A convolution with its operands.
@@ -84,6 +145,7 @@ impl MatrixProduct {
 pub(crate) struct Work {
     /// The instruction's index in the plan.
     pub instruction: usize,
+    pub lane: Lane,
     pub call: Call,
 }
 
@@ -118,6 +180,12 @@ pub(crate) struct Sequence {
     pub numbers: Vec<Number>,
     /// Bytes of the results.
     pub results: usize,
+    /// Bytes of the host's memory for exchanges.
+    pub staging: usize,
+    /// Bytes of [`Memory::Collectives`](crate::work::Memory::Collectives).
+    pub collectives: usize,
+    /// The number of events that order the streams.
+    pub events: usize,
 }
 
 impl Sequence {
@@ -127,14 +195,52 @@ impl Sequence {
         let kernels = count(|call| matches!(call, Call::Kernel(_)));
         let convolutions = count(|call| matches!(call, Call::Convolution(_)));
         let products = count(|call| matches!(call, Call::Product(_)));
-        let copies = self.work.len() - kernels - convolutions - products;
+        let exchanges = count(Call::is_of_ranks);
+        let collectives = count(|call| matches!(call, Call::Collective(_)));
+        let events = count(|call| matches!(call, Call::Record(_) | Call::Await(_)));
+        let copies = self.work.len() - kernels - convolutions - products - exchanges - collectives - events;
+        let is_of_ranks: Vec<bool> = self.work.iter().map(|work| work.call.is_of_ranks()).collect();
+        let stretches = stretches(&is_of_ranks, 0..self.work.len());
+        let graphs = match stretches.iter().filter(|stretch| !stretch.is_of_ranks).count() {
+            1 => "one graph".to_owned(),
+            graphs => format!("{graphs} graphs"),
+        };
+        let between = match exchanges {
+            0 => String::new(),
+            _ => format!(", with {exchanges} exchanges of ranks between them"),
+        };
+        let beside = match collectives {
+            0 => String::new(),
+            _ => format!("; a stream beside it has {collectives} collectives of NCCL, and events order the two"),
+        };
         let sum = format!(
-            "one graph in one stream: {kernels} kernels, {convolutions} convolutions, {products} products, {copies} copies; a \
-             second stream copies the batch, and an event lets the graph wait for it"
+            "{graphs} in one stream{between}: {kernels} kernels, {convolutions} convolutions, {products} products, {copies} \
+             copies{beside}; another stream copies the batch, and an event lets the step wait for it"
         );
-        let pieces = self.work.iter().map(|work| format!("{:<4} {}", work.instruction, work.call));
+        let lane = |lane: Lane| if lane == Lane::Collectives { "beside: " } else { "" };
+        let piece = |work: &Work| format!("{:<4} {}{}", work.instruction, lane(work.lane), work.call);
+        let pieces = self.work.iter().map(piece);
         std::iter::once(sum).chain(pieces).collect()
     }
+}
+
+/// Adjacent work of which either all or none is of several ranks, in which case it is one piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub work: Range<usize>,
+    pub is_of_ranks: bool,
+}
+
+/// Divides a range of work into stretches.
+pub(crate) fn stretches(is_of_ranks: &[bool], work: Range<usize>) -> Vec<Stretch> {
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for at in work {
+        match stretches.last_mut() {
+            Some(last) if !last.is_of_ranks && !is_of_ranks[at] => last.work.end = at + 1,
+            _ => stretches.push(Stretch { work: at..at + 1, is_of_ranks: is_of_ranks[at] }),
+        }
+    }
+    stretches
 }
 
 impl fmt::Display for Call {
@@ -145,7 +251,25 @@ impl fmt::Display for Call {
             Call::Product(call) => write_call(f, &call.problem, &call.algorithm, call.accesses(), call.workspace),
             Call::Copy { from, to } => write!(f, "copy ({from}) -> {to}"),
             Call::Read { from, to } => write!(f, "read ({from}) -> host+{to}"),
+            Call::Exchange(exchange) => write!(f, "{exchange}"),
+            Call::Start(bucket, exchange) => write!(f, "start bucket {bucket}: {exchange}"),
+            Call::Finish(bucket, to) => write!(f, "wait for bucket {bucket} -> {to}"),
+            Call::Collective(Collective::AllReduce { at, dtype }) => write!(f, "ncclAllReduce {dtype} ({at}) -> {at}"),
+            Call::Collective(Collective::AllGather { from, to, .. }) => write!(f, "ncclAllGather ({from}) -> {to}"),
+            Call::Record(event) => write!(f, "record event {event}"),
+            Call::Await(event) => write!(f, "wait for event {event}"),
         }
+    }
+}
+
+impl fmt::Display for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let from: Vec<String> = self.from.iter().map(Span::to_string).collect();
+        let name = match self.joins {
+            Joins::Sum => "sum",
+            Joins::Gather { .. } => "gather",
+        };
+        write!(f, "{name} over ranks by way of staging+{} ({}) -> {}", self.staging, from.join(", "), self.to)
     }
 }
 

@@ -1,13 +1,50 @@
 //! Runs kernels on vectors, and judges what they do to memory beside their results.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use enmasse_emulation::{Kernels, Order};
 use enmasse_graph::Arena;
-use enmasse_tensor::{Bf16, DType, RandomStream};
+use enmasse_tensor::{Bf16, DType, F16, RandomStream};
 
+use crate::driver::{Buffer, Context, Found, Functions, Stream};
 use crate::kernels::step::{self, StepValues};
+use crate::libraries::{Libraries, Library};
 use crate::work::{Argument, Constants, Kernel, Memory, Place, Span};
+
+/// The emulated card 0 with a stream, under the driver's ABI.
+pub(crate) struct EmulatedCard {
+    pub libraries: Libraries,
+    pub context: Arc<Context>,
+    pub stream: Stream,
+}
+
+impl EmulatedCard {
+    /// The emulated libraries. `None` without a compiler: the test is then in the table.
+    pub(crate) fn libraries() -> Option<Libraries> {
+        Some(Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]))
+    }
+
+    pub(crate) fn driver(libraries: &Libraries) -> Arc<Functions> {
+        Arc::new(Functions::load(libraries.load(Library::Driver).unwrap()).unwrap())
+    }
+
+    /// Its context is current on this thread. `None` without a compiler.
+    pub(crate) fn open() -> Option<Self> {
+        let libraries = Self::libraries()?;
+        let context = Context::open(Found::look(Self::driver(&libraries), 0).unwrap()).unwrap();
+        context.enter().unwrap();
+        let stream = Stream::new(&context).unwrap();
+        Some(EmulatedCard { libraries, context, stream })
+    }
+
+    /// Memory of the card with these bytes.
+    pub(crate) fn buffer(&self, bytes: &[u8]) -> Buffer {
+        let buffer = Buffer::new(&self.context, "operand", bytes.len().max(16)).unwrap();
+        buffer.write(&self.stream, 0, bytes).unwrap();
+        buffer
+    }
+}
 
 /// Plain values, of which any bytes are one.
 ///
@@ -22,13 +59,15 @@ macro_rules! plain {
     };
 }
 
-plain!(u8 u16 u32 i32 u64 i64 f32 Bf16);
+plain!(u8 u16 u32 i32 u64 i64 f32 Bf16 F16);
 
 /// An element type of maps.
 pub(crate) trait Element: Plain + PartialEq + std::fmt::Debug {
     const DTYPE: DType;
     /// The distance from 1 to the next value, halved: the error of rounding.
     const UNIT: f64;
+    /// The error of rounding below the normal values.
+    const LEAST: f64 = 0.0;
     fn of(value: f64) -> Self;
     fn get(self) -> f64;
 }
@@ -55,6 +94,18 @@ impl Element for Bf16 {
     }
 }
 
+impl Element for F16 {
+    const DTYPE: DType = DType::F16;
+    const UNIT: f64 = 1.0 / 2048.0;
+    const LEAST: f64 = 1.0 / (1 << 25) as f64;
+    fn of(value: f64) -> Self {
+        F16::from_f32(value as f32)
+    }
+    fn get(self) -> f64 {
+        self.to_f32().into()
+    }
+}
+
 /// `n` values in -scale..scale, a function of `key`.
 pub(crate) fn noise<E: Element>(key: u64, n: usize, scale: f64) -> Vec<E> {
     let mut stream = RandomStream::new(0, "test", 0, key);
@@ -63,7 +114,7 @@ pub(crate) fn noise<E: Element>(key: u64, n: usize, scale: f64) -> Vec<E> {
 
 /// Rows and channels: fewer and more than lanes, packets that fill a thread, a block and a slab, and such that do not.
 pub(crate) const ROWS: [(usize, usize); 9] =
-    [(2, 1), (3, 8), (37, 3), (49, 40), (130, 64), (301, 72), (700, 24), (9, 2048), (5, 521)];
+    [(2, 1), (3, 8), (1037, 3), (49, 40), (130, 64), (301, 72), (700, 24), (9, 2048), (5, 521)];
 
 /// The values as the reference takes them.
 pub(crate) fn wide<E: Element>(values: &[E]) -> Vec<f64> {
@@ -78,7 +129,7 @@ pub(crate) fn assert_rounded<E: Element>(what: &str, found: &[E], expected: &[f6
     let finite = expected.iter().filter(|value| value.is_finite());
     let error = tolerance * finite.fold(1e-30f64, |most, value| most.max(value.abs()));
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        let near = (a.get() - b).abs() <= error + E::UNIT * b.abs();
+        let near = (a.get() - b).abs() <= error + (E::UNIT * b.abs()).max(E::LEAST);
         assert!(near || a.get() == *b || (a.get().is_nan() && b.is_nan()), "{what} [{i}]: {a:?} instead of {b}");
     }
 }

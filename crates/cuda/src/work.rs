@@ -16,6 +16,8 @@ pub(crate) enum Memory {
     Rounded,
     /// What an instruction uses for itself alone.
     Scratch,
+    /// What collectives of NCCL work in, beside the step's own work.
+    Collectives,
     /// Tables and factors that never change: [`Constants`].
     Constants,
     /// Results of shards that the next shard overwrites.
@@ -39,6 +41,21 @@ pub(crate) struct Place {
 pub(crate) struct Span {
     pub place: Place,
     pub bytes: usize,
+}
+
+impl Span {
+    /// The bytes from the first of two spans of one memory to the last.
+    pub fn hull(self, other: Span) -> Span {
+        let start = self.place.offset.min(other.place.offset);
+        let end = (self.place.offset + self.bytes).max(other.place.offset + other.bytes);
+        Span { place: Place { offset: start, ..self.place }, bytes: end - start }
+    }
+
+    /// Whether two spans have a byte in common.
+    pub fn overlaps(self, other: Span) -> bool {
+        let [a, b] = [self, other].map(|span| span.place.offset..span.place.offset + span.bytes);
+        self.place.memory == other.place.memory && a.start < b.end && b.start < a.end
+    }
 }
 
 /// The bytes of [`Memory::Constants`], which grow while kernels are made.
@@ -88,6 +105,14 @@ impl Argument {
     pub fn optional(span: Option<Span>) -> Self {
         span.map_or(Argument::Null, Argument::Read)
     }
+
+    /// The same with a null address instead of memory.
+    pub fn without_memory(&self) -> Self {
+        match *self {
+            Argument::Read(_) | Argument::Write(_) | Argument::Change(_) => Argument::Null,
+            other => other,
+        }
+    }
 }
 
 /// A kernel with its operands.
@@ -106,6 +131,13 @@ impl Kernel {
     /// The bytes of the struct. `address` gives the address of a place.
     pub fn pack(&self, address: &dyn Fn(Place) -> u64) -> Vec<u8> {
         let mut bytes = Vec::new();
+        self.pack_into(address, &mut bytes);
+        bytes
+    }
+
+    /// The same in place of what `bytes` holds, which allocates nothing if it held as many.
+    pub fn pack_into(&self, address: &dyn Fn(Place) -> u64, bytes: &mut Vec<u8>) {
+        bytes.clear();
         let mut align = 1;
         let mut push = |field: &[u8]| {
             bytes.resize(bytes.len().next_multiple_of(field.len()), 0);
@@ -124,7 +156,6 @@ impl Kernel {
             }
         }
         bytes.resize(bytes.len().next_multiple_of(align), 0);
-        bytes
     }
 }
 
@@ -134,6 +165,7 @@ impl fmt::Display for Memory {
             Memory::Arena(arena) => write!(f, "{arena}"),
             Memory::Rounded => f.write_str("rounded"),
             Memory::Scratch => f.write_str("scratch"),
+            Memory::Collectives => f.write_str("collectives"),
             Memory::Constants => f.write_str("constants"),
             Memory::Saved => f.write_str("saved"),
             Memory::Step => f.write_str("step"),

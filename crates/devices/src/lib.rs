@@ -18,14 +18,74 @@ pub struct DeviceKind {
     /// Its name.
     pub name: &'static str,
     open: fn(&DeviceRequest) -> Result<Box<dyn Device>, DeviceError>,
+    /// For kinds whose devices have numbers, and which `auto` prefers to the default.
+    numbered: Option<Numbered>,
+}
+
+/// How devices with numbers are found without being opened.
+#[derive(Clone, Copy)]
+struct Numbered {
+    /// Whether this machine has such a device, even one that cannot be used.
+    is_there: fn() -> bool,
+    /// The number of devices that this process may use; `None` if that cannot be found out.
+    count: fn() -> Option<usize>,
+    /// The numbers of those on which no program computes; `None` if that cannot be found out.
+    idle: fn() -> Option<Vec<usize>>,
+    /// Whether the device of a request can be opened.
+    works: fn(&DeviceRequest) -> Result<(), DeviceError>,
 }
 
 /// All kinds. The first is the default.
 pub static KINDS: &[DeviceKind] = &[
-    DeviceKind { name: "cpu", open: enmasse_cpu::open },
-    DeviceKind { name: "gpu", open: enmasse_cuda::open },
-    DeviceKind { name: "reference", open: enmasse_reference::open },
+    DeviceKind { name: "cpu", open: enmasse_cpu::open, numbered: None },
+    DeviceKind {
+        name: "gpu",
+        open: enmasse_cuda::open,
+        numbered: Some(Numbered {
+            is_there: enmasse_cuda::is_there,
+            count: enmasse_cuda::count,
+            idle: enmasse_cuda::idle,
+            works: enmasse_cuda::works,
+        }),
+    },
+    DeviceKind { name: "reference", open: enmasse_reference::open, numbered: None },
 ];
+
+/// The word that stands for the kind of [`automatic`].
+pub const AUTO: &str = "auto";
+
+/// What `auto` takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Automatic {
+    /// The kind.
+    pub kind: &'static str,
+    /// Why it is the default kind, where the machine has a better device.
+    pub unusable: Option<String>,
+}
+
+/// The kind that `auto` takes for the rank of a request: a GPU if it opens, otherwise the default.
+pub fn automatic(request: &DeviceRequest) -> Automatic {
+    let mut unusable = None;
+    for kind in KINDS {
+        let Some(Numbered { is_there, works, .. }) = kind.numbered else { continue };
+        match works(request) {
+            Ok(()) => return Automatic { kind: kind.name, unusable: None },
+            Err(error) if unusable.is_none() && is_there() => unusable = Some(error.to_string()),
+            Err(_) => {}
+        }
+    }
+    Automatic { kind: KINDS[0].name, unusable }
+}
+
+/// The number of devices of a kind that this process may use, where devices have numbers and can be counted.
+pub fn count(kind: &str) -> Option<usize> {
+    find(kind).ok()?.numbered.and_then(|numbered| (numbered.count)())
+}
+
+/// The numbers of a kind's devices on which no program computes, where devices have numbers and tell.
+pub fn idle(kind: &str) -> Option<Vec<usize>> {
+    find(kind).ok()?.numbered.and_then(|numbered| (numbered.idle)())
+}
 
 /// The kind with that name. The error lists all kinds.
 pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
@@ -37,8 +97,9 @@ pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
     })
 }
 
-/// A device of a kind, for one rank.
+/// A device of a kind, for one rank. `auto` opens what [`automatic`] says.
 pub fn open(kind: &str, request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
+    let kind = if kind == AUTO { automatic(request).kind } else { kind };
     (find(kind)?.open)(request)
 }
 
@@ -49,6 +110,8 @@ pub fn with_threads(kind: &str, threads: usize) -> Result<Box<dyn Device>, Devic
 
 #[cfg(test)]
 mod tests {
+    use enmasse_device::Summation;
+
     use super::*;
 
     #[test]
@@ -62,6 +125,9 @@ mod tests {
         check("gpu", DeviceRequest { isa: Some("avx2".into()), ..usual() }, "--isa avx2: a GPU has no instruction-set");
         check("cpu", DeviceRequest { isa: Some("sse2".into()), ..usual() }, "--isa sse2: must be portable or avx2");
         check("cpu", DeviceRequest { ordinal: Some(1), ..usual() }, "cores have no numbers here: use cpu:N");
+        let narrow = || DeviceRequest { summation: Summation::Bf16, ..usual() };
+        check("cpu", narrow(), "--reduce-precision bf16: ranks on CPUs sum f32; use f32");
+        check("reference", narrow(), "--reduce-precision bf16: the reference device");
         check("reference", DeviceRequest { ordinal: Some(1), ..usual() }, "the reference device has no numbers");
         check("reference", DeviceRequest { isa: Some("avx2".into()), ..usual() }, "--isa avx2: the reference device");
         check("reference", DeviceRequest { exact: true, ..usual() }, "--exact: the reference device");

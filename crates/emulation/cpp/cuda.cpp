@@ -5,17 +5,17 @@
 // card on a bad day. Memory is filled with NaN when it is allocated.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
+
+#include "stream.h"
 
 // In host.cpp.
 extern "C" int emulation_run(void (*kernel)(const void *), const unsigned grid[3], unsigned block, const void *arguments,
@@ -24,7 +24,6 @@ extern "C" int emulation_run(void (*kernel)(const void *), const unsigned grid[3
 namespace {
 
 using Address = unsigned long long;
-using Work = std::function<void()>;
 
 enum Result {
     SUCCESS = 0,
@@ -39,6 +38,9 @@ enum Result {
     NOT_READY = 600,
     LAUNCH_FAILED = 719,
     CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_UNJOINED = 904,
+    CAPTURE_ISOLATION = 905,
+    CAPTURED_EVENT = 907,
 };
 
 const std::map<int, std::pair<const char *, const char *>> RESULTS = {
@@ -54,34 +56,9 @@ const std::map<int, std::pair<const char *, const char *>> RESULTS = {
     {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
     {LAUNCH_FAILED, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
     {CAPTURE_UNSUPPORTED, {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
-};
-
-struct Stream {
-    std::deque<Work> queue;
-    unsigned long long done = 0;  // what has left the queue
-    bool running = false;
-    std::vector<Work> *capture = nullptr;
-
-    unsigned long long end() const { return done + queue.size(); }
-
-    // Runs the first of what was queued, up to a place.
-    void run(unsigned long long place) {
-        while (done < place && !queue.empty()) {
-            Work work = std::move(queue.front());
-            queue.pop_front();
-            done++;
-            work();
-        }
-    }
-};
-
-struct Event {
-    Stream *stream = nullptr;
-    unsigned long long place = 0;
-};
-
-struct Graph {
-    std::vector<Work> work;
+    {CAPTURE_UNJOINED, {"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"}},
+    {CAPTURE_ISOLATION, {"CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"}},
+    {CAPTURED_EVENT, {"CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"}},
 };
 
 struct Kernel {
@@ -90,7 +67,6 @@ struct Kernel {
     size_t bytes;
 };
 
-std::recursive_mutex mutex;
 bool initialized = false;
 // The first error of any work. As on a card, everything fails after it.
 int failed = SUCCESS;
@@ -99,14 +75,34 @@ size_t used = 0;
 std::set<Stream *> streams;
 std::map<std::string, Kernel> kernels;
 thread_local void *context = nullptr;
-int device_context;
+// One for each card.
+int device_contexts[64];
 
 long setting(const char *name, long usual) {
     const char *text = getenv(name);
     return text ? atol(text) : usual;
 }
 
-long devices() { return setting("EMULATED_GPUS", 1); }
+// The cards that CUDA_VISIBLE_DEVICES leaves visible, by their numbers on the machine.
+std::vector<int> visible() {
+    std::vector<int> cards;
+    long count = setting("EMULATED_GPUS", 1);
+    const char *mask = getenv("CUDA_VISIBLE_DEVICES");
+    if (!mask) {
+        for (int card = 0; card < count; ++card) cards.push_back(card);
+        return cards;
+    }
+    std::stringstream words(mask);
+    // As with the real driver, a number that no card has hides those after it.
+    for (std::string word; std::getline(words, word, ',');) {
+        int card = word.empty() ? -1 : atoi(word.c_str());
+        if (card < 0 || card >= count) break;
+        cards.push_back(card);
+    }
+    return cards;
+}
+
+long devices() { return long(visible().size()); }
 size_t memory() { return size_t(setting("EMULATED_GPU_MIB", 4096)) << 20; }
 
 int state() {
@@ -120,7 +116,7 @@ int enqueue(void *handle, Work work) {
     if (int wrong = state()) return wrong;
     if (!streams.count(stream)) return INVALID_HANDLE;
     if (stream->capture) {
-        stream->capture->push_back(std::move(work));
+        stream->capture->graph.lanes[stream->lane].push_back(Node{std::move(work), 0, 0});
     } else {
         stream->queue.push_back(std::move(work));
     }
@@ -131,9 +127,17 @@ int enqueue(void *handle, Work work) {
 void *own_symbol(const std::string &name) {
     static void *self = [] {
         Dl_info info;
-        return dladdr(&device_context, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
+        return dladdr(device_contexts, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
     }();
     return self ? dlsym(self, name.c_str()) : nullptr;
+}
+
+// As on a card: work that may use memory or a graph ends before that goes.
+void run_all() {
+    const std::vector<Stream *> present(streams.begin(), streams.end());
+    for (Stream *stream : present) {
+        if (streams.count(stream) && stream->context == context) stream->run(stream->end());
+    }
 }
 
 // Whether bytes of device memory lie in one allocation.
@@ -146,7 +150,7 @@ bool is_allocated(Address start, size_t bytes) {
 
 }  // namespace
 
-#define LOCKED std::lock_guard<std::recursive_mutex> lock(mutex)
+#define LOCKED Locked locked
 #define CHECKED(function)           \
     LOCKED;                         \
     if (int wrong = state()) return wrong
@@ -160,6 +164,11 @@ int emulation_enqueue(void *stream, void (*function)(const void *), const void *
     auto begin = static_cast<const char *>(data);
     auto copy = std::make_shared<std::vector<char>>(begin, begin + bytes);
     return enqueue(stream, [function, copy] { function(copy->data()); });
+}
+
+// For work of the other libraries: waits until something is ready.
+void emulation_wait(int (*ready)(const void *), const void *data) {
+    wait_until([=] { return ready(data) != 0; });
 }
 
 int cuInit(unsigned flags) {
@@ -200,7 +209,18 @@ int cuDeviceGet(int *device, int ordinal) {
 }
 
 int cuDeviceGetName(char *name, int length, int device) {
-    snprintf(name, size_t(length), "Emulated GPU %d", device);
+    snprintf(name, size_t(length), "Emulated GPU %d", visible()[size_t(device)]);
+    return SUCCESS;
+}
+
+int cuDeviceGetPCIBusId(char *text, int length, int device) {
+    snprintf(text, size_t(length), "0000:%02x:00.0", 16 + visible()[size_t(device)]);
+    return SUCCESS;
+}
+
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
+    memset(uuid, 0xEE, 16);
+    uuid[15] = (unsigned char)visible()[size_t(device)];
     return SUCCESS;
 }
 
@@ -212,8 +232,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
     return SUCCESS;
 }
 
-int cuDevicePrimaryCtxRetain(void **made, int) {
-    *made = &device_context;
+int cuDevicePrimaryCtxRetain(void **made, int device) {
+    *made = &device_contexts[device];
     return initialized ? SUCCESS : NOT_INITIALIZED;
 }
 
@@ -247,8 +267,7 @@ int cuMemFree_v2(Address place) {
     LOCKED;
     auto found = allocated.find(place);
     if (found == allocated.end()) return INVALID_VALUE;
-    // As on a card: work that may use the memory ends first.
-    for (Stream *stream : streams) stream->run(stream->end());
+    run_all();
     used -= found->second;
     allocated.erase(found);
     free(reinterpret_cast<void *>(place));
@@ -295,7 +314,7 @@ int cuMemsetD8Async(Address place, unsigned char value, size_t bytes, void *stre
 
 int cuStreamCreate(void **made, unsigned) {
     CHECKED();
-    auto *stream = new Stream;
+    auto *stream = new Stream(context);
     streams.insert(stream);
     *made = stream;
     return SUCCESS;
@@ -336,21 +355,23 @@ int cuEventRecord(void *handle, void *stream) {
     CHECKED();
     auto *recorded = static_cast<Stream *>(stream);
     if (!streams.count(recorded)) return INVALID_HANDLE;
-    // Graphs of one stream are enough here.
-    if (recorded->capture) return CAPTURE_UNSUPPORTED;
-    *static_cast<Event *>(handle) = Event{recorded, recorded->end()};
+    const auto &capture = recorded->capture;
+    unsigned long long place = capture ? capture->graph.lanes[recorded->lane].size() : recorded->end();
+    *static_cast<Event *>(handle) = Event{recorded, place, capture, recorded->lane};
     return SUCCESS;
 }
 
 int cuEventQuery(void *handle) {
     CHECKED();
     auto *event = static_cast<Event *>(handle);
+    if (event->capture) return CAPTURED_EVENT;
     return !event->stream || event->stream->done >= event->place ? SUCCESS : NOT_READY;
 }
 
 int cuEventSynchronize(void *handle) {
     CHECKED();
     auto *event = static_cast<Event *>(handle);
+    if (event->capture) return CAPTURED_EVENT;
     if (event->stream) event->stream->run(event->place);
     return failed;
 }
@@ -360,18 +381,35 @@ int cuEventElapsedTime(float *milliseconds, void *, void *) {
     return SUCCESS;
 }
 
-int cuStreamWaitEvent(void *stream, void *handle, unsigned) {
+int cuStreamWaitEvent(void *handle, void *waited_for, unsigned) {
     CHECKED();
-    Event event = *static_cast<Event *>(handle);
+    auto *stream = static_cast<Stream *>(handle);
+    Event event = *static_cast<Event *>(waited_for);
     if (!event.stream) return SUCCESS;
-    if (static_cast<Stream *>(stream)->capture) return CAPTURE_UNSUPPORTED;
-    return enqueue(stream, [event] { event.stream->run(event.place); });
+    if (!event.capture) {
+        if (stream->capture) return CAPTURE_ISOLATION;
+        return enqueue(stream, [event] { event.stream->run(event.place); });
+    }
+    if (event.stream->capture != event.capture) return CAPTURED_EVENT;
+    Capture &capture = *event.capture;
+    if (!stream->capture) {
+        // It joins the capture, with a lane of its own.
+        stream->capture = event.capture;
+        stream->lane = capture.streams.size();
+        capture.streams.push_back(stream);
+        capture.joined.push_back(0);
+        capture.graph.lanes.emplace_back();
+    }
+    if (stream->capture != event.capture) return CAPTURE_ISOLATION;
+    capture.graph.lanes[stream->lane].push_back(Node{nullptr, event.lane, size_t(event.place)});
+    capture.joined[event.lane] = std::max(capture.joined[event.lane], size_t(event.place));
+    return SUCCESS;
 }
 
 int cuModuleLoadDataEx(void **module, const void *text, unsigned, int *, void **) {
     CHECKED();
     if (!strstr(static_cast<const char *>(text), ".version")) return INVALID_VALUE;
-    *module = &device_context;
+    *module = device_contexts;
     return SUCCESS;
 }
 
@@ -409,18 +447,22 @@ int cuStreamBeginCapture_v2(void *handle, int) {
     auto *stream = static_cast<Stream *>(handle);
     if (!streams.count(stream)) return INVALID_HANDLE;
     if (stream->capture) return CAPTURE_UNSUPPORTED;
-    stream->capture = new std::vector<Work>;
+    stream->lane = 0;
+    stream->capture = std::make_shared<Capture>();
+    stream->capture->graph.lanes.emplace_back();
+    stream->capture->streams.push_back(stream);
+    stream->capture->joined.push_back(0);
     return SUCCESS;
 }
 
 int cuStreamEndCapture(void *handle, void **graph) {
     CHECKED();
     auto *stream = static_cast<Stream *>(handle);
-    if (!streams.count(stream) || !stream->capture) return INVALID_VALUE;
-    *graph = new Graph{std::move(*stream->capture)};
-    delete stream->capture;
-    stream->capture = nullptr;
-    return SUCCESS;
+    if (!streams.count(stream) || !stream->capture || stream->lane) return INVALID_VALUE;
+    const auto capture = stream->capture;
+    for (Stream *captured : capture->streams) captured->capture = nullptr;
+    *graph = new Graph(capture->graph);
+    return capture->is_joined() ? SUCCESS : CAPTURE_UNJOINED;
 }
 
 int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long) {
@@ -432,14 +474,12 @@ int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long) {
 int cuGraphLaunch(void *handle, void *stream) {
     CHECKED();
     auto *graph = static_cast<Graph *>(handle);
-    return enqueue(stream, [graph] {
-        for (const Work &work : graph->work) work();
-    });
+    return enqueue(stream, [graph] { graph->run(); });
 }
 
 int cuGraphExecDestroy(void *graph) {
     LOCKED;
-    for (Stream *stream : streams) stream->run(stream->end());
+    run_all();
     delete static_cast<Graph *>(graph);
     return SUCCESS;
 }

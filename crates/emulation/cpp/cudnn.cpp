@@ -283,13 +283,22 @@ int finalize_plan(Content &plan) {
     return supports(graph, index, &plan.workspace);
 }
 
+template <class Value>
+std::vector<char> bytes(Value value) {
+    return std::vector<char>(reinterpret_cast<char *>(&value), reinterpret_cast<char *>(&value) + sizeof value);
+}
+
+// What an engine says of its arithmetic: 1 uses tensor cores, 2 need not give the same bits again.
+void note(Content &engine, int64_t index) {
+    if (index == 1) engine.values[1303] = bytes(0);
+    if (index == 2) engine.values[1303] = bytes(4);
+}
+
 std::shared_ptr<Content> configuration(const std::shared_ptr<Content> &graph, int64_t index) {
     auto engine = std::make_shared<Content>(Content{ENGINE});
-    auto bytes = [](auto value) { return std::vector<char>(reinterpret_cast<char *>(&value), reinterpret_cast<char *>(&value) + sizeof value); };
     engine->parts[1300] = {graph};
     engine->values[1301] = bytes(index);
-    if (index == 1) engine->values[1303] = bytes(0);
-    if (index == 2) engine->values[1303] = bytes(4);
+    note(*engine, index);
     auto made = std::make_shared<Content>(Content{CONFIGURATION});
     made->parts[300] = {engine};
     if (index == 1) {
@@ -401,6 +410,7 @@ int cudnnBackendFinalize(void *descriptor) {
         case ENGINE: {
             size_t workspace;
             status = supports(it->part(1300), it->one<int64_t>(1301), &workspace);
+            note(*it, it->one<int64_t>(1301));
             break;
         }
         case PLAN: status = finalize_plan(*it); break;

@@ -1,17 +1,15 @@
 //! Products through the emulated cuBLASLt against the reference's loops, and what is refused.
 
-use std::sync::Arc;
-
 use enmasse_reference::kernels::linear;
 use enmasse_tensor::RandomStream;
 
 use super::*;
-use crate::driver::{Buffer, Context, Functions as DriverFunctions, Stream};
+use crate::driver::Buffer;
+use crate::test_support::EmulatedCard;
 
 /// The emulated card.
 struct Card {
-    context: Arc<Context>,
-    stream: Stream,
+    emulated: EmulatedCard,
     handle: LtHandle,
     library: CublasLt,
 }
@@ -19,20 +17,14 @@ struct Card {
 impl Card {
     /// `None` without a compiler: the test is then in the table.
     fn open() -> Option<Self> {
-        let libraries = Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]);
-        let driver = DriverFunctions::load(libraries.load(Library::Driver).unwrap()).unwrap();
-        let context = Context::open(Arc::new(driver), 0).unwrap();
-        context.enter().unwrap();
-        let library = CublasLt::load(&libraries, 13).unwrap();
-        let handle = library.handle().unwrap();
-        Some(Card { stream: Stream::new(&context).unwrap(), context, handle, library })
+        let emulated = EmulatedCard::open()?;
+        let library = CublasLt::load(&emulated.libraries, 13).unwrap();
+        Some(Card { emulated, handle: library.handle().unwrap(), library })
     }
 
     fn buffer(&self, values: &[f64]) -> Buffer {
         let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as f32).to_ne_bytes()).collect();
-        let buffer = Buffer::new(&self.context, "operand", bytes.len()).unwrap();
-        buffer.write(&self.stream, 0, &bytes).unwrap();
-        buffer
+        self.emulated.buffer(&bytes)
     }
 }
 
@@ -64,7 +56,8 @@ fn products_equal_the_reference() {
                     plan.name
                 );
                 let [x_at, w_at, y_at, bias_at] = [&x, &w, &y, &bias].map(|values| card.buffer(values));
-                let workspace = Buffer::new(&card.context, "workspace", plan.workspace.max(1) as usize).unwrap();
+                let workspace =
+                    Buffer::new(&card.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
                 let operands = ProductOperands {
                     x: x_at.address(),
                     w: w_at.address(),
@@ -73,7 +66,7 @@ fn products_equal_the_reference() {
                     workspace: workspace.address(),
                 };
                 // SAFETY: the buffers are as large as the problem says, and are read below, after the stream's work.
-                unsafe { plan.execute(&card.handle, &operands, card.stream.raw()) }.unwrap();
+                unsafe { plan.execute(&card.handle, &operands, card.emulated.stream.raw()) }.unwrap();
                 let (expected, result) = match product {
                     Product::Forward { bias: has } => {
                         (linear::forward(&x, &w, has.then_some(bias.as_slice()), inputs, outputs), y_at)
@@ -82,7 +75,7 @@ fn products_equal_the_reference() {
                     Product::BackwardWeights => (linear::backward_weights(&x, &y, inputs, outputs), w_at),
                 };
                 let mut bytes = vec![0; 4 * expected.len()];
-                result.read(&card.stream, 0, &mut bytes).unwrap();
+                result.read(&card.emulated.stream, 0, &mut bytes).unwrap();
                 let found = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
                 // tf32 has 10 bits of mantissa.
                 let tolerance = if tf32 { 2f64.powi(-9) } else { 2f64.powi(-20) }
@@ -106,7 +99,7 @@ fn what_is_refused_is_one_line() {
     let mut plan = card.library.plan(&card.handle, &problem, 0).unwrap();
     let operands = ProductOperands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
     // SAFETY: the emulation refuses the addresses before it uses them.
-    let error = unsafe { plan.execute(&card.handle, &operands, card.stream.raw()) }.unwrap_err().to_string();
+    let error = unsafe { plan.execute(&card.handle, &operands, card.emulated.stream.raw()) }.unwrap_err().to_string();
     assert_eq!(
         error,
         "cuBLASLt: cublasLtMatmul failed: CUBLAS_STATUS_INVALID_VALUE: product with bias f32 x[2,3] w[3,5]"

@@ -101,8 +101,14 @@ impl Cudnn {
     /// The engine of that name, without asking which is best.
     ///
     /// # Errors
-    /// [`CudaError::Refused`] if the name is not an engine's, or the engine does not take the problem.
-    pub fn plan(&self, target: &Target<'_>, problem: &Problem, name: &str) -> Result<ConvolutionPlan, CudaError> {
+    /// [`CudaError::Refused`] if the name is not an engine's, the engine does not take the problem, or the options do not permit it.
+    pub fn plan(
+        &self,
+        target: &Target<'_>,
+        problem: &Problem,
+        name: &str,
+        options: &Options,
+    ) -> Result<ConvolutionPlan, CudaError> {
         let refused = |why: String| CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why };
         let engine: Engine = name.parse().map_err(|()| refused(format!("{name:?} names no engine")))?;
         let weights = engine.weights.unwrap_or(problem.arithmetic.data_type());
@@ -112,9 +118,18 @@ impl Cudnn {
         let made = || {
             let graph = self.graph(target, problem, weights)?;
             let configuration = self.configuration(target, &graph, &engine)?;
-            self.finish(target, problem, weights, &graph, configuration, engine.clone())
+            let (_, notes) = read(&configuration.descriptor)?;
+            let plan = self.finish(target, problem, weights, &graph, configuration, engine.clone())?;
+            Ok((notes, plan))
         };
-        made().map_err(|error| refused(format!("{name}: {error}")))
+        let (notes, plan) = made().map_err(|error: CudaError| refused(format!("{name}: {error}")))?;
+        match permits(problem.arithmetic, options, &notes) {
+            false => Err(refused(format!("{name}: it computes otherwise than asked"))),
+            true if plan.workspace > options.workspace => {
+                Err(refused(format!("{name}: it needs more than {} MiB", options.workspace >> 20)))
+            }
+            true => Ok(plan),
+        }
     }
 
     fn graph(

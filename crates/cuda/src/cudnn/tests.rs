@@ -1,18 +1,16 @@
 //! Convolutions through the emulated cuDNN against the reference's loops, and what is refused.
 
-use std::sync::Arc;
-
 use enmasse_graph::{Conv2d, FilterOrder, Window};
 use enmasse_reference::kernels::conv2d::{self, Shapes};
 use enmasse_tensor::{Bf16, RandomStream};
 
 use super::*;
-use crate::driver::{Buffer, Context, Functions as DriverFunctions, Graph, Stream};
+use crate::driver::{Buffer, Graph};
+use crate::test_support::EmulatedCard;
 
-/// The emulated card, with a handle that submits to a stream.
+/// The emulated card, with a handle that submits to its stream.
 struct Card {
-    context: Arc<Context>,
-    stream: Stream,
+    emulated: EmulatedCard,
     handle: Handle,
     cudnn: Cudnn,
 }
@@ -20,22 +18,12 @@ struct Card {
 impl Card {
     /// `None` without a compiler: the test is then in the table.
     fn open() -> Option<Self> {
-        let libraries = Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]);
-        let driver = DriverFunctions::load(libraries.load(Library::Driver).unwrap()).unwrap();
-        let context = Context::open(Arc::new(driver), 0).unwrap();
-        context.enter().unwrap();
-        let cudnn = Cudnn::load(&libraries, 12).unwrap();
-        let stream = Stream::new(&context).unwrap();
+        let emulated = EmulatedCard::open()?;
+        let cudnn = Cudnn::load(&emulated.libraries, 12).unwrap();
         let mut handle = cudnn.handle().unwrap();
         // SAFETY: the stream is of the handle's context, and lives as long.
-        unsafe { handle.set_stream(stream.raw()) }.unwrap();
-        Some(Card { context, stream, handle, cudnn })
-    }
-
-    fn buffer(&self, bytes: &[u8]) -> Buffer {
-        let buffer = Buffer::new(&self.context, "operand", bytes.len().max(16)).unwrap();
-        buffer.write(&self.stream, 0, bytes).unwrap();
-        buffer
+        unsafe { handle.set_stream(emulated.stream.raw()) }.unwrap();
+        Some(Card { emulated, handle, cudnn })
     }
 
     fn plans(&self, problem: &Problem, options: &Options) -> Result<Vec<ConvolutionPlan>, CudaError> {
@@ -47,8 +35,8 @@ impl Card {
         let problem = plan.problem();
         let maps = problem.arithmetic.data_type();
         let [x, w, y] = [encode(x, maps), encode(w, plan.weights), encode(y, maps)];
-        let [x, w, y, bias] = [&x, &w, &y, &encode(bias, DataType::F32)].map(|bytes| self.buffer(bytes));
-        let workspace = Buffer::new(&self.context, "workspace", plan.workspace.max(1) as usize).unwrap();
+        let [x, w, y, bias] = [&x, &w, &y, &encode(bias, DataType::F32)].map(|bytes| self.emulated.buffer(bytes));
+        let workspace = Buffer::new(&self.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
         let operands = Operands {
             x: x.address(),
             w: w.address(),
@@ -64,7 +52,7 @@ impl Card {
             Direction::BackwardWeights => (w, problem.w, plan.weights),
         };
         let mut bytes = vec![0; shape.iter().product::<usize>() * data_type.size()];
-        result.read(&self.stream, 0, &mut bytes).unwrap();
+        result.read(&self.emulated.stream, 0, &mut bytes).unwrap();
         decode(&bytes, data_type)
     }
 }
@@ -201,7 +189,7 @@ fn convolutions_equal_the_reference() {
                         );
                     }
                     // The name makes the plan again, which gives the same bits.
-                    let again = card.cudnn.plan(&Target::Handle(&card.handle), &problem, &plan.name()).unwrap();
+                    let again = card.cudnn.plan(&Target::Handle(&card.handle), &problem, &plan.name(), &ANY).unwrap();
                     assert_eq!(card.run(&again, [&x, &w, &y, &bias]), found, "{problem}, {}", plan.name());
                 }
                 types_of_weights.push((direction, arithmetic, plans[0].weights));
@@ -279,7 +267,7 @@ fn what_is_refused_is_one_line() {
         "{error}"
     );
     let named = |name: &str, why: &str| {
-        let error = card.cudnn.plan(&target, &problem, name).unwrap_err().to_string();
+        let error = card.cudnn.plan(&target, &problem, name, &ANY).unwrap_err().to_string();
         assert_eq!(error, format!("cuDNN takes no {problem}: {why}"));
     };
     named("fast", "\"fast\" names no engine");
@@ -336,15 +324,15 @@ fn a_captured_convolution_runs_at_each_launch() {
     let direction = Direction::BackwardData { accumulate: true };
     let problem = problem([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2]), Arithmetic::F32);
     let plan = &card.plans(&Problem { direction, ..problem }, &ANY).unwrap()[0];
-    let [x, w, y] = [1.0, 2.0, 3.0].map(|value| card.buffer(&encode(&[value], DataType::F32)));
+    let [x, w, y] = [1.0, 2.0, 3.0].map(|value| card.emulated.buffer(&encode(&[value], DataType::F32)));
     let operands = Operands { x: x.address(), w: w.address(), y: y.address(), bias: 0, workspace: 0 };
     // SAFETY: the buffers are as large as the problem's shapes, and live longer than the graph.
-    let graph = Graph::capture(&card.stream, |_| unsafe { plan.execute(&card.handle, &operands) }).unwrap();
+    let graph = Graph::capture(&card.emulated.stream, |_| unsafe { plan.execute(&card.handle, &operands) }).unwrap();
     for expected in [1.0, 7.0, 13.0] {
         let mut bytes = [0; 4];
-        x.read(&card.stream, 0, &mut bytes).unwrap();
+        x.read(&card.emulated.stream, 0, &mut bytes).unwrap();
         assert_eq!(decode(&bytes, DataType::F32), [expected]);
-        graph.launch(&card.stream).unwrap();
+        graph.launch(&card.emulated.stream).unwrap();
     }
 }
 

@@ -13,6 +13,10 @@ pub(crate) struct Properties {
     /// Its number among the visible cards.
     pub ordinal: usize,
     pub name: String,
+    /// Its address on the PCI bus, such as `0000:1b:00.0`.
+    pub address: String,
+    /// A number that no other card has, nor another instance of a divided card (MIG).
+    pub uuid: [u8; 16],
     /// Compute capability, such as 9 and 0.
     pub capability: [u32; 2],
     /// Multiprocessors.
@@ -37,10 +41,17 @@ const MULTIPROCESSOR_COUNT: c_int = 16;
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
-impl Context {
-    /// Opens the card with this number among those that `CUDA_VISIBLE_DEVICES` leaves visible.
-    pub fn open(functions: Arc<Functions>, ordinal: usize) -> Result<Arc<Self>, CudaError> {
-        let (mut count, mut device, mut raw) = (0, 0, null_mut());
+/// A card that is not open yet.
+pub(crate) struct Found {
+    functions: Arc<Functions>,
+    device: c_int,
+    pub properties: Properties,
+}
+
+impl Found {
+    /// Looks at the card with this number among those that `CUDA_VISIBLE_DEVICES` leaves visible.
+    pub fn look(functions: Arc<Functions>, ordinal: usize) -> Result<Self, CudaError> {
+        let (mut count, mut device) = (0, 0);
         // SAFETY: each place is valid for the result that the driver writes.
         unsafe {
             functions.check("cuInit", (functions.cuInit)(0))?;
@@ -58,7 +69,16 @@ impl Context {
             functions.check("cuDeviceGet", (functions.cuDeviceGet)(&mut device, number))?;
         }
         let properties = properties(&functions, device, ordinal)?;
-        // SAFETY: as above.
+        Ok(Found { functions, device, properties })
+    }
+}
+
+impl Context {
+    /// Opens a card, which takes some of its memory.
+    pub fn open(found: Found) -> Result<Arc<Self>, CudaError> {
+        let Found { functions, device, properties } = found;
+        let mut raw = null_mut();
+        // SAFETY: the place is valid for the result that the driver writes.
         unsafe {
             functions.check("cuDevicePrimaryCtxRetain", (functions.cuDevicePrimaryCtxRetain)(&mut raw, device))?;
         }
@@ -91,13 +111,15 @@ impl Drop for Context {
 }
 
 fn properties(functions: &Functions, device: c_int, ordinal: usize) -> Result<Properties, CudaError> {
-    let mut name = [0 as c_char; 256];
+    let (mut name, mut address, mut uuid) = ([0 as c_char; 256], [0 as c_char; 64], [0; 16]);
     // SAFETY: the driver writes at most the given number of bytes, a zero among them.
     unsafe {
         functions.check("cuDeviceGetName", (functions.cuDeviceGetName)(name.as_mut_ptr(), 256, device))?;
+        functions.check("cuDeviceGetPCIBusId", (functions.cuDeviceGetPCIBusId)(address.as_mut_ptr(), 64, device))?;
+        functions.check("cuDeviceGetUuid", (functions.cuDeviceGetUuid_v2)(&mut uuid, device))?;
     }
     // SAFETY: see above.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let [name, address] = [name.as_ptr(), address.as_ptr()].map(|text| unsafe { CStr::from_ptr(text) });
     let attribute = |attribute: c_int| {
         let mut value = 0;
         // SAFETY: the place is valid.
@@ -105,5 +127,6 @@ fn properties(functions: &Functions, device: c_int, ordinal: usize) -> Result<Pr
         functions.check("cuDeviceGetAttribute", result).map(|()| u32::try_from(value).unwrap_or(0))
     };
     let capability = [attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?];
-    Ok(Properties { ordinal, name, capability, multiprocessors: attribute(MULTIPROCESSOR_COUNT)? })
+    let [name, address] = [name, address].map(|text| text.to_string_lossy().into_owned());
+    Ok(Properties { ordinal, name, address, uuid, capability, multiprocessors: attribute(MULTIPROCESSOR_COUNT)? })
 }

@@ -18,6 +18,8 @@ functions! {
         fn cuDeviceGetCount(count: *mut c_int) -> c_int;
         fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int;
         fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -> c_int;
+        fn cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, device: c_int) -> c_int;
+        fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> c_int;
         fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_int;
         fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int) -> c_int;
         fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int;
@@ -83,6 +85,14 @@ impl Functions {
         let name = self.text(self.cuGetErrorName, result);
         let why = format!("{} ({name}){}", self.text(self.cuGetErrorString, result), advice(&name));
         Err(CudaError::Call { library: Library::Driver, function, why })
+    }
+
+    /// The number of visible cards; 0 also where the driver does not start.
+    pub fn cards(&self) -> usize {
+        let mut count = 0;
+        // SAFETY: the place is valid.
+        let ends = unsafe { [(self.cuInit)(0), (self.cuDeviceGetCount)(&mut count)] };
+        if ends == [0; 2] { usize::try_from(count).unwrap_or(0) } else { 0 }
     }
 
     fn text(&self, describe: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int, error: c_int) -> String {

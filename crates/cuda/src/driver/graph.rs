@@ -22,7 +22,10 @@ unsafe impl Send for Graph {}
 impl Graph {
     /// Captures the work that `record` puts into the stream, which does not run it. What its addresses point to must live
     /// as long as the graph.
-    pub fn capture(stream: &Stream, record: impl FnOnce(&Stream) -> Result<(), CudaError>) -> Result<Self, CudaError> {
+    pub fn capture<E: From<CudaError>>(
+        stream: &Stream,
+        record: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<Self, E> {
         let context = stream.context();
         let functions = &context.functions;
         context.enter()?;
@@ -35,10 +38,11 @@ impl Graph {
         // SAFETY: the place is valid. The capture ends also after an error of the recording.
         let ended = unsafe { (functions.cuStreamEndCapture)(stream.raw(), &mut graph) };
         let mut raw = null_mut();
-        let made = recorded.and_then(|()| functions.check("cuStreamEndCapture", ended)).and_then(|()| {
+        let made = recorded.and_then(|()| {
+            functions.check("cuStreamEndCapture", ended)?;
             // SAFETY: the place is valid, and the graph was captured above.
             let made = unsafe { (functions.cuGraphInstantiateWithFlags)(&mut raw, graph, 0) };
-            functions.check("cuGraphInstantiate", made)
+            Ok(functions.check("cuGraphInstantiate", made)?)
         });
         if !graph.is_null() {
             // SAFETY: it is destroyed once; what was made of it stays. An error has nobody to go to.

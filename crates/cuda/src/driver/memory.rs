@@ -46,11 +46,8 @@ impl Buffer {
         if self.bytes == 0 {
             return Ok(());
         }
-        self.context.enter()?;
-        let functions = &self.context.functions;
         // SAFETY: the range is that of the allocation, which is freed only after the work of all streams.
-        let result = unsafe { (functions.cuMemsetD8Async)(self.address, 0, self.bytes, stream.raw()) };
-        functions.check("cuMemsetD8Async", result)
+        unsafe { stream.fill(self.address, 0, self.bytes) }
     }
 
     /// Copies `from` to the card, after all work of the stream, and waits for that.

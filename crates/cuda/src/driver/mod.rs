@@ -12,7 +12,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use context::{Context, Properties};
+pub(crate) use context::{Context, Found, Properties};
 pub(crate) use functions::Functions;
 pub(crate) use graph::Graph;
 pub(crate) use memory::{Buffer, PinnedMemory};

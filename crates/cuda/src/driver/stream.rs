@@ -86,6 +86,18 @@ impl Stream {
         })
     }
 
+    /// Sets all bytes of a range on the card, in the order of the stream.
+    ///
+    /// # Safety
+    /// The range must be valid until the stream has set it.
+    pub unsafe fn fill(&self, place: u64, value: u8, bytes: usize) -> Result<(), CudaError> {
+        self.context.enter()?;
+        // SAFETY: the caller's promise.
+        self.context.functions.check("cuMemsetD8Async", unsafe {
+            (self.context.functions.cuMemsetD8Async)(place, value, bytes, self.raw)
+        })
+    }
+
     /// Lets later work of this stream wait for an event of another.
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         self.context.enter()?;

@@ -4,19 +4,18 @@ use std::sync::Arc;
 
 use enmasse_tensor::HostMemory;
 
-use super::{Buffer, Context, Event, Functions, Graph, Module, PinnedMemory, Stream};
+use super::{Buffer, Context, Event, Found, Functions, Graph, Module, PinnedMemory, Stream};
 use crate::CudaError;
 use crate::kernels::step::{BYTES, StepValues, set_step};
-use crate::libraries::{Libraries, Library};
+use crate::test_support::EmulatedCard;
 
 /// The emulated card 0. `None` without a compiler: the test is then in the table.
 fn context() -> Option<Arc<Context>> {
-    Some(Context::open(functions()?, 0).unwrap())
+    Some(Context::open(Found::look(functions()?, 0).unwrap()).unwrap())
 }
 
 fn functions() -> Option<Arc<Functions>> {
-    let libraries = Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]);
-    Some(Arc::new(Functions::load(libraries.load(Library::Driver).unwrap()).unwrap()))
+    Some(EmulatedCard::driver(&EmulatedCard::libraries()?))
 }
 
 fn bytes(buffer: &Buffer, stream: &Stream, count: usize) -> Vec<u8> {
@@ -52,7 +51,7 @@ fn too_much_memory_is_named() {
 #[test]
 fn cards_that_are_not_there() {
     let Some(functions) = functions() else { return };
-    let error = Context::open(functions, 7).err().unwrap().to_string();
+    let error = Found::look(functions, 7).err().unwrap().to_string();
     assert_eq!(error, "there is no GPU 7: the visible ones are 0 to 0; check CUDA_VISIBLE_DEVICES");
 }
 

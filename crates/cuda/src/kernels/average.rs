@@ -1,37 +1,56 @@
 //! Moving averages and running statistics: `kernels/average.cu`. Nothing changes after a failure.
 
+use enmasse_graph::Scaling;
 use enmasse_tensor::DType;
 
+use super::loss_scale::scaling;
 use super::operands::{FAILURE, STEP, count, float_count};
 use super::{THREADS, blocks, pass};
-use crate::work::{Argument, Kernel, Span};
+use crate::work::{Argument, Constants, Kernel, Span};
 
-/// Moves `averages` towards `values`, which have the same order. The first step copies.
-pub(crate) fn average(decay: f32, values: Span, averages: Span) -> Kernel {
+/// Moves `averages` towards `values`, which have the same order. The first update copies. `scaled` says which steps are
+/// updates, if not all.
+pub(crate) fn average(decay: f32, values: Span, averages: Span, scaled: Option<Scaling<Span>>) -> Kernel {
     let elements = float_count(values);
-    let arguments = vec![
-        Argument::Read(values),
-        Argument::Change(averages),
-        STEP,
-        Argument::Read(FAILURE),
-        count(elements),
-        Argument::F32((1.0 - f64::from(decay)) as f32),
-    ];
+    let mut arguments = vec![Argument::Read(values), Argument::Change(averages), STEP, Argument::Read(FAILURE)];
+    arguments.extend(scaling(scaled));
+    arguments.extend([count(elements), Argument::F32((1.0 - f64::from(decay)) as f32)]);
     Kernel { name: "average".into(), grid: pass(elements, DType::F32), block: THREADS, arguments }
 }
 
-/// Moves the running statistics towards `update` `[2,C]`.
-pub(crate) fn running_update(momentum: f32, update: Span, mean: Span, variance: Span) -> Kernel {
-    let channels = float_count(mean);
+/// The running statistics of a batch norm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Running {
+    pub momentum: f32,
+    /// `[2,C]`: means, then variances.
+    pub update: Span,
+    pub mean: Span,
+    pub variance: Span,
+}
+
+/// Moves all running statistics of a step towards their updates. `None` without any. Updates are in one memory, and
+/// statistics in one memory.
+pub(crate) fn running_update(norms: &[Running], constants: &mut Constants) -> Option<Kernel> {
+    let updates = norms.iter().map(|norm| norm.update).reduce(Span::hull)?;
+    let running = norms.iter().flat_map(|norm| [norm.mean, norm.variance]).reduce(Span::hull)?;
+    let mut table = Vec::new();
+    for norm in norms {
+        let spans = [(norm.update, updates), (norm.mean, running), (norm.variance, running)];
+        for (span, hull) in spans {
+            table.extend((((span.place.offset - hull.place.offset) / size_of::<f32>()) as u64).to_ne_bytes());
+        }
+        table.extend((float_count(norm.mean) as u32).to_ne_bytes());
+        table.extend(norm.momentum.to_ne_bytes());
+    }
+    let most = norms.iter().map(|norm| float_count(norm.mean)).max()?;
+    let [x, ..] = blocks(most);
     let arguments = vec![
-        Argument::Read(update),
+        Argument::Read(constants.add(&table)),
         Argument::Read(FAILURE),
-        Argument::Change(mean),
-        Argument::Change(variance),
-        count(channels),
-        Argument::F32(momentum),
+        Argument::Read(updates),
+        Argument::Change(running),
     ];
-    Kernel { name: "running_update".into(), grid: blocks(channels), block: THREADS, arguments }
+    Some(Kernel { name: "running_update".into(), grid: [x, norms.len() as u32, 1], block: THREADS, arguments })
 }
 
 #[cfg(test)]

@@ -18,17 +18,30 @@ pub(crate) struct Normalizer {
     pub epsilon: f32,
 }
 
-/// Mean and biased variance of each channel.
-pub(crate) fn statistics(size: Rows, x: Span, mean: Span, variance: Span) -> [Kernel; 2] {
-    let reduction = Reduction::new(size);
-    let partial = reduction.partial(2);
-    let chunks = [Argument::Read(x), Argument::Write(partial)];
-    let results = [Argument::Read(partial), Argument::Write(mean), Argument::Write(variance)];
-    let numbers = [&size.arguments()[..], &reduction.chunk_arguments()].concat();
-    [
-        reduction.chunks(named("batch_norm_statistics", size.dtype), &chunks, &[]),
-        reduction.combine("batch_norm_statistics_combine", &results, &numbers),
-    ]
+/// A shard's share of the running statistics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// `[2, channels]`: mean, and variance times `count / (count - 1)`, both divided by `shards`.
+    pub update: Span,
+    /// Pixels that the statistics cover.
+    pub count: usize,
+    pub shards: usize,
+}
+
+impl Share {
+    /// `Running` in `batch_norm.cu`.
+    fn arguments(self) -> [Argument; 3] {
+        let unbiased = self.count as f32 / (self.count.max(2) - 1) as f32;
+        [Argument::Write(self.update), Argument::F32(unbiased), Argument::F32(self.shards as f32)]
+    }
+}
+
+/// Mean and biased variance of each channel, and the share that follows from them, if it is wanted.
+pub(crate) fn statistics(size: Rows, x: Span, mean: Span, variance: Span, share: Option<Share>) -> Vec<Kernel> {
+    let names = [&named("batch_norm_statistics", size.dtype), "batch_norm_statistics_combine"];
+    let share = share.map_or([Argument::Null, Argument::F32(0.0), Argument::F32(0.0)], Share::arguments);
+    let results = [&[mean, variance].map(Argument::Write)[..], &share].concat();
+    Reduction::new(size).kernels(names, &[Argument::Read(x)], &[], &results, 2)
 }
 
 /// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the rectifier.
@@ -114,27 +127,17 @@ impl Gradient {
 
 /// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the rectifier let the result
 /// pass.
-pub(crate) fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> [Kernel; 2] {
+pub(crate) fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
     let Gradient { dy, x, by, .. } = *gradient;
-    let reduction = Reduction::new(size);
-    let partial = reduction.partial(2);
     let gate = match gradient.recomputed() {
         Some([weight, bias]) => [Argument::Read(by.variance), weight, bias],
         None => [Argument::Null; 3],
     };
-    let operands =
-        [&[dy, x, by.mean].map(Argument::Read)[..], &[gradient.stored()], &gate, &[Argument::Write(partial)]];
+    let names = [&gradient.named("batch_norm_reduce", size.dtype), "batch_norm_reduce_combine"];
+    let operands = [&[dy, x, by.mean].map(Argument::Read)[..], &[gradient.stored()], &gate].concat();
     let epsilon = Argument::F32(by.epsilon);
-    let sums = [Argument::Read(partial), Argument::Read(by.variance), Argument::Write(dbias), Argument::Write(dweight)];
-    let numbers = [reduction.channels(), reduction.chunk_count(), epsilon];
-    [
-        reduction.chunks(
-            gradient.named("batch_norm_reduce", size.dtype),
-            &operands.concat(),
-            &[epsilon, gradient.ceiling()],
-        ),
-        reduction.combine("batch_norm_reduce_combine", &sums, &numbers),
-    ]
+    let results = [Argument::Read(by.variance), Argument::Write(dbias), Argument::Write(dweight), epsilon];
+    Reduction::new(size).kernels(names, &operands, &[epsilon, gradient.ceiling()], &results, 2)
 }
 
 /// Sums of [`reduce`] over the pixels of the statistics.
@@ -182,24 +185,12 @@ pub(crate) fn backward(
     }
 }
 
-/// This shard's share of the running statistics, `[2, channels]`: mean, and variance times `count / (count - 1)`, both
-/// divided by `shards`.
-pub(crate) fn running_share(by: Normalizer, update: Span, count: usize, shards: usize) -> Kernel {
+/// The share that follows from statistics of all shards.
+pub(crate) fn running_share(by: Normalizer, share: Share) -> Kernel {
     let channels = by.mean.bytes / size_of::<f32>();
-    let unbiased = count as f32 / (count.max(2) - 1) as f32;
-    Kernel {
-        name: "running_share".into(),
-        grid: blocks(channels),
-        block: THREADS,
-        arguments: vec![
-            Argument::Read(by.mean),
-            Argument::Read(by.variance),
-            Argument::Write(update),
-            Argument::U32(channels as u32),
-            Argument::F32(unbiased),
-            Argument::F32(shards as f32),
-        ],
-    }
+    let reads = [by.mean, by.variance].map(Argument::Read);
+    let arguments = [&reads[..], &share.arguments(), &[Argument::U32(channels as u32)]].concat();
+    Kernel { name: "running_share".into(), grid: blocks(channels), block: THREADS, arguments }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Batch norm against the reference, over odd sizes, with every gate, residual and kind of statistics.
 
 use enmasse_reference::kernels::batch_norm as reference;
-use enmasse_tensor::Bf16;
+use enmasse_tensor::{Bf16, F16};
 
 use super::*;
 use crate::test_support::{Bench, Element, ROWS, assert_rounded, noise, wide};
@@ -16,7 +16,12 @@ fn check_statistics<E: Element>(rows: usize, channels: usize, offset: f64, toler
     let x: Vec<E> = noise::<E>(1, rows * channels, 1.0).iter().map(|x| E::of(x.get() + offset)).collect();
     let x_at = bench.put(&x);
     let [mean, variance] = [(); 2].map(|()| bench.room::<f32>(channels));
-    bench.run_all(&statistics(size, x_at, mean, variance));
+    let share = Share { update: bench.room::<f32>(2 * channels), count: rows, shards: 3 };
+    bench.run_all(&statistics(size, x_at, mean, variance, Some(share)));
+    let with_share = [mean, variance, share.update].map(|span| bench.get::<f32>(span));
+    bench.run_all(&statistics(size, x_at, mean, variance, None));
+    bench.run(&running_share(Normalizer { mean, variance, epsilon: 0.0 }, share));
+    assert!(with_share == [mean, variance, share.update].map(|span| bench.get::<f32>(span)), "{rows}x{channels}");
     let expected = reference::statistics(&wide(&x), channels);
     let what = format!("{} {rows}x{channels} {offset}", E::DTYPE);
     assert_rounded(&format!("mean {what}"), &bench.get::<f32>(mean), &expected.0, tolerance);
@@ -28,6 +33,7 @@ fn statistics_of_any_size() {
     for (rows, channels) in ROWS {
         check_statistics::<f32>(rows, channels, 0.5, 1e-6);
         check_statistics::<Bf16>(rows, channels, 0.5, 1e-6);
+        check_statistics::<F16>(rows, channels, 0.5, 1e-6);
     }
     check_statistics::<f32>(70_001, 8, 0.5, 1e-6);
 }
@@ -46,7 +52,7 @@ fn values_that_are_not_numbers_stay_in_their_channel() {
         x[3 * 70 + 1] = bad;
         let x = bench.put(&x);
         let [mean, variance] = [(); 2].map(|()| bench.room::<f32>(3));
-        bench.run_all(&statistics(Rows { rows: 100, channels: 3, dtype: DType::F32 }, x, mean, variance));
+        bench.run_all(&statistics(Rows { rows: 100, channels: 3, dtype: DType::F32 }, x, mean, variance, None));
         let (mean, variance) = (bench.get::<f32>(mean), bench.get::<f32>(variance));
         assert_eq!(
             [0, 1, 2].map(|c| (mean[c].is_finite(), variance[c].is_nan())),
@@ -140,6 +146,7 @@ fn passes_and_gradients() {
             for with_residual in [false, true] {
                 check::<f32>(rows, channels, rectifier, with_residual);
                 check::<Bf16>(rows, channels, rectifier, with_residual);
+                check::<F16>(rows, channels, rectifier, with_residual);
             }
         }
     }
@@ -149,12 +156,17 @@ fn passes_and_gradients() {
 fn recomputed_gates_equal_stored_ones() {
     check_gates::<f32>(37, 64);
     check_gates::<Bf16>(37, 64);
+    check_gates::<F16>(37, 64);
     check_gates::<Bf16>(29, 7);
+    check_gates::<F16>(29, 7);
 }
 
-/// Results around 0 and 6, normal and denormal: in bf16 rounding decides at both limits.
+/// Results around 0 and 6, normal and denormal: in 16 bits rounding decides at both limits. f16 also rounds to infinity.
 fn check_gates<E: Element>(rows: usize, channels: usize) {
-    let at = |c: usize| [(1.0, 0.0), (1e-38, 0.0), (1e-38, 1e-38), (0.03, 6.0), (0.0, 0.0), (-4.0, 3.0)][c % 6];
+    let at = |c: usize| {
+        [(1.0, 0.0), (1e-38, 0.0), (1e-38, 1e-38), (0.03, 6.0), (0.0, 0.0), (-4.0, 3.0), (1e-8, 3e-8), (20.0, 65510.0)]
+            [c % 8]
+    };
     for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
         let Some(mut bench) = Bench::new() else { return };
         let size = Rows { rows, channels, dtype: E::DTYPE };
@@ -185,7 +197,7 @@ fn shares_of_running_statistics() {
         let by = Normalizer { mean: bench.put(&mean), variance: bench.put(&variance), epsilon: EPSILON };
         let update = bench.room::<f32>(2 * channels);
         for (count, shards) in [(4, 2), (99, 3)] {
-            bench.run(&running_share(by, update, count, shards));
+            bench.run(&running_share(by, Share { update, count, shards }));
             let expected = reference::running_share(&wide(&mean), &wide(&variance), count, shards);
             assert_rounded("share", &bench.get::<f32>(update), &expected, 1e-7);
         }

@@ -12,15 +12,9 @@ pub(crate) fn bias(size: Rows, x: Span, bias: Span, y: Span) -> Kernel {
 }
 
 /// The sum of `dy` over rows, for each channel.
-pub(crate) fn bias_backward(size: Rows, dy: Span, sums: Span) -> [Kernel; 2] {
-    let reduction = Reduction::new(size);
-    let partial = reduction.partial(1);
-    let operands = [Argument::Read(dy), Argument::Write(partial)];
-    let numbers = [reduction.channels(), reduction.chunk_count()];
-    [
-        reduction.chunks(named("bias_backward", size.dtype), &operands, &[]),
-        reduction.combine("bias_backward_combine", &[Argument::Read(partial), Argument::Write(sums)], &numbers),
-    ]
+pub(crate) fn bias_backward(size: Rows, dy: Span, sums: Span) -> Vec<Kernel> {
+    let names = [&named("bias_backward", size.dtype), "bias_backward_combine"];
+    Reduction::new(size).kernels(names, &[Argument::Read(dy)], &[], &[Argument::Write(sums)], 1)
 }
 
 #[cfg(test)]

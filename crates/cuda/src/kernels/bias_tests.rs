@@ -1,7 +1,7 @@
 //! Biases against their definition, in place and out of place.
 
 use enmasse_reference::kernels::linear;
-use enmasse_tensor::Bf16;
+use enmasse_tensor::{Bf16, F16};
 
 use super::*;
 use crate::test_support::{Bench, Element, ROWS, assert_rounded, noise, wide};
@@ -31,5 +31,6 @@ fn biases_and_gradients() {
     for (rows, channels) in ROWS {
         check::<f32>(rows, channels);
         check::<Bf16>(rows, channels);
+        check::<F16>(rows, channels);
     }
 }

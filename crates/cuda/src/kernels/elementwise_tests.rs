@@ -1,8 +1,8 @@
 //! Element-wise passes against their definitions, in place and out of place.
 
 use enmasse_reference::kernels::{activation, dropout as reference_dropout, function, image};
-use enmasse_tensor::Bf16;
 use enmasse_tensor::random::key;
+use enmasse_tensor::{Bf16, F16};
 
 use super::*;
 use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
@@ -57,6 +57,7 @@ fn check<E: Element>() {
 fn passes_of_any_size() {
     check::<f32>();
     check::<Bf16>();
+    check::<F16>();
 }
 
 #[test]
@@ -107,6 +108,7 @@ fn check_functions<E: Element>() {
 fn functions_and_their_derivatives() {
     check_functions::<f32>();
     check_functions::<Bf16>();
+    check_functions::<F16>();
 }
 
 #[test]
@@ -123,35 +125,49 @@ fn functions_of_special_values() {
     }
 }
 
+/// The bits of numbers in a type of 16 bits, and the numbers that they are.
+fn rounded(dtype: DType, x: &[f32]) -> (Vec<u16>, Vec<u32>) {
+    let round = |x: f32| match dtype {
+        DType::Bf16 => (Bf16::from_f32(x).to_bits(), Bf16::from_f32(x).to_f32().to_bits()),
+        _ => (F16::from_f32(x).to_bits(), F16::from_f32(x).to_f32().to_bits()),
+    };
+    x.iter().map(|&x| round(x)).unzip()
+}
+
 #[test]
 fn casts() {
-    for n in [1, 4, 7, 70_001] {
+    for (n, dtype) in [1, 4, 7, 70_001].into_iter().flat_map(|n| [(n, DType::Bf16), (n, DType::F16)]) {
         let Some(mut bench) = Bench::new() else { return };
         let mut x = noise::<f32>(1, n, 1e3);
         x[0] = f32::NAN;
-        let (from, narrow, back) = (bench.put(&x), bench.room::<Bf16>(n), bench.room::<f32>(n));
-        bench.run(&cast(DType::F32, from, DType::Bf16, narrow));
-        let expected: Vec<u16> = x.iter().map(|&x| Bf16::from_f32(x).to_bits()).collect();
-        assert_eq!(bench.get::<u16>(narrow), expected);
-        bench.run(&cast(DType::Bf16, narrow, DType::F32, back));
-        let expected: Vec<u32> = x.iter().map(|&x| Bf16::from_f32(x).to_f32().to_bits()).collect();
-        assert_eq!(bench.get::<u32>(back), expected);
+        let (from, narrow, back) = (bench.put(&x), bench.room::<u16>(n), bench.room::<f32>(n));
+        let (bits, numbers) = rounded(dtype, &x);
+        bench.run(&cast(DType::F32, from, dtype, narrow));
+        assert_eq!(bench.get::<u16>(narrow), bits);
+        bench.run(&cast(dtype, narrow, DType::F32, back));
+        assert_eq!(bench.get::<u32>(back), numbers);
         bench.run(&cast(DType::F32, from, DType::F32, back));
         assert_eq!(bench.get::<u32>(back), bench.get::<u32>(from));
     }
 }
 
 #[test]
-fn rounding_to_bf16_is_that_of_the_cpu() {
+fn rounding_to_16_bits_is_that_of_the_cpu() {
     let Some(mut bench) = Bench::new() else { return };
     // Around every midpoint of some binades, denormals, the largest numbers, and NaN with bits in either half.
     let near = |upper: u32| [0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff].map(|lower| upper << 16 | lower);
     let uppers = [0..0x102, 0x3f00..0x4080, 0x7f70..0x8002, 0xbf80..0xbf90, 0xff7e..0x1_0000];
     let x: Vec<u32> = uppers.into_iter().flatten().flat_map(near).collect();
-    let (from, to) = (bench.put(&x), bench.room::<u16>(x.len()));
-    bench.run(&cast(DType::F32, from, DType::Bf16, to));
-    let expected: Vec<u16> = x.iter().map(|&bits| Bf16::from_f32(f32::from_bits(bits)).to_bits()).collect();
-    assert_eq!(bench.get::<u16>(to), expected);
+    // The same for f16, which keeps 10 bits of fraction, and fewer below 2^-14.
+    let near = |high: u32| [0x0000, 0x0001, 0x0fff, 0x1000, 0x1001, 0x1fff].map(|low| high << 13 | low);
+    let uppers = [0x3300..0x3400, 0x387f..0x3881, 0x3f80..0x4000, 0x477f..0x4782].map(|r| r.start << 3..r.end << 3);
+    let halves: Vec<u32> = uppers.into_iter().flatten().flat_map(near).chain(x.iter().copied()).collect();
+    for (dtype, x) in [(DType::Bf16, x), (DType::F16, halves)] {
+        let (from, to) = (bench.put(&x), bench.room::<u16>(x.len()));
+        bench.run(&cast(DType::F32, from, dtype, to));
+        let numbers: Vec<f32> = x.into_iter().map(f32::from_bits).collect();
+        assert_eq!(bench.get::<u16>(to), rounded(dtype, &numbers).0);
+    }
 }
 
 fn check_normalize<E: Element>(pixels: usize) {
@@ -172,6 +188,7 @@ fn pictures() {
     for pixels in [1, 7, 1024, 30_001] {
         check_normalize::<f32>(pixels);
         check_normalize::<Bf16>(pixels);
+        check_normalize::<F16>(pixels);
     }
 }
 
@@ -196,4 +213,5 @@ fn check_dropout<E: Element>() {
 fn dropout_reads_the_samples_stream() {
     check_dropout::<f32>();
     check_dropout::<Bf16>();
+    check_dropout::<F16>();
 }

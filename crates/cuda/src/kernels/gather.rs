@@ -8,7 +8,7 @@ use crate::work::{Argument, Kernel, Place, Span};
 const ROWS: usize = 16;
 
 /// Copies the rows `from` to one place, in order.
-pub(super) fn gather_rows(from: &[Span], to: Place) -> Vec<Kernel> {
+pub(crate) fn gather_rows(from: &[Span], to: Place) -> Vec<Kernel> {
     let elements = from.first().map_or(0, |&row| float_count(row));
     let chunk = |(number, rows): (usize, &[Span])| {
         let mut arguments = pointers(rows, Argument::Read);

@@ -1,7 +1,7 @@
 //! Changes of order against the reference. Values move unchanged, or are rounded once.
 
 use enmasse_reference::kernels::activation;
-use enmasse_tensor::Bf16;
+use enmasse_tensor::{Bf16, F16};
 
 use super::*;
 use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
@@ -39,5 +39,6 @@ fn flattened_maps_and_their_gradients() {
     for shape in SHAPES {
         check::<f32>(shape);
         check::<Bf16>(shape);
+        check::<F16>(shape);
     }
 }

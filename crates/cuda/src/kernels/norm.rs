@@ -4,13 +4,14 @@ use super::operands::{SCRATCH, count, float_count, floats, one_block};
 use super::{THREADS, blocks};
 use crate::work::{Argument, Kernel, Span};
 
-/// The root of the sum of the squares of `gradients`, which are adjacent; the padding between them is zero.
-pub(crate) fn gradient_norm(gradients: Span, norm: Span) -> [Kernel; 2] {
+/// The root of the sum of the squares of `gradients`, divided by `scale` if there is one. They are adjacent; the padding
+/// between them is zero.
+pub(crate) fn gradient_norm(gradients: Span, scale: Option<Span>, norm: Span) -> [Kernel; 2] {
     let elements = float_count(gradients);
     let grid = blocks(elements.div_ceil(16));
     let blocks = grid[0] as usize;
     let sums = floats(SCRATCH, 0, blocks);
-    let of_blocks = vec![Argument::Read(gradients), Argument::Write(sums), count(elements)];
+    let of_blocks = vec![Argument::Read(gradients), Argument::optional(scale), Argument::Write(sums), count(elements)];
     let root = vec![Argument::Read(sums), Argument::Write(norm), count(blocks)];
     let squares = Kernel { name: "gradient_squares".into(), grid, block: THREADS, arguments: of_blocks };
     [squares, one_block("gradient_norm", root)]

@@ -12,7 +12,7 @@ fn norm(x: &[f32]) -> Option<f32> {
     let mut bench = Bench::new()?;
     let x = bench.put_in(Memory::Arena(Arena::Gradients), x);
     let norm = bench.put_in(Memory::Arena(Arena::Activations), &[f32::NAN]);
-    bench.run_all(&gradient_norm(x, norm));
+    bench.run_all(&gradient_norm(x, None, norm));
     Some(bench.get::<f32>(norm)[0])
 }
 
@@ -35,11 +35,25 @@ fn a_thread_adds_thousands_of_squares_without_loss() {
     let x = vec![0.1f32; 1_100_000];
     let at_x = bench.put_in(Memory::Arena(Arena::Gradients), &x);
     let sum = bench.put_in(Memory::Arena(Arena::Activations), &[f32::NAN]);
-    let arguments = vec![Argument::Read(at_x), Argument::Write(sum), count(x.len())];
+    let arguments = vec![Argument::Read(at_x), Argument::Null, Argument::Write(sum), count(x.len())];
     bench.run(&Kernel { name: "gradient_squares".into(), grid: [1; 3], block: THREADS, arguments });
     let expected: f64 = wide(&x).iter().map(|x| x * x).sum();
     let error = (f64::from(bench.get::<f32>(sum)[0]) - expected).abs() / expected;
     assert!(error < 2e-7, "{error}");
+}
+
+/// The squares of scaled gradients would not fit f32.
+#[test]
+fn the_norm_of_scaled_gradients_is_that_of_plain_ones() {
+    let Some(mut bench) = Bench::new() else { return };
+    let x = noise::<f32>(7, 1000, 1.0);
+    let scale = 2f32.powi(66);
+    let scaled: Vec<f32> = x.iter().map(|x| scale * x).collect();
+    let scaled = bench.put_in(Memory::Arena(Arena::Gradients), &scaled);
+    let factor = bench.put_in(Memory::Arena(Arena::LossScale), &[scale]);
+    let at = bench.put_in(Memory::Arena(Arena::Activations), &[f32::NAN]);
+    bench.run_all(&gradient_norm(scaled, Some(factor), at));
+    assert_eq!(Some(bench.get::<f32>(at)[0]), norm(&x));
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub(super) const STEP: Argument = Argument::Read(whole(Memory::Step, step::BYTES
 pub(super) const FAILURE: Span = whole(Memory::Failure, 8);
 
 /// The scratch of an instruction.
-pub(super) const SCRATCH: Place = whole(Memory::Scratch, 0).place;
+pub(crate) const SCRATCH: Place = whole(Memory::Scratch, 0).place;
 
 const fn whole(memory: Memory, bytes: usize) -> Span {
     Span { place: Place { memory, offset: 0 }, bytes }
@@ -24,7 +24,7 @@ pub(super) fn count(elements: usize) -> Argument {
 }
 
 /// `elements` floats from the one at index `start` after a place.
-pub(super) fn floats(place: Place, start: usize, elements: usize) -> Span {
+pub(crate) fn floats(place: Place, start: usize, elements: usize) -> Span {
     Span { place: Place { offset: place.offset + start * FLOAT, ..place }, bytes: elements * FLOAT }
 }
 

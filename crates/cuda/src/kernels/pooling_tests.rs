@@ -1,7 +1,7 @@
 //! Pooling against the reference, over odd sizes and windows.
 
 use enmasse_reference::kernels::pool;
-use enmasse_tensor::Bf16;
+use enmasse_tensor::{Bf16, F16};
 
 use super::*;
 use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
@@ -77,6 +77,7 @@ fn windows() {
         for channels in CHANNELS {
             check::<f32>(shapes(*size, channels, window), window);
             check::<Bf16>(shapes(*size, channels, window), window);
+            check::<F16>(shapes(*size, channels, window), window);
         }
     }
     // More pixels than a grid has threads.
@@ -101,6 +102,7 @@ fn the_first_of_equals_wins_and_the_last_nan() {
         for channels in [3, 8] {
             check::<f32>(shapes(*size, channels, window), window);
             check::<Bf16>(shapes(*size, channels, window), window);
+            check::<F16>(shapes(*size, channels, window), window);
         }
     }
 }
@@ -123,6 +125,7 @@ fn regions() {
     let check = |size, output, channels| {
         check_adaptive::<f32>(size, output, channels);
         check_adaptive::<Bf16>(size, output, channels);
+        check_adaptive::<F16>(size, output, channels);
     };
     for channels in CHANNELS {
         // Global, overlapping, equal, and more outputs than inputs.

@@ -46,11 +46,17 @@ const PACKETS: usize = 32;
 /// Rows for each thread, so that the table is small beside what is read.
 const LEAST_ROWS: usize = 4;
 
+/// Rows for each thread up to which a block takes all rows, with fewer packets of each: a second launch would take longer.
+const MOST_ROWS_AT_ONCE: usize = 8;
+
+/// Packets of a row for such a block: 64 bytes.
+const PACKETS_AT_ONCE: usize = 4;
+
 /// Channels of a block that combines; `COLUMNS` in rows.h.
 const COLUMNS: usize = 8;
 
 /// A reduction over rows by two kernels. The first divides the rows into chunks and the channels into slabs, and leaves a
-/// result for each chunk and channel in scratch. The second combines those of all chunks.
+/// result for each chunk and channel in scratch. The second combines those of all chunks. A single chunk needs no second one.
 pub(super) struct Reduction {
     size: Rows,
     slabs: usize,
@@ -62,6 +68,11 @@ pub(super) struct Reduction {
 impl Reduction {
     pub(super) fn new(size: Rows) -> Self {
         let row = size.channels / size.packet();
+        let narrow = row.min(PACKETS_AT_ONCE);
+        let lanes = THREADS as usize / narrow;
+        if size.rows <= MOST_ROWS_AT_ONCE * lanes {
+            return Reduction { size, slabs: row.div_ceil(narrow), packets: narrow, chunk: size.rows, chunks: 1 };
+        }
         let slabs = row.div_ceil(PACKETS);
         let packets = row.div_ceil(slabs);
         let lanes = THREADS as usize / packets;
@@ -70,39 +81,37 @@ impl Reduction {
         Reduction { size, slabs, packets, chunk, chunks: size.rows.div_ceil(chunk) }
     }
 
-    /// The table of the chunks' results.
-    pub(super) fn partial(&self, sums: usize) -> Span {
-        let bytes = self.chunks * sums * self.size.channels * size_of::<f32>();
-        Span { place: SCRATCH, bytes }
-    }
-
-    /// The kernel for chunks. Its arguments end with sizes, then `numbers`.
-    pub(super) fn chunks(&self, name: String, operands: &[Argument], numbers: &[Argument]) -> Kernel {
-        let division = [Argument::U32(self.packets as u32), Argument::U32(self.chunk as u32)];
-        Kernel {
-            name,
+    /// The kernels, by their names. The first takes `operands` and, after the sizes, `numbers`. The last writes `results`, from
+    /// `sums` numbers of each channel.
+    pub(super) fn kernels(
+        &self,
+        [name, combine]: [&str; 2],
+        operands: &[Argument],
+        numbers: &[Argument],
+        results: &[Argument],
+        sums: usize,
+    ) -> Vec<Kernel> {
+        let sizes = self.size.arguments();
+        let chunk = Argument::U32(self.chunk as u32);
+        let first = |table: Argument, results: &[Argument]| Kernel {
+            name: name.into(),
             grid: [self.slabs as u32, self.chunks as u32, 1],
             block: THREADS,
-            arguments: [operands, &self.size.arguments(), &division, numbers].concat(),
+            arguments: [operands, &[table], &sizes, &[Argument::U32(self.packets as u32), chunk], numbers, results]
+                .concat(),
+        };
+        if self.chunks == 1 {
+            return vec![first(Argument::Null, results)];
         }
-    }
-
-    /// The kernel that combines.
-    pub(super) fn combine(&self, name: &str, operands: &[Argument], numbers: &[Argument]) -> Kernel {
-        let grid = [self.size.channels.div_ceil(COLUMNS) as u32, 1, 1];
-        Kernel { name: name.into(), grid, block: THREADS, arguments: [operands, numbers].concat() }
-    }
-
-    /// The number of chunks, and the rows of each but the last.
-    pub(super) fn chunk_arguments(&self) -> [Argument; 2] {
-        [Argument::U32(self.chunk as u32), Argument::U32(self.chunks as u32)]
-    }
-
-    pub(super) fn channels(&self) -> Argument {
-        Argument::U32(self.size.channels as u32)
-    }
-
-    pub(super) fn chunk_count(&self) -> Argument {
-        Argument::U32(self.chunks as u32)
+        let table = Span { place: SCRATCH, bytes: self.chunks * sums * self.size.channels * size_of::<f32>() };
+        let nothing: Vec<Argument> = results.iter().map(Argument::without_memory).collect();
+        let second = Kernel {
+            name: combine.into(),
+            grid: [self.size.channels.div_ceil(COLUMNS) as u32, 1, 1],
+            block: THREADS,
+            arguments: [&[Argument::Read(table)], results, &sizes, &[Argument::U32(self.chunks as u32), chunk]]
+                .concat(),
+        };
+        vec![first(Argument::Write(table), &nothing), second]
     }
 }

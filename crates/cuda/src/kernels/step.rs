@@ -9,7 +9,7 @@ pub(crate) const BYTES: usize = 32;
 pub(crate) const FAILURE_BYTES: usize = 8;
 
 /// The numbers that change from step to step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct StepValues {
     pub epoch: u64,
     pub optimizer_step: u64,
@@ -20,15 +20,23 @@ pub(crate) struct StepValues {
 
 /// Writes the numbers to the card.
 pub(crate) fn set_step(values: &StepValues) -> Kernel {
+    Kernel { name: "set_step".into(), grid: [1; 3], block: 32, arguments: arguments(values).to_vec() }
+}
+
+/// Gives the kernel of [`set_step`] other numbers, in place.
+pub(crate) fn change_step(kernel: &mut Kernel, values: &StepValues) {
+    kernel.arguments.copy_from_slice(&arguments(values));
+}
+
+fn arguments(values: &StepValues) -> [Argument; 6] {
     let flag = |set: bool| Argument::F32(f32::from(u8::from(set)));
     let to = Span { place: Place { memory: Memory::Step, offset: 0 }, bytes: BYTES };
-    let arguments = vec![
+    [
         Argument::U64(values.epoch),
         Argument::U64(values.optimizer_step),
         Argument::F32(values.learning_rate),
         flag(values.stop),
         flag(values.save),
         Argument::Write(to),
-    ];
-    Kernel { name: "set_step".into(), grid: [1; 3], block: 32, arguments }
+    ]
 }

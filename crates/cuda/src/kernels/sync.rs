@@ -16,6 +16,11 @@ pub(crate) fn sync_sum(of_shards: &[[Span; 2]], sums: &[[Span; 2]]) -> Vec<Kerne
     sync("sync_sum", of_shards, sums, 2)
 }
 
+/// Floats of scratch that either takes.
+pub(crate) fn scratch_floats(shards: usize, channels: usize) -> usize {
+    2 * (shards + 1) * channels
+}
+
 /// A thread takes one of `each * channels` values.
 fn sync(name: &str, of_shards: &[[Span; 2]], results: &[[Span; 2]], each: usize) -> Vec<Kernel> {
     let channels = of_shards.first().map_or(0, |&[first, _]| float_count(first));

@@ -1,7 +1,8 @@
 //! The optimisers over all ranges of an update: `kernels/update.cu`. Nothing changes after a failure.
 
-use enmasse_graph::{Optimizer, Update, UpdateRange};
+use enmasse_graph::{Optimizer, Scaling, Update, UpdateRange};
 
+use super::loss_scale::scaling;
 use super::operands::{FAILURE, SCRATCH, STEP, count, floats};
 use super::{BLOCKS, THREADS};
 use crate::work::{Argument, Constants, Kernel, Place, Span};
@@ -21,8 +22,8 @@ pub(crate) struct UpdateOperands {
     pub state: Vec<Place>,
     /// The norm of all gradients, if they are clipped.
     pub norm: Option<Span>,
-    /// Where the new weights also go in bf16, if they do.
-    pub rounded: Option<Place>,
+    /// What loss scaling says of the step, if the loss is scaled.
+    pub scaling: Option<Scaling<Span>>,
 }
 
 /// The table of ranges, and what follows from it.
@@ -59,12 +60,6 @@ impl Table {
         floats(arena, self.start, self.elements)
     }
 
-    /// The same in an arena of bf16.
-    fn half(&self, arena: Place) -> Span {
-        let bytes = size_of::<u16>();
-        Span { place: Place { offset: arena.offset + self.start * bytes, ..arena }, bytes: self.elements * bytes }
-    }
-
     fn kernel(&self, name: &str, blocks: usize, block: u32, operands: &[Argument]) -> Kernel {
         let grid = [blocks.clamp(1, BLOCKS) as u32, 1, 1];
         Kernel { name: name.into(), grid, block, arguments: [&self.arguments, operands].concat() }
@@ -75,15 +70,16 @@ impl Table {
 pub(crate) fn update(update: &Update, operands: &UpdateOperands, constants: &mut Constants) -> Option<Vec<Kernel>> {
     if operands.state.len() != update.optimizer.state_names().len()
         || operands.norm.is_some() != update.clip_norm.is_some()
+        || operands.scaling.is_some() != update.scaled
     {
         return None;
     }
     let Some(table) = Table::new(&update.ranges, constants) else { return Some(Vec::new()) };
     let rates = floats(SCRATCH, 0, RATE * table.ranges);
     let (norm, limit) = (Argument::optional(operands.norm), Argument::F32(update.clip_norm.unwrap_or(f32::INFINITY)));
+    let [unscale, skipped_steps] = scaling(operands.scaling);
     let gradients = Argument::Read(table.span(operands.gradients));
     let weights = table.span(operands.weights);
-    let rounded = operands.rounded.map_or(Argument::Null, |place| Argument::Change(table.half(place)));
     let change = |place: Place| Argument::Change(table.span(place));
     let (momentum, nesterov, trust) = match update.optimizer {
         Optimizer::Sgd { momentum, nesterov } => (momentum, nesterov, None),
@@ -93,15 +89,16 @@ pub(crate) fn update(update: &Update, operands: &UpdateOperands, constants: &mut
         Optimizer::AdamW { betas, epsilon } => {
             let [first, second] = operands.state[..] else { return None };
             let [beta1, beta2] = betas.map(Argument::F32);
-            let of_ranges = [norm, STEP, Argument::Write(rates), limit, beta1, beta2];
+            let of_ranges = [norm, unscale, skipped_steps, STEP, Argument::Write(rates), limit, beta1, beta2];
             let of_elements = [
                 Argument::Read(rates),
                 Argument::Read(FAILURE),
+                unscale,
+                skipped_steps,
                 gradients,
                 Argument::Change(weights),
                 change(first),
                 change(second),
-                rounded,
                 beta1,
                 beta2,
                 Argument::F32(epsilon),
@@ -115,21 +112,23 @@ pub(crate) fn update(update: &Update, operands: &UpdateOperands, constants: &mut
     let mut kernels = Vec::new();
     let sums = trust.map(|_| floats(SCRATCH, RATE * table.ranges, 2 * table.pieces));
     if let Some(sums) = sums {
-        let squared = [Argument::Read(weights), gradients, Argument::Write(sums)];
+        let squared = [Argument::Read(weights), gradients, unscale, skipped_steps, Argument::Write(sums)];
         kernels.push(table.kernel("range_squares", table.pieces, THREADS, &squared));
     }
     let [coefficient, epsilon] = trust.unwrap_or([1.0, 0.0]).map(Argument::F32);
-    let of_ranges = [Argument::optional(sums), norm, STEP, Argument::Write(rates), limit, coefficient, epsilon];
+    let (sums, rates_to) = (Argument::optional(sums), Argument::Write(rates));
+    let of_ranges = [sums, norm, unscale, skipped_steps, STEP, rates_to, limit, coefficient, epsilon];
     // Only LARS has sums to add for a range.
     let threads = if trust.is_some() { THREADS } else { 32 };
     kernels.push(table.kernel("descent_rates", table.ranges, threads, &of_ranges));
     let of_elements = [
         Argument::Read(rates),
         Argument::Read(FAILURE),
+        unscale,
+        skipped_steps,
         gradients,
         Argument::Change(weights),
         operands.state.first().map_or(Argument::Null, |&buffer| change(buffer)),
-        rounded,
         Argument::F32(momentum),
         Argument::U32(nesterov.into()),
     ];

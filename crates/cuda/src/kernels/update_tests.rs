@@ -2,7 +2,6 @@
 
 use enmasse_graph::{Arena, ParameterGroup};
 use enmasse_reference::kernels::update::{Rule, clip_factor};
-use enmasse_tensor::Bf16;
 
 use super::*;
 use crate::test_support::{Bench, assert_rounded, noise, wide};
@@ -36,15 +35,15 @@ fn ranges() -> [Vec<UpdateRange>; 2] {
     [vec![range(0, ELEMENTS, 5e-4, 1.0)], several]
 }
 
-/// Memory with weights, and state and weights in bf16 that are zero, for an update.
+/// Memory with weights, and state that is zero, for an update.
 struct Case {
     bench: Bench,
     update: Update,
     gradients: Span,
     /// Weights, then state.
     changed: Vec<Span>,
-    rounded: Span,
     norm: Span,
+    scaling: Scaling<Span>,
     kernels: Vec<Kernel>,
 }
 
@@ -56,19 +55,21 @@ impl Case {
         let states = update.optimizer.state_names().len();
         let state = (0..states).map(|slot| bench.put_in(Memory::Arena(Arena::Optimizer(slot)), &[0f32; ELEMENTS]));
         let changed: Vec<Span> = std::iter::once(weights).chain(state.collect::<Vec<_>>()).collect();
-        let rounded = bench.put_in(Memory::Rounded, &[u16::MAX; ELEMENTS]);
         let norm = bench.put_in(Memory::Arena(Arena::Activations), &[1.0f32]);
+        let unscale = bench.put_in(Memory::Arena(Arena::Activations), &[1.0f32, 1.0]);
+        let skipped_steps = bench.put_in(Memory::Arena(Arena::LossScale), &[0.0f32]);
+        let scaling = Scaling { unscale, skipped_steps };
         let operands = UpdateOperands {
             weights: weights.place,
             gradients: gradients.place,
             state: changed[1..].iter().map(|span| span.place).collect(),
             norm: update.clip_norm.map(|_| norm),
-            rounded: Some(rounded.place),
+            scaling: update.scaled.then_some(scaling),
         };
         let mut constants = Constants::default();
         let kernels = super::update(update, &operands, &mut constants).unwrap();
         bench.constants(&constants);
-        Some(Case { bench, update: update.clone(), gradients, changed, rounded, norm, kernels })
+        Some(Case { bench, update: update.clone(), gradients, changed, norm, scaling, kernels })
     }
 
     fn step(&mut self, step: u64, gradients: &[f32], norm: f32) {
@@ -78,9 +79,15 @@ impl Case {
         self.bench.run_all(&self.kernels);
     }
 
-    /// Weights and state, then weights in bf16.
+    /// A factor that undoes a scale, and the number of steps skipped so far.
+    fn scale(&mut self, factor: f32, skipped_steps: f32) {
+        self.bench.set(self.scaling.unscale, &[factor, 1.0 / factor]);
+        self.bench.set(self.scaling.skipped_steps, &[skipped_steps]);
+    }
+
+    /// Weights and state.
     fn bits(&self) -> Vec<Vec<u8>> {
-        self.changed.iter().chain([&self.rounded]).map(|&span| self.bench.get::<u8>(span)).collect()
+        self.changed.iter().map(|&span| self.bench.get::<u8>(span)).collect()
     }
 
     /// One step of the reference on weights and state in f64.
@@ -108,7 +115,7 @@ impl Case {
 fn three_steps_equal_the_reference() {
     for optimizer in optimizers() {
         for (ranges, clip_norm) in ranges().into_iter().zip([None, Some(2.0)]) {
-            let update = Update { optimizer, ranges, clip_norm };
+            let update = Update { optimizer, ranges, clip_norm, scaled: false };
             let Some(mut case) = Case::new(&update) else { return };
             let mut expected: Vec<_> = case.changed.iter().map(|&span| wide(&case.bench.get::<f32>(span))).collect();
             for step in 1..=3 {
@@ -121,13 +128,46 @@ fn three_steps_equal_the_reference() {
             for (tensor, (&span, expected)) in case.changed.iter().zip(&expected).enumerate() {
                 assert_rounded(&format!("{optimizer}, tensor {tensor}"), &case.bench.get::<f32>(span), expected, 2e-6);
             }
-            let mut rounded = vec![u16::MAX; ELEMENTS];
-            let weights = case.bench.get::<f32>(case.changed[0]);
-            for at in update.ranges.iter().flat_map(|range| range.start..range.end()) {
-                rounded[at] = Bf16::from_f32(weights[at]).to_bits();
-            }
-            assert!(case.bench.get::<u16>(case.rounded) == rounded, "{optimizer}: weights in bf16");
         }
+    }
+}
+
+/// A scaled loss has other gradients, and the same update, whose number does not count skipped steps.
+#[test]
+fn a_scale_is_undone() {
+    for optimizer in optimizers() {
+        for (ranges, clip_norm) in ranges().into_iter().zip([None, Some(2.0)]) {
+            let bits = |scaled: bool| {
+                let mut case = Case::new(&Update { optimizer, ranges: ranges.clone(), clip_norm, scaled })?;
+                for step in 1..=2 {
+                    let gradients = noise::<f32>(step, ELEMENTS, 1.0);
+                    if scaled {
+                        case.scale(1.0 / 4096.0, 7.0);
+                        let scaled: Vec<f32> = gradients.iter().map(|gradient| 4096.0 * gradient).collect();
+                        case.step(step + 7, &scaled, 8.0);
+                    } else {
+                        case.step(step, &gradients, 8.0);
+                    }
+                }
+                Some(case.bits())
+            };
+            assert!(bits(true) == bits(false), "{optimizer}");
+        }
+    }
+}
+
+#[test]
+fn nothing_changes_in_a_step_that_is_skipped() {
+    for optimizer in optimizers() {
+        let [ranges, _] = ranges();
+        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: Some(1.0), scaled: true }) else {
+            return;
+        };
+        case.step(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0);
+        let before = case.bits();
+        case.scale(0.0, 0.0);
+        case.step(2, &[f32::INFINITY; ELEMENTS], f32::NAN);
+        assert!(case.bits() == before, "{optimizer}");
     }
 }
 
@@ -137,7 +177,7 @@ fn there_may_be_more_ranges_than_blocks() {
     let [_, _, sgd, adamw, _, lars] = optimizers();
     for optimizer in [sgd, adamw, lars] {
         let ranges = (0..BLOCKS + 100).map(many).collect();
-        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: None }) else { return };
+        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: None, scaled: false }) else { return };
         let mut expected: Vec<_> = case.changed.iter().map(|&span| wide(&case.bench.get::<f32>(span))).collect();
         case.step(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0);
         case.reference(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0, &mut expected);
@@ -151,7 +191,7 @@ fn there_may_be_more_ranges_than_blocks() {
 fn nothing_changes_after_a_failure() {
     for optimizer in optimizers() {
         let [ranges, _] = ranges();
-        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: None }) else { return };
+        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: None, scaled: false }) else { return };
         case.step(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0);
         let before = case.bits();
         case.bench.fail();
@@ -168,7 +208,7 @@ fn nothing_changes_after_a_failure() {
 fn corrections_are_exact_at_any_step() {
     let optimizer = Optimizer::AdamW { betas: [0.9, 0.9999], epsilon: 1e-8 };
     for step in [1, 10, 1000, 1_000_000] {
-        let update = Update { optimizer, ranges: vec![range(0, 33, 0.1, 1.0)], clip_norm: None };
+        let update = Update { optimizer, ranges: vec![range(0, 33, 0.1, 1.0)], clip_norm: None, scaled: false };
         let Some(mut case) = Case::new(&update) else { return };
         let mut expected: Vec<_> = case.changed.iter().map(|&span| wide(&case.bench.get::<f32>(span))).collect();
         case.step(step, &noise::<f32>(9, ELEMENTS, 1.0), 1.0);
@@ -183,7 +223,7 @@ fn ranges_of_one_group_are_one_range() {
     for optimizer in optimizers().into_iter().filter(|optimizer| !optimizer.adapts()) {
         let bits = |cuts: &[usize]| {
             let ranges = cuts.windows(2).map(|ends| range(ends[0], ends[1] - ends[0], 5e-4, 1.0)).collect();
-            let mut case = Case::new(&Update { optimizer, ranges, clip_norm: None })?;
+            let mut case = Case::new(&Update { optimizer, ranges, clip_norm: None, scaled: false })?;
             (1..=2).for_each(|step| case.step(step, &noise::<f32>(step, ELEMENTS, 1.0), 1.0));
             Some(case.bits())
         };
@@ -195,7 +235,7 @@ fn ranges_of_one_group_are_one_range() {
 #[test]
 fn clipping_keeps_nan() {
     let optimizer = Optimizer::Sgd { momentum: 0.0, nesterov: false };
-    let update = Update { optimizer, ranges: vec![range(0, 5, 0.0, 1.0)], clip_norm: Some(2.0) };
+    let update = Update { optimizer, ranges: vec![range(0, 5, 0.0, 1.0)], clip_norm: Some(2.0), scaled: false };
     for norm in [0.0, 1.5, 8.0, f32::INFINITY, f32::NAN] {
         let Some(mut case) = Case::new(&update) else { return };
         let mut expected = [wide(&case.bench.get::<f32>(case.changed[0]))];
@@ -209,7 +249,7 @@ fn clipping_keeps_nan() {
 #[test]
 fn trust_needs_both_norms() {
     let optimizer = Optimizer::Lars { momentum: 0.0, trust_coefficient: 0.5, epsilon: 0.25 };
-    let update = Update { optimizer, ranges: vec![range(0, 100, 0.5, 1.0)], clip_norm: None };
+    let update = Update { optimizer, ranges: vec![range(0, 100, 0.5, 1.0)], clip_norm: None, scaled: false };
     for (weight, gradient) in [(0.0, 1.0), (1.0, 0.0), (1.0, 1.0)] {
         let Some(mut case) = Case::new(&update) else { return };
         case.bench.set(case.changed[0], &[weight; ELEMENTS]);
@@ -224,10 +264,10 @@ fn trust_needs_both_norms() {
 fn an_update_without_its_optimisers_state_is_refused() {
     let place = Place { memory: Memory::Arena(Arena::Parameters), offset: 0 };
     for optimizer in optimizers() {
-        let update = Update { optimizer, ranges: Vec::new(), clip_norm: None };
+        let update = Update { optimizer, ranges: Vec::new(), clip_norm: None, scaled: false };
         for count in 0..4 {
             let state = vec![place; count];
-            let operands = UpdateOperands { weights: place, gradients: place, state, norm: None, rounded: None };
+            let operands = UpdateOperands { weights: place, gradients: place, state, norm: None, scaling: None };
             let found = super::update(&update, &operands, &mut Constants::default());
             let expected = (count == optimizer.state_names().len()).then(Vec::new);
             assert_eq!(found, expected, "{optimizer} {count}");

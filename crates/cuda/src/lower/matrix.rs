@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use enmasse_graph::{Conv2d, Node, Op, Plan, ValueId};
+use enmasse_graph::{Conv2d, Node, Op, Plan, Precision, ValueId};
 use enmasse_tensor::DType;
 
 use super::operand::{Operands, unsupported};
@@ -21,24 +21,51 @@ use crate::work::Span;
 const ALIGNMENT: usize = 256;
 
 /// The name of the engine for an instruction; "" if none computes it.
-pub(crate) fn engine_of(plan: &Plan, node: &Node, card: &Card) -> Result<String, CudaError> {
+pub(crate) fn engine_of(plan: &Plan, index: usize, card: &Card) -> Result<String, CudaError> {
+    let (node, chosen) = (&plan.instructions[index], chosen(plan, index)?);
     if matches!(node.op, Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights) {
         return Ok(card.products.facts(&product_problem(plan, node)?)?.0);
     }
-    let convolution = Convolved { plan, node };
-    let engine = match node.op {
-        Op::Conv2d(conv) => convolution.forward_plan(&conv, &card.engines)?.1,
-        Op::Conv2dBackwardData(conv) => convolution.backward_data_plan(&conv, &card.engines)?.1,
-        Op::Conv2dBackwardWeights(conv) => card.engines.convolution(&convolution.backward_weights(&conv)?)?,
-        _ => return Ok(String::new()),
-    };
-    Ok(engine.name())
+    let engine = convolution_of(plan, node, chosen, &card.engines)?;
+    Ok(engine.map_or_else(String::new, |(_, engine)| engine.name()))
+}
+
+/// The engine that the plan chooses for an instruction. An error if no engine of cuDNN computes it.
+pub(super) fn chosen(plan: &Plan, index: usize) -> Result<Option<&str>, CudaError> {
+    let (node, chosen) = (&plan.instructions[index], plan.algorithms.get(&index));
+    match (chosen, &node.op) {
+        (Some(name), Op::Conv2d(_) | Op::Conv2dBackwardData(_) | Op::Conv2dBackwardWeights(_)) => Ok(Some(name)),
+        (Some(name), _) => {
+            let (layer, name) = (&node.layer, name.escape_default());
+            Err(CudaError::Unsupported(format!("layer {layer}: the gpu has no algorithm {name} for {}", node.op)))
+        }
+        (None, _) => Ok(None),
+    }
+}
+
+/// The problem and the engine of a convolution, or of one of its gradients: the engine with a chosen name, or the best by cuDNN's
+/// estimate. `None` for another operation.
+pub(crate) fn convolution_of(
+    plan: &Plan,
+    node: &Node,
+    chosen: Option<&str>,
+    engines: &Engines,
+) -> Result<Option<(Problem, Arc<ConvolutionPlan>)>, CudaError> {
+    let convolution = Convolved { plan, node, chosen };
+    Ok(Some(match node.op {
+        Op::Conv2d(conv) => convolution.forward_plan(&conv, engines)?,
+        Op::Conv2dBackwardData(conv) => convolution.backward_data_plan(&conv, engines)?,
+        Op::Conv2dBackwardWeights(conv) => convolution.backward_weights_plan(&conv, engines)?,
+        _ => return Ok(None),
+    }))
 }
 
 /// A convolution, or one of its gradients, as cuDNN states it.
 struct Convolved<'a> {
     plan: &'a Plan,
     node: &'a Node,
+    /// The engine that was chosen by measuring.
+    chosen: Option<&'a str>,
 }
 
 impl Convolved<'_> {
@@ -56,8 +83,10 @@ impl Convolved<'_> {
         };
         let dtype = x.map(|&id| plan.value(id).dtype);
         let arithmetic = match dtype {
+            Some(DType::F32) if plan.precision == Precision::Tf32 => Arithmetic::Tf32,
             Some(DType::F32) => Arithmetic::F32,
             Some(DType::Bf16) => Arithmetic::Bf16,
+            Some(DType::F16) => Arithmetic::F16,
             _ => return Err(unsupported()),
         };
         Ok(Problem { direction, x: shape(x)?, w: shape(w)?, y: shape(y)?, conv: *conv, arithmetic })
@@ -67,14 +96,28 @@ impl Convolved<'_> {
     /// the former for some seconds.
     fn forward_plan(&self, conv: &Conv2d, engines: &Engines) -> Result<(Problem, Arc<ConvolutionPlan>), CudaError> {
         let Node { inputs, outputs, .. } = self.node;
-        if inputs.len() > 2 && outputs.iter().all(|&id| self.plan.value(id).dtype == DType::F32) {
-            let fused = self.forward(conv, true)?;
-            if let Ok(plan) = engines.convolution(&fused) {
-                return Ok((fused, plan));
-            }
-        }
-        let plain = self.forward(conv, false)?;
-        Ok((plain, engines.convolution(&plain)?))
+        let fuses = inputs.len() > 2 && outputs.iter().all(|&id| self.plan.value(id).dtype == DType::F32);
+        let fused = if fuses { Some(self.forward(conv, true)?) } else { None };
+        self.solve(fused, self.forward(conv, false)?, engines)
+    }
+
+    /// The first problem if there is one that cuDNN takes, or else the second, and its engine.
+    fn solve(
+        &self,
+        fused: Option<Problem>,
+        plain: Problem,
+        engines: &Engines,
+    ) -> Result<(Problem, Arc<ConvolutionPlan>), CudaError> {
+        let problem = fused.filter(|fused| engines.convolution(fused).is_ok()).unwrap_or(plain);
+        let Some(name) = self.chosen else { return Ok((problem, engines.convolution(&problem)?)) };
+        let plan = engines.named(&problem, name).map_err(|error| {
+            let (layer, name) = (&self.node.layer, name.escape_default());
+            CudaError::Unsupported(format!(
+                "layer {layer}: the engine {name} was chosen on another card or by another cuDNN, and is refused here \
+                 ({error}): continue with --tune=false, or start a new run"
+            ))
+        })?;
+        Ok((problem, plan))
     }
 
     fn forward(&self, conv: &Conv2d, bias: bool) -> Result<Problem, CudaError> {
@@ -90,14 +133,9 @@ impl Convolved<'_> {
         engines: &Engines,
     ) -> Result<(Problem, Arc<ConvolutionPlan>), CudaError> {
         let Node { inputs, outputs, .. } = self.node;
-        if inputs.get(2).map(|&base| self.plan.slot(base)) == outputs.first().map(|&dx| self.plan.slot(dx)) {
-            let added = self.backward_data(conv, true)?;
-            if let Ok(plan) = engines.convolution(&added) {
-                return Ok((added, plan));
-            }
-        }
-        let plain = self.backward_data(conv, false)?;
-        Ok((plain, engines.convolution(&plain)?))
+        let adds = inputs.get(2).map(|&base| self.plan.slot(base)) == outputs.first().map(|&dx| self.plan.slot(dx));
+        let added = if adds { Some(self.backward_data(conv, true)?) } else { None };
+        self.solve(added, self.backward_data(conv, false)?, engines)
     }
 
     fn backward_data(&self, conv: &Conv2d, accumulate: bool) -> Result<Problem, CudaError> {
@@ -106,15 +144,20 @@ impl Convolved<'_> {
         self.problem(Direction::BackwardData { accumulate }, values, conv)
     }
 
-    fn backward_weights(&self, conv: &Conv2d) -> Result<Problem, CudaError> {
+    fn backward_weights_plan(
+        &self,
+        conv: &Conv2d,
+        engines: &Engines,
+    ) -> Result<(Problem, Arc<ConvolutionPlan>), CudaError> {
         let Node { inputs, outputs, .. } = self.node;
-        self.problem(Direction::BackwardWeights, [inputs.first(), outputs.first(), inputs.get(1)], conv)
+        let values = [inputs.first(), outputs.first(), inputs.get(1)];
+        self.solve(None, self.problem(Direction::BackwardWeights, values, conv)?, engines)
     }
 }
 
 impl Operands<'_> {
     fn convolved(&self) -> Convolved<'_> {
-        Convolved { plan: self.plan, node: self.node }
+        Convolved { plan: self.plan, node: self.node, chosen: self.chosen }
     }
 
     /// The work of a convolution, or of one of its gradients.
@@ -160,8 +203,7 @@ impl Operands<'_> {
 
     fn backward_weights(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {
         let (x, dy, dw) = (self.input(0)?, self.input(1)?, self.output(0)?);
-        let problem = self.convolved().backward_weights(conv)?;
-        let plan = engines.convolution(&problem)?;
+        let (problem, plan) = self.convolved().backward_weights_plan(conv, engines)?;
         if plan.weights == DataType::F32 {
             return Ok(vec![call(&plan, problem, [x, dw, dy], None, 0)]);
         }
@@ -204,7 +246,7 @@ fn product_problem(plan: &Plan, node: &Node) -> Result<ProductProblem, CudaError
         Op::LinearBackwardWeights => (Product::BackwardWeights, columns, shape(node.inputs.get(1))?.1),
         _ => return Err(unsupported()),
     };
-    Ok(ProductProblem { product, rows, inputs, outputs, tf32: false })
+    Ok(ProductProblem { product, rows, inputs, outputs, tf32: plan.precision == Precision::Tf32 })
 }
 
 /// The call of an engine, whose workspace comes after `used` bytes of scratch.

@@ -2,8 +2,11 @@
 //!
 //! Nothing here runs on the card. The engines that libraries choose for it decide the work around them.
 
+mod collectives;
 mod matrix;
 mod operand;
+mod ranks;
+mod running;
 mod update;
 
 use std::ops::Range;
@@ -18,20 +21,23 @@ use crate::card::Card;
 use crate::check::check;
 use crate::driver::Properties;
 use crate::kernels::step::FAILURE_BYTES;
-use crate::kernels::{average, batch_norm, bias, elementwise, layout, loss, metrics, norm, pooling, samples, sync};
-use crate::sequence::{Call, Convolution, MatrixProduct, Number, Part, Sequence, Work};
+use crate::kernels::{batch_norm, bias, elementwise, layout, loss, loss_scale, metrics, pooling, samples};
+use crate::sequence::{Call, Convolution, Lane, MatrixProduct, Number, Part, Sequence, Work};
+use crate::way::Way;
 use crate::work::{Kernel, Memory, Place, Span};
-pub(crate) use matrix::engine_of;
+use matrix::chosen;
+pub(crate) use matrix::{convolution_of, engine_of};
 use operand::Operands;
 pub(crate) use operand::Places;
+use ranks::{Placed, Ranks, computed};
 
-/// The work of a plan for the shards that a program hosts.
+/// The work of a plan for the shards that a program hosts, whose rank exchanges numbers with others in this way.
 pub(crate) fn lower(
     plans: &Plans,
     plan: &Plan,
     hosting: &Hosting,
     schedule: &Schedule,
-    card: &Card,
+    (card, way): (&Card, Way),
 ) -> Result<Sequence, CudaError> {
     if plan.filters != FilterOrder::Ohwi {
         let (found, own) = (plan.filters, FilterOrder::Ohwi);
@@ -39,15 +45,14 @@ pub(crate) fn lower(
         return Err(CudaError::Unsupported(reason));
     }
     let Properties { name, capability: [major, minor], .. } = &card.context.properties;
-    if plan.precision == Precision::Bf16 && *major < 8 {
-        let reason = format!("{name} (compute capability {major}.{minor}) has no bf16: use --precision f32");
+    if matches!(plan.precision, Precision::Tf32 | Precision::Bf16) && *major < 8 {
+        let precision = plan.precision;
+        let reason =
+            format!("{name} (compute capability {major}.{minor}) has no {precision}: use --precision f16 or f32");
         return Err(CudaError::Unsupported(reason));
     }
-    if hosting.map().ranks() > 1 {
-        return Err(CudaError::Unsupported("several ranks on GPUs are not supported: use --devices gpu:1".into()));
-    }
     let places = Places { plans, schedule };
-    let mut lowering = Lowering { plan, places, card, sequence: Sequence::default() };
+    let mut lowering = Lowering { plan, places, hosting, card, way, sequence: Sequence::default() };
     // A failure comes before the numbers.
     lowering.sequence.results = FAILURE_BYTES;
     let of_shards = || Phase::ALL.into_iter().filter(|phase| phase.is_of_a_shard());
@@ -81,7 +86,9 @@ fn scratch(offset: usize, bytes: usize) -> Span {
 struct Lowering<'a> {
     plan: &'a Plan,
     places: Places<'a>,
+    hosting: &'a Hosting,
     card: &'a Card,
+    way: Way,
     sequence: Sequence,
 }
 
@@ -96,10 +103,11 @@ impl Lowering<'_> {
             }
             // A joint operation is one piece of work for all shards.
             let shards = if node.op.is_joint() { shards.start..shards.start + 1 } else { shards.clone() };
+            let chosen = chosen(self.plan, index)?;
             for hosted in shards {
-                let operands = Operands { plan: self.plan, places: self.places, hosted, node };
+                let operands = Operands { plan: self.plan, places: self.places, hosted, node, chosen };
                 let calls = self.instruction(&operands)?;
-                calls.into_iter().for_each(|call| self.push(index, call));
+                calls.into_iter().for_each(|(lane, call)| self.push_to(lane, index, call));
             }
             last = index;
         }
@@ -113,34 +121,36 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, instruction: usize, call: Call) {
+        self.push_to(Lane::Compute, instruction, call);
+    }
+
+    fn push_to(&mut self, lane: Lane, instruction: usize, call: Call) {
         let touched = crate::check::reads(&call).into_iter().chain(crate::check::writes(&call));
         let workspace = match &call {
             Call::Convolution(Convolution { workspace, .. }) | Call::Product(MatrixProduct { workspace, .. }) => {
                 Some(*workspace)
             }
-            Call::Kernel(_) | Call::Copy { .. } | Call::Read { .. } => None,
+            _ => None,
         };
         for span in touched.chain(workspace).filter(|span| span.place.memory == Memory::Scratch) {
             self.sequence.scratch = self.sequence.scratch.max(span.place.offset + span.bytes);
         }
-        self.sequence.work.push(Work { instruction, call });
+        for span in crate::check::writes(&call).iter().filter(|span| span.place.memory == Memory::Collectives) {
+            self.sequence.collectives = self.sequence.collectives.max(span.place.offset + span.bytes);
+        }
+        self.sequence.work.push(Work { instruction, lane, call });
     }
 
     /// Rounds the weights that convolutions multiply with narrower maps, all at once.
     fn round_weights(&mut self, index: usize) -> Result<(), CudaError> {
+        let maps = self.plan.precision.maps();
         let multiplied = self.plan.instructions.iter().filter_map(|node| match node.op {
-            Op::Conv2d(_) => node.inputs.get(1).filter(|_| self.plan.value(node.outputs[0]).dtype == DType::Bf16),
+            Op::Conv2d(_) => node.inputs.get(1).filter(|_| maps != DType::F32),
             _ => None,
         });
-        let slots: Vec<Span> = multiplied.map(|&id| self.places.span(self.plan, id, 0)).collect();
-        let (Some(first), Some(last)) = (
-            slots.iter().map(|span| span.place.offset).min(),
-            slots.iter().map(|span| span.place.offset + span.bytes).max(),
-        ) else {
-            return Ok(());
-        };
-        let whole = Span { place: Place { offset: first, ..slots[0].place }, bytes: last - first };
-        self.push(index, Call::Kernel(elementwise::cast(DType::F32, whole, DType::Bf16, rounded(whole))));
+        let weights = multiplied.map(|&id| self.places.span(self.plan, id, 0));
+        let Some(whole) = weights.reduce(Span::hull) else { return Ok(()) };
+        self.push(index, Call::Kernel(elementwise::cast(DType::F32, whole, maps, rounded(whole))));
         Ok(())
     }
 
@@ -150,7 +160,7 @@ impl Lowering<'_> {
         let values: Vec<ValueId> = match (plan.mode, phase) {
             (Mode::Train, Phase::Reduce) => {
                 let measured = plan.measured.iter().filter(|metric| metric.per == Per::Step);
-                plan.metrics.into_iter().chain(measured.map(|metric| metric.value)).collect()
+                plan.metrics.into_iter().chain(measured.map(|metric| metric.value)).chain(plan.unscale()).collect()
             }
             (Mode::Evaluate, Phase::Loss) => plan.of_samples().collect(),
             (Mode::Train, Phase::Check) => {
@@ -178,21 +188,22 @@ impl Lowering<'_> {
     }
 
     /// The work of one instruction.
-    fn instruction(&mut self, o: &Operands) -> Result<Vec<Call>, CudaError> {
+    fn instruction(&mut self, o: &Operands) -> Result<Vec<Placed>, CudaError> {
         let maps = o.maps();
-        let constants = &mut self.sequence.constants;
+        let Sequence { constants, staging, events, .. } = &mut self.sequence;
+        let mut ranks = Ranks { hosting: self.hosting, way: self.way, staging, events };
         let kernels: Vec<Kernel> = match &o.node.op {
             Op::Conv2d(_) | Op::Conv2dBackwardData(_) | Op::Conv2dBackwardWeights(_) => {
-                return o.convolution(&self.card.engines);
+                return Ok(computed(o.convolution(&self.card.engines)?));
             }
-            Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => return o.product(&self.card.products),
+            Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => {
+                return Ok(computed(o.product(&self.card.products)?));
+            }
             Op::Normalize { mean, deviation } => {
                 vec![elementwise::normalize(maps, o.input(0)?, o.output(0)?, mean, deviation)]
             }
-            Op::BiasBackward => bias::bias_backward(o.rows(0)?, o.input(0)?, o.output(0)?).into(),
-            Op::BatchNormStatistics => {
-                batch_norm::statistics(o.rows(0)?, o.input(0)?, o.output(0)?, o.output(1)?).into()
-            }
+            Op::BiasBackward => bias::bias_backward(o.rows(0)?, o.input(0)?, o.output(0)?),
+            Op::BatchNormStatistics => o.statistics()?,
             &Op::BatchNormNormalize { epsilon, rectifier, .. } => {
                 let (x, by, y) = (o.input(0)?, o.normalizer(1, epsilon)?, o.output(0)?);
                 let (weight, bias, residual) = (o.input(3)?, o.input(4)?, o.optional(5));
@@ -201,7 +212,7 @@ impl Lowering<'_> {
             }
             &Op::BatchNormReduce { epsilon, rectifier } => {
                 let gradient = o.gradient(epsilon, rectifier, 4)?;
-                batch_norm::reduce(o.rows(0)?, &gradient, o.output(0)?, o.output(1)?).into()
+                batch_norm::reduce(o.rows(0)?, &gradient, o.output(0)?, o.output(1)?)
             }
             &Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
                 let (sums, gate) = match statistics {
@@ -214,9 +225,7 @@ impl Lowering<'_> {
                 let dresidual = if residual { Some(o.output(1)?) } else { None };
                 vec![batch_norm::backward(o.rows(0)?, &gradient, o.input(4)?, sums, o.output(0)?, dresidual)]
             }
-            &Op::RunningShare { count, shards } => {
-                vec![batch_norm::running_share(o.normalizer(0, 0.0)?, o.output(0)?, count, shards)]
-            }
+            Op::RunningShare { .. } => o.running_share()?,
             &Op::Rectify(rectifier) => vec![elementwise::rectify(maps, rectifier, o.input(0)?, o.output(0)?)],
             &Op::RectifyBackward(rectifier) => {
                 vec![elementwise::rectify_backward(maps, rectifier, o.input(0)?, o.input(1)?, o.output(0)?)]
@@ -289,22 +298,25 @@ impl Lowering<'_> {
                 let shard = self.places.schedule.shards[o.hosted].shard;
                 metrics::share_metrics(shard, shards, o.input(0)?, &numbers, o.output(0)?)
             }
-            &Op::AllReduceStart { bucket } => o.folds(bucket)?,
-            // One program hosts all shards, and has added them up by now.
-            Op::AllReduceWait { .. } => Vec::new(),
+            &Op::AllReduceStart { bucket } => return ranks.start(o, bucket),
+            &Op::AllReduceWait { bucket } => return ranks.finish(o, bucket),
             Op::CheckFinite => {
                 let metrics = o.input(0)?;
                 vec![metrics::check_finite(Span { bytes: self.plan.shards * size_of::<f32>(), ..metrics })]
             }
-            Op::GradientNorm => norm::gradient_norm(o.gradients()?, o.output(0)?).into(),
-            Op::Update(update) => o.update(update, constants)?,
-            &Op::Average { decay } => o.averages(decay)?,
-            &Op::RunningUpdate { momentum } => {
-                vec![average::running_update(momentum, o.input(0)?, o.input(1)?, o.input(2)?)]
+            &Op::GradientNorm { scaled } => o.gradient_norm(scaled)?,
+            Op::Scale => vec![loss_scale::scale(o.input(0)?, o.input(1)?, o.output(0)?)],
+            Op::Unscale => o.unscale()?,
+            &Op::UpdateScale { growth, backoff, interval } => {
+                let rule = loss_scale::ScaleRule { growth, backoff, interval };
+                vec![loss_scale::update_scale(rule, o.input(0)?, [o.input(1)?, o.input(2)?, o.input(3)?])]
             }
-            Op::SyncStatistics { .. } => sync::sync_statistics(&o.pairs_of_all(true)?, &o.pairs_of_all(false)?),
-            Op::SyncSum => sync::sync_sum(&o.pairs_of_all(true)?, &o.pairs_of_all(false)?),
+            Op::Update(update) => o.update(update, constants)?,
+            &Op::Average { decay, scaled } => o.averages(decay, scaled)?,
+            Op::RunningUpdate { .. } => o.running_updates(constants)?,
+            Op::SyncStatistics { .. } => return ranks.statistics(o),
+            Op::SyncSum => return ranks.sums(o),
         };
-        Ok(kernels.into_iter().map(Call::Kernel).collect())
+        Ok(computed(kernels.into_iter().map(Call::Kernel)))
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Operands<'a> {
     /// The hosted shard, by its index.
     pub hosted: usize,
     pub node: &'a Node,
+    /// The engine that the plan chooses for it.
+    pub chosen: Option<&'a str>,
 }
 
 /// Where the values of a plan are on the card.
@@ -41,7 +43,8 @@ impl Places<'_> {
             Arena::Gradients => stride * self.schedule.shards[hosted].slot,
             Arena::Activations if self.schedule.lockstep => stride * hosted,
             Arena::Input => stride * hosted,
-            Arena::Activations | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 0,
+            Arena::Activations | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => 0,
+            Arena::Average | Arena::LossScale => 0,
         };
         Place { memory: Memory::Arena(slot.arena), offset: before + slot.offset }
     }
@@ -83,7 +86,7 @@ impl Places<'_> {
             Arena::Gradients => self.schedule.slots,
             Arena::Input => self.schedule.shards.len(),
             Arena::Activations => 0,
-            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average => 1,
+            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => 1,
         };
         let arenas = plan
             .arenas
@@ -141,7 +144,7 @@ impl Operands<'_> {
     pub fn maps(&self) -> DType {
         let ids = self.node.inputs.iter().chain(&self.node.outputs);
         let mut types = ids.map(|&id| self.plan.value(id).dtype);
-        types.find(|dtype| *dtype == DType::Bf16).unwrap_or(DType::F32)
+        types.find(|dtype| matches!(dtype, DType::Bf16 | DType::F16)).unwrap_or(DType::F32)
     }
 
     /// The dimensions of a map `[N,H,W,C]`; a matrix is a map of one pixel.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use enmasse_device::{Memory as Bytes, Schedule};
-use enmasse_graph::{Arena, Plans, Precision};
+use enmasse_graph::{Arena, Plans};
+use enmasse_tensor::DType;
 
 use crate::CudaError;
 use crate::driver::{Buffer, Context, Stream};
@@ -24,14 +25,16 @@ pub(crate) struct Sizes {
     shared: Vec<(Memory, usize)>,
     /// For each of the steps.
     own: Vec<(Memory, usize)>,
+    /// On the host, for exchanges of ranks.
+    staging: usize,
 }
 
 impl Sizes {
-    /// The regions of a program. `scratch` and `constants` are bytes.
-    pub fn new(plans: &Plans, schedule: &Schedule, scratch: usize, constants: usize) -> Self {
+    /// The regions of a program. `scratch`, `constants` and so on are bytes.
+    pub fn new(plans: &Plans, schedule: &Schedule, [scratch, collectives, constants, staging]: [usize; 4]) -> Self {
         let arena = |arena: Arena| (Memory::Arena(arena), plans.arena_bytes(arena));
         let times = |count: usize, (memory, bytes): (Memory, usize)| (memory, count * bytes);
-        let narrow = plans.evaluate.precision == Precision::Bf16;
+        let narrow = plans.evaluate.precision.maps() != DType::F32;
         let rounded = if narrow { plans.arena_bytes(Arena::Parameters) / 2 } else { 0 };
         let saved = Places { plans, schedule }.saved_bytes() * schedule.shards.len();
         let shared = vec![
@@ -39,12 +42,13 @@ impl Sizes {
             times(schedule.activations(), arena(Arena::Activations)),
             (Memory::Rounded, rounded),
             (Memory::Scratch, scratch),
+            (Memory::Collectives, collectives),
             (Memory::Constants, constants),
             (Memory::Failure, step::FAILURE_BYTES),
             (Memory::Saved, saved),
         ];
         let own = vec![times(schedule.shards.len(), arena(Arena::Input)), (Memory::Step, step::BYTES)];
-        Sizes { state: state_sizes(plans), shared, own }
+        Sizes { state: state_sizes(plans), shared, own, staging }
     }
 
     /// The sums that users see.
@@ -53,7 +57,7 @@ impl Sizes {
         let of = |memory: Memory| self.shared.iter().filter(|(m, _)| *m == memory).map(|(_, bytes)| bytes).sum();
         let [gradients, activations] = [Arena::Gradients, Arena::Activations].map(|arena| of(Memory::Arena(arena)));
         let scratch = sum(&self.shared) - gradients - activations + STEPS * sum(&self.own);
-        Bytes { state: sum(&self.state), gradients, activations, scratch }
+        Bytes { state: sum(&self.state), gradients, activations, scratch, staging: self.staging }
     }
 }
 
@@ -105,6 +109,12 @@ impl Arenas {
         zero.iter().filter_map(|&memory| find(&shared, memory)).try_for_each(|buffer| buffer.zero(stream))?;
         let own = [allocate(context, &sizes.own)?, allocate(context, &sizes.own)?];
         Ok(Arenas { shared, own })
+    }
+
+    /// Frees all regions. What is bound to them must not run again.
+    pub fn free(&mut self) {
+        self.shared.clear();
+        self.own.iter_mut().for_each(Vec::clear);
     }
 
     /// Writes the constants of several sequences, one after another.

@@ -4,15 +4,19 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use enmasse_device::DeviceError;
 use enmasse_graph::{Mode, Phase};
 
 use super::arenas::{Arenas, STEPS, State};
+use super::collectives::{BoundCollective, Collectives};
+use super::exchange::{BoundExchange, Ranks};
 use crate::CudaError;
 use crate::card::Card;
 use crate::cublas_lt::{ProductOperands, ProductPlan};
 use crate::cudnn::{ConvolutionPlan, Operands};
 use crate::driver::{Event, Function, Graph, Stream};
-use crate::sequence::{Call, Convolution, MatrixProduct, Part, Sequence};
+use crate::kernels::step::{StepValues, change_step, set_step};
+use crate::sequence::{Call, Convolution, Lane, MatrixProduct, Part, Sequence, Stretch, Work, stretches};
 use crate::work::{Kernel, Memory, Place};
 
 /// A call with addresses.
@@ -22,10 +26,16 @@ enum Bound {
     Product(Arc<Mutex<ProductPlan>>, ProductOperands),
     Copy { from: u64, to: u64, bytes: usize },
     Read { from: u64, to: *mut u8, bytes: usize },
+    Exchange(BoundExchange),
+    Start(usize, BoundExchange),
+    Finish(usize, u64),
+    Collective(BoundCollective),
+    Record(usize),
+    Await(usize),
 }
 
 /// A kernel with its argument.
-pub(crate) struct Launch {
+pub(super) struct Launch {
     function: Function,
     grid: [u32; 3],
     block: u32,
@@ -46,15 +56,42 @@ impl Launch {
     }
 }
 
+/// The kernel that gives a step its numbers. They change in place, so that a step allocates nothing.
+pub(super) struct SetStep {
+    kernel: Kernel,
+    /// Of [`Memory::Step`].
+    address: u64,
+    launch: Launch,
+}
+
+impl SetStep {
+    pub fn new(card: &Card, address: u64) -> Result<Self, CudaError> {
+        let kernel = set_step(&StepValues::default());
+        let launch = Launch::new(card, &kernel, &|_| address)?;
+        Ok(SetStep { kernel, address, launch })
+    }
+
+    /// The launch with these numbers.
+    pub fn with(&mut self, values: &StepValues) -> &Launch {
+        change_step(&mut self.kernel, values);
+        self.kernel.pack_into(&|_| self.address, &mut self.launch.argument);
+        &self.launch
+    }
+}
+
 /// A sequence, ready to run for each of the steps that may be in flight.
 pub(crate) struct Prepared {
     mode: Mode,
     parts: Vec<Part>,
     /// The instruction of each piece of work.
     instructions: Vec<usize>,
-    steps: [Vec<Bound>; STEPS],
-    /// Whole steps, once each has been captured.
-    graphs: [Option<Graph>; STEPS],
+    /// Whether each piece of work is of several ranks.
+    is_of_ranks: Vec<bool>,
+    /// A whole step.
+    whole: Vec<Stretch>,
+    steps: [Vec<(Lane, Bound)>; STEPS],
+    /// The stretches of a whole step that are the rank's own, once they have been captured.
+    graphs: [Vec<Graph>; STEPS],
     /// Whether a whole step has run. Libraries load their kernels when they first need them, which a capture does not allow.
     warm: bool,
 }
@@ -78,24 +115,35 @@ impl Prepared {
                 let before = if place.memory == Memory::Constants { constants } else { 0 };
                 arenas.address(state, step, Place { offset: before + place.offset, ..place })
             };
-            let calls = sequence.work.iter().map(|work| bind(&work.call, card, &address, results[step]));
-            calls.collect::<Result<Vec<_>, _>>()
+            let bind = |work: &Work| Ok((work.lane, bind(&work.call, card, &address, results[step])?));
+            let calls = sequence.work.iter().map(bind);
+            calls.collect::<Result<Vec<_>, CudaError>>()
         };
+        let is_of_ranks: Vec<bool> = sequence.work.iter().map(|work| work.call.is_of_ranks()).collect();
         Ok(Prepared {
             mode,
+            whole: stretches(&is_of_ranks, 0..is_of_ranks.len()),
             parts: sequence.parts.clone(),
             instructions: sequence.work.iter().map(|work| work.instruction).collect(),
+            is_of_ranks,
             steps: [bind(0)?, bind(1)?],
-            graphs: [None, None],
+            graphs: [Vec::new(), Vec::new()],
             warm: false,
         })
     }
 
-    /// Puts phases of a step into the stream: a whole step as a graph, which is captured after the first one.
+    /// Puts phases of a step into the stream: a whole step as graphs, which are captured after the first one.
     ///
     /// # Safety
     /// The regions and the host's memory that the sequence was bound to live until the stream has run it.
-    pub unsafe fn run(&mut self, card: &Card, stream: &Stream, step: usize, phases: &[Phase]) -> Result<(), CudaError> {
+    pub unsafe fn run(
+        &mut self,
+        card: &Card,
+        stream: &Stream,
+        ranks: &mut Ranks,
+        step: usize,
+        phases: &[Phase],
+    ) -> Result<(), DeviceError> {
         let whole = match self.mode {
             Mode::Train => &Phase::ALL[..],
             Mode::Evaluate => &[Phase::Forward, Phase::Loss],
@@ -103,14 +151,66 @@ impl Prepared {
         if phases != whole || !self.warm {
             self.warm |= phases == whole;
             // SAFETY: the caller's promise.
-            return self.ranges(phases).try_for_each(|range| unsafe { self.launch(card, stream, step, range) });
+            return self.ranges(phases).try_for_each(|range| unsafe { self.work(card, stream, ranks, step, range) });
         }
-        if self.graphs[step].is_none() {
-            let all = 0..self.instructions.len();
+        if self.graphs[step].is_empty() {
+            let own = self.whole.iter().filter(|stretch| !stretch.is_of_ranks).map(|stretch| stretch.work.clone());
             // SAFETY: the caller's promise, which also holds for launches of the graph: it lives as long as `self`.
-            self.graphs[step] = Some(Graph::capture(stream, |stream| unsafe { self.launch(card, stream, step, all) })?);
+            let capture =
+                |work| Graph::capture(stream, |stream| unsafe { self.launch(card, stream, ranks, step, work) });
+            self.graphs[step] = own.map(capture).collect::<Result<_, DeviceError>>()?;
         }
-        self.graphs[step].as_ref().map_or(Ok(()), |graph| graph.launch(stream))
+        let mut graphs = self.graphs[step].iter();
+        for stretch in &self.whole {
+            if stretch.is_of_ranks {
+                // SAFETY: the caller's promise.
+                unsafe { self.exchange(stream, ranks, step, stretch.work.start) }?;
+            } else if let Some(graph) = graphs.next() {
+                graph.launch(stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a range of work into the stream, without graphs.
+    ///
+    /// # Safety
+    /// As for [`Prepared::run`].
+    unsafe fn work(
+        &self,
+        card: &Card,
+        stream: &Stream,
+        ranks: &mut Ranks,
+        step: usize,
+        range: Range<usize>,
+    ) -> Result<(), DeviceError> {
+        for Stretch { work, is_of_ranks } in stretches(&self.is_of_ranks, range) {
+            if is_of_ranks {
+                // SAFETY: the caller's promise.
+                unsafe { self.exchange(stream, ranks, step, work.start) }?;
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { self.launch(card, stream, ranks, step, work) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out an exchange of ranks.
+    ///
+    /// # Safety
+    /// As for [`Prepared::run`].
+    unsafe fn exchange(&self, stream: &Stream, ranks: &mut Ranks, step: usize, at: usize) -> Result<(), DeviceError> {
+        let Ranks::Host(ranks) = ranks else { return Ok(()) };
+        // SAFETY: the caller's promise. A sequence is checked to leave a bucket alone while it is summed.
+        unsafe {
+            match &self.steps[step][at].1 {
+                Bound::Exchange(exchange) => ranks.exchange(exchange, stream),
+                Bound::Start(bucket, exchange) => ranks.start(*bucket, exchange, stream),
+                Bound::Finish(bucket, to) => ranks.finish(*bucket, *to, stream),
+                _ => Ok(()),
+            }
+        }
     }
 
     /// The same, while the time of each instruction is added to `times`.
@@ -121,16 +221,17 @@ impl Prepared {
         &self,
         card: &Card,
         stream: &Stream,
+        ranks: &mut Ranks,
         step: usize,
         phases: &[Phase],
         times: &mut [Duration],
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), DeviceError> {
         let mut events = vec![Event::new(&card.context)?];
         events[0].record(stream)?;
         let work: Vec<usize> = self.ranges(phases).flatten().collect();
         for &work in &work {
             // SAFETY: the caller's promise.
-            unsafe { self.launch(card, stream, step, work..work + 1) }?;
+            unsafe { self.work(card, stream, ranks, step, work..work + 1) }?;
             let event = Event::new(&card.context)?;
             event.record(stream)?;
             events.push(event);
@@ -149,11 +250,23 @@ impl Prepared {
 
     /// # Safety
     /// As for [`Prepared::run`].
-    unsafe fn launch(&self, card: &Card, stream: &Stream, step: usize, range: Range<usize>) -> Result<(), CudaError> {
+    unsafe fn launch(
+        &self,
+        card: &Card,
+        compute: &Stream,
+        ranks: &Ranks,
+        step: usize,
+        range: Range<usize>,
+    ) -> Result<(), DeviceError> {
         let mut handle = card.engines.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the stream is the program's, which outlives this call, and every call sets its own.
-        unsafe { handle.set_stream(stream.raw()) }?;
-        for bound in &self.steps[step][range] {
+        unsafe { handle.set_stream(compute.raw()) }?;
+        let collectives = match ranks {
+            Ranks::Nccl(collectives) => Some(collectives),
+            Ranks::Alone | Ranks::Host(_) => None,
+        };
+        for (lane, bound) in &self.steps[step][range] {
+            let stream = collectives.map_or(compute, |collectives| collectives.stream(*lane, compute));
             match bound {
                 // SAFETY: the caller's promise.
                 Bound::Kernel(launch) => unsafe { launch.run(stream) }?,
@@ -169,10 +282,29 @@ impl Prepared {
                 Bound::Copy { from, to, bytes } => unsafe { stream.copy(*from, *to, *bytes) }?,
                 // SAFETY: the caller's promise.
                 Bound::Read { from, to, bytes } => unsafe { stream.read(*from, *to, *bytes) }?,
+                // A stretch of the rank's own has none.
+                Bound::Exchange(_) | Bound::Start(..) | Bound::Finish(..) => {}
+                Bound::Collective(_) | Bound::Record(_) | Bound::Await(_) => {
+                    // SAFETY: the caller's promise.
+                    collectives.map_or(Ok(()), |collectives| unsafe { collective(collectives, bound, stream) })?;
+                }
             }
         }
         Ok(())
     }
+}
+
+/// # Safety
+/// As for [`Prepared::run`].
+unsafe fn collective(collectives: &Collectives, bound: &Bound, stream: &Stream) -> Result<(), DeviceError> {
+    match bound {
+        // SAFETY: the caller's promise.
+        Bound::Collective(collective) => unsafe { collectives.run(collective) }?,
+        Bound::Record(event) => collectives.record(*event, stream)?,
+        Bound::Await(event) => collectives.wait_for(*event, stream)?,
+        _ => {}
+    }
+    Ok(())
 }
 
 fn bind(
@@ -214,5 +346,11 @@ fn bind(
         Call::Read { from, to } => {
             Bound::Read { from: at(from.place)?, to: results.wrapping_add(*to), bytes: from.bytes }
         }
+        Call::Exchange(exchange) => Bound::Exchange(BoundExchange::new(exchange, at)?),
+        Call::Start(bucket, exchange) => Bound::Start(*bucket, BoundExchange::new(exchange, at)?),
+        Call::Finish(bucket, to) => Bound::Finish(*bucket, at(to.place)?),
+        Call::Collective(collective) => Bound::Collective(BoundCollective::new(collective, at)?),
+        Call::Record(event) => Bound::Record(*event),
+        Call::Await(event) => Bound::Await(*event),
     })
 }

@@ -6,29 +6,34 @@
 
 mod arenas;
 mod bound;
+mod collectives;
+mod exchange;
 mod state;
 mod step;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use enmasse_comm::{Group, tree_fold};
+use enmasse_comm::{Group, Watch, tree_fold};
 use enmasse_device::{
-    DeviceError, Fill, Hosting, Ledger, Program, Read, Schedule, StepInputs, StepMetrics, Tensor, Ticket, Which,
-    check_batch, check_same_state, find_tensor, from_torch, step_metrics, to_torch,
+    DeviceError, Fill, Hosting, Ledger, Program, Read, Schedule, StepInputs, StepMetrics, Summation, Tensor, Ticket,
+    Which, check_batch, check_same_state, find_tensor, from_torch, step_metrics, to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans, ValueId};
 
 use crate::CudaError;
 use crate::card::Card;
 use crate::driver::Stream;
-use crate::kernels::step::{StepValues, set_step};
+use crate::kernels::step::StepValues;
 use crate::lower::{Places, lower};
 use crate::sequence::Sequence;
-use crate::work::{Constants, Memory};
+use crate::way::Way;
+use crate::work::{Constants, Memory, Place};
 pub(crate) use arenas::Sizes;
 use arenas::{ALIGNMENT, Arenas, STEPS, State};
-use bound::{Launch, Prepared};
+use bound::{Prepared, SetStep};
+use collectives::Collectives;
+use exchange::{Exchanges, Ranks};
 use step::Step;
 
 /// Plans bound to a card. The fields are dropped in this order: streams wait for their work before its memory goes, and the card
@@ -45,6 +50,7 @@ pub(crate) struct CudaProgram {
     /// Steps begun when the failure was last cleared.
     cleared: u64,
     profile: Option<[Vec<Duration>; 2]>,
+    summation: Summation,
     card: Arc<Card>,
 }
 
@@ -55,7 +61,32 @@ struct Bound {
     train: Option<Prepared>,
     evaluate: Prepared,
     steps: [Step; STEPS],
+    set_steps: [SetStep; STEPS],
+    ranks: Ranks,
     arenas: Arenas,
+}
+
+/// What a program will do, before it has memory for it.
+struct Work {
+    schedule: Schedule,
+    sequences: Sequences,
+    /// The group with whose ranks it exchanges numbers, if there are others.
+    group: Option<Group>,
+    way: Way,
+}
+
+impl Work {
+    fn new(plans: &Plans, group: Option<&Group>, card: &Card, summation: Summation) -> Result<Self, DeviceError> {
+        let hosting = Hosting::new(plans, group)?;
+        let schedule = Schedule::new(&hosting, plans.train.as_ref());
+        let group = group.filter(|_| hosting.map().ranks() > 1).cloned();
+        let way = match &group {
+            Some(group) => Way::agree(card, group, summation)?.0,
+            None => Way::Host,
+        };
+        let sequences = Sequences::new(plans, &hosting, &schedule, (card, way))?;
+        Ok(Work { schedule, sequences, group, way })
+    }
 }
 
 /// The work of both plans.
@@ -65,10 +96,15 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// The work of plans on a card.
-    pub fn new(plans: &Plans, hosting: &Hosting, schedule: &Schedule, card: &Card) -> Result<Self, CudaError> {
+    /// The work of plans on a card, whose rank exchanges numbers with others in this way.
+    pub fn new(
+        plans: &Plans,
+        hosting: &Hosting,
+        schedule: &Schedule,
+        (card, way): (&Card, Way),
+    ) -> Result<Self, CudaError> {
         card.context.enter()?;
-        let lower = |plan: &Plan| lower(plans, plan, hosting, schedule, card);
+        let lower = |plan: &Plan| lower(plans, plan, hosting, schedule, (card, way));
         Ok(Sequences { train: plans.train.as_ref().map(lower).transpose()?, evaluate: lower(&plans.evaluate)? })
     }
 
@@ -79,9 +115,9 @@ impl Sequences {
     /// The regions of a program that runs them.
     pub fn sizes(&self, plans: &Plans, schedule: &Schedule) -> Sizes {
         let most = |bytes: fn(&Sequence) -> usize| self.all().map(bytes).max().unwrap_or(0);
-        let scratch = most(|sequence| sequence.scratch);
+        let (scratch, collectives) = (most(|sequence| sequence.scratch), most(|sequence| sequence.collectives));
         let constants = self.all().map(|sequence| sequence.constants.bytes().len().next_multiple_of(ALIGNMENT)).sum();
-        Sizes::new(plans, schedule, scratch, constants)
+        Sizes::new(plans, schedule, [scratch, collectives, constants, most(|sequence| sequence.staging)])
     }
 
     /// The work of a mode's plan.
@@ -94,16 +130,8 @@ impl Sequences {
 }
 
 impl Bound {
-    fn new(
-        plans: &Plans,
-        group: Option<&Group>,
-        card: &Card,
-        compute: &Stream,
-        state: &State,
-    ) -> Result<Self, DeviceError> {
-        let hosting = Hosting::new(plans, group)?;
-        let schedule = Schedule::new(&hosting, plans.train.as_ref());
-        let sequences = Sequences::new(plans, &hosting, &schedule, card)?;
+    fn new(work: Work, plans: &Plans, card: &Card, compute: &Stream, state: &State) -> Result<Self, DeviceError> {
+        let Work { schedule, sequences, group, way } = work;
         let arenas = Arenas::new(&card.context, &sequences.sizes(plans, &schedule), compute)?;
         let results = sequences.all().map(|sequence| sequence.results).max().unwrap_or(0);
         let steps = [Step::new(card, plans, &schedule, results)?, Step::new(card, plans, &schedule, results)?];
@@ -116,26 +144,56 @@ impl Bound {
         let train = sequences.train.as_ref().map(|sequence| bind(Mode::Train, sequence, 0)).transpose()?;
         let evaluate = bind(Mode::Evaluate, &sequences.evaluate, of_train.next_multiple_of(ALIGNMENT))?;
         arenas.fill_constants(compute, &constants)?;
-        Ok(Bound { schedule, sequences, train, evaluate, steps, arenas })
+        let numbers = |step: usize| {
+            let place = Place { memory: Memory::Step, offset: 0 };
+            SetStep::new(card, arenas.address(state, step, place)?)
+        };
+        let set_steps = [numbers(0)?, numbers(1)?];
+        let ranks = match (group, &plans.train, &sequences.train) {
+            (Some(group), Some(plan), Some(sequence)) if way == Way::Host => {
+                Ranks::Host(Exchanges::new(card, group, plan, sequence.staging)?)
+            }
+            (Some(group), Some(_), Some(sequence)) => {
+                let failure = arenas.address(state, 0, Place { memory: Memory::Failure, offset: 0 })?;
+                Ranks::Nccl(Collectives::new(card, &group, sequence.events, failure)?)
+            }
+            _ => Ranks::Alone,
+        };
+        Ok(Bound { schedule, sequences, train, evaluate, steps, set_steps, ranks, arenas })
     }
 }
 
 impl CudaProgram {
     /// Allocates everything that the plans need on the card. Parameters and the optimiser's state are zero.
-    pub fn new(plans: Plans, group: Option<&Group>, card: Arc<Card>) -> Result<Self, DeviceError> {
+    pub fn new(
+        plans: Plans,
+        group: Option<&Group>,
+        card: Arc<Card>,
+        summation: Summation,
+    ) -> Result<Self, DeviceError> {
         let (compute, copies) = (Stream::new(&card.context)?, Stream::new(&card.context)?);
         let state = State::new(&card.context, &plans, &compute)?;
-        let bound = Bound::new(&plans, group, &card, &compute, &state)?;
-        let ledger = Ledger::default();
-        let mut program =
-            CudaProgram { plans, compute, copies, bound, state, ledger, begun: 0, cleared: 0, profile: None, card };
+        let bound = Bound::new(Work::new(&plans, group, &card, summation)?, &plans, &card, &compute, &state)?;
+        let mut program = CudaProgram {
+            plans,
+            compute,
+            copies,
+            bound,
+            state,
+            ledger: Ledger::default(),
+            begun: 0,
+            cleared: 0,
+            profile: None,
+            summation,
+            card,
+        };
         program.set_buffers()?;
         Ok(program)
     }
 
     fn set_buffers(&mut self) -> Result<(), DeviceError> {
         let constants = self.plans.state.iter().filter_map(|tensor| match (tensor.slot.arena, tensor.init) {
-            (Arena::Buffers, Init::Constant(value)) => Some((tensor, value)),
+            (Arena::Buffers | Arena::LossScale, Init::Constant(value)) => Some((tensor, value)),
             _ => None,
         });
         for (tensor, value) in constants {
@@ -165,10 +223,11 @@ impl CudaProgram {
         let place = (latest + 1) % STEPS;
         self.settle(place)?;
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
+        let Bound { schedule, steps, arenas, .. } = &mut self.bound;
+        // Comes first: without it, no step begins.
+        let input = arenas.region(&self.state, place, Memory::Arena(Arena::Input))?;
         self.begun += 1;
         let ticket = self.ledger.begin(mode);
-        let Bound { schedule, steps, arenas, .. } = &mut self.bound;
-        let input = arenas.region(&self.state, place, Memory::Arena(Arena::Input))?;
         let places = Places { plans: &self.plans, schedule };
         steps[place].begin((ticket, self.begun), plan, &places, inputs, input, &self.copies)?;
         self.compute.wait_for(steps[place].copied())?;
@@ -181,14 +240,18 @@ impl CudaProgram {
         let StepInputs { epoch, learning_rate, optimizer_step, stop, save, .. } = *inputs;
         // Dropout in backward draws as in forward, whatever the caller gives.
         let epoch = self.bound.steps[place].epoch().unwrap_or(epoch);
-        let kernel = set_step(&StepValues { epoch, optimizer_step, learning_rate, stop, save });
-        let Bound { schedule, train, evaluate, steps, arenas, .. } = &mut self.bound;
+        let Bound { schedule, train, evaluate, steps, set_steps, ranks, .. } = &mut self.bound;
         whole_shards(schedule, mode, phases)?;
-        let address = |at| arenas.address(&self.state, place, at).unwrap_or(0);
-        let launch = Launch::new(&self.card, &kernel, &address)?;
+        let launch = set_steps[place].with(&StepValues { epoch, optimizer_step, learning_rate, stop, save });
         let prepared = match mode {
             Mode::Train => train.as_mut().ok_or_else(not_compiled)?,
             Mode::Evaluate => evaluate,
+        };
+        let connecting = match ranks {
+            Ranks::Nccl(collectives) if mode == Mode::Train => {
+                collectives.begin(place, phases, self.profile.is_some())?
+            }
+            _ => None,
         };
         // SAFETY: the program owns the regions and the results, and waits for the stream before they go.
         unsafe {
@@ -196,11 +259,12 @@ impl CudaProgram {
             match &mut self.profile {
                 Some(times) => {
                     let times = &mut times[usize::from(mode == Mode::Evaluate)];
-                    prepared.profile(&self.card, &self.compute, place, phases, times)?;
+                    prepared.profile(&self.card, &self.compute, ranks, place, phases, times)?;
                 }
-                None => prepared.run(&self.card, &self.compute, place, phases)?,
+                None => prepared.run(&self.card, &self.compute, ranks, place, phases)?,
             }
         }
+        connecting.map_or(Ok(()), Watch::done)?;
         let measured = if mode == Mode::Train { Phase::Reduce } else { Phase::Loss };
         steps[place].submitted(&self.compute, phases.contains(&measured))?;
         Ok(())
@@ -208,8 +272,12 @@ impl CudaProgram {
 
     /// Waits for a step, and records how it ended.
     fn settle(&mut self, place: usize) -> Result<(), DeviceError> {
-        let step = &mut self.bound.steps[place];
-        let Some(ended) = step.wait()? else { return Ok(()) };
+        let Bound { steps, ranks, .. } = &mut self.bound;
+        let ended = match ranks {
+            Ranks::Nccl(collectives) => collectives.watch(place..place + 1, || steps[place].wait()),
+            Ranks::Alone | Ranks::Host(_) => steps[place].wait(),
+        };
+        let Some(ended) = ended? else { return Ok(()) };
         if let Some(failure) = ended.failure {
             self.ledger.settle(ended.ticket, Err(failure));
             return Ok(());
@@ -227,6 +295,14 @@ impl CudaProgram {
         };
         self.ledger.settle(ended.ticket, Ok(step_metrics(plan, &read)));
         Ok(())
+    }
+
+    /// Waits for what other ranks do for steps in flight, before the host waits for the stream without a deadline.
+    fn wait_for_ranks(&mut self) -> Result<(), DeviceError> {
+        match &mut self.bound.ranks {
+            Ranks::Nccl(collectives) => collectives.watch(0..STEPS, || Ok(self.compute.wait()?)),
+            Ranks::Alone | Ranks::Host(_) => Ok(()),
+        }
     }
 
     /// Reads a value of the step last begun, for the first hosted shard or for another.
@@ -270,6 +346,7 @@ impl Program for CudaProgram {
     }
 
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {
+        self.wait_for_ranks()?;
         let tensor = self.plans.find(name).ok_or_else(|| DeviceError::Name(name.into()))?;
         let expected = tensor.shape.elements();
         if values.len() != expected {
@@ -281,6 +358,7 @@ impl Program for CudaProgram {
     }
 
     fn store(&mut self, name: &str) -> Result<Vec<f64>, DeviceError> {
+        self.wait_for_ranks()?;
         let found = find_tensor(&self.plans, self.latest_plan(), name);
         match found.ok_or_else(|| DeviceError::Name(name.into()))? {
             Tensor::State(tensor) => {
@@ -302,6 +380,7 @@ impl Program for CudaProgram {
     }
 
     fn fill_state(&mut self, which: &Which, fill: &Fill) -> Result<(), DeviceError> {
+        self.wait_for_ranks()?;
         for tensor in self.plans.state.iter().filter(|tensor| which(tensor)) {
             let mut values = vec![0.0; tensor.shape.elements()];
             fill(tensor, 0, &mut values);
@@ -311,6 +390,7 @@ impl Program for CudaProgram {
     }
 
     fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
+        self.wait_for_ranks()?;
         for (number, tensor) in self.plans.state.iter().enumerate().filter(|(_, tensor)| which(tensor)) {
             read(number, tensor, &self.state.read(&self.compute, tensor)?);
         }
@@ -351,10 +431,19 @@ impl Program for CudaProgram {
 
     fn rejoin(&mut self, plans: Plans, group: Option<Group>) -> Result<(), DeviceError> {
         check_same_state(&self.plans, &plans)?;
+        // A failure of the old group voids its steps.
+        let _ = self.wait_for_ranks();
         self.copies.wait()?;
         self.compute.wait()?;
-        self.bound = Bound::new(&plans, group.as_ref(), &self.card, &self.compute, &self.state)?;
-        (self.plans, self.ledger) = (plans, Ledger::default());
+        let work = Work::new(&plans, group.as_ref(), &self.card, self.summation)?;
+        // The card may have no room for both. Should the new memory fail, no step begins without it, and none is there to go on.
+        self.ledger = Ledger::default();
+        // NCCL waits for its graphs.
+        self.bound.train = None;
+        self.bound.ranks = Ranks::Alone;
+        self.bound.arenas.free();
+        self.bound = Bound::new(work, &plans, &self.card, &self.compute, &self.state)?;
+        self.plans = plans;
         Ok(())
     }
 
@@ -373,6 +462,7 @@ impl Program for CudaProgram {
 impl Drop for CudaProgram {
     fn drop(&mut self) {
         // Work in flight uses the regions and the results. An error has nobody to go to.
+        let _ = self.wait_for_ranks();
         let _ = self.copies.wait();
         let _ = self.compute.wait();
     }

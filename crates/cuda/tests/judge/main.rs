@@ -57,8 +57,9 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
                 };
                 let problem = *plans[0].problem();
                 // The engine's text says everything about it.
-                let again =
-                    cudnn.plan(&target, &problem, &plans[0].name()).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let again = cudnn
+                    .plan(&target, &problem, &plans[0].name(), &zoo::OPTIONS)
+                    .unwrap_or_else(|error| panic!("{name}: {error}"));
                 assert_eq!(
                     (again.workspace, again.weights),
                     (plans[0].workspace, plans[0].weights),
@@ -89,6 +90,14 @@ fn options_leave_engines_out() {
     let tf32 = names(&weights, Arithmetic::Tf32, all);
     let deterministic = names(&weights, Arithmetic::Tf32, Options { deterministic: true, ..all });
     assert!(deterministic.len() < tf32.len() && deterministic.iter().all(|name| tf32.contains(name)));
+    // They hold for an engine that is named, too.
+    let problem = zoo::convolutions(&model, Arithmetic::Tf32).into_iter().find(|problem| weights(problem)).unwrap();
+    for name in &tf32 {
+        let plan = cudnn.plan(&target, &problem, name, &Options { deterministic: true, ..all });
+        let why = plan.err().map(|error| error.to_string()).unwrap_or_default();
+        let is_refused = why.ends_with(": it computes otherwise than asked");
+        assert!(is_refused != deterministic.contains(name) && (is_refused || why.is_empty()), "{name}: {why}");
+    }
     assert!(count(Arithmetic::Tf32, Options { workspace: 1 << 10, ..all }) < tf32.len());
     assert_eq!(names(&weights, Arithmetic::Tf32, Options { candidates: 3, ..all }), tf32[..3]);
     let forward = |problem: &Problem| problem.w[1] == 3 && problem.direction == (Direction::Forward { bias: false });
@@ -115,7 +124,7 @@ fn errors_have_cudnns_words() {
     let error = cudnn.plans(&target, &wrong, &zoo::OPTIONS).unwrap_err().to_string();
     check(error, &["cuDNN takes no convolution with bias f32 x[128,28,28,3]", "CUDNN_STATUS_"]);
     for name in ["fast", "eng9999", "eng0_f32"] {
-        let error = cudnn.plan(&target, &problem, name).unwrap_err().to_string();
+        let error = cudnn.plan(&target, &problem, name, &zoo::OPTIONS).unwrap_err().to_string();
         check(error, &["cuDNN takes no convolution with bias", name]);
     }
 }

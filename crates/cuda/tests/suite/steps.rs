@@ -27,7 +27,7 @@ fn submit(program: &mut dyn Program, number: u64, phases: &[Phase]) -> Ticket {
     program.submit(Mode::Train, phases, &batch.inputs(number)).unwrap()
 }
 
-fn bits(program: &mut dyn Program) -> Vec<Vec<u64>> {
+pub fn bits(program: &mut dyn Program) -> Vec<Vec<u64>> {
     let names = state(program.plans());
     names.iter().map(|name| program.store(name).unwrap().iter().map(|value| value.to_bits()).collect()).collect()
 }

@@ -1,0 +1,128 @@
+//! The sum of a bucket over ranks by NCCL, in three ways: in its own order, the same in bf16, and in the fixed tree.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use enmasse_comm::{ShardMap, tree_fold};
+use enmasse_tensor::DType;
+
+use crate::kernels::elementwise::{add, cast};
+use crate::sequence::{Call, Collective};
+use crate::work::{Memory, Place, Span};
+
+/// The calls that sum a bucket. The sum is in place of the first of a rank's partial sums.
+pub(super) struct Collectives {
+    /// In the stream of the step's own work.
+    pub before: Vec<Call>,
+    /// In NCCL's stream.
+    pub beside: Vec<Call>,
+}
+
+impl Collectives {
+    /// In NCCL's order. A rank first adds up its own partial sums.
+    pub fn library(partials: &[Span]) -> Self {
+        Collectives { before: own_sum(partials), beside: vec![all_reduce(partials[0], DType::F32)] }
+    }
+
+    /// The same of gradients rounded to bf16. The rest of the bucket, losses and metrics, stays f32.
+    pub fn bf16(partials: &[Span], gradients: usize) -> Self {
+        let [own, rest] = split(partials[0], gradients);
+        let narrow = Span { place: Place { memory: Memory::Collectives, offset: 0 }, bytes: own.bytes / 2 };
+        let mut beside = vec![
+            Call::Kernel(cast(DType::F32, own, DType::Bf16, narrow)),
+            all_reduce(narrow, DType::Bf16),
+            Call::Kernel(cast(DType::Bf16, narrow, DType::F32, own)),
+        ];
+        if own.bytes == 0 {
+            beside.clear();
+        }
+        if rest.bytes > 0 {
+            beside.push(all_reduce(rest, DType::F32));
+        }
+        Collectives { before: own_sum(partials), beside }
+    }
+
+    /// In the fixed tree over shards: every rank gathers the partial sums of all, and adds them itself.
+    pub fn tree(map: &ShardMap, partials: &[Span]) -> Self {
+        let (to, ranks) = (partials[0], map.ranks());
+        let most = (0..ranks).map(|rank| map.partials(rank).count()).max().unwrap_or(0);
+        let gathered = |partial: usize, rank: usize, count: usize| {
+            let offset = (partial * ranks + rank) * to.bytes;
+            Span { place: Place { memory: Memory::Collectives, offset }, bytes: count * to.bytes }
+        };
+        // A rank that has fewer sends one of its own, which nobody reads.
+        let gather = |partial: usize| {
+            let from = *partials.get(partial).unwrap_or(&to);
+            Call::Collective(Collective::AllGather { from, to: gathered(partial, 0, ranks), ranks })
+        };
+        let mut beside: Vec<Call> = (0..most).map(gather).collect();
+        let places = (0..ranks).flat_map(|rank| {
+            map.partials(rank).enumerate().map(move |(partial, shards)| (shards, gathered(partial, rank, 1)))
+        });
+        let mut additions = additions(map.shards(), &places.collect());
+        // The last one is the root's.
+        if let Some((_, _, sum)) = additions.last_mut() {
+            *sum = to;
+        }
+        beside.extend(additions.into_iter().map(|(left, right, sum)| Call::Kernel(add(DType::F32, left, right, sum))));
+        Collectives { before: Vec::new(), beside }
+    }
+}
+
+/// The sums above partial sums in the tree over shards, in order: both operands, and the place of the first for the result.
+fn additions(shards: usize, partials: &HashMap<Range<usize>, Span>) -> Vec<(Span, Span, Span)> {
+    type Node = (Range<usize>, Option<Span>);
+    let mut additions = Vec::new();
+    let mut leaf = |shard: usize| -> Node { (shard..shard + 1, partials.get(&(shard..shard + 1)).copied()) };
+    let mut combine = |(left, first): Node, (right, second): Node| -> Node {
+        let shards = left.start..right.end;
+        let sum = partials.get(&shards).copied().or_else(|| {
+            additions.push((first?, second?, first?));
+            first
+        });
+        (shards, sum)
+    };
+    tree_fold(shards, &mut leaf, &mut combine);
+    additions
+}
+
+fn own_sum(partials: &[Span]) -> Vec<Call> {
+    partials[1..].iter().map(|&partial| Call::Kernel(add(DType::F32, partials[0], partial, partials[0]))).collect()
+}
+
+fn all_reduce(at: Span, dtype: DType) -> Call {
+    Call::Collective(Collective::AllReduce { at, dtype })
+}
+
+/// The first bytes of a span, and the others.
+fn split(span: Span, first: usize) -> [Span; 2] {
+    let rest = Place { offset: span.place.offset + first, ..span.place };
+    [Span { bytes: first, ..span }, Span { place: rest, bytes: span.bytes - first }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additions_are_those_of_the_tree() {
+        let check = |shards: usize, ranks: usize, expected: &[(usize, usize)]| {
+            let map = ShardMap::new(shards, ranks).unwrap();
+            // A partial sum lies at the number of its first shard.
+            let place = |shards: Range<usize>| {
+                let place = Place { memory: Memory::Collectives, offset: shards.start };
+                (shards, Span { place, bytes: 1 })
+            };
+            let partials = (0..ranks).flat_map(|rank| map.partials(rank)).map(place).collect();
+            let found = additions(shards, &partials);
+            let offsets = |&(left, right, _): &(Span, Span, Span)| (left.place.offset, right.place.offset);
+            assert_eq!(found.iter().map(offsets).collect::<Vec<_>>(), expected);
+            assert!(found.iter().all(|(left, _, sum)| left == sum));
+        };
+        check(2, 2, &[(0, 1)]);
+        check(4, 4, &[(0, 1), (2, 3), (0, 2)]);
+        check(4, 2, &[(0, 2)]);
+        check(3, 3, &[(0, 1), (0, 2)]);
+        check(6, 2, &[(2, 3), (0, 2), (0, 4)]);
+    }
+}

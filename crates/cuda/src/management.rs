@@ -1,0 +1,125 @@
+//! What NVIDIA's management library (NVML) knows of a card, and CUDA does not: who else computes on it, and whether it is slowed
+//! down.
+//!
+//! The library is a part of the driver. Where it is missing, or does not answer, nothing is said: no run depends on it.
+
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::fs::read_to_string;
+use std::ptr::null_mut;
+
+use crate::driver::Properties;
+use crate::libraries::{Libraries, Library, functions};
+
+/// `nvmlProcessInfo_v2_t`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Process {
+    pid: c_uint,
+    bytes: u64,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+functions! {
+    /// What enmasse calls of NVML. A status is 0, or an error's number.
+    struct Functions {
+        fn nvmlInit_v2() -> c_int;
+        fn nvmlDeviceGetHandleByPciBusId_v2(address: *const c_char, device: *mut *mut c_void) -> c_int;
+        fn nvmlDeviceGetUUID(device: *mut c_void, text: *mut c_char, length: c_uint) -> c_int;
+        fn nvmlDeviceGetComputeRunningProcesses_v3(
+            device: *mut c_void, count: *mut c_uint, processes: *mut Process,
+        ) -> c_int;
+        fn nvmlDeviceGetCurrentClocksThrottleReasons(device: *mut c_void, reasons: *mut u64) -> c_int;
+    }
+}
+
+/// `NVML_VALUE_NOT_AVAILABLE`: the driver does not tell how much memory a process has.
+const UNKNOWN: u64 = u64::MAX;
+
+/// Processes that are asked for. A card with more is busy all the same.
+const MOST_PROCESSES: usize = 64;
+
+/// Why a card lowers its clocks, by bits of `nvmlClocksEventReasons`. Idle cards and those at their power limit, where a card
+/// in full use mostly is, are left out.
+const SLOWDOWNS: [(u64, &str); 3] = [
+    (0x20 | 0x40, "it is too hot; check its cooling"),
+    (0x80, "its power supply limits it; check its power cables"),
+    (0x08, "its hardware lowers the clocks; see nvidia-smi -q -d PERFORMANCE"),
+];
+
+/// A whole card, as NVML sees it.
+#[derive(Debug)]
+pub(crate) struct Management {
+    functions: Functions,
+    device: *mut c_void,
+}
+
+// SAFETY: NVML's functions may be called by any thread, and its handles are numbers.
+unsafe impl Send for Management {}
+// SAFETY: see above.
+unsafe impl Sync for Management {}
+
+impl Management {
+    /// The card with these properties. `None` without NVML, and for an instance of a divided card (MIG): NVML's figures are then
+    /// those of the whole card.
+    pub fn of(libraries: &Libraries, card: &Properties) -> Option<Self> {
+        let functions = Functions::load(libraries.load(Library::Management).ok()?).ok()?;
+        let (address, mut device) = (CString::new(card.address.as_str()).ok()?, null_mut());
+        let mut uuid = [0 as c_char; 96];
+        // SAFETY: the text ends in a zero, and each place is valid for the result that NVML writes.
+        let found = unsafe {
+            (functions.nvmlInit_v2)() == 0
+                && (functions.nvmlDeviceGetHandleByPciBusId_v2)(address.as_ptr(), &mut device) == 0
+                && (functions.nvmlDeviceGetUUID)(device, uuid.as_mut_ptr(), uuid.len() as c_uint) == 0
+        };
+        let text: String =
+            uuid.iter().map(|byte| char::from(*byte as u8)).take_while(|letter| *letter != '\0').collect();
+        let digits = text.trim_start_matches("GPU-").replace('-', "");
+        let own: String = card.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        (found && digits == own).then_some(Management { functions, device })
+    }
+
+    /// The processes that compute on the card, and the bytes of it that each has, where that is known.
+    pub fn processes(&self) -> Vec<(u32, Option<u64>)> {
+        let mut processes = [Process::default(); MOST_PROCESSES];
+        let mut count = MOST_PROCESSES as c_uint;
+        // SAFETY: NVML writes at most `count` processes.
+        let result = unsafe {
+            (self.functions.nvmlDeviceGetComputeRunningProcesses_v3)(self.device, &mut count, processes.as_mut_ptr())
+        };
+        let found = if result == 0 { processes.get(..count as usize).unwrap_or_default() } else { &[] };
+        found.iter().map(|process| (process.pid, Some(process.bytes).filter(|bytes| *bytes != UNKNOWN))).collect()
+    }
+
+    /// The processes of other jobs that compute on the card, in words; `None` if there are none. Ranks that the same launcher
+    /// has started are no others. This process must not compute on the card yet: inside a container it may not know the
+    /// number under which NVML lists it.
+    pub fn others(&self) -> Option<String> {
+        let parent = |pid: u32| {
+            let status = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // The name, which is in parentheses, may have spaces.
+            status.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<u32>().ok()
+        };
+        let own = std::os::unix::process::parent_id();
+        let others = self.processes().into_iter().filter(|(pid, _)| parent(*pid) != Some(own));
+        let words: Vec<String> = others.map(|(pid, bytes)| describe(pid, bytes)).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// Why the card is slower than it could be; `None` if it is not.
+    pub fn slowdown(&self) -> Option<&'static str> {
+        let mut reasons = 0;
+        // SAFETY: the place is valid.
+        let result = unsafe { (self.functions.nvmlDeviceGetCurrentClocksThrottleReasons)(self.device, &mut reasons) };
+        let reasons = if result == 0 { reasons } else { 0 };
+        SLOWDOWNS.iter().find(|(bits, _)| reasons & bits != 0).map(|(_, why)| *why)
+    }
+}
+
+/// `python (pid 4242) with 8192 MiB`.
+fn describe(pid: u32, bytes: Option<u64>) -> String {
+    let name = read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = if name.trim().is_empty() { "a process" } else { name.trim() };
+    let memory = bytes.map_or(String::new(), |bytes| format!(" with {} MiB", bytes >> 20));
+    format!("{name} (pid {pid}){memory}")
+}

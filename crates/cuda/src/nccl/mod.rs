@@ -1,0 +1,111 @@
+//! NCCL: sums and gathers over the cards of several ranks, as work of a stream.
+//!
+//! Every call returns before it has ended. A thread of each [`Communicator`] asks NCCL for errors that come later, makes them
+//! causes of the group, and aborts NCCL once the group has failed, so that no rank waits for one that is gone.
+
+mod communicator;
+mod sys;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+
+use crate::CudaError;
+use crate::libraries::{Libraries, Library};
+pub(crate) use communicator::Communicator;
+use sys::{Functions, SUCCESS, UniqueId};
+
+/// The oldest version that is accepted, that of PyTorch 2.1. The functions are there since 2.14.
+const OLDEST: Version = Version([2, 18, 0]);
+
+/// A version of NCCL: major, minor, patch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Version([u32; 3]);
+
+impl Version {
+    /// From NCCL's number: 22703 is 2.27.3. Before 2.9, 2804 was 2.8.4.
+    fn new(number: u32) -> Self {
+        match number {
+            0..10_000 => Version([number / 1000, number / 100 % 10, number % 100]),
+            _ => Version([number / 10_000, number / 100 % 100, number % 100]),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.map(|part| part.to_string()).join("."))
+    }
+}
+
+/// NCCL, loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Nccl {
+    functions: Functions,
+    version: Version,
+}
+
+impl Nccl {
+    /// Loads NCCL.
+    ///
+    /// # Errors
+    /// It is missing, too old, or lacks a function.
+    pub fn load(libraries: &Libraries) -> Result<Self, CudaError> {
+        let functions = Functions::load(libraries.load(Library::Nccl)?)?;
+        let mut number = 0;
+        // SAFETY: the place is valid.
+        let result = unsafe { (functions.ncclGetVersion)(&mut number) };
+        let version = Version::new(u32::try_from(number).unwrap_or(0));
+        if result != SUCCESS || version < OLDEST {
+            let [major, minor, _] = OLDEST.0;
+            let why = format!("which is older than {major}.{minor}");
+            let version = version.to_string();
+            return Err(CudaError::Version { library: Library::Nccl, path: functions.path, version, why });
+        }
+        Ok(Nccl { functions, version })
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// An identifier for a new communicator, which one rank makes for all.
+    fn unique_id(&self) -> Result<UniqueId, CudaError> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the place is valid.
+        let result = unsafe { (self.functions.ncclGetUniqueId)(&mut id) };
+        match result {
+            SUCCESS => Ok(id),
+            result => Err(self.error("ncclGetUniqueId", result, std::ptr::null_mut())),
+        }
+    }
+
+    /// The error of a call, with NCCL's words. The last error is that of a communicator, or of none yet.
+    fn error(&self, function: &'static str, result: c_int, communicator: *mut c_void) -> CudaError {
+        // SAFETY: both return texts that stay, or null; the communicator is null or lives.
+        let texts = unsafe {
+            [(self.functions.ncclGetErrorString)(result), (self.functions.ncclGetLastError)(communicator)]
+                .map(|t| text(t))
+        };
+        let why = texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(": ");
+        let why = if why.contains("NCCL_DEBUG") {
+            why
+        } else {
+            format!("{why}; NCCL_DEBUG=WARN says more in the rank's log")
+        };
+        CudaError::Call { library: Library::Nccl, function, why }
+    }
+}
+
+/// # Safety
+/// The pointer is null, or that of a text that ends in a zero.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! NCCL's functions and constants, as `nccl.h` declares them.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use crate::libraries::functions;
+
+functions! {
+    /// What enmasse calls of NCCL.
+    pub(super) struct Functions {
+        fn ncclGetVersion(version: *mut c_int) -> c_int;
+        fn ncclGetUniqueId(id: *mut UniqueId) -> c_int;
+        fn ncclCommInitRankConfig(
+            communicator: *mut *mut c_void,
+            ranks: c_int,
+            id: UniqueId,
+            rank: c_int,
+            config: *mut Config,
+        ) -> c_int;
+        fn ncclCommGetAsyncError(communicator: *mut c_void, result: *mut c_int) -> c_int;
+        fn ncclCommFinalize(communicator: *mut c_void) -> c_int;
+        fn ncclCommDestroy(communicator: *mut c_void) -> c_int;
+        fn ncclCommAbort(communicator: *mut c_void) -> c_int;
+        fn ncclGetErrorString(result: c_int) -> *const c_char;
+        fn ncclGetLastError(communicator: *mut c_void) -> *const c_char;
+        fn ncclAllReduce(
+            from: *const c_void,
+            to: *mut c_void,
+            count: usize,
+            data_type: c_int,
+            operation: c_int,
+            communicator: *mut c_void,
+            stream: *mut c_void,
+        ) -> c_int;
+        fn ncclAllGather(
+            from: *const c_void,
+            to: *mut c_void,
+            count: usize,
+            data_type: c_int,
+            communicator: *mut c_void,
+            stream: *mut c_void,
+        ) -> c_int;
+    }
+}
+
+/// `ncclUniqueId`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct UniqueId(pub [u8; 128]);
+
+/// `ncclConfig_t` of version 2.14, the first: later versions take it, by its size and version.
+#[repr(C)]
+pub(super) struct Config {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub blocking: c_int,
+}
+
+impl Config {
+    /// Calls return before they have ended, so that no rank hangs in one.
+    pub fn non_blocking() -> Self {
+        Config { size: size_of::<Config>(), magic: API_MAGIC, version: 21_400, blocking: 0 }
+    }
+}
+
+/// `NCCL_API_MAGIC`.
+pub(super) const API_MAGIC: c_uint = 0xcafe_beef;
+
+/// `ncclSum`.
+pub(super) const SUM: c_int = 0;
+
+/// Of `ncclDataType_t`.
+pub(super) const FLOAT32: c_int = 7;
+pub(super) const BFLOAT16: c_int = 9;
+
+/// Of `ncclResult_t`.
+pub(super) const SUCCESS: c_int = 0;
+pub(super) const REMOTE_ERROR: c_int = 6;
+pub(super) const IN_PROGRESS: c_int = 7;

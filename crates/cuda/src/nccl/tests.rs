@@ -1,0 +1,146 @@
+//! Communicators over the emulated NCCL, or over the machine's own as `scripts/gpu-check` runs these tests; and our declarations
+//! beside NVIDIA's.
+
+use std::process::Command;
+use std::sync::{Arc, mpsc};
+
+use enmasse_comm::Group;
+
+use super::communicator::identifier;
+use super::sys::{API_MAGIC, BFLOAT16, Config, FLOAT32, IN_PROGRESS, REMOTE_ERROR, SUM};
+use super::*;
+use crate::driver::{Buffer, Context, Event, Found, Graph, Stream};
+
+/// The first card with its libraries: the machine's own with `ENMASSE_TEST_GPU=1`. `None` without a compiler: the test is then in
+/// the table.
+fn libraries() -> Option<Libraries> {
+    match std::env::var_os("ENMASSE_TEST_GPU") {
+        Some(_) => Some(Libraries::gather()),
+        None => Some(Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()])),
+    }
+}
+
+fn card(libraries: &Libraries) -> Arc<Context> {
+    let driver = crate::driver::Functions::load(libraries.load(Library::Driver).unwrap()).unwrap();
+    Context::open(Found::look(Arc::new(driver), 0).unwrap()).unwrap()
+}
+
+#[test]
+fn versions_as_nccl_numbers_them() {
+    let check = |number: u32, expected: &str| assert_eq!(Version::new(number).to_string(), expected);
+    check(2708, "2.7.8");
+    check(20903, "2.9.3");
+    check(22703, "2.27.3");
+    check(23200, "2.32.0");
+    assert!(Version::new(21703) < OLDEST && OLDEST <= Version::new(21800));
+}
+
+#[test]
+fn a_library_that_is_not_nccl_is_one_line() {
+    let Some(emulation) = enmasse_emulation::folder() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(emulation.join("libcuda.so.1"), folder.path().join("libnccl.so.2")).unwrap();
+    let error = Nccl::load(&Libraries::in_folders(&[folder.path().to_owned()])).unwrap_err().to_string();
+    let path = folder.path().join("libnccl.so.2");
+    let expected = format!("NCCL ({}) has no function ncclGetVersion: its version is too old", path.display());
+    assert!(error.starts_with(&expected), "{error}");
+}
+
+#[test]
+fn a_world_of_one_sums_within_a_graph() {
+    let Some(libraries) = libraries() else { return };
+    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let communicator = Communicator::new(&nccl, &context, &Group::single(), || {}).unwrap();
+    let [compute, beside] = [(); 2].map(|()| Stream::new(&context).unwrap());
+    let [begin, end] = [(); 2].map(|()| Event::new(&context).unwrap());
+    let numbers: Vec<u8> = (0..1000).flat_map(|number| (number as f32).to_ne_bytes()).collect();
+    let [own, all] = [(); 2].map(|()| Buffer::new(&context, "numbers", numbers.len()).unwrap());
+    own.write(&compute, 0, &numbers).unwrap();
+    let collectives = |compute: &Stream| -> Result<(), enmasse_device::DeviceError> {
+        begin.record(compute)?;
+        beside.wait_for(&begin)?;
+        // SAFETY: the buffers live until the stream has been waited for.
+        unsafe {
+            communicator.all_reduce(own.address(), 1000, enmasse_tensor::DType::F32, &beside)?;
+            communicator.all_gather(own.address(), all.address(), 1000, &beside)?;
+        }
+        end.record(&beside)?;
+        Ok(compute.wait_for(&end)?)
+    };
+    // NCCL connects its ranks in the first collectives.
+    collectives(&compute).unwrap();
+    compute.wait().unwrap();
+    let graph = Graph::capture(&compute, collectives).unwrap();
+    for _ in 0..2 {
+        all.zero(&compute).unwrap();
+        graph.launch(&compute).unwrap();
+        let mut found = vec![0; numbers.len()];
+        all.read(&compute, 0, &mut found).unwrap();
+        assert_eq!(found, numbers);
+    }
+    drop(graph);
+}
+
+#[test]
+fn a_rank_that_leaves_before_it_joins_is_the_cause() {
+    let Some(libraries) = libraries().filter(|_| std::env::var_os("ENMASSE_TEST_GPU").is_none()) else { return };
+    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let [first, second] = Group::threads(2).unwrap().try_into().unwrap();
+    let (sender, failing) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // It takes part in the identifier, and goes.
+            identifier(&nccl, &second).map(drop).unwrap();
+            let joins =
+                || first.flight_recorder().record().operations.iter().any(|o| o.operation.starts_with("ncclComm"));
+            while !joins() {
+                std::thread::yield_now();
+            }
+            second.abort(second.own_cause(enmasse_comm::CauseKind::Exited, "it was killed"));
+        });
+        let made = Communicator::new(&nccl, &context, &first, move || sender.send(()).unwrap());
+        let error = made.err().unwrap().to_string();
+        assert!(error.starts_with("rank 1 ") && error.ends_with("it was killed"), "{error}");
+        failing.recv().unwrap();
+    });
+}
+
+/// The header comes with the library in NVIDIA's wheel. What it includes of CUDA are two types.
+#[test]
+fn declarations_are_those_of_the_header() {
+    let Some(folder) = needs::cuda() else { return };
+    let nccl = Nccl::load(&Libraries::in_folders(std::slice::from_ref(&folder))).unwrap();
+    let includes = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(includes.path().join(name), text).unwrap();
+    write(
+        "cuda_runtime.h",
+        "#include <stdint.h>\ntypedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n",
+    );
+    ["cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"].iter().for_each(|name| write(name, ""));
+    let equal = |ours: String, theirs: &str| format!("static_assert({ours} == {theirs}, \"{theirs}\");\n");
+    let number = |ours: usize, theirs: &str| equal(ours.to_string(), theirs);
+    let offset = |ours: usize, field: &str| number(ours, &format!("offsetof(ncclConfig_t, {field})"));
+    let [major, minor, patch] = nccl.version().0;
+    let text = [
+        "#include <stddef.h>\n#include \"nccl.h\"\n".to_owned(),
+        number(size_of::<UniqueId>(), "sizeof(ncclUniqueId)"),
+        offset(std::mem::offset_of!(Config, size), "size"),
+        offset(std::mem::offset_of!(Config, magic), "magic"),
+        offset(std::mem::offset_of!(Config, version), "version"),
+        offset(std::mem::offset_of!(Config, blocking), "blocking"),
+        equal(format!("{API_MAGIC}u"), "NCCL_API_MAGIC"),
+        number(SUCCESS as usize, "ncclSuccess"),
+        number(REMOTE_ERROR as usize, "ncclRemoteError"),
+        number(IN_PROGRESS as usize, "ncclInProgress"),
+        number(FLOAT32 as usize, "ncclFloat32"),
+        number(BFLOAT16 as usize, "ncclBfloat16"),
+        number(SUM as usize, "ncclSum"),
+        number((major * 10_000 + minor * 100 + patch) as usize, "NCCL_VERSION_CODE"),
+    ];
+    let source = includes.path().join("declarations.cpp");
+    std::fs::write(&source, text.concat()).unwrap();
+    let mut compiler = Command::new("c++");
+    compiler.args(["-std=c++17", "-fsyntax-only", "-I"]).arg(includes.path()).arg("-I").arg(&folder).arg(&source);
+    let checked = compiler.output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}

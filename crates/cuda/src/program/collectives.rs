@@ -1,0 +1,126 @@
+//! Exchanges of ranks by NCCL: work of a second stream, which events order with the step's own, in one graph.
+
+use std::ops::Range;
+
+use enmasse_comm::{Group, Watch};
+use enmasse_device::DeviceError;
+use enmasse_graph::Phase;
+use enmasse_tensor::DType;
+
+use super::arenas::STEPS;
+use crate::CudaError;
+use crate::card::Card;
+use crate::driver::{Event, Stream};
+use crate::kernels::step::FAILURE_BYTES;
+use crate::nccl::Communicator;
+use crate::sequence::{Collective, Lane};
+use crate::work::Place;
+
+/// A collective with addresses. Counts are of elements.
+pub(super) enum BoundCollective {
+    AllReduce { at: u64, count: usize, dtype: DType },
+    AllGather { from: u64, to: u64, count: usize },
+}
+
+impl BoundCollective {
+    pub fn new(collective: &Collective, address: &dyn Fn(Place) -> Result<u64, CudaError>) -> Result<Self, CudaError> {
+        Ok(match *collective {
+            Collective::AllReduce { at, dtype } => {
+                BoundCollective::AllReduce { at: address(at.place)?, count: at.bytes / dtype.size(), dtype }
+            }
+            Collective::AllGather { from, to, ranks } => {
+                let (from, place) = (address(from.place)?, address(to.place)?);
+                BoundCollective::AllGather { from, to: place, count: to.bytes / ranks / size_of::<f32>() }
+            }
+        })
+    }
+}
+
+/// A program's part in the collectives of its group. NCCL ends before the stream goes.
+pub(super) struct Collectives {
+    communicator: Communicator,
+    stream: Stream,
+    events: Vec<Event>,
+    group: Group,
+    /// Whether each step has work that nobody has waited for.
+    in_flight: [bool; STEPS],
+    /// Whether NCCL has connected the ranks, which it does in their first collectives.
+    connected: bool,
+}
+
+impl Collectives {
+    /// For sequences with this number of events. If NCCL is aborted, the 8 bytes at `failure` first say that the step is void.
+    pub fn new(card: &Card, group: &Group, events: usize, failure: u64) -> Result<Self, DeviceError> {
+        let context = &card.context;
+        let (marks, stream) = (Stream::new(context)?, Stream::new(context)?);
+        let events = (0..events).map(|_| Event::new(context)).collect::<Result<_, CudaError>>()?;
+        let void = move || {
+            // SAFETY: the failure's memory lives as long as the communicator. An error leaves the numbers undefined, as in a
+            // program whose card is lost.
+            let _ = unsafe { marks.fill(failure, 0xFF, FAILURE_BYTES) }.and_then(|()| marks.wait());
+        };
+        let communicator = Communicator::new(&card.nccl()?, context, group, void)?;
+        let group = group.clone();
+        Ok(Collectives { communicator, stream, events, group, in_flight: [false; STEPS], connected: false })
+    }
+
+    /// The stream of a lane.
+    pub fn stream<'a>(&'a self, lane: Lane, compute: &'a Stream) -> &'a Stream {
+        if lane == Lane::Compute { compute } else { &self.stream }
+    }
+
+    /// Before phases of a training step go into the streams; an error once the group has failed. What the caller then waits for
+    /// is watched: NCCL connects the ranks in their first collectives, and a caller that measures `times` waits for each.
+    pub fn begin(&mut self, step: usize, phases: &[Phase], times: bool) -> Result<Option<Watch>, DeviceError> {
+        self.group.check()?;
+        self.in_flight[step] = true;
+        if self.connected && !times {
+            return Ok(None);
+        }
+        self.connected = phases.contains(&Phase::Backward);
+        Ok(Some(self.group.watch("the first collectives of NCCL", 0)?))
+    }
+
+    /// Waits for steps, with the deadline of the group's own operations.
+    pub fn watch<T>(
+        &mut self,
+        steps: Range<usize>,
+        wait: impl FnOnce() -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        if !self.in_flight[steps.clone()].contains(&true) {
+            return wait();
+        }
+        let watch = self.group.watch("a step's collectives by NCCL", 0)?;
+        let waited = wait();
+        // After an abort the step's numbers mean nothing, nor does what the card says of them.
+        watch.done()?;
+        self.in_flight[steps].fill(false);
+        waited
+    }
+
+    /// # Safety
+    /// The collective is bound to regions that live until the stream has run it.
+    pub unsafe fn run(&self, collective: &BoundCollective) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match *collective {
+                BoundCollective::AllReduce { at, count, dtype } => {
+                    self.communicator.all_reduce(at, count, dtype, &self.stream)
+                }
+                BoundCollective::AllGather { from, to, count } => {
+                    self.communicator.all_gather(from, to, count, &self.stream)
+                }
+            }
+        }
+    }
+
+    /// Records an event in a stream.
+    pub fn record(&self, event: usize, stream: &Stream) -> Result<(), CudaError> {
+        self.events[event].record(stream)
+    }
+
+    /// Lets a stream wait for an event.
+    pub fn wait_for(&self, event: usize, stream: &Stream) -> Result<(), CudaError> {
+        stream.wait_for(&self.events[event])
+    }
+}

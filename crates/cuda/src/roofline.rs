@@ -1,0 +1,188 @@
+//! The roofline of a plan on a card: the least time of each instruction by the card's public figures. It needs no card.
+//!
+//! An instruction takes at least as long as its operands and results need to cross the memory bus, each once, and at least as
+//! long as its products need at the card's peak rate. A launch costs nothing here, and a cache saves nothing.
+
+use enmasse_graph::{FilterOrder, Node, Op, Plan, Precision, Target, Work};
+
+use crate::CudaError;
+
+/// The public figures of a card.
+///
+/// Sources: NVIDIA's data sheets of H200, H100, A100 80GB and T4; "NVIDIA Ada GPU architecture" for the RTX 4090; "NVIDIA
+/// Blackwell architecture technical brief" for the B200. Rates are those without sparsity: half of what the sheets with an
+/// asterisk say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Card {
+    /// The name in commands.
+    pub name: &'static str,
+    /// Of its memory, in 10^9 bytes a second.
+    pub gigabytes: f64,
+    /// Products in f32, in 10^12 operations a second. A product that is added to a sum is two operations.
+    pub f32: f64,
+    /// Products of operands rounded to tf32, if it has them.
+    pub tf32: Option<f64>,
+    /// Products of bf16 that are summed in f32, if it has them.
+    pub bf16: Option<f64>,
+    /// Products of f16 that are summed in f32.
+    pub f16: f64,
+}
+
+/// The cards with figures. Those with several forms are SXM modules.
+pub static CARDS: [Card; 6] = [
+    Card { name: "h200", gigabytes: 4800.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
+    Card { name: "h100", gigabytes: 3350.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
+    Card { name: "a100", gigabytes: 2039.0, f32: 19.5, tf32: Some(156.0), bf16: Some(312.0), f16: 312.0 },
+    Card { name: "rtx4090", gigabytes: 1008.0, f32: 82.6, tf32: Some(82.6), bf16: Some(165.2), f16: 165.2 },
+    Card { name: "t4", gigabytes: 320.0, f32: 8.1, tf32: None, bf16: None, f16: 65.0 },
+    Card { name: "b200", gigabytes: 8000.0, f32: 80.0, tf32: Some(1100.0), bf16: Some(2250.0), f16: 2250.0 },
+];
+
+/// What a plan must be compiled for, as a GPU's `Device::target` says without a GPU.
+pub fn target() -> Target<'static> {
+    Target { filters: FilterOrder::Ohwi, ..Target::default() }
+}
+
+/// What bounds an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The bandwidth of memory.
+    Memory,
+    /// The rate of products.
+    Products,
+}
+
+/// The roofline of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Time {
+    /// What it moves and computes.
+    pub work: Work,
+    /// The larger of its two times.
+    pub bound: Bound,
+    /// That time.
+    pub seconds: f64,
+}
+
+impl Card {
+    /// The card of that name.
+    pub fn find(name: &str) -> Option<&'static Card> {
+        CARDS.iter().find(|card| card.name == name)
+    }
+
+    /// The rate of an instruction's products, in operations a second. Linear layers multiply matrices in f32 under any
+    /// precision but tf32.
+    fn rate(&self, plan: &Plan, node: &Node) -> Option<f64> {
+        let is_of_maps = !matches!(node.op, Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights);
+        let rate = match plan.precision {
+            Precision::Tf32 => self.tf32,
+            Precision::Bf16 if is_of_maps => self.bf16,
+            Precision::F16 if is_of_maps => Some(self.f16),
+            Precision::F32 | Precision::Bf16 | Precision::F16 => Some(self.f32),
+        };
+        rate.map(|rate| rate * 1e12)
+    }
+
+    /// The roofline of each instruction of a plan that one GPU runs with one shard. `None` for those that do nothing there:
+    /// sums over shards.
+    ///
+    /// # Errors
+    /// The card has no products in the plan's precision, or the plan has several shards.
+    pub fn roofline(&self, plan: &Plan) -> Result<Vec<Option<Time>>, CudaError> {
+        if plan.shards > 1 {
+            return Err(CudaError::Unsupported(
+                "a roofline is that of one shard: leave --shards and --accumulate out".into(),
+            ));
+        }
+        plan.instructions.iter().map(|node| self.time(plan, node)).collect()
+    }
+
+    fn time(&self, plan: &Plan, node: &Node) -> Result<Option<Time>, CudaError> {
+        if matches!(node.op, Op::AllReduceStart { .. } | Op::AllReduceWait { .. }) {
+            return Ok(None);
+        }
+        let work = plan.work(node);
+        let rate = self.rate(plan, node).ok_or_else(|| {
+            let (name, precision) = (self.name, plan.precision.name());
+            CudaError::Unsupported(format!("{name} has no {precision}: use --precision f16 or f32"))
+        })?;
+        let (moving, multiplying) = (work.bytes as f64 / (self.gigabytes * 1e9), work.flops as f64 / rate);
+        let (bound, seconds) =
+            if multiplying > moving { (Bound::Products, multiplying) } else { (Bound::Memory, moving) };
+        Ok(Some(Time { work, bound, seconds }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use enmasse_graph::{CompileOptions, Conv, Plans, Tensor};
+
+    use super::*;
+
+    /// A convolution, batch norm and rectifier of ResNet's first stage, after a cheap stem.
+    fn plans(precision: Precision, shards: usize) -> Plans {
+        let model = |x: Tensor| {
+            let x = x.conv2d("stem", Conv::new(64, 1).no_bias());
+            let x = x.conv2d("conv", Conv::new(64, 3).padding(1).no_bias()).batch_norm("bn").relu();
+            x.adaptive_avg_pool([1, 1]).flatten().linear("fc", 1000)
+        };
+        let options = CompileOptions { precision, shards, ..CompileOptions::new("net", 256, 56, 1000) };
+        target().compile(&model, &options).unwrap()
+    }
+
+    #[test]
+    fn instructions_by_hand() {
+        let check = |precision,
+                     name: &str,
+                     layer: &str,
+                     card: &str,
+                     (bytes, flops, bound, seconds): (u64, u64, Bound, f64)| {
+            let plan = plans(precision, 1).train.unwrap();
+            let at = |node: &Node| node.op.name() == name && node.layer == layer;
+            let at = plan.instructions.iter().position(at).unwrap();
+            let time = Card::find(card).unwrap().roofline(&plan).unwrap()[at].unwrap();
+            assert_eq!((time.work, time.bound), (Work { bytes, flops }, bound), "{precision:?} {name} {layer} {card}");
+            assert!((time.seconds / seconds - 1.0).abs() < 1e-12, "{precision:?} {name} {layer} {card}: {time:?}");
+        };
+        // A map of 56 x 56 pixels of 64 channels for each of 256 pictures.
+        let map = 256 * 56 * 56 * 64;
+        let (filters, products) = (64 * 9 * 64, 2 * map * 9 * 64);
+        let (bf16, f32) = (2 * 2 * map + 4 * filters, 2 * 4 * map + 4 * filters);
+        let seconds = |products: u64, rate: f64| products as f64 / (rate * 1e12);
+        let conv = |bytes, rate| (bytes, products, Bound::Products, seconds(products, rate));
+        check(Precision::Bf16, "conv2d", "conv", "h200", conv(bf16, 989.5));
+        check(
+            Precision::Bf16,
+            "conv2d_backward_weights",
+            "conv",
+            "h100",
+            (bf16, products, Bound::Memory, bf16 as f64 / 3350e9),
+        );
+        check(Precision::Tf32, "conv2d_backward_data", "conv", "a100", conv(f32, 156.0));
+        check(Precision::F16, "conv2d", "conv", "t4", conv(bf16, 65.0));
+        check(Precision::F32, "conv2d", "conv", "h200", conv(f32, 67.0));
+        check(Precision::F32, "conv2d", "conv", "t4", conv(f32, 8.1));
+        // A pass reads and writes the map; statistics only read it. Each channel has two statistics and two parameters.
+        let pass = |bytes: u64| (bytes, 0, Bound::Memory, bytes as f64 / 4800e9);
+        check(Precision::Bf16, "batch_norm_statistics", "bn", "h200", pass(2 * map + 2 * 4 * 64));
+        check(Precision::Bf16, "batch_norm_normalize", "bn", "h200", pass(2 * 2 * map + 4 * 4 * 64));
+        // Gradients are read; weights and momentum are read and written.
+        let parameters = 3 * 64 + filters + 2 * 64 + 64 * 1000 + 1000;
+        check(Precision::Bf16, "update", "step", "h200", pass(5 * 4 * parameters));
+        // Linear layers stay f32.
+        let linear = (4 * (256 * 64 + 64 * 1000 + 256 * 1000 + 1000), 2 * 256 * 64 * 1000);
+        check(Precision::Bf16, "linear", "fc", "h200", (linear.0, linear.1, Bound::Products, seconds(linear.1, 67.0)));
+    }
+
+    #[test]
+    fn what_has_no_roofline() {
+        let check = |precision, shards, card: &str, expected: &str| {
+            let plan = plans(precision, shards).train.unwrap();
+            let found = Card::find(card).unwrap().roofline(&plan).unwrap_err().to_string();
+            assert!(found.contains(expected), "{found}");
+        };
+        check(Precision::Bf16, 1, "t4", "t4 has no bf16: use --precision f16 or f32");
+        check(Precision::Tf32, 1, "t4", "t4 has no tf32: use --precision f16 or f32");
+        check(Precision::F32, 2, "h200", "a roofline is that of one shard");
+        assert_eq!(Card::find("h300"), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! How the ranks of a group exchange numbers, which they agree on before the first step.
+
+use enmasse_comm::Group;
+use enmasse_device::{DeviceError, Summation};
+
+use crate::card::Card;
+use crate::driver::Properties;
+
+/// How ranks exchange numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through page-locked memory, by the group.
+    Host,
+    /// From card to card, by NCCL.
+    Nccl(Summation),
+}
+
+impl Way {
+    /// What the ranks of programs on such cards take, as far as one rank knows.
+    pub fn expected(card: &Card, summation: Summation) -> Way {
+        if card.nccl().is_ok() { Way::Nccl(summation) } else { Way::Host }
+    }
+
+    /// The same for all ranks of a group, which all call this, with a line that says it to people.
+    pub fn agree(card: &Card, group: &Group, summation: Summation) -> Result<(Way, String), DeviceError> {
+        let own = Candidate::of(card, group).to_text();
+        let all = group.all_gather_bytes(own.as_bytes())?;
+        let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(&String::from_utf8_lossy(text))).collect();
+        if let Some(why) = against_nccl(&all) {
+            if summation == Summation::Bf16 {
+                return Err(DeviceError::Unsupported(format!("--reduce-precision bf16 needs NCCL: {why}")));
+            }
+            return Ok((Way::Host, format!("gradients go by way of the hosts, not by NCCL: {why}")));
+        }
+        let sums = match summation {
+            Summation::Library => ", and are summed in its order",
+            Summation::Bf16 => " in bf16, and are summed in its order",
+            Summation::Tree => " to every rank, which sums them in the fixed tree",
+        };
+        let version = all[0].nccl.as_deref().unwrap_or_default();
+        Ok((Way::Nccl(summation), format!("gradients go by NCCL {version}{sums}")))
+    }
+}
+
+/// What a rank has for NCCL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Candidate {
+    /// The card, under a name that parts of one card have in common: NCCL takes one rank on each.
+    card: String,
+    /// Its version of NCCL, or why there is none.
+    nccl: Result<String, String>,
+}
+
+impl Candidate {
+    fn of(card: &Card, group: &Group) -> Self {
+        let Properties { name, address, .. } = &card.context.properties;
+        let host = group.host(group.rank()).unwrap_or_default();
+        let nccl = card.nccl().map(|nccl| nccl.version().to_string()).map_err(|error| error.to_string());
+        Candidate { card: format!("{name} at {address} of {host}"), nccl }
+    }
+
+    fn to_text(&self) -> String {
+        let (mark, text) = match &self.nccl {
+            Ok(version) => ("has", version),
+            Err(why) => ("lacks", why),
+        };
+        [&self.card, mark, text].join("\n")
+    }
+
+    fn from_text(text: &str) -> Self {
+        let mut lines = text.splitn(3, '\n').map(str::to_owned);
+        let (card, mark, text) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
+        let nccl = if mark.as_deref() == Some("has") { Ok(text) } else { Err(text) };
+        Candidate { card: card.unwrap_or_default(), nccl }
+    }
+}
+
+/// Why these ranks do not use NCCL, if so.
+fn against_nccl(ranks: &[Candidate]) -> Option<String> {
+    let without = ranks.iter().enumerate().find_map(|(rank, own)| Some((rank, own.nccl.as_ref().err()?)));
+    if let Some((rank, why)) = without {
+        return Some(format!("on rank {rank}, {why}"));
+    }
+    (1..ranks.len()).find_map(|rank| {
+        let [own, first] = [rank, 0].map(|rank| ranks[rank].nccl.as_deref().unwrap_or_default());
+        if own != first {
+            return Some(format!("rank 0 has version {first}, and rank {rank} has {own}"));
+        }
+        let other = ranks[..rank].iter().position(|other| other.card == ranks[rank].card)?;
+        Some(format!("ranks {other} and {rank} share {}", ranks[rank].card))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ranks_need_one_version_and_a_card_of_their_own() {
+        let check = |ranks: &[(&str, Result<&str, &str>)], expected: Option<&str>| {
+            let candidate = |&(card, nccl): &(&str, Result<&str, &str>)| Candidate {
+                card: card.to_owned(),
+                nccl: nccl.map(str::to_owned).map_err(str::to_owned),
+            };
+            let ranks: Vec<Candidate> = ranks.iter().map(candidate).collect();
+            let sent = ranks.iter().map(|rank| Candidate::from_text(&rank.to_text()));
+            assert_eq!(sent.collect::<Vec<_>>(), ranks);
+            assert_eq!(against_nccl(&ranks).as_deref(), expected);
+        };
+        check(&[("a", Ok("2.27.3")), ("b", Ok("2.27.3"))], None);
+        check(&[("a", Ok("2.27.3")), ("a", Ok("2.27.3"))], Some("ranks 0 and 1 share a"));
+        check(&[("a", Ok("2.27.3")), ("b", Ok("2.21.5"))], Some("rank 0 has version 2.27.3, and rank 1 has 2.21.5"));
+        let missing = "NCCL is missing: no libnccl.so.2\nhere";
+        check(&[("a", Ok("2.27.3")), ("a", Err(missing))], Some("on rank 1, NCCL is missing: no libnccl.so.2\nhere"));
+    }
+}

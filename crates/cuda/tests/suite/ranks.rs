@@ -1,0 +1,189 @@
+//! Ranks that compute on GPUs and exchange by way of the host, since they share a card here.
+
+use std::sync::{Barrier, Mutex};
+
+use enmasse_comm::{Cause, CauseKind, Group, ShardMap};
+use enmasse_device::{Device, DeviceError, Program};
+use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Phase, Plans, Precision, Tensor};
+
+use crate::gpu;
+use crate::program::{Batch, fill};
+use crate::steps::bits;
+
+fn net(x: Tensor) -> Tensor {
+    let x = x.conv2d("a", Conv::new(6, 3).padding(1).no_bias()).batch_norm("bn_a").relu();
+    let y = x.clone().conv2d("b", Conv::new(6, 3).padding(1).no_bias()).batch_norm("bn_b");
+    (x + y).relu().adaptive_avg_pool([2, 2]).flatten().dropout("drop", 0.3).linear("fc", 4)
+}
+
+pub fn options(shards: usize, sync_batch_norm: bool) -> CompileOptions {
+    // Several buckets, the last of which has the metrics.
+    let buckets = BucketSizes { first: 256, other: 512 };
+    let clip_norm = Some(0.5);
+    CompileOptions { shards, sync_batch_norm, buckets, clip_norm, ..CompileOptions::new("net", 2, 6, 4) }
+}
+
+/// Runs `job` on `ranks` ranks, each with a program for its shards.
+fn on_ranks<T: Send>(
+    options: &CompileOptions,
+    ranks: usize,
+    job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
+) -> Option<Vec<T>> {
+    on_cards(options, ranks, |_| gpu(), job)
+}
+
+/// The same, on the card of each rank.
+pub fn on_cards<T: Send>(
+    options: &CompileOptions,
+    ranks: usize,
+    card: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
+    job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
+) -> Option<Vec<T>> {
+    let map = ShardMap::new(options.shards, ranks).unwrap();
+    let compiled = Barrier::new(ranks);
+    let rank = |group: Group| {
+        let device = card(group.rank())?;
+        let plans = device.target().compile(&net, options).unwrap();
+        let mut program = device.compile(plans, Some(group.clone())).unwrap();
+        fill(&mut *program);
+        compiled.wait();
+        Some(job(&mut *program, &group, &map))
+    };
+    let groups = Group::threads(ranks).unwrap();
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+pub fn batch(plans: &Plans, map: &ShardMap, rank: usize, number: u64) -> Batch {
+    Batch::random(plans, number).hosted(map.hosted(rank), map.shards())
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_same_bits() {
+    let check = |shards: usize, sync_batch_norm: bool, submissions: &[&[Phase]], counts: &[usize]| {
+        let options = options(shards, sync_batch_norm);
+        let of = |ranks: usize| {
+            on_ranks(&options, ranks, |program, group, map| {
+                let mut losses = Vec::new();
+                let mut before = None;
+                for step in 1..=4 {
+                    let inputs = batch(program.plans(), map, group.rank(), step).inputs(step);
+                    let mut tickets =
+                        submissions.iter().map(|phases| program.submit(Mode::Train, phases, &inputs).unwrap());
+                    let ticket = tickets.by_ref().last();
+                    drop(tickets);
+                    losses
+                        .extend(std::mem::replace(&mut before, ticket).map(|ticket| program.metrics(ticket).unwrap()));
+                }
+                losses.extend(before.map(|ticket| program.metrics(ticket).unwrap()));
+                (losses, bits(program))
+            })
+        };
+        let Some(alone) = of(1) else { return };
+        for &ranks in counts {
+            let together = of(ranks).unwrap();
+            assert!(
+                together.iter().all(|rank| *rank == alone[0]),
+                "{shards} shards on {ranks} ranks, {sync_batch_norm}"
+            );
+        }
+    };
+    check(2, false, &[&Phase::ALL], &[2]);
+    check(3, false, &[&Phase::ALL], &[2, 3]);
+    check(2, true, &[&Phase::ALL], &[2]);
+    check(3, true, &[&Phase::ALL], &[2, 3]);
+    check(5, true, &[&Phase::ALL], &[2]);
+    // Phase by phase, where a rank hosts one shard.
+    check(2, true, &Phase::ALL.each_ref().map(std::slice::from_ref), &[2]);
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_others_in_mid_step() {
+    let seen = Mutex::new(Vec::new());
+    let ended = on_ranks(&options(2, false), 2, |program, group, map| {
+        if group.rank() == 1 {
+            group.abort(Cause::new(CauseKind::Error, "the disk is full").of_rank(1));
+            return;
+        }
+        let inputs = batch(program.plans(), map, 0, 1).inputs(1);
+        let submitted = program.submit(Mode::Train, &Phase::ALL, &inputs);
+        let error = submitted.and_then(|ticket| program.metrics(ticket)).unwrap_err();
+        seen.lock().unwrap().push(matches!(error, DeviceError::Cause(_)).then(|| error.to_string()));
+    });
+    if ended.is_some() {
+        let seen = seen.into_inner().unwrap();
+        assert!(matches!(&seen[..], [Some(error)] if error.contains("the disk is full")), "{seen:?}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_found_by_all_ranks() {
+    let found = on_ranks(&options(2, false), 2, |program, group, map| {
+        let before = bits(program);
+        // Only the first shard's pictures and parameters are equal; a NaN of one rank alone reaches both.
+        if group.rank() == 1 {
+            program.load("fc.bias", &[f64::NAN; 4]).unwrap();
+        }
+        let inputs = batch(program.plans(), map, group.rank(), 1).inputs(1);
+        let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
+        let error = program.metrics(ticket).unwrap_err();
+        assert!(matches!(error, DeviceError::NonFinite { shard: 1, .. }), "{error:?}");
+        assert!(group.rank() == 1 || bits(program) == before, "the step has changed the state");
+    });
+    assert!(found.is_none_or(|found| found.len() == 2));
+}
+
+/// Only the samples of rank 0 have gradients, which overflow in the first of two steps.
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_of_all() {
+    let options = CompileOptions { precision: Precision::F16, ..options(2, false) };
+    let of = |ranks: usize| {
+        on_ranks(&options, ranks, |program, group, map| {
+            let found = [(1, 2f64.powi(40)), (2, 1024.0)].map(|(step, scale)| {
+                program.load("optimizer.loss_scale.scale", &[scale]).unwrap();
+                let mut all = Batch::random(program.plans(), step);
+                all.labels[2..].fill(-1);
+                let inputs = all.hosted(map.hosted(group.rank()), map.shards()).inputs(step);
+                let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
+                program.metrics(ticket).unwrap().loss_scale.map(|loss_scale| loss_scale.skipped)
+            });
+            assert_eq!(found, [Some(true), Some(false)]);
+            bits(program)
+        })
+    };
+    let (Some(alone), Some(together)) = (of(1), of(2)) else { return };
+    assert!(together.iter().all(|rank| *rank == alone[0]));
+}
+
+#[test]
+fn a_program_goes_on_in_another_group() {
+    let options = options(2, true);
+    let expected = on_ranks(&options, 1, |program, group, map| {
+        let submit = |program: &mut dyn Program, step| {
+            let inputs = batch(program.plans(), map, group.rank(), step).inputs(step);
+            program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
+        };
+        (1..=4).for_each(|step| submit(program, step));
+        bits(program)
+    });
+    let (expected, leavers) = match expected {
+        Some(mut expected) => (expected.remove(0), Mutex::new(())),
+        None => return,
+    };
+    let found = on_ranks(&options, 2, |program, group, map| {
+        let submit = |program: &mut dyn Program, map: &ShardMap, rank: usize, step: u64| {
+            let inputs = batch(program.plans(), map, rank, step).inputs(step);
+            program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
+        };
+        (1..=2).for_each(|step| submit(program, map, group.rank(), step));
+        let _one_at_a_time = leavers.lock().unwrap();
+        program.rejoin(program.plans().clone(), None).unwrap();
+        let alone = ShardMap::new(2, 1).unwrap();
+        (3..=4).for_each(|step| submit(program, &alone, 0, step));
+        bits(program)
+    });
+    assert!(found.unwrap().iter().all(|bits| *bits == expected));
+}

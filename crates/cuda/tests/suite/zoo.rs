@@ -1,0 +1,41 @@
+//! Every model of the zoo, in fewer channels.
+
+use enmasse_graph::Tensor;
+use enmasse_models::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
+
+/// A model by its name, with the tolerance of its gradients.
+///
+/// Batch norm over the few pixels of the last maps magnifies rounding errors, the more the deeper the model: in PyTorch in f32
+/// as here. Models without batch norm show that the rest is exact.
+pub type Narrow = (&'static str, f64, fn(Tensor, usize) -> Tensor);
+
+/// The zoo, in its order.
+pub const NARROW: [Narrow; 27] = [
+    ("resnet18", 1e-3, |x, classes| ResNet::resnet18().width(8).forward(x, classes)),
+    ("resnet34", 1e-3, |x, classes| ResNet::resnet34().width(8).forward(x, classes)),
+    ("resnet50", 0.3, |x, classes| ResNet::resnet50().width(8).forward(x, classes)),
+    ("resnet101", 0.3, |x, classes| ResNet::resnet101().width(8).forward(x, classes)),
+    ("resnet152", 0.3, |x, classes| ResNet::resnet152().width(8).forward(x, classes)),
+    ("resnext50_32x4d", 0.3, |x, classes| ResNet::resnet50().groups(32, 4).width(16).forward(x, classes)),
+    ("resnext101_32x8d", 0.3, |x, classes| ResNet::resnet101().groups(32, 8).width(16).forward(x, classes)),
+    ("resnext101_64x4d", 0.3, |x, classes| ResNet::resnet101().groups(64, 4).width(16).forward(x, classes)),
+    ("wide_resnet50_2", 0.3, |x, classes| ResNet::resnet50().groups(1, 128).width(8).forward(x, classes)),
+    ("wide_resnet101_2", 0.3, |x, classes| ResNet::resnet101().groups(1, 128).width(8).forward(x, classes)),
+    ("resnet18-cifar", 1e-3, |x, classes| ResNet::resnet18().cifar_stem().width(8).forward(x, classes)),
+    ("resnet34-cifar", 1e-3, |x, classes| ResNet::resnet34().cifar_stem().width(8).forward(x, classes)),
+    ("resnet50-cifar", 0.3, |x, classes| ResNet::resnet50().cifar_stem().width(8).forward(x, classes)),
+    ("resnet101-cifar", 0.3, |x, classes| ResNet::resnet101().cifar_stem().width(8).forward(x, classes)),
+    ("resnet152-cifar", 0.3, |x, classes| ResNet::resnet152().cifar_stem().width(8).forward(x, classes)),
+    ("alexnet", 1e-5, |x, classes| AlexNet::new().width(8).hidden(48).forward(x, classes)),
+    ("vgg11", 1e-5, |x, classes| Vgg::vgg11().width(4).hidden(48).forward(x, classes)),
+    ("vgg13", 1e-5, |x, classes| Vgg::vgg13().width(4).hidden(48).forward(x, classes)),
+    ("vgg16", 1e-5, |x, classes| Vgg::vgg16().width(4).hidden(48).forward(x, classes)),
+    ("vgg19", 1e-5, |x, classes| Vgg::vgg19().width(4).hidden(48).forward(x, classes)),
+    ("vgg11_bn", 2e-2, |x, classes| Vgg::vgg11().batch_norm().width(4).hidden(48).forward(x, classes)),
+    ("vgg13_bn", 2e-2, |x, classes| Vgg::vgg13().batch_norm().width(4).hidden(48).forward(x, classes)),
+    ("vgg16_bn", 2e-2, |x, classes| Vgg::vgg16().batch_norm().width(4).hidden(48).forward(x, classes)),
+    ("vgg19_bn", 2e-2, |x, classes| Vgg::vgg19().batch_norm().width(4).hidden(48).forward(x, classes)),
+    ("mobilenet_v2", 2e-2, |x, classes| MobileNetV2::new().width(0.25).forward(x, classes)),
+    ("lenet", 1e-5, lenet),
+    ("mlp", 1e-5, mlp),
+];

@@ -1,0 +1,61 @@
+// NVIDIA's management library over nothing: the functions of libnvidia-ml.so.1 that enmasse uses, with their ABI. It shows the
+// cards of the emulated driver, whether or not CUDA_VISIBLE_DEVICES hides them.
+//
+// EMULATED_BUSY=CARD:PID:BYTES lists a process on a card, and EMULATED_SLOW=CARD:BITS says why the card lowers its clocks.
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+enum Result { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+
+struct Process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+};
+
+// A handle is the card's number, plus one.
+int card_of(void *device) { return int(reinterpret_cast<long>(device)) - 1; }
+
+// The numbers of a variable, if its first one is this card's.
+bool of_card(const char *variable, int card, unsigned long long &first, unsigned long long &second) {
+    const char *text = getenv(variable);
+    int named = 0;
+    return text && sscanf(text, "%d:%lli:%lli", &named, (long long *)&first, (long long *)&second) >= 2 && named == card;
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int nvmlInit_v2() { return SUCCESS; }
+
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **device) {
+    unsigned bus = 0;
+    const char *cards = getenv("EMULATED_GPUS");
+    if (sscanf(address, "0000:%02x:00.0", &bus) != 1 || bus < 16 || int(bus - 16) >= (cards ? atoi(cards) : 1)) return NOT_FOUND;
+    *device = reinterpret_cast<void *>(long(bus - 16 + 1));
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
+    int written = snprintf(text, length, "GPU-eeeeeeee-eeee-eeee-eeee-eeeeeeeeee%02x", unsigned(card_of(device)));
+    return written < int(length) ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *processes) {
+    unsigned long long pid = 0, bytes = 0;
+    unsigned room = *count;
+    *count = of_card("EMULATED_BUSY", card_of(device), pid, bytes);
+    if (*count > room) return INSUFFICIENT_SIZE;
+    if (*count) processes[0] = {unsigned(pid), bytes, ~0u, ~0u};
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons) {
+    unsigned long long none = 0;
+    // The first reason is an idle card.
+    if (!of_card("EMULATED_SLOW", card_of(device), *reasons, none)) *reasons = 1;
+    return SUCCESS;
+}
